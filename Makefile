@@ -1,0 +1,51 @@
+# Two commands on a fresh machine do everything: `make demo` and `make test`.
+# Python 3.10 or newer, a C++ compiler and pip are all that must be there.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.tools
+SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt' -o -name 'build_binding.py')
+
+.PHONY: demo test check build bench format notebooks clean
+
+demo: build
+	$(BIN)/macatensor demo
+
+test: build
+	$(BIN)/python -m pytest
+	$(BIN)/python -m op_table --check
+
+bench: build
+	$(BIN)/macatensor bench
+
+# Types are checked against the packages that the project declares, so they are installed first.
+check: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES))
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES))
+
+build: $(VENV)/.built
+
+# PyTorch is named exactly: a bare `torch` takes the newest build with gigabytes of CUDA packages.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet "$(TORCH)" numpy
+	$(BIN)/pip install --quiet "scikit-build-core>=0.10" cmake ninja "cffi>=1.17" \
+	    onednn-cpu-gomp onednn-devel-cpu-gomp scipy-openblas32 "ruff>=0.14,<1" "mypy>=1.13" "clang-format==23.*"
+	touch $@
+
+$(VENV)/.built: $(STAMP) $(SOURCES)
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[demo,test]"
+	touch $@
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,455 @@
+// The host library's implementation of maca.h.
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <new>
+#include <set>
+
+#include "kernel.h"
+#include "oneapi/dnnl/dnnl.h"
+#include "stream.h"
+
+extern "C" __attribute__((weak)) const maca::KernelEntry __start_maca_kernels[];
+extern "C" __attribute__((weak)) const maca::KernelEntry __stop_maca_kernels[];
+
+using namespace maca;
+
+struct maca_event {
+  std::shared_ptr<Completion> completion;
+};
+
+struct maca_stream {
+  Stream stream;
+};
+
+// Counted: a queued launch keeps its plan after plan_destroy().
+struct maca_plan {
+  std::shared_ptr<Plan> plan;
+};
+
+struct maca_device {
+  std::mutex errors_mutex;  // apart from the other: who waits for all streams must let their work fail
+  std::deque<maca_error> errors;
+  std::mutex mutex;
+  std::set<maca_stream*> streams;
+};
+
+namespace {
+
+// Set in every address handed out: not canonical on x86-64 nor Arm, so dereferencing it faults.
+constexpr uintptr_t kTag = uintptr_t{1} << 62;
+constexpr int kAlignment = 64;
+
+void* tagged(void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) | kTag); }
+void* untagged(const void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) & ~kTag); }
+
+void explain(maca_reason* reason, const std::string& text) {
+  if (reason) std::snprintf(reason->text, sizeof reason->text, "%s", text.c_str());
+}
+
+Isa cpu_isa() {
+  Isa best = Isa::Baseline;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) best = Isa::Avx2;
+  if (best == Isa::Avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    best = Isa::Avx512;
+#endif
+  if (const char* text = std::getenv("MACA_SIMD")) {  // a lower level, for tests
+    const std::string_view level = text;
+    const Isa wanted = level == "baseline" ? Isa::Baseline : level == "avx2" ? Isa::Avx2 : Isa::Avx512;
+    best = std::min(best, wanted);
+  }
+  return best;
+}
+
+const char* isa_name(Isa isa) { return isa == Isa::Avx512 ? "avx512" : isa == Isa::Avx2 ? "avx2" : "baseline"; }
+
+struct Kernels {
+  Isa isa = cpu_isa();
+  std::map<std::string_view, const KernelEntry*> best;
+  std::vector<const char*> names;
+  Kernels() {
+    for (const KernelEntry* e = __start_maca_kernels; e != __stop_maca_kernels; ++e) {
+      if (e->isa > isa) continue;
+      const KernelEntry*& slot = best[e->name];
+      if (!slot || slot->isa < e->isa) slot = e;
+    }
+    for (const auto& [name, entry] : best) names.push_back(entry->name);
+  }
+};
+const Kernels& kernels() {
+  static const Kernels table;
+  return table;
+}
+
+maca_error make_error(uint64_t correlation, int code, const std::string& text, const int64_t* details) {
+  maca_error e{};
+  e.size = sizeof e;
+  e.status = MACA_DEVICE_ERROR;
+  e.code = code;
+  e.correlation = correlation;
+  if (details) std::copy(details, details + 4, e.details);
+  std::snprintf(e.text, sizeof e.text, "%s", text.c_str());
+  return e;
+}
+
+maca_status run_plan(maca_device* device, const Plan& plan, const Launch& launch, uint64_t correlation) {
+  maca_error error;
+  try {
+    plan.run(launch);
+    return MACA_OK;
+  } catch (const LaunchError& e) {
+    error = make_error(correlation, e.code, e.what(), e.details);
+  } catch (const std::bad_alloc&) {
+    error = make_error(correlation, MACA_ERROR_INTERNAL, "the host has no memory left for a kernel's scratch", nullptr);
+  } catch (const std::exception& e) {
+    error = make_error(correlation, MACA_ERROR_INTERNAL, e.what(), nullptr);
+  } catch (...) {
+    error = make_error(correlation, MACA_ERROR_INTERNAL, "unknown failure in a kernel", nullptr);
+  }
+  std::lock_guard lock(device->errors_mutex);
+  device->errors.push_back(error);
+  return MACA_DEVICE_ERROR;
+}
+
+maca_status device_count(int32_t* count) {
+  *count = 1;
+  return MACA_OK;
+}
+
+maca_status device_open(int32_t index, maca_device** device, maca_reason* reason) {
+  if (index != 0) {
+    explain(reason, "the host library has one device, index 0");
+    return MACA_INVALID;
+  }
+  *device = new (std::nothrow) maca_device;
+  return *device ? MACA_OK : MACA_OUT_OF_MEMORY;
+}
+
+maca_status device_close(maca_device* device) {
+  delete device;
+  return MACA_OK;
+}
+
+maca_status device_info(maca_device*, maca_device_info* info) {
+  maca_device_info full{};
+  full.size = sizeof full;
+  full.threads = ThreadPool::instance().threads();
+  struct sysinfo system;
+  if (sysinfo(&system) == 0) full.memory_bytes = uint64_t{system.totalram} * system.mem_unit;
+  full.kernel_count = static_cast<int32_t>(kernels().names.size());
+  full.alignment = kAlignment;
+  std::snprintf(full.name, sizeof full.name, "MACA host CPU");
+  std::snprintf(full.simd, sizeof full.simd, "%s", isa_name(kernels().isa));
+  const dnnl_version_t* v = dnnl_version();
+  std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d, OpenBLAS", v->major, v->minor, v->patch);
+  const uint32_t size = std::min<uint32_t>(info->size, sizeof full);
+  std::memcpy(info, &full, size);
+  info->size = size;
+  return MACA_OK;
+}
+
+maca_status device_synchronize(maca_device* device) {
+  std::lock_guard lock(device->mutex);
+  for (maca_stream* s : device->streams) s->stream.synchronize();
+  return MACA_OK;
+}
+
+maca_status device_set_threads(maca_device*, int32_t threads) {
+  ThreadPool::instance().set_threads(threads);
+  return MACA_OK;
+}
+
+const char* kernel_name(maca_device*, int32_t index) {
+  const auto& names = kernels().names;
+  return index >= 0 && static_cast<size_t>(index) < names.size() ? names[static_cast<size_t>(index)] : nullptr;
+}
+
+maca_status memory_allocate(maca_device*, uint64_t bytes, void** address) {
+  void* p = nullptr;
+  if (bytes > (uint64_t{1} << 46) || posix_memalign(&p, bytes >= (1u << 21) ? 1u << 21 : kAlignment, bytes) != 0)
+    return MACA_OUT_OF_MEMORY;
+#ifdef MADV_HUGEPAGE
+  if (bytes >= (1u << 21)) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+  *address = tagged(p);
+  return MACA_OK;
+}
+
+maca_status memory_free(maca_device*, void* address) {
+  std::free(untagged(address));
+  return MACA_OK;
+}
+
+maca_status memory_info(maca_device*, uint64_t* free_bytes, uint64_t* total_bytes) {
+  struct sysinfo system;
+  if (sysinfo(&system) != 0) return MACA_UNSUPPORTED;
+  *total_bytes = uint64_t{system.totalram} * system.mem_unit;
+  *free_bytes = uint64_t{system.freeram + system.bufferram} * system.mem_unit;
+  return MACA_OK;
+}
+
+// Work that touches a stream: at once on the default stream, queued on another.
+template <class F> void on_stream(maca_stream* stream, F work) {
+  if (stream)
+    stream->stream.submit(std::move(work));
+  else
+    work();
+}
+
+void parallel_copy(void* to, const void* from, uint64_t bytes) {
+  parallel_for(static_cast<int64_t>(bytes), 1 << 19, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                static_cast<size_t>(end - begin));
+  });
+}
+
+maca_status copy(maca_device*, int32_t kind, void* to, const void* from, uint64_t bytes, maca_stream* stream) {
+  void* target = kind == MACA_COPY_TO_HOST ? to : untagged(to);
+  const void* source = kind == MACA_COPY_TO_DEVICE ? from : untagged(from);
+  if (bytes == 0) return MACA_OK;
+  on_stream(stream, [=] { parallel_copy(target, source, bytes); });
+  // the host side may be reused on return
+  if (stream && kind != MACA_COPY_ON_DEVICE) stream->stream.synchronize();
+  return MACA_OK;
+}
+
+maca_status fill(maca_device*, void* to, int32_t byte, uint64_t bytes, maca_stream* stream) {
+  void* target = untagged(to);
+  if (bytes) on_stream(stream, [=] { std::memset(target, byte, bytes); });
+  return MACA_OK;
+}
+
+maca_status stream_create(maca_device* device, int32_t, maca_stream** stream) try {
+  *stream = new maca_stream;
+  std::lock_guard lock(device->mutex);
+  device->streams.insert(*stream);
+  return MACA_OK;
+} catch (const std::exception&) {
+  return MACA_OUT_OF_MEMORY;
+}
+
+maca_status stream_destroy(maca_device* device, maca_stream* stream) {
+  {
+    std::lock_guard lock(device->mutex);
+    device->streams.erase(stream);
+  }
+  delete stream;
+  return MACA_OK;
+}
+
+maca_status stream_synchronize(maca_device*, maca_stream* stream) {
+  if (stream) stream->stream.synchronize();
+  return MACA_OK;
+}
+
+maca_status stream_query(maca_device*, maca_stream* stream) {
+  return !stream || stream->stream.idle() ? MACA_OK : MACA_NOT_READY;
+}
+
+maca_status event_create(maca_device*, maca_event** event) {
+  *event = new (std::nothrow) maca_event;
+  return *event ? MACA_OK : MACA_OUT_OF_MEMORY;
+}
+
+maca_status event_destroy(maca_device*, maca_event* event) {
+  delete event;
+  return MACA_OK;
+}
+
+maca_status event_record(maca_device*, maca_event* event, maca_stream* stream) {
+  auto completion = std::make_shared<Completion>();
+  event->completion = completion;
+  on_stream(stream, [completion] { completion->finish(); });
+  return MACA_OK;
+}
+
+maca_status event_query(maca_device*, maca_event* event) {
+  return !event->completion || event->completion->finished() ? MACA_OK : MACA_NOT_READY;
+}
+
+maca_status event_synchronize(maca_device*, maca_event* event) {
+  if (event->completion) event->completion->wait();
+  return MACA_OK;
+}
+
+maca_status event_elapsed(maca_device*, maca_event* start, maca_event* end, double* milliseconds) {
+  if (!start->completion || !end->completion) return MACA_INVALID;
+  if (!start->completion->finished() || !end->completion->finished()) return MACA_NOT_READY;
+  *milliseconds = std::chrono::duration<double, std::milli>(end->completion->when - start->completion->when).count();
+  return MACA_OK;
+}
+
+maca_status stream_wait_event(maca_device*, maca_stream* stream, maca_event* event) {
+  if (auto completion = event->completion) on_stream(stream, [completion] { completion->wait(); });
+  return MACA_OK;
+}
+
+maca_status plan_create(maca_device*, const maca_plan_request* raw, maca_plan** plan, maca_reason* reason) try {
+  const auto& best = kernels().best;
+  const auto found = best.find(raw->kernel);
+  if (found == best.end()) {
+    explain(reason, std::string("the host library has no kernel ") + raw->kernel);
+    return MACA_DECLINED;
+  }
+  const Request request(*raw);
+  std::shared_ptr<Plan> made = found->second->factory(request);
+  *plan = new maca_plan{std::move(made)};
+  return MACA_OK;
+} catch (const Declined& e) {
+  explain(reason, e.what());
+  return MACA_DECLINED;
+} catch (const std::bad_alloc&) {
+  return MACA_OUT_OF_MEMORY;
+} catch (const std::exception& e) {
+  explain(reason, e.what());
+  return MACA_INVALID;
+}
+
+// Dropping and retaking the caller's lock costs 1 us alone and 85 us beside a busy thread; below this much work
+// (about 50 us on one core) it is not worth it.
+constexpr uint64_t kLongWork = 200'000;
+
+maca_status plan_info(maca_device*, const maca_plan* plan, maca_plan_info* info) {
+  const Plan& p = *plan->plan;
+  maca_plan_info full{};
+  full.size = sizeof full;
+  full.cost = p.work > kLongWork ? MACA_COST_LONG : MACA_COST_SHORT;
+  full.workspace_bytes = p.workspace_bytes;
+  full.rng_blocks = p.rng_blocks;
+  full.packed_operand = p.packed_operand;
+  full.packed_bytes = p.packed_bytes;
+  full.implementation = p.implementation.c_str();
+  const uint32_t size = std::min<uint32_t>(info->size, sizeof full);
+  std::memcpy(info, &full, size);
+  info->size = size;
+  return MACA_OK;
+}
+
+maca_status plan_pack(maca_device* device, const maca_plan* plan, const void* operand, void* packed,
+                      maca_stream* stream) {
+  auto keep = plan->plan;
+  const void* from = untagged(operand);
+  void* to = untagged(packed);
+  maca_status status = MACA_OK;
+  const auto work = [keep, from, to] { keep->pack(from, to); };
+  try {
+    if (stream) stream->stream.synchronize();
+    work();
+  } catch (const std::exception& e) {
+    std::lock_guard lock(device->mutex);
+    device->errors.push_back(make_error(0, MACA_ERROR_INTERNAL, e.what(), nullptr));
+    status = MACA_DEVICE_ERROR;
+  }
+  return status;
+}
+
+maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) {
+  const uint32_t count = launch->pointer_count;
+  if (!launch->stream) {
+    constexpr uint32_t kInline = 32;
+    void* inline_pointers[kInline];
+    std::unique_ptr<void*[]> many;
+    void** pointers = inline_pointers;
+    if (count > kInline) {
+      many.reset(new (std::nothrow) void*[count]);
+      if (!many) return MACA_OUT_OF_MEMORY;
+      pointers = many.get();
+    }
+    for (uint32_t i = 0; i < count; ++i) pointers[i] = untagged(launch->pointers[i]);
+    const Launch here{pointers,         launch->scalars,   untagged(launch->workspace), untagged(launch->packed),
+                      launch->rng_seed, launch->rng_offset};
+    return run_plan(device, *plan->plan, here, launch->correlation);
+  }
+  // The caller's arrays end with this call, so the queued launch owns copies.
+  struct Queued {
+    std::shared_ptr<Plan> plan;
+    std::vector<void*> pointers;
+    std::vector<maca_scalar> scalars;
+    Launch launch;
+  };
+  auto queued = std::make_shared<Queued>();
+  queued->plan = plan->plan;
+  for (uint32_t i = 0; i < count; ++i) queued->pointers.push_back(untagged(launch->pointers[i]));
+  queued->scalars.assign(launch->scalars, launch->scalars + launch->scalar_count);
+  queued->launch = {queued->pointers.data(),  queued->scalars.data(), untagged(launch->workspace),
+                    untagged(launch->packed), launch->rng_seed,       launch->rng_offset};
+  const uint64_t correlation = launch->correlation;
+  launch->stream->stream.submit(
+      [device, queued, correlation] { run_plan(device, *queued->plan, queued->launch, correlation); });
+  return MACA_OK;
+}
+
+maca_status plan_destroy(maca_device*, maca_plan* plan) {
+  delete plan;
+  return MACA_OK;
+}
+
+maca_status error_take(maca_device* device, maca_error* error) {
+  maca_error taken{};
+  taken.size = sizeof taken;
+  {
+    std::lock_guard lock(device->errors_mutex);
+    if (!device->errors.empty()) {
+      taken = device->errors.front();
+      device->errors.pop_front();
+    }
+  }
+  const uint32_t size = std::min<uint32_t>(error->size, sizeof taken);
+  std::memcpy(error, &taken, size);
+  return MACA_OK;
+}
+
+const maca_interface kInterface = {
+    .size = sizeof(maca_interface),
+    .major = MACA_ABI_MAJOR,
+    .minor = MACA_ABI_MINOR,
+    .library = "MacaTensor host library",
+    .device_count = device_count,
+    .device_open = device_open,
+    .device_close = device_close,
+    .device_info = device_info,
+    .device_synchronize = device_synchronize,
+    .device_set_threads = device_set_threads,
+    .kernel_name = kernel_name,
+    .memory_allocate = memory_allocate,
+    .memory_free = memory_free,
+    .memory_info = memory_info,
+    .host_allocate = nullptr,
+    .host_free = nullptr,
+    .copy = copy,
+    .fill = fill,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_synchronize = stream_synchronize,
+    .stream_query = stream_query,
+    .stream_wait_event = stream_wait_event,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_query = event_query,
+    .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
+    .plan_create = plan_create,
+    .plan_info = plan_info,
+    .plan_pack = plan_pack,
+    .plan_launch = plan_launch,
+    .plan_destroy = plan_destroy,
+    .error_take = error_take,
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const maca_interface* maca_get_interface(int32_t major) {
+  return major == MACA_ABI_MAJOR ? &kInterface : nullptr;
+}

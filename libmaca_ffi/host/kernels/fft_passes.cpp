@@ -1,0 +1,273 @@
+// Transforms of lines that stay in the cache: Stockham's passes, and Bluestein's convolution for large primes.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "fft.h"
+
+namespace maca::MACA_ISA::fft {
+
+bool smooth(int64_t n) {
+  for (int64_t p = 2; p <= kLargestPrime && p * p <= n; ++p)
+    while (n % p == 0) n /= p;
+  return n <= kLargestPrime;
+}
+
+int64_t convolution_length(int64_t n) {
+  int64_t best = 1;
+  while (best < 2 * n - 1) best *= 2;
+  for (const int64_t odd : {3, 5, 9, 15}) {
+    int64_t m = odd;
+    while (m < 2 * n - 1) m *= 2;
+    best = std::min(best, m);
+  }
+  return best;
+}
+
+template <class T> Complex<T> root(int64_t k, int64_t n) {
+  // in the first octant, where both functions are exact to the last place and symmetric roots come out equal
+  k %= n;
+  const bool below = 2 * k > n;
+  if (below) k = n - k;
+  const bool left = 4 * k > n;
+  const int64_t twice = left ? n - 2 * k : 2 * k;  // the angle in units of pi / n
+  const bool steep = 4 * twice > n;
+  constexpr long double pi = 3.14159265358979323846264338327950288L;
+  const long double angle = pi *
+                            (steep ? static_cast<long double>(n - 2 * twice) / 2 : static_cast<long double>(twice)) /
+                            static_cast<long double>(n);
+  long double c = std::cos(angle), s = std::sin(angle);
+  if (steep) std::swap(c, s);
+  return {static_cast<T>(left ? -c : c), static_cast<T>(below ? s : -s)};
+}
+template Complex<float> root(int64_t, int64_t);
+template Complex<double> root(int64_t, int64_t);
+template Complex<long double> root(int64_t, int64_t);
+
+void* scratch(int which, size_t bytes) {
+  struct Memory {
+    void* data = nullptr;
+    size_t size = 0;
+    ~Memory() { std::free(data); }
+  };
+  static thread_local Memory memory[2];
+  Memory& m = memory[which];
+  if (m.size < bytes) {
+    std::free(m.data);
+    m.size = (bytes + 4095) / 4096 * 4096;
+    m.data = std::aligned_alloc(64, m.size);
+    if (!m.data) {
+      m.size = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return m.data;
+}
+
+namespace {
+
+// One butterfly: y[j] = sum over r of x[r] exp(-2 pi i r j / P), `y` in place of `x`.
+template <int P, class T, class V> [[gnu::always_inline]] inline void butterfly(Complex<V>* x) {
+  using C = Complex<V>;
+  if constexpr (P == 2) {
+    const C a = x[0], b = x[1];
+    x[0] = a + b;
+    x[1] = a - b;
+  } else if constexpr (P == 3) {
+    constexpr T half_root_3 = T(0.866025403784438646763723170752936183);
+    const C sum = x[1] + x[2], difference = x[1] - x[2];
+    const C middle = {x[0].re - sum.re * T(0.5), x[0].im - sum.im * T(0.5)};
+    const C side = {difference.im * half_root_3, -(difference.re * half_root_3)};
+    x[0] = x[0] + sum;
+    x[1] = middle + side;
+    x[2] = middle - side;
+  } else if constexpr (P == 4) {
+    const C a = x[0] + x[2], b = x[0] - x[2], c = x[1] + x[3], d = x[1] - x[3];
+    const C turned = {d.im, -d.re};
+    x[0] = a + c;
+    x[1] = b + turned;
+    x[2] = a - c;
+    x[3] = b - turned;
+  } else if constexpr (P == 5) {
+    constexpr T c1 = T(0.309016994374947424102293417182819059), c2 = T(-0.809016994374947424102293417182819059),
+                s1 = T(0.951056516295153572116439333379382143), s2 = T(0.587785252292473129168705954639072769);
+    const C p = x[1] + x[4], q = x[2] + x[3], u = x[1] - x[4], v = x[2] - x[3];
+    const C a = {x[0].re + p.re * c1 + q.re * c2, x[0].im + p.im * c1 + q.im * c2};
+    const C b = {x[0].re + p.re * c2 + q.re * c1, x[0].im + p.im * c2 + q.im * c1};
+    const C e = {u.im * s1 + v.im * s2, -(u.re * s1 + v.re * s2)};
+    const C f = {u.im * s2 - v.im * s1, -(u.re * s2 - v.re * s1)};
+    x[0] = x[0] + p + q;
+    x[1] = a + e;
+    x[2] = b + f;
+    x[3] = b - f;
+    x[4] = a - e;
+  } else {
+    static_assert(P == 8);
+    constexpr T h = T(0.707106781186547524400844362104849039);
+    C even[4] = {x[0], x[2], x[4], x[6]}, odd[4] = {x[1], x[3], x[5], x[7]};
+    butterfly<4, T>(even);
+    butterfly<4, T>(odd);
+    const C o1 = {(odd[1].re + odd[1].im) * h, (odd[1].im - odd[1].re) * h};
+    const C o2 = {odd[2].im, -odd[2].re};
+    const C o3 = {(odd[3].im - odd[3].re) * h, -((odd[3].re + odd[3].im) * h)};
+    x[0] = even[0] + odd[0];
+    x[1] = even[1] + o1;
+    x[2] = even[2] + o2;
+    x[3] = even[3] + o3;
+    x[4] = even[0] - odd[0];
+    x[5] = even[1] - o1;
+    x[6] = even[2] - o2;
+    x[7] = even[3] - o3;
+  }
+}
+
+template <int P, class T>
+void pass(int64_t m, int64_t s, const Complex<T>* twiddles, const Complex<Vector<T>>* x, Complex<Vector<T>>* y) {
+  using C = Complex<Vector<T>>;
+  for (int64_t k = 0; k < m; ++k) {
+    const Complex<T>* w = twiddles + k * (P - 1);
+    const C* from = x + k * s;
+    C* to = y + k * P * s;
+    for (int64_t q = 0; q < s; ++q) {
+      C v[P];
+      for (int r = 0; r < P; ++r) v[r] = from[q + r * m * s];
+      butterfly<P, T>(v);
+      to[q] = v[0];
+      for (int j = 1; j < P; ++j) to[q + j * s] = times(v[j], w[j - 1]);
+    }
+  }
+}
+
+// Odd primes: pairs of roots are conjugates, so that half the products do.
+template <class T>
+void pass_prime(int p, int64_t m, int64_t s, const Complex<T>* twiddles, const Complex<T>* roots,
+                const Complex<Vector<T>>* x, Complex<Vector<T>>* y) {
+  using V = Vector<T>;
+  using C = Complex<V>;
+  const int half = (p - 1) / 2;
+  C sum[kLargestPrime / 2 + 1], difference[kLargestPrime / 2 + 1];
+  for (int64_t k = 0; k < m; ++k) {
+    const Complex<T>* w = twiddles + k * (p - 1);
+    for (int64_t q = 0; q < s; ++q) {
+      const C first = x[k * s + q];
+      C total = first;
+      for (int r = 1; r <= half; ++r) {
+        const C a = x[q + s * (k + m * r)], b = x[q + s * (k + m * (p - r))];
+        sum[r] = a + b;
+        difference[r] = a - b;
+        total = total + sum[r];
+      }
+      C* to = y + k * p * s + q;
+      to[0] = total;
+      for (int j = 1; j <= half; ++j) {
+        C a = first, b = {};
+        for (int r = 1, i = 0; r <= half; ++r) {
+          if ((i += j) >= p) i -= p;
+          const Complex<T> z = roots[i];
+          a = {a.re + sum[r].re * z.re, a.im + sum[r].im * z.re};
+          b = {b.re - difference[r].im * z.im, b.im + difference[r].re * z.im};
+        }
+        to[j * s] = times(a + b, w[j - 1]);
+        to[(p - j) * s] = times(a - b, w[p - j - 1]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <class T> Passes<T>::Passes(int64_t n) : n_(n) {
+  std::vector<int> radices;
+  int64_t rest = n;
+  for (const int r : {5, 3})
+    for (; rest % r == 0; rest /= r) radices.push_back(r);
+  for (int r = 7; rest > 1 && r <= kLargestPrime; r += 2)
+    for (; rest % r == 0; rest /= r) radices.push_back(r);
+  int twos = 0;
+  for (; rest % 2 == 0; rest /= 2) ++twos;
+  if (rest != 1) throw Invalid("a Fourier transform's length has a large prime factor");
+  for (; twos >= 5 || twos == 3; twos -= 3) radices.push_back(8);
+  for (; twos >= 2; twos -= 2) radices.push_back(4);
+  if (twos) radices.push_back(2);
+  int64_t length = n, s = 1;
+  for (const int p : radices) {
+    Step step{p, length / p, s, {}, {}};
+    for (int64_t k = 0; k < step.m; ++k)
+      for (int j = 1; j < p; ++j) step.twiddles.push_back(root<T>(k * j, length));
+    for (int j = 0; j < p; ++j) step.roots.push_back(root<T>(j, p));
+    steps_.push_back(std::move(step));
+    length /= p;
+    s *= p;
+  }
+}
+
+template <class T> Complex<Vector<T>>* Passes<T>::run(Complex<V>* a, Complex<V>* b) const {
+  for (const Step& step : steps_) {
+    const Complex<T>* w = step.twiddles.data();
+    switch (step.radix) {
+      case 2: pass<2, T>(step.m, step.s, w, a, b); break;
+      case 3: pass<3, T>(step.m, step.s, w, a, b); break;
+      case 4: pass<4, T>(step.m, step.s, w, a, b); break;
+      case 5: pass<5, T>(step.m, step.s, w, a, b); break;
+      case 8: pass<8, T>(step.m, step.s, w, a, b); break;
+      default: pass_prime<T>(step.radix, step.m, step.s, w, step.roots.data(), a, b);
+    }
+    std::swap(a, b);
+  }
+  return a;
+}
+
+// k^2 mod 2 n without overflow for any n that fits in memory
+static int64_t square_modulo(int64_t k, int64_t n) {
+  return static_cast<int64_t>(static_cast<unsigned __int128>(k) * static_cast<unsigned __int128>(k) %
+                              static_cast<unsigned __int128>(2 * n));
+}
+
+template <class T> std::vector<Complex<T>> chirp_of(int64_t n) {
+  std::vector<Complex<T>> chirp;
+  for (int64_t k = 0; k < n; ++k) chirp.push_back(root<T>(square_modulo(k, n), 2 * n));
+  return chirp;
+}
+template std::vector<Complex<float>> chirp_of(int64_t);
+template std::vector<Complex<double>> chirp_of(int64_t);
+
+template <class T> Lanes<T>::Lanes(int64_t n) : n_(n), passes_(buffer(n)) {
+  if (smooth(n)) return;
+  const int64_t m = passes_.size();
+  chirp_ = chirp_of<T>(n);
+  // the filter's transform, in double: its errors would reach every result
+  using D = Complex<Vector<double>>;
+  const Passes<double> passes(m);
+  const auto chirp = chirp_of<double>(n);
+  D* a = static_cast<D*>(scratch(0, static_cast<size_t>(m) * sizeof(D)));
+  D* b = static_cast<D*>(scratch(1, static_cast<size_t>(m) * sizeof(D)));
+  for (int64_t k = 0; k < m; ++k) {
+    const int64_t i = std::min(k, m - k);
+    a[k] = Complex<Vector<double>>{};
+    if (i < n)
+      a[k] = {Vector<double>{} + chirp[static_cast<size_t>(i)].re, Vector<double>{} - chirp[static_cast<size_t>(i)].im};
+  }
+  const D* filter = passes.run(a, b);
+  for (int64_t k = 0; k < m; ++k)
+    filter_.push_back({static_cast<T>(filter[k].re[0] / static_cast<double>(m)),
+                       static_cast<T>(filter[k].im[0] / static_cast<double>(m))});
+}
+
+template <class T> Complex<Vector<T>>* Lanes<T>::run(Complex<V>* a, Complex<V>* b) const {
+  if (chirp_.empty()) return passes_.run(a, b);
+  const int64_t m = passes_.size();
+  for (int64_t k = 0; k < n_; ++k) a[k] = times(a[k], chirp_[static_cast<size_t>(k)]);
+  for (int64_t k = n_; k < m; ++k) a[k] = Complex<V>{};
+  Complex<V>* c = passes_.run(a, b);
+  for (int64_t k = 0; k < m; ++k) c[k] = swapped(times(c[k], filter_[static_cast<size_t>(k)]));
+  c = passes_.run(c, c == a ? b : a);
+  for (int64_t k = 0; k < n_; ++k) c[k] = times(swapped(c[k]), chirp_[static_cast<size_t>(k)]);
+  return c;
+}
+
+template class Passes<float>;
+template class Passes<double>;
+template class Lanes<float>;
+template class Lanes<double>;
+
+}  // namespace maca::MACA_ISA::fft

@@ -1,0 +1,83 @@
+// What the convolution kernels share: the geometry that a request describes, and operands brought to channels-last.
+#pragma once
+#include "kernel.h"
+#include "onednn.h"
+#include "onednn_staging.h"
+
+namespace maca::convolution {
+
+using Sizes = std::vector<int64_t>;
+
+struct Geometry {
+  int dims = 0;  // spatial dimensions: 1, 2 or 3
+  bool transposed = false;
+  int64_t batch = 0, in_channels = 0, out_channels = 0, groups = 1;
+  Sizes in, out, kernel, stride, padding, dilation, output_padding;
+
+  // Of one pass over the data, in the units of Plan::work.
+  uint64_t work() const;
+};
+
+// Reads and checks the attributes against the three tensors (the gradient of the result stands for the result).
+Geometry read_geometry(const Request& r, const Operand& input, const Operand& weight, const Operand& output);
+
+// An operand as the library computes with it: channels-last (or, for vectors, adjacent) and in type `type`. Where
+// the user's tensor differs, a copy in the workspace stands for it.
+class Staged {
+ public:
+  Staged() = default;
+  Staged(const Operand& user, Dtype type, onednn::Workspace& space);
+  onednn::Desc desc() const;
+  void* input(const Launch& launch) const;            // the values, copied when needed
+  void* target(const Launch& launch) const;           // where to compute a result
+  void finish(const Launch& launch, void* at) const;  // and from there to the user's tensor
+  bool copied() const { return offset_ != onednn::Workspace::kNone; }
+
+ private:
+  Operand user_;
+  Dtype type_ = Dtype::None;
+  Sizes strides_;
+  uint64_t offset_ = onednn::Workspace::kNone;
+};
+
+// A weight between the user's layout and the one that a primitive prefers.
+class Weight {
+ public:
+  Weight() = default;
+  // `library`: the primitive's layout. Direction: into it, or (gradients) out of it.
+  Weight(const Operand& user, const Geometry& g, Dtype type, const onednn::Desc& library, bool gradient,
+         onednn::Workspace& space);
+  bool same() const { return !reorder_ && !convert_; }
+  void* input(const Launch& launch) const;
+  void prepare(const void* user, void* library, void* converted) const;
+  void* target(const Launch& launch) const;
+  void finish(const Launch& launch) const;
+  uint64_t library_bytes() const { return library_.get_size(); }
+  uint64_t converted_bytes() const { return convert_ ? plain_.get_size() : 0; }
+
+ private:
+  Operand user_;
+  Dtype type_ = Dtype::None;
+  onednn::Desc plain_, library_;
+  onednn::Call reorder_;
+  bool convert_ = false;
+  Sizes plain_strides_;
+  uint64_t offset_ = onednn::Workspace::kNone, converted_offset_ = onednn::Workspace::kNone;
+};
+
+// The weight's shape in oneDNN's order: [groups,] out, in, kernel; strides of the user's tensor or of `strides`.
+onednn::Desc weight_desc(const Geometry& g, Dtype type, const Sizes& strides);
+onednn::Desc any_layout(const onednn::Desc& d);
+
+// The library's geometry lists.
+struct Window {
+  onednn::Dims stride, dilation, before, after;
+  explicit Window(const Geometry& g);
+};
+
+bool fast(Dtype d);  // oneDNN serves it, possibly in float32
+
+std::unique_ptr<Plan> direct_forward(const Request& r, const Geometry& g);
+std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g);
+
+}  // namespace maca::convolution

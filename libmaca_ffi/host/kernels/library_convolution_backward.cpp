@@ -1,0 +1,185 @@
+// Convolution backward on oneDNN: gradients of the input, the weight and the bias.
+#include "library_convolution.h"
+#include "tensor_float.h"
+
+namespace maca::convolution {
+namespace {
+
+using onednn::at;
+using onednn::Call;
+using onednn::Desc;
+using onednn::Workspace;
+
+// Convolution and its transposition differ only in the names of oneDNN's classes.
+struct Straight {
+  using Forward = dnnl::convolution_forward;
+  using BackwardData = dnnl::convolution_backward_data;
+  using BackwardWeights = dnnl::convolution_backward_weights;
+  static constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+};
+struct Transposed {
+  using Forward = dnnl::deconvolution_forward;
+  using BackwardData = dnnl::deconvolution_backward_data;
+  using BackwardWeights = dnnl::deconvolution_backward_weights;
+  static constexpr auto algorithm = dnnl::algorithm::deconvolution_direct;
+};
+
+class BackwardPlan final : public Plan {
+ public:
+  BackwardPlan(const Request& r, const Geometry& g) : db_(r.out(2)) {
+    const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
+    type_ = onednn::computes(dy.dtype) ? dy.dtype : Dtype::F32;
+    // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an
+    // image is one wide (NaN, by chance) and is plainly wrong over three dimensions of little depth.
+    if (type_ == Dtype::BF16 && (g.dims == 3 || g.in.back() == 1 || g.out.back() == 1)) type_ = Dtype::F32;
+    Workspace space;
+    dy_ = Staged(dy, type_, space);
+    with_dx_ = dx.present();
+    with_dw_ = dw.present();
+    with_db_ = db_.present();
+    if (with_db_) {
+      channels_ = dy.sizes[1];
+      rows_ = dy.numel() / channels_;
+      chunks_ = std::min<int64_t>(64, (rows_ + kBlock - 1) / kBlock);
+      sums_ = space.take(static_cast<uint64_t>(chunks_ * channels_) * sizeof(double));
+    }
+    onednn::declined_if_refused([&] {
+      if (g.transposed)
+        build<Transposed>(g, x, w, dx, dw, space);
+      else
+        build<Straight>(g, x, w, dx, dw, space);
+    });
+    scratch_ = space.take(scratch_bytes_);
+    workspace_bytes = space.bytes();
+    work = g.work() * ((with_dx_ ? 1 : 0) + (with_dw_ ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
+    implementation = "onednn " + implementation_;
+  }
+
+  void run(const Launch& launch) const override {
+    void* dy = dy_.input(launch);
+    void* scratch = at(launch.workspace, scratch_);
+    if (with_dx_) {
+      void* dx = dx_.target(launch);
+      void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
+      data_call_(addresses);
+      dx_.finish(launch, dx);
+    }
+    if (with_dw_) {
+      void* const addresses[] = {x_.input(launch), dy, dw_.target(launch), scratch};
+      weights_call_(addresses);
+      dw_.finish(launch);
+    }
+    if (with_db_) {
+      auto* sums = reinterpret_cast<double*>(at(launch.workspace, sums_));
+      if (type_ == Dtype::BF16)
+        sum_rows(static_cast<const bf16*>(dy), sums);
+      else
+        sum_rows(static_cast<const float*>(dy), sums);
+      std::vector<float> db(static_cast<size_t>(channels_));
+      for (int64_t c = 0; c < channels_; ++c) db[static_cast<size_t>(c)] = static_cast<float>(sums[c]);
+      const int64_t size[] = {channels_}, one[] = {1};
+      onednn::copy_strided(size, {Dtype::F32, db.data(), one}, {db_.dtype, launch.data(db_.slot), db_.strides});
+    }
+  }
+
+ private:
+  template <class Kind>
+  void build(const Geometry& g, const Operand& x, const Operand& w, const Operand& dx, const Operand& dw,
+             Workspace& space) {
+    const Window v(g);
+    const auto attr = onednn::attributes();
+    const Desc any = any_layout(weight_desc(g, type_, onednn::contiguous_strides(w.sizes)));
+    auto& e = onednn::engine();
+    if (with_dw_) x_ = Staged(x, type_, space);
+    if (with_dx_) dx_ = Staged(dx, type_, space);
+    const Desc src = with_dw_ ? x_.desc() : dx_.desc();
+    const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm, src, any,
+                                                      dy_.desc(), v.stride, v.dilation, v.before, v.after, attr);
+    if (with_dx_) {
+      const typename Kind::BackwardData::primitive_desc pd(e, Kind::algorithm, dx_.desc(), any, dy_.desc(), v.stride,
+                                                           v.dilation, v.before, v.after, hint, attr);
+      weight_ = Weight(w, g, type_, pd.weights_desc(), false, space);
+      data_call_ = Call(typename Kind::BackwardData(pd), {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                                                          {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                                          {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()},
+                                                          {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
+      note(pd, "input ");
+    }
+    if (with_dw_) {
+      const typename Kind::BackwardWeights::primitive_desc pd(e, Kind::algorithm, x_.desc(), any, dy_.desc(), v.stride,
+                                                              v.dilation, v.before, v.after, hint, attr);
+      dw_ = Weight(dw, g, type_, pd.diff_weights_desc(), true, space);
+      weights_call_ = Call(typename Kind::BackwardWeights(pd), {{DNNL_ARG_SRC, pd.src_desc()},
+                                                                {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                                                                {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
+                                                                {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
+      note(pd, "weight ");
+    }
+  }
+
+  // Sums over all positions of the channels-last gradient, into sums[0 .. channels). oneDNN adds one position after
+  // the other in float32, which loses a digit at 25,000 of them; here 32 in float, the rest in double.
+  template <class T> void sum_rows(const T* dy, double* sums) const {
+    parallel_for(chunks_, std::max<int64_t>(1, 32768 * chunks_ / std::max<int64_t>(1, rows_ * channels_)),
+                 [&](int64_t begin, int64_t end) {
+                   std::vector<float> block(static_cast<size_t>(channels_));
+                   for (int64_t chunk = begin; chunk < end; ++chunk) {
+                     double* sum = sums + chunk * channels_;
+                     std::fill_n(sum, channels_, 0.0);
+                     const int64_t last = rows_ * (chunk + 1) / chunks_;
+                     for (int64_t r0 = rows_ * chunk / chunks_; r0 < last; r0 += kBlock) {
+                       std::fill(block.begin(), block.end(), 0.0f);
+                       for (int64_t r = r0; r < std::min(last, r0 + kBlock); ++r)
+                         for (int64_t c = 0; c < channels_; ++c)
+                           block[static_cast<size_t>(c)] += static_cast<float>(dy[r * channels_ + c]);
+                       for (int64_t c = 0; c < channels_; ++c)
+                         sum[c] += static_cast<double>(block[static_cast<size_t>(c)]);
+                     }
+                   }
+                 });
+    for (int64_t chunk = 1; chunk < chunks_; ++chunk)
+      for (int64_t c = 0; c < channels_; ++c) sums[c] += sums[chunk * channels_ + c];
+  }
+  static constexpr int64_t kBlock = 32;
+
+  template <class P> void note(const P& pd, const char* what) {
+    scratch_bytes_ = std::max<uint64_t>(scratch_bytes_, pd.scratchpad_desc().get_size());
+    implementation_ += (implementation_.empty() ? "" : ", ") + std::string(what) + pd.impl_info_str();
+  }
+
+  Operand db_;
+  Dtype type_ = Dtype::F32;
+  Staged dy_, x_, dx_;
+  Weight weight_, dw_;
+  Call data_call_, weights_call_;
+  bool with_dx_ = false, with_dw_ = false, with_db_ = false;
+  int64_t channels_ = 0, rows_ = 0, chunks_ = 0;
+  uint64_t scratch_ = 0, scratch_bytes_ = 0, sums_ = 0;
+  std::string implementation_;
+};
+
+std::unique_ptr<Plan> make_convolution_backward(const Request& r) {
+  const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2);
+  const Geometry g = read_geometry(r, x, w, dy);
+  if (dy.dtype != x.dtype || w.dtype != x.dtype) throw Declined("convolution_backward of different dtypes");
+  for (int i = 0; i < 3; ++i)
+    if (r.out(i).present() && r.out(i).dtype != x.dtype) throw Declined("convolution_backward into another dtype");
+  const bool both = r.out(0).present() || r.out(1).present();
+  if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
+  if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
+  try {
+    return std::make_unique<BackwardPlan>(r, g);
+  } catch (const Declined&) {  // e.g. an output padding beyond the stride
+    return direct_backward(r, g);
+  }
+}
+
+// Under TF32 the bias' gradient is a sum of rounded terms, too: one rounding of 2^-11 each.
+std::unique_ptr<Plan> make_rounded(const Request& r) {
+  return tensor_float::rounded(r, {0, 1, 2}, make_convolution_backward);
+}
+
+MACA_KERNEL("convolution_backward", make_rounded);
+
+}  // namespace
+}  // namespace maca::convolution

@@ -1,0 +1,83 @@
+// One description of every matrix product: out = act(beta * self + alpha * a @ b), batched.
+#pragma once
+#include <optional>
+
+#include "kernel.h"
+
+namespace maca::matmul {
+
+// A batch of matrices; strides in elements. A broadcast dimension has stride 0.
+struct Matrix {
+  Dtype dtype = Dtype::None;
+  int slot = -1;
+  int64_t batch = 1, rows = 1, columns = 1;
+  int64_t batch_stride = 0, row_stride = 0, column_stride = 0;
+
+  // BLAS and oneDNN take matrices with one unit stride and no overlap.
+  bool row_major() const {
+    return (columns == 1 || column_stride == 1) && (rows == 1 || row_stride >= std::max<int64_t>(columns, 1));
+  }
+  bool column_major() const {
+    return (rows == 1 || row_stride == 1) && (columns == 1 || column_stride >= std::max<int64_t>(rows, 1));
+  }
+  bool blas() const { return row_major() || column_major(); }
+  int64_t leading() const {  // distance of rows (of columns where column-major)
+    if (row_major()) return rows == 1 ? std::max<int64_t>(columns, 1) : row_stride;
+    return columns == 1 ? std::max<int64_t>(rows, 1) : column_stride;
+  }
+  int64_t numel() const { return batch * rows * columns; }
+  Matrix transposed() const {
+    Matrix m = *this;
+    std::swap(m.rows, m.columns);
+    std::swap(m.row_stride, m.column_stride);
+    return m;
+  }
+  Matrix compact(Dtype type) const {  // its row-major copy
+    return {type, slot, batch, rows, columns, rows * columns, columns, 1};
+  }
+};
+
+enum class Activation { None, Relu, Gelu };
+
+struct Problem {
+  Matrix a, b, out;
+  std::optional<Matrix> self;           // broadcast to out by zero strides
+  int alpha_slot = -1, beta_slot = -1;  // -1: one
+  Activation activation = Activation::None;
+  bool constant_b = false;  // b may be a weight: worth preparing once
+  int64_t m() const { return out.rows; }
+  int64_t n() const { return out.columns; }
+  int64_t k() const { return a.columns; }
+  // in the units of Plan::work: eight multiplications go by while one byte of a large array does
+  uint64_t work() const {
+    return static_cast<uint64_t>(out.numel()) * static_cast<uint64_t>(std::max<int64_t>(k(), 1) + 7) / 8;
+  }
+  int64_t multiplications() const { return out.numel() * k(); }
+  Problem transposed() const {  // out^T = b^T a^T
+    Problem p = *this;
+    p.a = b.transposed();
+    p.b = a.transposed();
+    p.out = out.transposed();
+    if (self) p.self = self->transposed();
+    p.constant_b = false;
+    return p;
+  }
+};
+
+inline const maca_scalar kOne = {MACA_SCALAR_INT, 0, {1}, 0.0};
+inline const maca_scalar& factor(const Launch& launch, int slot) { return slot < 0 ? kOne : launch.scalars[slot]; }
+
+std::unique_ptr<Plan> onednn_plan(const Problem& p);   // float32, bfloat16, float16
+std::unique_ptr<Plan> blas_plan(const Problem& p);     // float32, float64, complex
+std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
+
+// out = act(beta * self + alpha * product) elementwise; the product in the type computed in. `self` is not read
+// where beta is zero (its NaN must not pass).
+void combine(const Problem& p, const Launch& launch, const Matrix& product, const void* product_data, void* out);
+
+// Copies or converts one batch of matrices; either side may be strided.
+void copy(const Matrix& from, const void* from_data, const Matrix& to, void* to_data);
+
+void one_blas_thread();  // OpenBLAS never starts threads of its own: our pool is the only one
+
+}  // namespace maca::matmul

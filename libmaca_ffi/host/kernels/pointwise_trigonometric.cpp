@@ -1,0 +1,143 @@
+// Sine and its relatives, and angles.
+#include "pointwise.h"
+#include "vector_math.h"
+
+namespace maca::MACA_ISA::pointwise {
+
+// Floats reduce by pi/2 in double; a tile with an argument beyond that reduction's reach goes through libm.
+template <class F> void trigonometric_loop(const Tile& tile) {
+  const float* in = static_cast<const float*>(tile.in[0]);
+  float* out = static_cast<float*>(tile.out);
+  for (int64_t begin = 0; begin < tile.n; begin += kTile) {
+    const int64_t end = std::min(begin + kTile, tile.n);
+    int large = 0;
+    for (int64_t i = begin; i < end; ++i) large |= vm::magnitude(in[i]) > vm::kTrigonometryLimit;
+    if (large) {
+      for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(F::exact(static_cast<double>(in[i])));
+    } else {
+#pragma GCC ivdep
+      for (int64_t i = begin; i < end; ++i) out[i] = F::of(in[i], nullptr);
+    }
+  }
+}
+
+template <class F> constexpr Op trigonometric() {
+  Op op = with(op_of<F, 1, kF64 | kComplex>(), Promotion::Floating, 4);
+  op.loops[static_cast<int>(Compute::F32)] = trigonometric_loop<F>;
+  return op;
+}
+
+#define TRIGONOMETRIC(NAME)                                  \
+  struct NAME##_f {                                          \
+    template <class T> static T of(T x, const Value*) {      \
+      if constexpr (std::is_same_v<T, float>)                \
+        return vm::NAME(x);                                  \
+      else                                                   \
+        return std::NAME(x);                                 \
+    }                                                        \
+    static double exact(double x) { return std::NAME(x); }   \
+  };                                                         \
+  static constexpr Op NAME##_op = trigonometric<NAME##_f>(); \
+  MACA_POINTWISE(#NAME, NAME##_op);
+
+TRIGONOMETRIC(sin)
+TRIGONOMETRIC(cos)
+TRIGONOMETRIC(tan)
+
+#define INVERSE(NAME)                                                                                    \
+  struct NAME##_f {                                                                                      \
+    template <class T> static T of(T x, const Value*) {                                                  \
+      if constexpr (std::is_same_v<T, float>)                                                            \
+        return vm::NAME(x);                                                                              \
+      else                                                                                               \
+        return std::NAME(x);                                                                             \
+    }                                                                                                    \
+  };                                                                                                     \
+  static constexpr Op NAME##_op = with(op_of<NAME##_f, 1, kFloat | kComplex>(), Promotion::Floating, 8); \
+  MACA_POINTWISE(#NAME, NAME##_op);
+
+INVERSE(asin)
+INVERSE(acos)
+INVERSE(atan)
+
+struct Sinc {
+  template <class T> static T of(T x, const Value*) {
+    if constexpr (is_complex_v<T>) {
+      const T p = x * static_cast<typename T::value_type>(3.14159265358979323846);
+      return x == T(0) ? T(1) : std::sin(p) / p;
+    } else {
+      const double p = static_cast<double>(x) * 3.14159265358979323846;
+      return x == T(0) ? T(1) : static_cast<T>(std::sin(p) / p);
+    }
+  }
+};
+static constexpr Op sinc_op = with(op_of<Sinc, 1, kFloat | kComplex>(), Promotion::Floating, 16);
+MACA_POINTWISE("sinc", sinc_op);
+
+struct Atan2 {
+  template <class T> static T of(T y, T x, const Value*) {
+    if constexpr (std::is_same_v<T, float>)
+      return vm::atan2(y, x);
+    else
+      return std::atan2(y, x);
+  }
+};
+static constexpr Op atan2_op = with(op_of<Atan2, 2, kFloat>(), Promotion::Floating, 8);
+MACA_POINTWISE("atan2", atan2_op);
+
+struct Hypot {
+  template <class T> static T of(T x, T y, const Value*) {
+    if constexpr (std::is_same_v<T, float>) {
+      const double a = static_cast<double>(x), b = static_cast<double>(y);  // no overflow in double
+      const float r = static_cast<float>(std::sqrt(a * a + b * b));
+      return vm::magnitude(x) == vm::kInfF || vm::magnitude(y) == vm::kInfF ? vm::kInfF : r;
+    } else {
+      return std::hypot(x, y);
+    }
+  }
+};
+static constexpr Op hypot_op = with(op_of<Hypot, 2, kFloat>(), Promotion::Common, 4);
+MACA_POINTWISE("hypot", hypot_op);
+
+struct Angle {
+  template <class T> static auto of(T x, const Value*) {
+    if constexpr (is_complex_v<T>)
+      return std::arg(x);
+    else
+      return x != x ? x : x < T(0) ? static_cast<T>(3.14159265358979323846) : T(0);
+  }
+};
+static constexpr Op angle_op = with(op_of<Angle, 1, kFloat | kComplex>(), Promotion::Floating, 4, Result::Real);
+MACA_POINTWISE("angle", angle_op);
+
+struct Deg2rad {
+  template <class T> static T of(T x, const Value*) { return x * static_cast<T>(0.017453292519943295769236907684886); }
+};
+static constexpr Op deg2rad_op = with(op_of<Deg2rad, 1, kFloat>(), Promotion::Floating);
+MACA_POINTWISE("deg2rad", deg2rad_op);
+
+struct Rad2deg {
+  template <class T> static T of(T x, const Value*) { return x * static_cast<T>(57.295779513082320876798154814105); }
+};
+static constexpr Op rad2deg_op = with(op_of<Rad2deg, 1, kFloat>(), Promotion::Floating);
+MACA_POINTWISE("rad2deg", rad2deg_op);
+
+struct Polar {
+  template <class T> static std::complex<T> of(T length, T angle, const Value*) {
+    return {length * std::cos(angle), length * std::sin(angle)};
+  }
+};
+static constexpr Op polar_op = with(op_of<Polar, 2, kFloat>(), Promotion::Common, 32, Result::Complex);
+static std::unique_ptr<Plan> polar(const Request& r) {
+  if (r.in(0).dtype != r.in(1).dtype) throw Invalid("polar takes two tensors of one dtype");
+  return make_pointwise(polar_op, r);
+}
+MACA_KERNEL("polar", polar);
+
+struct Complex {
+  template <class T> static std::complex<T> of(T real, T imaginary, const Value*) { return {real, imaginary}; }
+};
+static constexpr Op complex_op = with(op_of<Complex, 2, kFloat>(), Promotion::Common, 1, Result::Complex);
+MACA_POINTWISE("complex", complex_op);
+
+}  // namespace maca::MACA_ISA::pointwise

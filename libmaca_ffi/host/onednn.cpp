@@ -1,0 +1,89 @@
+#include "onednn.h"
+
+namespace maca::onednn {
+
+dnnl::engine& engine() {
+  static auto* e = new dnnl::engine(dnnl::engine::kind::cpu, 0);  // outlives plans freed at exit
+  return *e;
+}
+
+namespace {
+dnnl::stream& stream() {  // without state on a CPU, so one serves all threads
+  static auto* s = new dnnl::stream(engine());
+  return *s;
+}
+}  // namespace
+
+bool computes(Dtype d) {
+  static const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  const auto has = [](dnnl::cpu_isa level) {
+    return (static_cast<unsigned>(isa) & static_cast<unsigned>(level)) == static_cast<unsigned>(level);
+  };
+  switch (d) {
+    case Dtype::F32: return true;
+    case Dtype::BF16: return has(dnnl::cpu_isa::avx512_core);
+    case Dtype::F16: return has(dnnl::cpu_isa::avx512_core_fp16);
+    default: return false;
+  }
+}
+
+dnnl::memory::data_type data_type(Dtype d) {
+  switch (d) {
+    case Dtype::F32: return dnnl::memory::data_type::f32;
+    case Dtype::BF16: return dnnl::memory::data_type::bf16;
+    case Dtype::F16: return dnnl::memory::data_type::f16;
+    default: throw Declined(std::string("oneDNN has no ") + dtype_name(d));
+  }
+}
+
+dnnl::primitive_attr attributes() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attr.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  return attr;
+}
+
+Call::Call(const dnnl::primitive& primitive, const std::vector<Argument>& arguments)
+    : primitive_(primitive), arguments_(arguments), own_(bind()) {}
+
+Call::Call(Call&& other) noexcept { *this = std::move(other); }
+
+Call& Call::operator=(Call&& other) noexcept {
+  primitive_ = std::move(other.primitive_);
+  arguments_ = std::move(other.arguments_);
+  own_ = std::move(other.own_);
+  return *this;
+}
+
+Call::Bound Call::bind() const {
+  Bound bound;
+  for (const Argument& a : arguments_) {
+    bound.memory.emplace_back(a.desc, engine(), nullptr);
+    bound.arguments.push_back({a.index, bound.memory.back().get()});
+  }
+  return bound;
+}
+
+void Call::execute(Bound& bound, std::span<void* const> addresses) const {
+  for (size_t i = 0; i < addresses.size(); ++i) dnnl_memory_set_data_handle(bound.arguments[i].memory, addresses[i]);
+  const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream().get(),
+                                                      static_cast<int>(bound.arguments.size()), bound.arguments.data());
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
+  if (status != dnnl_success)
+    throw LaunchError(MACA_ERROR_INTERNAL, std::string("oneDNN failed with status ") + std::to_string(status));
+}
+
+void Call::operator()(std::span<void* const> addresses) const {
+  if (!busy_.test_and_set(std::memory_order_acquire)) {
+    struct Release {
+      std::atomic_flag& flag;
+      ~Release() { flag.clear(std::memory_order_release); }
+    } release{busy_};
+    execute(own_, addresses);
+  } else {  // the same plan runs on another thread at this moment
+    Bound bound = bind();
+    execute(bound, addresses);
+  }
+}
+
+}  // namespace maca::onednn

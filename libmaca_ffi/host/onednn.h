@@ -1,0 +1,80 @@
+// oneDNN from a plan: the engine, memory descriptors of our operands, and primitives that any thread may execute.
+#pragma once
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <atomic>
+#include <span>
+#include <vector>
+
+#include "kernel.h"
+
+namespace maca::onednn {
+
+using Dims = dnnl::memory::dims;
+using Desc = dnnl::memory::desc;
+
+dnnl::engine& engine();
+
+// Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, float16 more than that: without them
+// oneDNN refuses or falls to its reference loops, and we compute in float32 instead.
+bool computes(Dtype d);
+dnnl::memory::data_type data_type(Dtype d);
+
+// Attributes of every primitive: scratch memory is the launch's workspace, float32 is never rounded down.
+dnnl::primitive_attr attributes();
+
+// A primitive with the descriptors of its arguments. Executing takes one address an argument, in that order.
+class Call {
+ public:
+  struct Argument {
+    int index;  // DNNL_ARG_...
+    Desc desc;
+  };
+  Call() = default;
+  Call(const dnnl::primitive& primitive, const std::vector<Argument>& arguments);
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  Call(Call&& other) noexcept;
+  Call& operator=(Call&& other) noexcept;
+  explicit operator bool() const { return static_cast<bool>(primitive_); }
+  void operator()(std::span<void* const> addresses) const;
+
+ private:
+  struct Bound {  // oneDNN's memory objects carry the address: one set serves one execution at a time
+    std::vector<dnnl::memory> memory;
+    std::vector<dnnl_exec_arg_t> arguments;
+  };
+  Bound bind() const;
+  void execute(Bound& bound, std::span<void* const> addresses) const;
+  dnnl::primitive primitive_;
+  std::vector<Argument> arguments_;
+  mutable Bound own_;
+  mutable std::atomic_flag busy_;
+};
+
+// Rethrows oneDNN's refusals as Declined, so that the request goes another way.
+template <class F> auto declined_if_refused(F&& f) {
+  try {
+    return f();
+  } catch (const dnnl::error& e) {
+    throw Declined(std::string("oneDNN: ") + e.message);
+  }
+}
+
+// Pieces of one workspace, each on its own cache line.
+class Workspace {
+ public:
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t take(uint64_t bytes) {
+    const uint64_t offset = bytes_;
+    bytes_ += (bytes + 63) / 64 * 64;
+    return offset;
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+inline char* at(void* workspace, uint64_t offset) { return static_cast<char*>(workspace) + offset; }
+
+}  // namespace maca::onednn

@@ -1,0 +1,89 @@
+// Conversion of one element, and of a dense row, between any two element types, with the results of PyTorch's casts
+// on x86: floats truncate towards zero, out of range and NaN give the instruction's "integer indefinite", anything
+// nonzero is true, complex to real drops the imaginary part.
+#pragma once
+#include <type_traits>
+
+#include "kernel.h"
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+namespace maca::MACA_ISA::pointwise {
+
+// The bytes 0 and 1 of a bool tensor, apart from uint8.
+struct Truth {
+  uint8_t byte;
+};
+
+template <class T> constexpr bool is_complex_type = false;
+template <class T> constexpr bool is_complex_type<std::complex<T>> = true;
+template <class T> constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+
+template <class D, class S> [[gnu::always_inline]] inline D convert(S value) {
+  if constexpr (std::is_same_v<D, S>) {
+    return value;
+  } else if constexpr (std::is_same_v<S, Truth>) {
+    return convert<D>(value.byte);
+  } else if constexpr (std::is_same_v<D, Truth>) {
+    if constexpr (is_complex_type<S>)
+      return {static_cast<uint8_t>((convert<float>(value.real()) != 0) | (convert<float>(value.imag()) != 0))};
+    else if constexpr (is_half<S>)
+      return {static_cast<uint8_t>(static_cast<float>(value) != 0)};
+    else
+      return {static_cast<uint8_t>(value != 0)};
+  } else if constexpr (is_complex_type<D> && is_complex_type<S>) {
+    using R = typename D::value_type;
+    return D(convert<R>(value.real()), convert<R>(value.imag()));
+  } else if constexpr (is_complex_type<D>) {
+    return D(convert<typename D::value_type>(value), typename D::value_type(0));
+  } else if constexpr (is_complex_type<S>) {
+    return convert<D>(value.real());
+  } else if constexpr (is_half<S>) {
+    return convert<D>(static_cast<float>(value));
+  } else if constexpr (is_half<D>) {
+    return static_cast<D>(static_cast<float>(value));  // float64 rounds twice, as PyTorch does
+  } else if constexpr (std::is_floating_point_v<S> && std::is_integral_v<D>) {
+    if constexpr (std::is_same_v<D, uint8_t> || std::is_same_v<D, uint32_t>)
+      return static_cast<D>(static_cast<int64_t>(value));
+    else if constexpr (sizeof(D) < 4)
+      return static_cast<D>(static_cast<int32_t>(value));
+    else
+      return static_cast<D>(value);
+  } else {
+    return static_cast<D>(value);
+  }
+}
+
+template <class S, class D> inline void convert_row(const S* from, D* to, int64_t n) {
+  if constexpr (std::is_same_v<S, D>) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(S));
+    return;
+  }
+  int64_t i = 0;
+#ifdef __F16C__
+  // GCC 12 converts halves one at a time
+  if constexpr (std::is_same_v<S, f16> && std::is_same_v<D, float>) {
+#ifdef __AVX512F__
+    for (; i + 16 <= n; i += 16)  // maskz: the plain forms warn in GCC 12
+      _mm512_storeu_ps(to + i,
+                       _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+#endif
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<D, f16>) {
+#ifdef __AVX512F__
+    for (; i + 16 <= n; i += 16)  // maskz: the plain forms warn in GCC 12
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i),
+                          _mm512_maskz_cvtps_ph(0xffff, _mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+#pragma GCC ivdep
+  for (; i < n; ++i) to[i] = convert<D>(from[i]);
+}
+
+}  // namespace maca::MACA_ISA::pointwise

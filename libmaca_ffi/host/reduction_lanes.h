@@ -1,0 +1,123 @@
+// Sums and maxima of one short row that lies in the first-level cache, in vector registers: rows of a few hundred
+// elements leave no time to pass accumulators through memory.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "kernel.h"
+
+namespace maca::MACA_ISA {
+
+// As wide as the target's registers: GCC takes comparisons of wider vectors apart into elements.
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <class C> struct Vector;
+template <> struct Vector<float> {
+  typedef float type __attribute__((vector_size(kVectorBytes)));
+};
+template <> struct Vector<double> {
+  typedef double type __attribute__((vector_size(kVectorBytes)));
+};
+
+// How a term reads its operands: one element, or a vector of them.
+template <class V> struct Reader {
+  template <class C> V operator()(const C* p, int64_t i) const {
+    V v;
+    std::memcpy(&v, p + i, sizeof(V));
+    return v;
+  }
+};
+struct ElementReader {
+  template <class C> C operator()(const C* p, int64_t i) const { return p[i]; }
+};
+
+// The sum of term(read, i) for i < n, `term` written once for elements and vectors. Four terms add up in C, the rest
+// in double: three roundings a term.
+template <class C, class F> inline double lane_sum(int64_t n, F&& term) {
+  using V = typename Vector<C>::type;
+  using D = typename Vector<double>::type;
+  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+  constexpr Reader<V> read;
+  D low = {}, high = {};
+  const auto add = [&](V v) {
+    if constexpr (sizeof(C) == 8) {
+      low += v;
+    } else {
+      typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+      Half half[2];
+      std::memcpy(half, &v, sizeof(V));
+      low += __builtin_convertvector(half[0], D);
+      high += __builtin_convertvector(half[1], D);
+    }
+  };
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    add((term(read, i) + term(read, i + kLanes)) + (term(read, i + 2 * kLanes) + term(read, i + 3 * kLanes)));
+  for (; i + kLanes <= n; i += kLanes) add(term(read, i));
+  const D both = low + high;
+  double sum = 0;
+  for (int t = 0; t < kVectorBytes / 8; t += 2) sum += both[t] + both[t + 1];
+  for (; i < n; ++i) sum += static_cast<double>(term(ElementReader{}, i));
+  return sum;
+}
+
+// The sum of term(x[i]) with every term in double; `term` takes a double or a vector of them.
+template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& term) {
+  using V = typename Vector<C>::type;
+  using D = typename Vector<double>::type;
+  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+  constexpr Reader<V> read;
+  D acc[4] = {};
+  const auto add = [&](V v, D& low, D& high) {
+    if constexpr (sizeof(C) == 8) {
+      low += term(v);
+    } else {
+      typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+      Half half[2];
+      std::memcpy(half, &v, sizeof(V));
+      low += term(__builtin_convertvector(half[0], D));
+      high += term(__builtin_convertvector(half[1], D));
+    }
+  };
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    add(read(x, i), acc[0], acc[1]);
+    add(read(x, i + kLanes), acc[2], acc[3]);
+  }
+  for (; i + kLanes <= n; i += kLanes) add(read(x, i), acc[0], acc[1]);
+  const D both = (acc[0] + acc[1]) + (acc[2] + acc[3]);
+  double sum = 0;
+  for (int t = 0; t < kVectorBytes / 8; t += 2) sum += both[t] + both[t + 1];
+  for (; i < n; ++i) sum += term(static_cast<double>(x[i]));
+  return sum;
+}
+
+// NaN wins.
+template <class C, bool Max = true> inline C lane_extremum(const C* x, int64_t n) {
+  using V = typename Vector<C>::type;
+  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+  constexpr Reader<V> read;
+  constexpr C kInfinity = std::numeric_limits<C>::infinity();
+  const auto better = [](auto a, auto b) { return ((Max ? b > a : b < a) | (b != b)) ? b : a; };
+  V acc[4];
+  for (V& a : acc) a = V{} + (Max ? -kInfinity : kInfinity);
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    for (int k = 0; k < 4; ++k) acc[k] = better(acc[k], read(x, i + k * kLanes));
+  for (; i + kLanes <= n; i += kLanes) acc[0] = better(acc[0], read(x, i));
+  const V both = better(better(acc[0], acc[1]), better(acc[2], acc[3]));
+  C top = both[0];
+  for (int t = 1; t < kLanes; ++t) top = better(top, C(both[t]));
+  for (; i < n; ++i) top = better(top, x[i]);
+  return top;
+}
+template <class C> inline C lane_max(const C* x, int64_t n) { return lane_extremum<C, true>(x, n); }
+
+}  // namespace maca::MACA_ISA

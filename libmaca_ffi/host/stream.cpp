@@ -1,0 +1,94 @@
+#include "stream.h"
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace maca {
+namespace {
+std::atomic<int> g_generation{0};
+}
+
+int fork_generation() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++g_generation; });
+  (void)registered;
+  return g_generation.load(std::memory_order_relaxed);
+}
+
+Completion::~Completion() {
+  if (generation != fork_generation()) (void)done_changed.release();  // destroying it would wait for a waiter
+}
+
+void Completion::finish() {
+  std::lock_guard lock(mutex);
+  done = true;
+  when = std::chrono::steady_clock::now();
+  done_changed->notify_all();
+}
+
+void Completion::wait() {
+  if (generation != fork_generation()) return;
+  std::unique_lock lock(mutex);
+  done_changed->wait(lock, [&] { return done; });
+}
+
+bool Completion::finished() {
+  if (generation != fork_generation()) return true;
+  std::lock_guard lock(mutex);
+  return done;
+}
+
+Stream::Stream() : generation_(fork_generation()), queue_(std::make_unique<Queue>()) {
+  queue_->worker = std::thread([queue = queue_.get()] { queue->loop(); });
+}
+
+Stream::~Stream() {
+  if (orphaned()) {
+    (void)queue_.release();
+    return;
+  }
+  {
+    std::lock_guard lock(queue_->mutex);
+    queue_->closing = true;
+    queue_->changed.notify_all();
+  }
+  queue_->worker.join();
+}
+
+void Stream::submit(std::function<void()> work) {
+  if (orphaned()) return work();
+  std::lock_guard lock(queue_->mutex);
+  queue_->waiting.push_back(std::move(work));
+  queue_->changed.notify_all();
+}
+
+void Stream::synchronize() {
+  if (orphaned()) return;
+  std::unique_lock lock(queue_->mutex);
+  queue_->changed.wait(lock, [&] { return queue_->waiting.empty() && !queue_->busy; });
+}
+
+bool Stream::idle() {
+  if (orphaned()) return true;
+  std::lock_guard lock(queue_->mutex);
+  return queue_->waiting.empty() && !queue_->busy;
+}
+
+void Stream::Queue::loop() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [&] { return closing || !waiting.empty(); });
+    if (waiting.empty()) return;
+    auto work = std::move(waiting.front());
+    waiting.pop_front();
+    busy = true;
+    lock.unlock();
+    work();
+    work = nullptr;
+    lock.lock();
+    busy = false;
+    changed.notify_all();
+  }
+}
+
+}  // namespace maca

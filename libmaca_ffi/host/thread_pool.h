@@ -1,0 +1,74 @@
+// One pool of compute threads for the whole library, whoever calls: the Python thread, PyTorch's autograd
+// thread or a stream's worker. The calling thread always takes part as thread 0.
+#pragma once
+#include <cstdint>
+
+namespace maca {
+
+class ThreadPool {
+ public:
+  using Task = void (*)(void* context);
+
+  static ThreadPool& instance();
+
+  int threads() const;  // that a region started now would get
+  void set_threads(int count);
+
+  // A region: `task(context)` runs on `count` threads at once, so barriers inside it are safe. begin() starts it
+  // on the other threads and returns; the caller then runs the task itself and calls end().
+  void begin(int count, Task task, void* context);
+  void end();
+  void barrier();
+
+  // The smallest piece worth a thread: `wanted`, or MACA_GRAIN, with which tests split small operands too.
+  static int64_t grain(int64_t wanted);
+
+  static int team_size();     // of the region the calling thread is in, 1 outside
+  static int thread_index();  // in that region, 0 outside
+};
+
+// Splits [0, n) into at most one piece a thread, none smaller than `grain`, and calls f(begin, end). Runs inline
+// when one piece is enough or inside another region. The first exception is rethrown on the calling thread.
+// The split depends on the thread count: a result that must not (a float sum) has to cut its own fixed chunks.
+template <class F> void parallel_for(int64_t n, int64_t grain, F&& f);
+
+}  // namespace maca
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+namespace maca {
+
+template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
+  if (n <= 0) return;
+  ThreadPool& pool = ThreadPool::instance();
+  grain = std::max<int64_t>(ThreadPool::grain(grain), 1);
+  const int64_t pieces = std::min<int64_t>(pool.threads(), (n + grain - 1) / grain);
+  if (pieces <= 1 || ThreadPool::team_size() > 1) {
+    f(int64_t{0}, n);
+    return;
+  }
+  struct Region {
+    F& f;
+    int64_t n;
+    std::atomic<bool> failed{false};
+    std::exception_ptr error{};
+  } region{f, n};
+  const auto task = [](void* context) {
+    auto& r = *static_cast<Region*>(context);
+    const int64_t i = ThreadPool::thread_index(), count = ThreadPool::team_size();
+    const int64_t begin = r.n * i / count, end = r.n * (i + 1) / count;
+    try {
+      if (begin < end) r.f(begin, end);
+    } catch (...) {
+      if (!r.failed.exchange(true)) r.error = std::current_exception();
+    }
+  };
+  pool.begin(static_cast<int>(pieces), task, &region);
+  task(&region);
+  pool.end();
+  if (region.failed) std::rethrow_exception(region.error);
+}
+
+}  // namespace maca

@@ -1,0 +1,290 @@
+/* maca.h: the C interface that a device implements to become the PyTorch device "maca".
+ *
+ * A library exports one symbol, maca_get_interface(). It returns a table of functions that only ever grows
+ * at its end; the table and every struct begin with `size` (bytes, as the writer of the struct knew it), so
+ * that an older reader and a newer writer of the same major understand each other. Majors must match.
+ *
+ * The interface does not grow with the set of operators: a kernel is named by a string, its operands are
+ * described by dtype, sizes and strides, its static arguments travel as named attributes.
+ *
+ * Rules that hold for every function
+ *  - `maca_device*` comes first; there is no current device.
+ *  - No function throws, exits or prints. It returns a maca_status; when it fails and takes a maca_reason, the
+ *    reason says why in one English sentence.
+ *  - Device addresses are opaque: the caller adds byte offsets to them and hands them back, nothing more. A
+ *    library whose device memory is host memory sets a non-canonical tag bit in every address it gives out and
+ *    strips it again on entry, so that host code that dereferences one faults.
+ *  - A NULL stream is the default stream. Work on one stream runs in the order it was submitted.
+ *  - Functions may be called from any thread at any time.
+ */
+#ifndef MACA_H
+#define MACA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MACA_ABI_MAJOR 1
+#define MACA_ABI_MINOR 0
+
+typedef struct maca_device maca_device;
+typedef struct maca_stream maca_stream;
+typedef struct maca_event maca_event;
+typedef struct maca_plan maca_plan;
+
+typedef enum maca_status {
+  MACA_OK = 0,
+  MACA_DECLINED = 1,      /* plan_create: this kernel or library cannot serve the request; try another way */
+  MACA_INVALID = 2,       /* the request breaks the kernel's contract (dtypes, extents, attributes) */
+  MACA_OUT_OF_MEMORY = 3, /* no memory of that size */
+  MACA_NOT_READY = 4,     /* query: submitted work has not finished */
+  MACA_DEVICE_ERROR = 5,  /* a launch failed; error_take tells which and why */
+  MACA_UNSUPPORTED = 6    /* the device has no such feature */
+} maca_status;
+
+/* One sentence for a person, zero-terminated, written by the library into memory of the caller. */
+typedef struct maca_reason {
+  uint32_t size;
+  char text[508];
+} maca_reason;
+
+/* Element types, with the codes of DLPack's DLDataType (lanes are always 1). */
+typedef enum maca_dtype_code {
+  MACA_INT = 0,
+  MACA_UINT = 1,
+  MACA_FLOAT = 2,
+  MACA_BFLOAT = 4,
+  MACA_COMPLEX = 5,
+  MACA_BOOL = 6
+} maca_dtype_code;
+
+typedef struct maca_dtype {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+} maca_dtype;
+
+/* A number given at launch. `tag` says which members hold it; complex numbers use both doubles. */
+typedef enum maca_scalar_tag {
+  MACA_SCALAR_INT = 0,
+  MACA_SCALAR_FLOAT = 1,
+  MACA_SCALAR_COMPLEX = 2,
+  MACA_SCALAR_BOOL = 3
+} maca_scalar_tag;
+
+typedef struct maca_scalar {
+  uint32_t tag;
+  uint32_t reserved;
+  union {
+    int64_t integer; /* INT and BOOL: never rounded through a double */
+    double real;     /* FLOAT, and the real part of COMPLEX */
+  } value;
+  double imaginary;
+} maca_scalar;
+
+/* One tensor operand. Strides count elements and are never negative. */
+typedef struct maca_operand {
+  uint32_t size;
+  maca_dtype dtype;
+  int32_t rank;
+  int32_t scalar_slot; /* -1: memory. Else a 0-dim operand whose value is launch.scalars[scalar_slot] */
+  uint32_t alignment;  /* bytes that every address passed for it is a multiple of */
+  uint32_t reserved;
+  const int64_t* sizes;
+  const int64_t* strides;
+} maca_operand;
+
+/* One argument of the operator, in the order of its schema; the results follow the inputs. */
+typedef enum maca_argument_kind {
+  MACA_ARGUMENT_ABSENT = 0, /* an optional tensor that was None; it still takes one (NULL) pointer at launch */
+  MACA_ARGUMENT_TENSOR = 1,
+  MACA_ARGUMENT_LIST = 2 /* a list of tensors, `count` of them; absent members have rank -1 */
+} maca_argument_kind;
+
+typedef struct maca_argument {
+  uint32_t size;
+  int32_t kind;
+  int32_t is_output;
+  int32_t count;
+  const maca_operand* operands;
+} maca_argument;
+
+/* A static argument of the operator, by the name its schema gives it. None is left out. */
+typedef enum maca_attribute_kind {
+  MACA_ATTRIBUTE_INT = 0,
+  MACA_ATTRIBUTE_FLOAT = 1,
+  MACA_ATTRIBUTE_BOOL = 2,
+  MACA_ATTRIBUTE_STRING = 3,
+  MACA_ATTRIBUTE_INTS = 4,
+  MACA_ATTRIBUTE_FLOATS = 5,
+  MACA_ATTRIBUTE_BOOLS = 6 /* int64_t each */
+} maca_attribute_kind;
+
+typedef struct maca_attribute {
+  uint32_t size;
+  int32_t kind;
+  const char* name;
+  int64_t integer;       /* INT, BOOL */
+  double real;           /* FLOAT */
+  const char* text;      /* STRING */
+  int64_t count;         /* lists */
+  const int64_t* ints;   /* INTS, BOOLS */
+  const double* doubles; /* FLOATS */
+} maca_attribute;
+
+/* Output `output` (counted over all operands) occupies the very memory of operand `input`. */
+typedef struct maca_alias {
+  int32_t input;
+  int32_t output;
+} maca_alias;
+
+typedef enum maca_plan_flags {
+  MACA_PLAN_DETERMINISTIC = 1, /* equal inputs must give equal bits in every run */
+  MACA_PLAN_TF32 = 2           /* float32 products may round their inputs to 10 mantissa bits */
+} maca_plan_flags;
+
+typedef struct maca_plan_request {
+  uint32_t size;
+  uint32_t flags;
+  const char* kernel;
+  int32_t argument_count;
+  int32_t attribute_count;
+  int32_t alias_count;
+  int32_t scalar_count; /* scalars that every launch brings */
+  const maca_argument* arguments;
+  const maca_attribute* attributes;
+  const maca_alias* aliases;
+} maca_plan_request;
+
+typedef enum maca_cost {
+  MACA_COST_SHORT = 0, /* microseconds: the caller may hold its locks */
+  MACA_COST_LONG = 1   /* the caller should release them around the launch */
+} maca_cost;
+
+typedef struct maca_plan_info {
+  uint32_t size;
+  int32_t cost;
+  uint64_t workspace_bytes; /* scratch memory that every launch needs */
+  uint64_t rng_blocks;      /* Philox counters one launch consumes */
+  int32_t packed_operand;   /* operand that plan_pack can prepare once (a weight), or -1 */
+  uint32_t reserved;
+  uint64_t packed_bytes;
+  const char* implementation; /* what was chosen, for people; lives as long as the plan */
+} maca_plan_info;
+
+typedef struct maca_launch {
+  uint32_t size;
+  uint32_t pointer_count;
+  void* const* pointers; /* one per operand, inputs then outputs, lists flattened */
+  const maca_scalar* scalars;
+  uint32_t scalar_count;
+  uint32_t reserved;
+  void* workspace;
+  const void* packed; /* what plan_pack wrote for packed_operand, or NULL: use the operand itself */
+  uint64_t rng_seed;
+  uint64_t rng_offset;
+  maca_stream* stream;
+  uint64_t correlation; /* comes back in maca_error */
+} maca_launch;
+
+typedef enum maca_error_code {
+  MACA_ERROR_NONE = 0,
+  MACA_ERROR_INDEX = 1,    /* details: index, dimension, extent */
+  MACA_ERROR_VALUE = 2,    /* the reason says which value */
+  MACA_ERROR_ASSERT = 3,   /* a device-side assertion of the operator failed */
+  MACA_ERROR_INTERNAL = 4, /* a defect of the library */
+  MACA_ERROR_SINGULAR = 5  /* details: order of the minor, batch */
+} maca_error_code;
+
+typedef struct maca_error {
+  uint32_t size;
+  int32_t status;
+  int32_t code;
+  int32_t sticky; /* 1: the device is lost until the process ends */
+  uint64_t correlation;
+  int64_t details[4];
+  char text[512];
+} maca_error;
+
+typedef struct maca_device_info {
+  uint32_t size;
+  int32_t threads; /* compute threads or multiprocessors */
+  uint64_t memory_bytes;
+  int32_t kernel_count;
+  int32_t alignment; /* of every allocation, in bytes */
+  char name[128];
+  char simd[32];       /* instruction set or architecture in use */
+  char libraries[256]; /* what the kernels stand on, with versions */
+} maca_device_info;
+
+typedef enum maca_copy_kind { MACA_COPY_TO_DEVICE = 0, MACA_COPY_TO_HOST = 1, MACA_COPY_ON_DEVICE = 2 } maca_copy_kind;
+
+/* The table. [M] marks mandatory slots: loading fails without them. For the others a NULL means the default
+ * that stands in parentheses. */
+typedef struct maca_interface {
+  uint32_t size;
+  uint16_t major;
+  uint16_t minor;
+  const char* library; /* name and version of the implementation, for people */
+
+  /* Devices. [M] device_open makes the context of device `index`; [M] device_close frees it. */
+  maca_status (*device_count)(int32_t* count); /* (one device) */
+  maca_status (*device_open)(int32_t index, maca_device** device, maca_reason* reason);
+  maca_status (*device_close)(maca_device* device);
+  maca_status (*device_info)(maca_device* device, maca_device_info* info); /* [M] */
+  maca_status (*device_synchronize)(maca_device* device);                  /* [M] all streams idle */
+  maca_status (*device_set_threads)(maca_device* device, int32_t threads); /* (ignored) */
+  const char* (*kernel_name)(maca_device* device, int32_t index);          /* [M] NULL past the last */
+
+  /* Raw memory; caching is the caller's. [M] */
+  maca_status (*memory_allocate)(maca_device* device, uint64_t bytes, void** address);
+  maca_status (*memory_free)(maca_device* device, void* address);
+  maca_status (*memory_info)(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes);
+
+  /* Host memory the device reaches directly. (plain malloc) */
+  maca_status (*host_allocate)(maca_device* device, uint64_t bytes, void** address);
+  maca_status (*host_free)(maca_device* device, void* address);
+
+  /* [M] Copies return when the host side may be reused. [M] fill writes one byte value. */
+  maca_status (*copy)(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes,
+                      maca_stream* stream);
+  maca_status (*fill)(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream);
+
+  /* Streams and events. [M], priority: lower runs first. Events time in milliseconds. */
+  maca_status (*stream_create)(maca_device* device, int32_t priority, maca_stream** stream);
+  maca_status (*stream_destroy)(maca_device* device, maca_stream* stream);
+  maca_status (*stream_synchronize)(maca_device* device, maca_stream* stream);
+  maca_status (*stream_query)(maca_device* device, maca_stream* stream);
+  maca_status (*stream_wait_event)(maca_device* device, maca_stream* stream, maca_event* event);
+  maca_status (*event_create)(maca_device* device, maca_event** event);
+  maca_status (*event_destroy)(maca_device* device, maca_event* event);
+  maca_status (*event_record)(maca_device* device, maca_event* event, maca_stream* stream);
+  maca_status (*event_query)(maca_device* device, maca_event* event);
+  maca_status (*event_synchronize)(maca_device* device, maca_event* event);
+  maca_status (*event_elapsed)(maca_device* device, maca_event* start, maca_event* end, double* milliseconds);
+
+  /* Plans. [M] except plan_pack (nothing is packed). A plan is immutable and re-entrant; destroying one with
+   * launches in flight is legal. */
+  maca_status (*plan_create)(maca_device* device, const maca_plan_request* request, maca_plan** plan,
+                             maca_reason* reason);
+  maca_status (*plan_info)(maca_device* device, const maca_plan* plan, maca_plan_info* info);
+  maca_status (*plan_pack)(maca_device* device, const maca_plan* plan, const void* operand, void* packed,
+                           maca_stream* stream);
+  maca_status (*plan_launch)(maca_device* device, const maca_plan* plan, const maca_launch* launch);
+  maca_status (*plan_destroy)(maca_device* device, maca_plan* plan);
+
+  /* [M] Takes the oldest error that no one has taken; status MACA_OK in it when there is none. A launch that
+   * ran at once returns MACA_DEVICE_ERROR itself, a queued one leaves its error here. */
+  maca_status (*error_take)(maca_device* device, maca_error* error);
+} maca_interface;
+
+/* NULL when the library does not speak this major. */
+const maca_interface* maca_get_interface(int32_t major);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,317 @@
+// Programs (a library's plan plus what the runtime does around it) and their launches.
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "runtime.h"
+extern "C" {
+#include "shim.h"
+}
+
+using namespace maca_shim;
+
+struct maca_program {
+  maca_plan* plan;
+  maca_plan_info info;
+  uint64_t id;  // never used twice, so a packed weight cannot meet a stranger
+  int32_t operands;
+  int32_t made;  // results that a launch allocates
+  bool checks_overlap;
+  bool is_long;
+  std::unique_ptr<maca_role[]> roles;
+  std::vector<maca_scalar> defaults;  // of arguments left out; they follow the scalars given at launch
+};
+
+namespace {
+
+constexpr int kInlineOperands = 16;
+constexpr size_t kPackedPerBuffer = 4;
+
+// A block that lives for one launch.
+class Scratch {
+ public:
+  bool allocate(uint64_t bytes, StreamSlot* stream) {
+    if (bytes == 0) return true;
+    block_ = runtime().allocator.allocate(static_cast<int64_t>(bytes), t_site);
+    if (block_) order_block(block_, stream);
+    return block_ != nullptr;
+  }
+  void* address() const { return block_ ? block_->address : nullptr; }
+  ~Scratch() {
+    if (block_) runtime().allocator.release(block_);
+  }
+
+ private:
+  Block* block_ = nullptr;
+};
+
+maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
+  Block* block = runtime().allocator.allocate(bytes, t_site);
+  if (!block) return nullptr;
+  order_block(block, stream);
+  return new maca_buffer{block, bytes, 0, {}};
+}
+
+// Touches of two operands overlap in part: neither apart nor the very same elements.
+bool partial_overlap(const maca_program& p, const maca_reference* references, const char* const* pointers, int written,
+                     int other) {
+  const maca_role &w = p.roles[written], &o = p.roles[other];
+  if (references[written].buffer != references[other].buffer) return false;
+  if (!w.dense || !o.dense || w.extent_bytes == 0 || o.extent_bytes == 0) return false;
+  const char *wb = pointers[written], *ob = pointers[other];
+  if (wb + w.extent_bytes <= ob || ob + o.extent_bytes <= wb) return false;
+  return !(wb == ob && w.layout == o.layout);
+}
+
+// The weight in packed form, or NULL: the plan then uses the operand itself. A weight is packed when it is met a
+// second time unchanged: in training every step writes it, and packing would be one copy more.
+const void* packed_weight(const maca_program& p, const maca_reference& weight, const void* address,
+                          StreamSlot* stream) {
+  auto& entries = weight.buffer->packed;
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const Packed& e) { return e.program == p.id && e.offset == weight.offset; });
+  if (found == entries.end()) {
+    if (entries.size() >= kPackedPerBuffer) {
+      if (entries.front().block) runtime().allocator.release(entries.front().block);
+      entries.erase(entries.begin());
+    }
+    entries.push_back({p.id, weight.offset, weight.buffer->writes, nullptr, false});
+    return nullptr;
+  }
+  Packed& e = *found;
+  if (e.writes != weight.buffer->writes) {
+    e.writes = weight.buffer->writes;
+    e.valid = false;
+    return nullptr;
+  }
+  if (!e.block) e.block = runtime().allocator.allocate(static_cast<int64_t>(p.info.packed_bytes), t_site);
+  if (!e.block) return nullptr;
+  order_block(e.block, stream);
+  if (!e.valid) {
+    ++runtime().packs;
+    e.valid =
+        runtime().library->plan_pack(runtime().device, p.plan, address, e.block->address, stream->handle) == MACA_OK;
+  }
+  return e.valid ? e.block->address : nullptr;
+}
+
+std::atomic<uint64_t> g_correlation{0};
+
+// `references` has an entry for every operand; those of allocated results are filled in here.
+int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* scalars,
+           int32_t scalar_count) {
+  StreamSlot* stream = current_stream();
+  maca_scalar joined[kInlineOperands];
+  std::vector<maca_scalar> many;
+  if (!p.defaults.empty()) {
+    if (scalar_count > 0 && scalar_count + p.defaults.size() <= kInlineOperands) {
+      std::copy_n(scalars, scalar_count, joined);
+      std::copy(p.defaults.begin(), p.defaults.end(), joined + scalar_count);
+      scalars = joined;
+    } else if (scalar_count == 0) {
+      scalars = p.defaults.data();
+    } else {
+      many.assign(scalars, scalars + scalar_count);
+      many.insert(many.end(), p.defaults.begin(), p.defaults.end());
+      scalars = many.data();
+    }
+    scalar_count += static_cast<int32_t>(p.defaults.size());
+  }
+  int status = MACA_OK;
+  for (int i = 0; i < p.operands; ++i) {
+    const maca_role& role = p.roles[i];
+    if (role.output_bytes >= 0) {
+      references[i] = {make_buffer(role.output_bytes, stream), 0};
+      if (!references[i].buffer) status = MACA_OUT_OF_MEMORY;
+    }
+    maca_buffer* buffer = references[i].buffer;
+    if (!buffer) {
+      pointers[i] = nullptr;
+      continue;
+    }
+    const int64_t start = references[i].offset * role.item_bytes;
+    // never let a kernel leave its memory, whatever a wrapper's metadata claims; an empty view may lie anywhere
+    if (role.extent_bytes > 0 && (start < 0 || start + role.extent_bytes > buffer->bytes))
+      status = status ? status : MACA_INVALID;
+    order_block(buffer->block, stream);
+    pointers[i] = buffer->block->address + start;
+  }
+  if (status == MACA_OK && p.checks_overlap) {
+    for (int i = 0; i < p.operands && status == MACA_OK; ++i) {
+      if (!p.roles[i].written) continue;
+      for (int j = 0; j < p.operands; ++j)
+        if (j != i && references[j].buffer && p.roles[j].output_bytes < 0 &&
+            partial_overlap(p, references, pointers, i, j))
+          status = kPartialOverlap;
+    }
+  }
+  Scratch workspace;
+  if (status == MACA_OK && !workspace.allocate(p.info.workspace_bytes, stream)) status = MACA_OUT_OF_MEMORY;
+  if (status == MACA_OK) {
+    Runtime& r = runtime();
+    const int weight = p.info.packed_operand;
+    maca_launch call;
+    call.size = sizeof call;
+    call.pointer_count = static_cast<uint32_t>(p.operands);
+    call.pointers = reinterpret_cast<void* const*>(pointers);
+    call.scalars = scalars;
+    call.scalar_count = static_cast<uint32_t>(scalar_count);
+    call.reserved = 0;
+    call.workspace = workspace.address();
+    call.packed = weight >= 0 && p.info.packed_bytes && references[weight].buffer
+                      ? packed_weight(p, references[weight], pointers[weight], stream)
+                      : nullptr;
+    call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
+    call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
+    call.stream = stream->handle;
+    call.correlation = ++g_correlation;
+    r.launches.fetch_add(1, std::memory_order_relaxed);
+    if (p.is_long) {
+      PyThreadState* state = PyEval_SaveThread();
+      status = r.library->plan_launch(r.device, p.plan, &call);
+      PyEval_RestoreThread(state);
+    } else {
+      status = r.library->plan_launch(r.device, p.plan, &call);
+    }
+    if (r.blocking && stream->handle && status == MACA_OK) r.library->stream_synchronize(r.device, stream->handle);
+    for (int i = 0; i < p.operands; ++i)
+      if (p.roles[i].written && references[i].buffer) ++references[i].buffer->writes;
+  }
+  if (status != MACA_OK) {
+    for (int i = 0; i < p.operands; ++i)
+      if (p.roles[i].output_bytes >= 0 && references[i].buffer) maca_buffer_release(references[i].buffer);
+    t_status = status;
+  }
+  return status;
+}
+
+// `capacity`: entries of `references`, so that a program of more operands is refused rather than read past them.
+maca_buffer* launch_one_result(maca_program* p, maca_reference* references, int capacity, const maca_scalar* scalars,
+                               int count) {
+  if (p->operands > capacity || p->made != 1) {
+    t_status = MACA_INVALID;
+    return nullptr;
+  }
+  char* pointers[kInlineOperands];
+  return launch(*p, references, pointers, scalars, count) == MACA_OK ? references[p->operands - 1].buffer : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+int maca_program_create(const maca_plan_request* request, int32_t operand_count, const maca_role* roles,
+                        int32_t default_count, const maca_scalar* defaults, maca_program** program,
+                        maca_reason* reason) {
+  maca_plan* plan = nullptr;
+  const Runtime& r = runtime();
+  const int status = r.library->plan_create(r.device, request, &plan, reason);
+  if (status != MACA_OK) return status;
+  static std::atomic<uint64_t> next{1};
+  auto p = std::make_unique<maca_program>();
+  p->plan = plan;
+  p->id = next++;
+  p->operands = operand_count;
+  p->made = 0;
+  p->roles = std::make_unique<maca_role[]>(static_cast<size_t>(operand_count));
+  p->checks_overlap = false;
+  p->defaults.assign(defaults, defaults + default_count);
+  for (int i = 0; i < operand_count; ++i) {
+    p->roles[i] = roles[i];
+    p->made += roles[i].output_bytes >= 0;
+    p->checks_overlap = p->checks_overlap || roles[i].written;
+  }
+  p->info = {};
+  p->info.size = sizeof p->info;
+  p->info.packed_operand = -1;
+  const int told = r.library->plan_info(r.device, plan, &p->info);
+  if (told != MACA_OK) {
+    r.library->plan_destroy(r.device, plan);
+    return told;
+  }
+  if (!r.library->plan_pack || p->info.packed_operand >= operand_count) p->info.packed_operand = -1;
+  p->is_long = p->info.cost == MACA_COST_LONG;
+  *program = p.release();
+  return MACA_OK;
+}
+
+void maca_program_destroy(maca_program* program) {
+  if (!program) return;
+  runtime().library->plan_destroy(runtime().device, program->plan);
+  delete program;
+}
+
+int maca_program_info(maca_program* program, maca_plan_info* info) {
+  *info = program->info;
+  return MACA_OK;
+}
+
+int maca_launch_many(maca_program* p, int32_t given_count, const maca_reference* given, const maca_scalar* scalars,
+                     int32_t scalar_count, maca_buffer** made) {
+  if (given_count + p->made != p->operands) return t_status = MACA_INVALID;
+  maca_reference inline_references[kInlineOperands];
+  char* inline_pointers[kInlineOperands];
+  std::unique_ptr<maca_reference[]> many_references;
+  std::unique_ptr<char*[]> many_pointers;
+  maca_reference* references = inline_references;
+  char** pointers = inline_pointers;
+  if (p->operands > kInlineOperands) {
+    many_references.reset(new maca_reference[static_cast<size_t>(p->operands)]);
+    many_pointers.reset(new char*[static_cast<size_t>(p->operands)]);
+    references = many_references.get();
+    pointers = many_pointers.get();
+  }
+  for (int i = 0; i < p->operands; ++i)
+    references[i] = p->roles[i].output_bytes >= 0 ? maca_reference{nullptr, 0} : *given++;
+  const int status = launch(*p, references, pointers, scalars, scalar_count);
+  if (status != MACA_OK) return status;
+  for (int i = 0; i < p->operands; ++i)
+    if (p->roles[i].output_bytes >= 0) *made++ = references[i].buffer;
+  return MACA_OK;
+}
+
+maca_buffer* maca_launch_1(maca_program* p, maca_buffer* a, int64_t a_offset) {
+  maca_reference references[2] = {{a, a_offset}, {nullptr, 0}};
+  return launch_one_result(p, references, 2, nullptr, 0);
+}
+
+maca_buffer* maca_launch_2(maca_program* p, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset) {
+  maca_reference references[3] = {{a, a_offset}, {b, b_offset}, {nullptr, 0}};
+  return launch_one_result(p, references, 3, nullptr, 0);
+}
+
+maca_buffer* maca_launch_4(maca_program* p, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset,
+                           maca_buffer* c, int64_t c_offset, maca_buffer* d, int64_t d_offset, int32_t scalar_count,
+                           uint32_t tag0, int64_t integer0, double real0, uint32_t tag1, int64_t integer1,
+                           double real1) {
+  maca_reference references[5] = {{a, a_offset}, {b, b_offset}, {c, c_offset}, {d, d_offset}, {nullptr, 0}};
+  maca_scalar scalars[2] = {{tag0, 0, {integer0}, 0.0}, {tag1, 0, {integer1}, 0.0}};
+  if (tag0 == MACA_SCALAR_FLOAT) scalars[0].value.real = real0;
+  if (tag1 == MACA_SCALAR_FLOAT) scalars[1].value.real = real1;
+  if (p->made == 1) return launch_one_result(p, references, 5, scalars, scalar_count);
+  if (p->operands > 5) {
+    t_status = MACA_INVALID;
+    return nullptr;
+  }
+  char* pointers[kInlineOperands];
+  return launch(*p, references, pointers, scalars, scalar_count) == MACA_OK ? a : nullptr;
+}
+
+// The scalar stands for the second operand or for none: roles tell, so both slots are there.
+maca_buffer* maca_launch_1_real(maca_program* p, maca_buffer* a, int64_t a_offset, double value) {
+  maca_scalar scalar = {MACA_SCALAR_FLOAT, 0, {0}, 0.0};
+  scalar.value.real = value;
+  maca_reference references[3] = {{a, a_offset}, {nullptr, 0}, {nullptr, 0}};
+  return launch_one_result(p, references, 3, &scalar, 1);
+}
+
+maca_buffer* maca_launch_1_integer(maca_program* p, maca_buffer* a, int64_t a_offset, int64_t value) {
+  maca_scalar scalar = {MACA_SCALAR_INT, 0, {value}, 0.0};
+  maca_reference references[3] = {{a, a_offset}, {nullptr, 0}, {nullptr, 0}};
+  return launch_one_result(p, references, 3, &scalar, 1);
+}
+
+}  // extern "C"

@@ -1,0 +1,53 @@
+// What the parts of the shim share: the loaded library, the allocator, buffers and stream order.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "allocator.h"
+#include "maca.h"
+
+namespace maca_shim {
+
+struct Packed {  // a weight in the form one program prefers, valid while the buffer is not written
+  uint64_t program;
+  int64_t offset;
+  int64_t writes;  // of the buffer, when the program saw the weight last
+  Block* block;    // nullptr: seen, not packed yet
+  bool valid;      // the block holds the weight as of `writes`
+};
+
+}  // namespace maca_shim
+
+struct maca_buffer {
+  maca_shim::Block* block;
+  int64_t bytes;
+  int64_t writes;
+  std::vector<maca_shim::Packed> packed;
+};
+
+namespace maca_shim {
+
+struct Runtime {
+  const maca_interface* library = nullptr;
+  maca_device* device = nullptr;
+  bool blocking = false;  // every launch waits for its end
+  Allocator allocator;
+  std::atomic<int64_t> launches{0}, packs{0}, bytes_to_device{0}, bytes_to_host{0}, bytes_on_device{0}, stream_waits{0};
+  std::atomic<uint64_t> rng_seed{0}, rng_offset{0};
+};
+
+Runtime& runtime();  // never destroyed: buffers are released while the interpreter ends
+
+extern thread_local int t_status;    // why the last launch or allocation of this thread failed
+extern thread_local int64_t t_site;  // the number of what this thread runs, while Python records it; else 0
+StreamSlot* current_stream();
+StreamSlot* stream_slot(int64_t id);  // nullptr: no such stream
+
+// Makes `stream` wait for the stream that used the block last, and marks the block as used by `stream`. So two
+// streams never race for one buffer, at the price that readers on different streams run one after the other.
+void order_block(Block* block, StreamSlot* stream);
+
+inline constexpr int kPartialOverlap = 100;
+
+}  // namespace maca_shim

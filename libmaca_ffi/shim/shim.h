@@ -1,0 +1,142 @@
+/* The runtime between Python and a device library, compiled into the cffi module: loads the library, caches
+ * memory, orders streams, launches plans. What is here is written once for every library that speaks maca.h.
+ *
+ * Functions keep the interpreter lock unless their comment says "releases the lock": a call that releases it
+ * costs 85 us when another Python thread is busy, 0.1 us when it keeps it.
+ */
+
+/* A block of device memory. Tensors that share memory share one. */
+typedef struct maca_buffer maca_buffer;
+
+/* Where one operand's first element lies: a buffer and an offset in elements. buffer NULL: absent. */
+typedef struct maca_reference {
+  maca_buffer* buffer;
+  int64_t offset;
+} maca_reference;
+
+typedef struct maca_statistic {
+  int64_t current, peak, allocated, freed;
+} maca_statistic;
+
+/* Each number of all blocks, of small ones (at most 256 KiB) and of large ones. */
+typedef struct maca_memory_statistics {
+  maca_statistic allocation[3], allocated_bytes[3], requested_bytes[3], segment[3], reserved_bytes[3];
+  maca_statistic inactive[3], inactive_bytes[3]; /* free in segments that others keep from being given back */
+  int64_t retries, out_of_memory;
+  int64_t limit_bytes;  /* -1: none */
+  int64_t failed_bytes; /* that the allocation which failed last asked for */
+} maca_memory_statistics;
+
+/* A block of a segment, live or free. */
+typedef struct maca_memory_block {
+  uint64_t segment_address;
+  int64_t segment_bytes;
+  uint64_t address;
+  int64_t bytes, requested_bytes, stream;
+  int64_t site; /* see maca_memory_set_site() */
+  int32_t is_small, is_live;
+} maca_memory_block;
+
+typedef struct maca_counters {
+  int64_t launches, packs, bytes_to_device, bytes_to_host, bytes_on_device, stream_waits;
+} maca_counters;
+
+/* A plan of the library and what the runtime needs to launch it. */
+typedef struct maca_program maca_program;
+
+/* How the runtime treats operand i of a program. */
+typedef struct maca_role {
+  int64_t output_bytes; /* >= 0: a result that every launch allocates; -1: the caller's memory */
+  int64_t extent_bytes; /* from the first to past the last byte that is touched */
+  int32_t item_bytes;
+  int32_t written; /* 1: the launch writes this operand of the caller */
+  int32_t dense;   /* 1: no gaps, so that ranges that meet are elements that meet */
+  int32_t scalar;  /* 1: the value comes with the scalars, there is no memory */
+  int32_t layout;  /* operands of equal dtype, sizes and strides share a number: they may be one another's elements */
+  int32_t reserved;
+} maca_role;
+
+/* --- library ------------------------------------------------------------------------------------------- */
+/* Opens device `index` of a library. 0, or a text in `message` that says what was found and what was expected.
+ * `blocking`: every launch returns when it has finished, so that its error names it. */
+int maca_runtime_load(const char* path, int32_t index, int32_t blocking, char* message, int capacity);
+int maca_runtime_info(maca_device_info* info);
+const char* maca_runtime_library(void);
+int maca_runtime_abi(void); /* major * 1000 + minor of the library */
+const char* maca_runtime_kernel(int32_t index);
+int maca_runtime_set_threads(int32_t threads);
+int maca_runtime_synchronize(void);        /* releases the lock */
+int maca_runtime_error(maca_error* error); /* the oldest untaken error of a launch */
+int maca_runtime_status(void);             /* why the calling thread's last launch or allocation failed */
+void maca_runtime_counters(maca_counters* counters);
+
+/* --- memory -------------------------------------------------------------------------------------------- */
+maca_buffer* maca_buffer_allocate(int64_t bytes); /* NULL: see maca_runtime_status() */
+void maca_buffer_release(maca_buffer* buffer);
+int64_t maca_buffer_bytes(maca_buffer* buffer);
+int64_t maca_buffer_writes(maca_buffer* buffer); /* moves with every launch or copy that writes the buffer */
+uint64_t maca_buffer_address(maca_buffer* buffer);
+/* Offsets and lengths in bytes. Release the lock when they move much. */
+int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int64_t bytes);
+int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int64_t bytes);
+int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes);
+int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes);
+void maca_memory_get_statistics(maca_memory_statistics* statistics);
+void maca_memory_reset_peaks(void);
+void maca_memory_reset_accumulated(void);
+/* Fills in up to `capacity` blocks, by address, and returns how many there are. */
+int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity);
+/* What the calling thread runs from now on, as a number of Python's: allocations remember it. 0: not recorded. */
+void maca_memory_set_site(int64_t site);
+int64_t maca_memory_get_site(void);
+void maca_memory_set_limit(int64_t bytes); /* -1: no limit */
+void maca_memory_empty_cache(void);
+int maca_memory_info(uint64_t* free_bytes, uint64_t* total_bytes);
+
+/* --- random numbers ------------------------------------------------------------------------------------- */
+void maca_random_set(uint64_t seed, uint64_t offset);
+uint64_t maca_random_seed(void);
+uint64_t maca_random_offset(void);
+
+/* --- streams and events (handles of the runtime; 0 is the default stream) -------------------------------- */
+int64_t maca_streams_create(int32_t priority); /* -1 on failure */
+int maca_streams_destroy(int64_t stream);
+int maca_streams_synchronize(int64_t stream); /* releases the lock */
+int maca_streams_query(int64_t stream);
+int64_t maca_streams_current(void); /* of the calling thread */
+int maca_streams_set_current(int64_t stream);
+int maca_streams_wait_event(int64_t stream, maca_event* event);
+maca_event* maca_events_create(void);
+void maca_events_destroy(maca_event* event);
+int maca_events_record(maca_event* event, int64_t stream);
+int maca_events_query(maca_event* event);
+int maca_events_synchronize(maca_event* event); /* releases the lock */
+int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds);
+
+/* --- launches ------------------------------------------------------------------------------------------- */
+/* `roles` holds one entry an operand, in the order of the request. `defaults` are scalars that follow those given
+ * at each launch: the defaults of arguments the caller left out. On failure the status and the reason. */
+int maca_program_create(const maca_plan_request* request, int32_t operand_count, const maca_role* roles,
+                        int32_t default_count, const maca_scalar* defaults, maca_program** program,
+                        maca_reason* reason);
+void maca_program_destroy(maca_program* program);
+int maca_program_info(maca_program* program, maca_plan_info* info);
+
+/* `references`: one entry an operand that the caller brings, in order (inputs, then results with memory).
+ * `made`: receives the buffers of the results that the launch allocates. Returns a maca_status, or 100 when an
+ * operand that is written overlaps another in part. Long plans release the lock. */
+int maca_launch_many(maca_program* program, int32_t reference_count, const maca_reference* references,
+                     const maca_scalar* scalars, int32_t scalar_count, maca_buffer** made);
+
+/* The same for the commonest signatures, without arrays: one allocated result, returned (NULL: see
+ * maca_runtime_status()). */
+maca_buffer* maca_launch_1(maca_program* program, maca_buffer* a, int64_t a_offset);
+maca_buffer* maca_launch_2(maca_program* program, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset);
+/* Up to four operands that the caller brings (absent ones NULL) and up to two scalars, each by tag, integer and
+ * real. With one allocated result it is returned; a program without any returns the first operand. */
+maca_buffer* maca_launch_4(maca_program* program, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset,
+                           maca_buffer* c, int64_t c_offset, maca_buffer* d, int64_t d_offset, int32_t scalar_count,
+                           uint32_t tag0, int64_t integer0, double real0, uint32_t tag1, int64_t integer1,
+                           double real1);
+maca_buffer* maca_launch_1_real(maca_program* program, maca_buffer* a, int64_t a_offset, double scalar);
+maca_buffer* maca_launch_1_integer(maca_program* program, maca_buffer* a, int64_t a_offset, int64_t scalar);

@@ -1,0 +1,95 @@
+"""CUDA scripts on ``maca``: after ``import macatensor.as_cuda`` the names of CUDA act on the device ``maca``.
+
+``torch.cuda.*``, ``Tensor.cuda()``, ``device="cuda"``, ``torch.device("cuda")``, ``torch.autocast("cuda")``,
+``torch.amp.GradScaler("cuda")``, ``torch.backends.cudnn``, ``torch.load(map_location="cuda")`` and the rest of
+:func:`redirected` are served by ``torch.maca``. :func:`disable` puts every attribute back; :func:`redirect` is a
+context manager. A function without a counterpart raises NotImplementedError when it is called.
+
+What stays visible: a tensor's device is ``maca:0`` and so is ``torch.device("cuda")``, so a script that asks
+``device.type == "cuda"`` is told no. ``macatensor migrate`` rewrites such comparisons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from macatensor.as_cuda import arguments, attributes, names
+from macatensor.as_cuda.patches import Patches
+
+__all__ = ["disable", "enable", "is_enabled", "missing", "redirect", "redirected"]
+
+_patches = Patches()
+_printed = False
+
+
+def enable(*, quiet: bool = False) -> None:
+    """Redirects the names of CUDA to maca. Calling it again changes nothing. Prints what it did, the first time."""
+    global _printed
+    if is_enabled():
+        return
+    try:
+        names.install(_patches)
+        attributes.install(_patches)
+        arguments.install(_patches)
+    except BaseException:
+        disable()
+        raise
+    if not _printed and not quiet:
+        _printed = True
+        print(_summary(), file=sys.stderr)
+
+
+def disable() -> None:
+    """Restores every attribute that :func:`enable` replaced, to the very same object."""
+    arguments.remove()
+    _patches.undo()
+
+
+def is_enabled() -> bool:
+    """Do the names of CUDA act on maca now?"""
+    return bool(_patches)
+
+
+@contextlib.contextmanager
+def redirect() -> Iterator[None]:
+    """``with as_cuda.redirect():`` redirects inside, and leaves the state it found."""
+    before = is_enabled()
+    enable(quiet=True)
+    try:
+        yield
+    finally:
+        if not before:
+            disable()
+
+
+def redirected() -> list[str]:
+    """What is redirected now, one ``"old -> new"`` each; empty when nothing is."""
+    return list(_patches.served)
+
+
+def missing() -> list[str]:
+    """Names of CUDA without a counterpart: calling one raises NotImplementedError."""
+    return list(_patches.missing)
+
+
+def _summary() -> str:
+    def block(items: list[str]) -> str:
+        return textwrap.fill(", ".join(items), 110, initial_indent="  ", subsequent_indent="  ",
+                             break_on_hyphens=False)  # fmt: skip
+
+    served, absent = redirected(), missing()
+    same = [
+        old for old, new in (line.split(" -> ", 1) for line in served) if new == old.replace("cuda", "maca")
+    ]
+    others = [line for line in served if line.partition(" -> ")[0] not in same]
+    lines = [f"macatensor.as_cuda: {len(served)} names of CUDA act on maca.", "The same name with maca for cuda:",
+             block(same), "Others:", block(others)]  # fmt: skip
+    if absent:
+        lines += [f"{len(absent)} have no counterpart and raise when called:", block(absent)]
+    return "\n".join(lines)
+
+
+enable()

@@ -1,0 +1,156 @@
+"""Attributes outside torch.cuda: autocast, loss scaling, backends, loading, generators, DataParallel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree
+
+from macatensor.as_cuda.arguments import device_of, element_of
+from macatensor.as_cuda.patches import Patches
+
+_AUTOCAST_STATE = ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled")
+_FLAGS = ("allow_tf32", "benchmark", "benchmark_limit", "deterministic", "enabled")
+_PRIORITY = 15  # before CUDA's own deserializer, which has 20
+
+
+def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with CUDA read as maca in all its arguments."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*[device_of(a) for a in args], **{k: device_of(v) for k, v in kwargs.items()})
+
+    return call
+
+
+def install(patches: Patches) -> None:
+    """Replaces the attributes."""
+    _mixed_precision(patches)
+    _backends(patches)
+    _loading(patches)
+    _generators(patches)
+    _data_parallel(patches)
+
+
+def _mixed_precision(patches: Patches) -> None:
+    mode = torch.amp.autocast_mode
+    patches.replace(mode.autocast, "__init__", _reading(mode.autocast.__init__),
+                    'torch.autocast("cuda") -> torch.autocast("maca")')  # fmt: skip
+    scaler: Any = torch.amp.GradScaler
+
+    # the default device of a scaler is "cuda", so leaving the argument out must be read as well
+    @functools.wraps(scaler.__init__)
+    def make(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+        scale_from_birth(self, device_of(device), *args, **kwargs)
+
+    scale_from_birth = scaler.__init__
+    patches.replace(scaler, "__init__", make, 'torch.amp.GradScaler("cuda") -> torch.amp.GradScaler("maca")')
+    for owner, name in (*((torch, n) for n in _AUTOCAST_STATE), (mode, "is_autocast_available"),
+                        (mode, "_cast"), (torch.amp, "is_autocast_available")):  # fmt: skip
+        note = (
+            None if owner is mode else f'{owner.__name__}.{name}("cuda") -> {owner.__name__}.{name}("maca")'
+        )
+        patches.replace(owner, name, _reading(getattr(owner, name)), note)
+
+
+def _backends(patches: Patches) -> None:
+    cudnn: Any = torch.backends.cudnn
+    cuda: Any = torch.backends.cuda
+    maca: Any = getattr(torch.backends, "maca", None)
+    patches.replace(
+        cudnn.m, "is_available", lambda: True, "torch.backends.cudnn.is_available -> maca is available"
+    )
+    patches.replace(cuda, "is_built", lambda: True, "torch.backends.cuda.is_built -> maca is built")
+    for name in _FLAGS:
+        if hasattr(maca, name):
+            note = f"torch.backends.cudnn.{name} -> torch.backends.maca.{name}"
+            patches.replace(type(cudnn), name, _flag(maca, name), note)
+    if hasattr(maca, "matmul"):
+        patches.replace(
+            cuda, "matmul", maca.matmul, "torch.backends.cuda.matmul -> torch.backends.maca.matmul"
+        )
+
+
+def _flag(owner: Any, name: str) -> property:
+    return property(lambda self: getattr(owner, name), lambda self, value: setattr(owner, name, value))
+
+
+def _loading(patches: Patches) -> None:
+    serialization: Any = torch.serialization
+    registry = serialization._package_registry
+
+    def load(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return None
+        return serialization.default_restore_location(storage, "maca" + location[4:])
+
+    entry = (_PRIORITY, lambda storage: None, load)
+    registry.append(entry)
+    registry.sort(key=lambda item: item[0])
+    patches.on_undo(lambda: registry.remove(entry), 'torch.load(map_location="cuda") -> map_location="maca"')
+
+    # a Python backend has no memory that PyTorch's own storages could point to
+    def to_device(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        index = device if isinstance(device, int) else 0
+        return serialization.default_restore_location(self, f"maca:{index}")
+
+    patches.replace(torch.storage._StorageBase, "cuda", to_device,
+                    "UntypedStorage.cuda, in a map_location -> storage on maca")  # fmt: skip
+
+    default: Any = torch.set_default_tensor_type
+
+    @functools.wraps(default)
+    def set_default_tensor_type(kind: Any) -> None:
+        element = element_of(kind)
+        if element is None:
+            default(kind)
+            return
+        torch.set_default_dtype(element)
+        torch.set_default_device("maca")
+
+    patches.replace(torch, "set_default_tensor_type", set_default_tensor_type,
+                    "torch.set_default_tensor_type(torch.cuda.FloatTensor) -> set_default_dtype, set_default_device")  # fmt: skip
+
+
+def _generators(patches: Patches) -> None:
+    original = torch.Generator
+
+    class _Kind(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+        def __subclasscheck__(cls, value: type) -> bool:
+            return issubclass(value, original)
+
+    class Generator(metaclass=_Kind):
+        """A generator for CUDA is one of the host: operators on maca take their seed from it."""
+
+        def __new__(cls, device: Any = None) -> Any:
+            target = device_of(device)
+            if target is None:
+                return original()
+            name = str(target)
+            return original() if name.startswith("maca") else original(target)
+
+    Generator.__module__ = "torch"
+    patches.replace(torch, "Generator", Generator, 'torch.Generator("cuda") -> torch.Generator()')
+
+
+def _data_parallel(patches: Patches) -> None:
+    parallel: Any = torch.nn.DataParallel
+
+    @functools.wraps(parallel.scatter)
+    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        # one device is visible, so there is nothing to divide; PyTorch's own scatter needs a build with CUDA
+        def move(value: Any) -> Any:
+            return value.to("maca") if isinstance(value, torch.Tensor) else value
+
+        return (cast(Any, _pytree.tree_map(move, inputs)),), (cast(Any, _pytree.tree_map(move, kwargs)),)
+
+    patches.replace(
+        parallel, "scatter", scatter, "torch.nn.DataParallel -> one replica on maca:0, without scatter"
+    )

@@ -1,0 +1,165 @@
+"""``scaled_dot_product_attention`` on a kernel of its own, forward and backward.
+
+On a Python device PyTorch always takes its math path, which keeps the T x T matrix; so the operator is taken over
+whole, on the autograd key.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+
+from macatensor.internal import launch
+from macatensor.launcher import Launcher, special
+from macatensor.meta import Meta, contiguous_strides, meta_of
+from macatensor.plan import Declined, meta_tensor
+from macatensor.tensor import MacaTensor
+
+_math = torch.ops.aten._scaled_dot_product_attention_math.default
+
+
+@functools.lru_cache(maxsize=1024)
+def _like(meta: Meta) -> Meta:
+    """What ``empty_like`` gives for a tensor of ``meta``."""
+    return meta_of(meta.size, torch.empty_like(meta_tensor(meta)).stride(), meta.dtype)
+
+
+def _row_major(size: tuple[int, ...], dtype: torch.dtype) -> Meta:
+    return meta_of(size, contiguous_strides(size), dtype)
+
+
+def _output_meta(query: Meta, value: Meta) -> Meta:
+    """[..., L, Ev], in the order of the query's dimensions as PyTorch's CPU kernel: merging heads stays a view."""
+    if query.size[-1] == value.size[-1]:
+        return _like(query)
+    return _row_major((*query.size[:-1], value.size[-1]), query.dtype)
+
+
+def _forward(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> list[Any]:
+    """Output and logsumexp [..., L] in float32 (float64 for float64)."""
+    statistics = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return launch(
+        "sdpa_forward",
+        [query, key, value, mask],
+        [
+            _output_meta(query._payload[2], value._payload[2]),
+            _row_major(tuple(query.shape[:-1]), statistics),
+        ],
+        {"is_causal": is_causal, "scale": scale},
+    )
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> Any:
+        output, logsumexp = _forward(query, key, value, mask, is_causal, scale)
+        ctx.save_for_backward(query, key, value, mask, output, logsumexp)
+        ctx.options = {"is_causal": is_causal, "scale": scale}
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        query, key, value, mask, output, logsumexp = ctx.saved_tensors
+        # with create_graph these gradients are to be differentiated in turn: the math path's can be, the kernel's not
+        if torch.is_grad_enabled():
+            again = _math(
+                query, key, value, mask, 0.0, ctx.options["is_causal"], None, scale=ctx.options["scale"]
+            )
+            wanted = [t for t in (query, key, value) if t.requires_grad]
+            found = iter(torch.autograd.grad(again[0], wanted, grad, create_graph=True))
+            grads = [next(found) if t.requires_grad else None for t in (query, key, value)]
+            return (*grads, None, None, None)
+        results: list[Meta | None] = [_like(t._payload[2]) for t in (query, key, value)]
+        grads = launch(
+            "sdpa_backward", [grad, query, key, value, mask, output, logsumexp], results, ctx.options
+        )
+        return (*grads, None, None, None)
+
+
+_attend: Any = _Attention.apply
+
+
+def _mask_for(mask: Any, query: Any, key: Any) -> Any:
+    """The mask as a view of the scores' sizes."""
+    if mask is None:
+        return None
+    if mask.dtype not in (torch.bool, query.dtype):
+        raise RuntimeError(
+            f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{mask.dtype} and  query.dtype: {query.dtype} instead."
+        )
+    return mask.expand(*query.shape[:-1], key.shape[-2])
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """PyTorch's operator. Dropout, grouped heads, masks that need a gradient and odd shapes take the math path."""
+
+    def by_math() -> Any:
+        return _math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )[0]
+
+    operands = [query, key, value] + ([attn_mask] if attn_mask is not None else [])
+    plain = (
+        all(type(t) is MacaTensor for t in operands)
+        and dropout_p == 0.0
+        and not enable_gqa
+        and query.dim() >= 3
+        and query.dim() == key.dim() == value.dim()
+        and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+        and query.shape[-1] == key.shape[-1]
+        and key.shape[-2] == value.shape[-2]
+        and query.dtype == key.dtype == value.dtype
+        and query.numel() > 0
+        and key.numel() > 0
+        and value.numel() > 0
+        and not (attn_mask is not None and (attn_mask.requires_grad or is_causal))
+    )
+    fused = torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
+    if not plain or not fused:
+        if not torch._C._get_math_sdp_enabled():
+            raise RuntimeError("No available kernel. Aborting execution.")
+        return by_math()
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[-1])
+    mask = _mask_for(attn_mask, query, key)
+    try:
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
+            return _attend(query, key, value, mask, is_causal, scale)
+        with torch._C._AutoDispatchBelowAutograd():
+            return _forward(query, key, value, mask, is_causal, scale)[0]
+    except Declined:
+        return by_math()
+
+
+@special("aten.scaled_dot_product_attention.default")
+def _undecomposed(func: Any) -> Launcher:
+    """Under inference_mode the operator arrives whole."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        return attention(*args, **(kwargs or {}))
+
+    return run
+
+
+_library: Any = None
+
+
+def register() -> None:
+    """Takes the operator over on the autograd key."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    _library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")

@@ -1,0 +1,1 @@
+"""Benchmarks as ratios to native PyTorch, measured interleaved in one run."""

@@ -1,0 +1,125 @@
+"""What one small operator costs: the way from Python to a kernel and back."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.bench.baselines import Delegate, Floor
+from macatensor.bench.measure import interleave_short
+from macatensor.bench.result import Result
+
+ADD_OVER_DELEGATE = 0.8
+ADD_OVER_FLOOR = 1.4
+VIEW_OVER_FLOOR = 1.3
+BUSY_OVER_ALONE = 1.5
+
+Operator = Callable[[Any, Any], object]
+KERNELS: dict[str, Operator] = {
+    "add": lambda a, b: a + b,
+    "relu": lambda a, b: torch.relu(a),
+    "mul_number": lambda a, b: a * 2.0,
+    "add_": lambda a, b: a.add_(b),
+}
+VIEWS: dict[str, Operator] = {
+    "view": lambda a, b: a.view(16),
+    "transpose": lambda a, b: a.transpose(0, 1),
+    "slice": lambda a, b: a[1:3],
+    "select": lambda a, b: a[1],
+}
+
+
+def kernels(rounds: int, quick: bool) -> list[Result]:
+    """Operators on 16 floats against native PyTorch, a lean delegate and the floor."""
+    results = []
+    for name, operator in KERNELS.items():
+        a, b = torch.rand(16) / 1e6, torch.rand(16) / 1e6  # small: add_ runs a million times
+        pairs = {
+            "maca": (a.to("maca"), b.to("maca")),
+            "floor": (Floor((16,)), Floor((16,))),
+            "lean delegate": (Delegate(a.clone()), Delegate(b.clone())),
+            "native": (a.clone(), b.clone()),
+        }
+        timing = interleave_short(_bound(operator, pairs), rounds, 4 if quick else 40)
+        bars = {"lean delegate": ADD_OVER_DELEGATE, "floor": ADD_OVER_FLOOR} if name == "add" else {}
+        results += [_against(f"launch.{name}", timing, base, bars.get(base)) for base in list(pairs)[1:]]
+    return results
+
+
+def views(rounds: int, quick: bool) -> list[Result]:
+    """Views of a 4x4 tensor against the floor."""
+    results = []
+    for name, operator in VIEWS.items():
+        a = torch.rand(4, 4)
+        pairs = {"maca": (a.to("maca"), None), "floor": (Floor((4, 4)), None), "native": (a, None)}
+        timing = interleave_short(_bound(operator, pairs), rounds, 4 if quick else 40)
+        results.append(_against(f"view.{name}", timing, "floor", VIEW_OVER_FLOOR))
+        results.append(_against(f"view.{name}", timing, "native", None))
+    return results
+
+
+def busy(rounds: int, quick: bool) -> list[Result]:
+    """``a + b`` while a second Python thread computes, against itself alone.
+
+    Two Python threads share the interpreter's lock in turns of 5 ms, whatever they do: everything takes twice as long.
+    That is not ours to mend. Ours is not to give the lock away within an operator, since each time the way back costs
+    85 us. So calls are timed one by one, and the median call says what an operator costs while its thread runs.
+    """
+    a, b = torch.rand(16).to("maca"), torch.rand(16).to("maca")
+    f, g = Floor((16,)), Floor((16,))
+    count = 2_000 if quick else 20_000
+    pairs: dict[str, list[float]] = {"maca": [], "floor": []}
+    alone_all, busy_all = [], []
+    for _ in range(rounds):
+        alone = {"maca": _median_call(a, b, count), "floor": _median_call(f, g, count)}
+        stop = threading.Event()
+        other = threading.Thread(target=_spin, args=(stop,), daemon=True)
+        other.start()
+        try:
+            contended = {"maca": _median_call(a, b, count), "floor": _median_call(f, g, count)}
+        finally:
+            stop.set()
+            other.join()
+        for name, ratios in pairs.items():
+            ratios.append(contended[name] / alone[name])
+        alone_all.append(alone["maca"])
+        busy_all.append(contended["maca"])
+    floor = statistics.median(pairs["floor"])
+    return [
+        Result(
+            "busy.add", "itself alone", statistics.median(pairs["maca"]), BUSY_OVER_ALONE,
+            statistics.median(alone_all), statistics.median(busy_all),
+            spread=(min(pairs["maca"]), max(pairs["maca"])), note=f"median call; the floor: {floor:.2f} x",
+        )
+    ]  # fmt: skip
+
+
+def _bound(operator: Operator, pairs: dict[str, tuple[Any, Any]]) -> dict[str, Callable[[], object]]:
+    return {name: lambda a=a, b=b: operator(a, b) for name, (a, b) in pairs.items()}  # type: ignore[misc]
+
+
+def _against(case: str, timing: Any, baseline: str, bar: float | None) -> Result:
+    return Result(
+        case, baseline, timing.ratio("maca", baseline), bar, timing.seconds(baseline), timing.seconds("maca"),
+        spread=timing.spread("maca", baseline),
+    )  # fmt: skip
+
+
+def _median_call(a: Any, b: Any, count: int) -> float:
+    clock = time.perf_counter_ns
+    taken = []
+    for _ in range(count):
+        start = clock()
+        a + b
+        taken.append(clock() - start)
+    return statistics.median(taken) / 1e9
+
+
+def _spin(stop: threading.Event) -> None:
+    while not stop.is_set():
+        sum(range(100))

@@ -1,0 +1,108 @@
+"""Interleaved timing of contenders, so that all of them see the same machine."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+Call = Callable[[], object]
+
+# Seconds between blocks. PyTorch's OpenMP workers spin for some milliseconds after a parallel region and would take
+# a core from whoever comes next.
+SETTLE = 0.03
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of each contender, one number a round."""
+
+    rounds: Mapping[str, Sequence[float]]
+
+    def seconds(self, name: str) -> float:
+        """The median round."""
+        return statistics.median(self.rounds[name])
+
+    def ratios(self, name: str, baseline: str) -> list[float]:
+        """Round by round, since both ran within the same second."""
+        return [a / b for a, b in zip(self.rounds[name], self.rounds[baseline])]
+
+    def ratio(self, name: str, baseline: str) -> float:
+        """The median of the rounds' ratios."""
+        return statistics.median(self.ratios(name, baseline))
+
+    def spread(self, name: str, baseline: str) -> tuple[float, float]:
+        """The smallest and the largest ratio."""
+        ratios = self.ratios(name, baseline)
+        return min(ratios), max(ratios)
+
+
+def block(call: Call, count: int) -> float:
+    """Seconds per call over ``count`` calls and the device's completion."""
+    repeat = range(count)
+    start = time.perf_counter()
+    for _ in repeat:
+        call()
+    torch.get_device_module("maca").synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def interleave_short(
+    contenders: Mapping[str, Call], rounds: int, blocks: int = 40, seconds: float = 0.001
+) -> Timing:
+    """Times calls of some microseconds: each round goes ``blocks`` times round the contenders.
+
+    A block is so short that most escape the scheduler; the lower quartile of a round's blocks is what the calls cost
+    on a core of their own, on a busy machine too.
+    """
+    counts = {}
+    for name, call in contenders.items():
+        block(call, 200)  # builds plans, warms caches
+        counts[name] = max(1, round(seconds / min(block(call, 20) for _ in range(5))))
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            found: dict[str, list[float]] = {name: [] for name in contenders}
+            for _ in range(blocks):
+                for name, call in contenders.items():
+                    found[name].append(block(call, counts[name]))
+            for name, values in found.items():
+                taken[name].append(sorted(values)[len(values) // 4])
+    finally:
+        gc.enable()
+    return Timing(taken)
+
+
+def interleave(contenders: Mapping[str, Call], rounds: int, seconds: float, settle: float = SETTLE) -> Timing:
+    """Times each contender once a round in a block of about ``seconds``.
+
+    Each block begins after a pause and two untimed calls: threads of the others have gone to sleep, its own are
+    awake, its data is back in the cache. The order turns round every other round.
+    """
+    counts = {}
+    for name, call in contenders.items():
+        call()
+        call()
+        once = min(block(call, 1) for _ in range(3))
+        counts[name] = max(1, round(seconds / once))
+    names = list(contenders)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.disable()  # a collection in one block and not in another would be noise
+    try:
+        for i in range(rounds):
+            for name in names if i % 2 == 0 else reversed(names):
+                time.sleep(settle)
+                contenders[name]()
+                contenders[name]()
+                taken[name].append(block(contenders[name], counts[name]))
+            gc.collect()
+    finally:
+        gc.enable()
+    return Timing(taken)

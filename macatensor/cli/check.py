@@ -1,0 +1,100 @@
+"""``macatensor check``: what is installed, what is in force, and a tensor as the proof."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from typing import Any
+
+from rich.panel import Panel
+from rich.table import Table
+
+from .console import Json, emit_json, out, table
+
+
+def check(as_json: Json = False) -> None:
+    """Show versions, library, device, switches, and that a tensor works."""
+    facts = gather()
+    if as_json:
+        emit_json(facts)
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts["versions"].items():
+        grid.add_row(name, str(value))
+    library = facts["library"]
+    grid.add_row("library", f"{library['path']}")
+    grid.add_row("", f"{library['library']}, ABI {library['abi']}")
+    device = facts["device"]
+    grid.add_row("device", f"[bold]{device['name']}[/] (maca:0)")
+    grid.add_row("SIMD level", device["simd"])
+    grid.add_row("threads", f"{device['threads']} (PyTorch: {device['pytorch_threads']})")
+    grid.add_row("memory", f"{_gib(device['memory_free'])} free of {_gib(device['memory_total'])}")
+    if device["libraries"]:
+        grid.add_row("computes with", device["libraries"])
+    kinds = ", ".join(f"{n} {kind}" for kind, n in facts["rows"].items())
+    grid.add_row("kernels", f"{device['kernel_count']} in the library; rows of the op table: {kinds}")
+    out.print(Panel(grid, title="macatensor", title_align="left", border_style="cyan"))
+
+    page = table("Environment switches", "variable", "value", "origin", "meaning")
+    for name, switch in facts["switches"].items():
+        value = "[dim]unset[/]" if switch["value"] is None else f"[bold yellow]{switch['value']}[/]"
+        page.add_row(name, value, switch["origin"], switch["meaning"])
+    for name, nearest in facts["unknown_switches"].items():
+        page.add_row(
+            f"[red]{name}[/]",
+            "",
+            "environment",
+            f"read by nothing; did you mean {nearest}?" if nearest else "read by nothing",
+        )
+    out.print(page)
+    out.print(f"[green]torch.ones(2).maca()[/]  →  [bold]{facts['proof']}[/]", highlight=False)
+
+
+def gather() -> dict[str, Any]:
+    """The facts as JSON-able values. Raises ImportError where the library does not load."""
+    import torch
+
+    import macatensor
+    from macatensor import switches
+    from op_table import TABLE
+
+    module: Any = torch.get_device_module("maca")
+    info = module.library_info()
+    free, total = module.mem_get_info()
+    return {
+        "versions": {
+            "macatensor": macatensor.__version__,
+            "PyTorch": torch.__version__,
+            "Python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
+        },
+        "library": {"path": info["path"], "library": info["library"], "abi": info["abi"]},
+        "device": {
+            "name": info["name"],
+            "simd": info["simd"],
+            "threads": info["multi_processor_count"],
+            "pytorch_threads": torch.get_num_threads(),
+            "memory_free": free,
+            "memory_total": total,
+            "libraries": info["libraries"],
+            "kernel_count": info["kernel_count"],
+        },
+        "rows": dict(Counter(row.kind.value for row in TABLE.values()).most_common()),
+        "switches": {name: _switch(switch) for name, switch in switches.ALL.items()},
+        "unknown_switches": switches.unknown(),
+        "proof": repr(torch.ones(2).to("maca")),
+    }
+
+
+def _switch(switch: Any) -> dict[str, str | None]:
+    text = switch.text()
+    return {
+        "value": text,
+        "origin": switch.origin,
+        "meaning": switch.unset if text is None else switch.meaning,
+    }
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"

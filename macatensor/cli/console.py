@@ -1,0 +1,46 @@
+"""What the commands share: the console, JSON output, colours of verdicts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+# into a pipe or a file a table has no window to fit into
+_WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+out = Console(width=_WIDTH)
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def emit_json(value: Any) -> None:
+    """Writes ``value`` to standard output, unstyled, as one JSON document."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = (), caption: str | None = None) -> Table:
+    """An empty table; columns named in ``right`` hold numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold cyan", caption=caption,
+                 caption_justify="left")  # fmt: skip
+    for i, name in enumerate(columns):  # the first column says what the row is about: it is not broken
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=i == 0)
+    return made
+
+
+def verdict(text: str) -> Text:
+    """``pass`` in green, ``FAIL`` in red, all else dim."""
+    style = "green" if text == "pass" else "bold red" if text.startswith("FAIL") else "dim"
+    return Text(text, style=style)
+
+
+def error_panel(title: str, text: str) -> None:
+    """An error in a red frame on standard error."""
+    err.print(Panel(Text(text), title=title, border_style="red", title_align="left"))

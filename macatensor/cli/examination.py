@@ -1,0 +1,151 @@
+"""``macatensor parity --all``: PyTorch's operator database asked of the device, with progress, resumable."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import typer
+
+from .console import emit_json, err, out, table, verdict
+
+ANSWERS = Path("reports/examination.jsonl")  # of the run that is under way or was the last
+
+
+def examination(
+    patterns: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    questions: tuple[str, ...],
+    *,
+    short: bool,
+    resume: bool,
+    write: bool,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Runs the short or long form, or the tasks of it that patterns, dtypes and questions choose."""
+    from macatensor.examination import plan
+    from macatensor.examination.examiner import examine, read_answers, stamp
+    from macatensor.examination.expectations import FAILING
+    from macatensor.examination.expectations import verdict as judge
+    from macatensor.examination.task import Task
+
+    unknown = [q for q in questions if q not in plan.QUESTIONS]
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]!r}; accepted: {', '.join(plan.QUESTIONS)}", param_hint="--question"
+        )
+
+    def wanted(task: Task) -> bool:
+        return (
+            (not patterns or any(fnmatch.fnmatchcase(task.entry, p) for p in patterns))
+            and (not dtypes or task.dtype in dtypes)
+            and (not questions or task.question in questions)
+        )
+
+    tasks = plan.tasks(plan.SHORT if short else plan.LONG, wanted)
+    if not tasks:
+        err.print("[red]Nothing to ask[/]: no entry, dtype and question match.")
+        raise typer.Exit(1)
+    limits = {task.key: limit for task, limit in tasks}
+    whole = not (short or patterns or dtypes or questions)
+    if write and not whole:
+        raise typer.BadParameter("the record is that of a whole --all run", param_hint="--write")
+    mark = stamp()
+    # only a whole run is worth going on with
+    answers = (
+        {k: a for k, a in read_answers(ANSWERS, mark).items() if k in limits} if whole and resume else {}
+    )
+    if len(answers) == len(tasks):
+        answers = {}
+    with _kept(ANSWERS if whole else None, mark, answers) as file, _progress(as_json) as bar:
+        line = bar.add_task("", total=len(tasks), completed=len(answers))
+        left = [item for item in tasks if item[0].key not in answers]
+        for answer in examine(left, workers, time_limit=120.0 if short else 600.0):
+            answers[answer.task.key] = answer
+            if file is not None:
+                file.write(json.dumps(answer.as_json()) + "\n")
+                file.flush()
+            bar.update(line, advance=1, description=f"{answer.task.question} {answer.task.entry}")
+    verdicts = {key: judge(a, plan.is_whole(a.task, limits[key])) for key, a in answers.items()}
+    failing = [key for key, v in verdicts.items() if v in FAILING]
+    if as_json:
+        emit_json([{**asdict(a), "verdict": verdicts[key]} for key, a in answers.items()])
+    else:
+        _print(list(answers.values()), verdicts)
+    for key in failing:
+        err.print(
+            f"{verdicts[key]} {key}: {answers[key].detail}", markup=False, highlight=False, soft_wrap=True
+        )
+    if write:
+        _write(list(answers.values()))
+    if failing:
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _kept(path: Path | None, mark: str, answers: dict[str, Any]) -> Iterator[IO[str] | None]:
+    """The file that an interrupted run goes on from, begun anew with what is known."""
+    if path is None:
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        file.write(mark + "\n")
+        file.writelines(json.dumps(a.as_json()) + "\n" for a in answers.values())
+        yield file
+
+
+def _progress(quiet: bool) -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description:48.48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), console=err, transient=True, disable=quiet,
+    )  # fmt: skip
+
+
+def _print(answers: list[Any], verdicts: dict[str, str]) -> None:
+    from collections import Counter
+
+    from macatensor.examination import summary
+
+    page = table(
+        "Examination by PyTorch's operator database", "question", "asked", "pass", "share", "bar", "verdict",
+        right=("asked", "pass", "share", "bar"),
+        caption="Shares count every task that asked something; an expected failure is not a pass.",
+    )  # fmt: skip
+    for rate in [*summary.rates(answers), summary.on_host(answers)]:
+        page.add_row(
+            rate.name, str(rate.asked), str(rate.passed), f"{rate.share:.2%}", f"{rate.bar:.0%}" if rate.bar else "",
+            verdict("pass" if rate.is_met else "FAIL") if rate.bar else "",
+        )  # fmt: skip
+    out.print(page)
+    counts = Counter(verdicts.values())
+    seconds = sum(a.seconds for a in answers)
+    out.print(
+        ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+        + f"; {sum(a.samples for a in answers):,} samples in {seconds / 60:.1f} CPU-minutes"
+    )
+
+
+def _write(answers: list[Any]) -> None:
+    """The record of this checkout, and the coverage page that is made from it."""
+    from macatensor.examination import summary
+    from op_table.coverage import PAGE, page
+
+    summary.write(answers)
+    PAGE.write_text(page())
+    out.print(f"wrote {summary.RECORD} and {PAGE}")

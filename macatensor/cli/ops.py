@@ -1,0 +1,112 @@
+"""``macatensor ops``: the op table as a support page."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import Json, emit_json, err, out, table
+
+if TYPE_CHECKING:
+    from op_table import Bound, Row
+
+_STYLES = {"kernel": "green", "view": "cyan", "composite": "blue", "dynamic": "magenta", "on_cpu": "yellow"}
+_ORDER = (
+    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex32 complex64 "
+    "complex128"
+).split()
+
+
+def ops(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(
+            help="Part of an operator's name, or a shell pattern such as 'add*'.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show which operators the device has: kind, dtypes, kernel, error bound, reason."""
+    from op_table import TABLE, families
+
+    family_of = {row.name: family for family, rows in families.items() for row in rows}
+    rows = [row for row in TABLE.values() if matches(row.name, pattern)]
+    rows.sort(key=lambda row: (family_of.get(row.name, ""), row.name))
+    if as_json:
+        emit_json([facts(row, family_of.get(row.name, "")) for row in rows])
+        return
+    if not rows:
+        err.print(f"[red]No row's name matches[/] {pattern!r}; the table has {len(TABLE)} rows.")
+        raise typer.Exit(1)
+    page = table(f"Operators on maca: {len(rows)} of {len(TABLE)} rows", "operator", "kind", "dtypes", "kernel",
+                 "bound", "reason")  # fmt: skip
+    family = None
+    for row in rows:
+        if family_of.get(row.name, "") != family:
+            family = family_of.get(row.name, "")
+            page.add_section()
+            page.add_row(f"[bold]{family}[/]")
+        kind = row.kind.value
+        style = _STYLES[kind]
+        page.add_row(
+            f"  {row.name}",
+            f"[{style}]{kind}[/]",
+            short_dtypes(row.dtypes),
+            row.kernel_name if kind == "kernel" else f"[dim]{row.via}[/]",
+            bound_text(row.bound) if kind in ("kernel", "dynamic") else "",
+            row.why or row.bound.why,
+        )
+    out.print(page)
+    counts = Counter(row.kind.value for row in rows)
+    out.print("  ".join(f"[{_STYLES[k]}]{k}[/] {n}" for k, n in counts.most_common()))
+
+
+def matches(name: str, pattern: str | None) -> bool:
+    """A pattern with wildcards matches the whole name or the operator; one without, any part."""
+    if pattern is None:
+        return True
+    if any(c in pattern for c in "*?["):
+        return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name.partition(".")[0], pattern)
+    return pattern in name
+
+
+def short_dtypes(dtypes: frozenset[str]) -> str:
+    """Sets of dtypes by their usual names: ``all``, ``real``, ``floating``, ...; else the list."""
+    from op_table import row
+
+    groups = [
+        ("all", row.ALL), ("numbers", row.NUMBERS), ("real + bool", row.REAL | row.BOOL), ("real", row.REAL),
+        ("floating + complex", row.FLOATING | row.COMPLEX), ("floating", row.FLOATING),
+        ("integers + bool", row.INTEGERS | row.BOOL), ("integers", row.INTEGERS), ("complex", row.COMPLEX),
+    ]  # fmt: skip
+    for name, group in groups:
+        if dtypes == group:
+            return name
+    return " ".join(sorted(dtypes, key=lambda d: _ORDER.index(d) if d in _ORDER else 99))
+
+
+def bound_text(bound: Bound) -> str:
+    """``exact``, ``1 ulp``, ``2 eps per term``; dtypes with limits of their own in parentheses."""
+    if bound.measure == "exact":
+        return "exact"
+    unit = "ulp" if bound.measure == "ulp" else "eps per term"
+    base = bound.limit("float32")
+    others = [f"{dtype} {limit:g}" for dtype, limit in bound.limits if dtype != "float32" and limit != base]
+    return f"{base:g} {unit}" + (f" ({', '.join(others)})" if others else "")
+
+
+def facts(row: Row, family: str) -> dict[str, Any]:
+    """A row as JSON."""
+    return {
+        "operator": row.name,
+        "family": family,
+        "kind": row.kind.value,
+        "dtypes": sorted(row.dtypes, key=lambda d: _ORDER.index(d) if d in _ORDER else 99),
+        "kernel": row.kernel_name if row.kind.value == "kernel" else None,
+        "via": row.via or None,
+        "bound": bound_text(row.bound) if row.kind.value in ("kernel", "dynamic") else None,
+        "reason": row.why or row.bound.why,
+    }

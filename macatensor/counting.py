@@ -1,0 +1,61 @@
+"""Counters of what usually goes unseen: launches, plan misses, fallbacks, copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from macatensor.ffi import ffi, lib
+
+misses = 0  # plans built
+evictions = 0  # plans dropped because the cache was full
+strided_copies = 0  # contiguous copies a kernel's operand needed
+layout_conversions = 0  # copies of a 4-D tensor between channels_last and contiguous
+views = 0  # view plans built
+composites: Counter[str] = Counter()  # calls taken apart, by operator
+fallbacks: Counter[str] = Counter()  # calls computed on the host, by operator
+replays: Counter[str] = Counter()  # calls repeated on the host for the error PyTorch would raise, by operator
+_base: dict[str, int] = {}
+
+
+def _runtime() -> dict[str, int]:
+    c = ffi.new("maca_counters*")
+    lib.maca_runtime_counters(c)
+    return {
+        "launches": c.launches,
+        "weight_packs": c.packs,
+        "bytes_to_device": c.bytes_to_device,
+        "bytes_to_host": c.bytes_to_host,
+        "bytes_on_device": c.bytes_on_device,
+        "stream_waits": c.stream_waits,
+    }
+
+
+def counters() -> dict[str, int]:
+    """Counts since import or the last :func:`reset_counters`.
+
+    ``plan_hits`` is what was launched without building a plan; ``fallbacks`` are calls that ran on the host;
+    ``strided_copies`` and ``layout_conversions`` are copies the runtime made to please a kernel.
+    """
+    runtime = {name: value - _base.get(name, 0) for name, value in _runtime().items()}
+    return {
+        "launches": runtime.pop("launches"),
+        "plan_hits": max(0, _runtime()["launches"] - _base.get("launches", 0) - misses),
+        "plan_misses": misses,
+        "plan_evictions": evictions,
+        "fallbacks": sum(fallbacks.values()),
+        "composites": sum(composites.values()),
+        "replays": sum(replays.values()),
+        "strided_copies": strided_copies,
+        "layout_conversions": layout_conversions,
+        **runtime,
+    }
+
+
+def reset_counters() -> None:
+    """Sets every counter to zero."""
+    global misses, evictions, strided_copies, layout_conversions, views
+    misses = evictions = strided_copies = layout_conversions = views = 0
+    composites.clear()
+    fallbacks.clear()
+    replays.clear()
+    _base.update(_runtime())

@@ -1,0 +1,161 @@
+"""Feeds worker processes with tasks, notices the ones that crash or hang, and collects answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import macatensor
+import op_table
+from macatensor.examination.task import Answer, Task
+
+COMMAND = (sys.executable, "-m", "macatensor.examination.worker")
+START_LIMIT = 180.0  # seconds until a worker has imported PyTorch's databases
+
+
+class _Worker:
+    """One process and the task it is at."""
+
+    def __init__(self, command: Sequence[str]):
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.task: Task | None = None
+        self.since = time.monotonic()
+        self.is_ready = False
+        self.pending = b""
+
+    def give(self, task: Task, limit: int | None) -> None:
+        assert self.process.stdin is not None
+        self.task, self.since = task, time.monotonic()
+        line = json.dumps({"task": task.__dict__, "limit": limit}) + "\n"
+        with contextlib.suppress(BrokenPipeError):  # it ended meanwhile: the closed output tells
+            self.process.stdin.write(line.encode())
+            self.process.stdin.flush()
+
+    def lines(self) -> tuple[list[str], bool]:
+        """Complete lines that arrived, and whether the process has closed its end."""
+        assert self.process.stdout is not None
+        data = self.process.stdout.read()
+        if data is None:
+            return [], False
+        *complete, self.pending = (self.pending + data).split(b"\n")
+        return [line.decode() for line in complete], data == b""
+
+    def end(self) -> int:
+        self.process.kill()
+        code = self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        return code
+
+
+def _lost(task: Task, outcome: str, detail: str, seconds: float) -> Answer:
+    return Answer(task, outcome, detail=detail, wrong=1, seconds=seconds)
+
+
+def examine(
+    tasks: Sequence[tuple[Task, int | None]],
+    workers: int = 2,
+    time_limit: float = 120.0,
+    command: Sequence[str] = COMMAND,
+) -> Iterator[Answer]:
+    """Answers as they come. ``time_limit``: seconds for one task, after which its worker is ended ("hang")."""
+    waiting = deque(tasks)
+    selector = selectors.DefaultSelector()
+    staff: list[_Worker] = []
+
+    def hire() -> None:
+        worker = _Worker(command)
+        staff.append(worker)
+        selector.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
+
+    def dismiss(worker: _Worker) -> int:
+        selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        staff.remove(worker)
+        return worker.end()
+
+    def occupy(worker: _Worker) -> None:
+        worker.task = None
+        if waiting:
+            worker.give(*waiting.popleft())
+
+    for _ in range(min(workers, len(waiting))):
+        hire()
+    try:
+        while waiting or any(w.task is not None for w in staff):
+            for key, _ in selector.select(timeout=1.0):
+                worker: Any = key.data
+                lines, closed = worker.lines()
+                for line in lines:
+                    if line == "ready":
+                        worker.is_ready = True
+                    else:
+                        yield Answer.from_json(json.loads(line))
+                    occupy(worker)
+                if closed:
+                    task, began = worker.task, worker.since
+                    code = dismiss(worker)
+                    if task is None:
+                        raise RuntimeError(
+                            f"an examination worker ended with status {code} before its first task"
+                        )
+                    yield _lost(
+                        task, "crash", f"the process ended with status {code}", time.monotonic() - began
+                    )
+                    hire()
+            for worker in list(staff):
+                idle = worker.task is None
+                spent = time.monotonic() - worker.since
+                if not idle and spent > time_limit:
+                    task = worker.task
+                    dismiss(worker)
+                    yield _lost(task, "hang", f"no answer within {time_limit:.0f} s", spent)
+                    hire()
+                elif not worker.is_ready and spent > START_LIMIT:
+                    raise RuntimeError(f"an examination worker was not ready within {START_LIMIT:.0f} s")
+    finally:
+        for worker in list(staff):
+            dismiss(worker)
+
+
+def stamp() -> str:
+    """What answers depend on: the newest file of the packages, and the device library."""
+    folders = [Path(macatensor.__file__).parent, Path(op_table.__file__).parent]
+    files = [f for folder in folders for f in folder.rglob("*") if f.suffix in (".py", ".tsv")]
+    newest = max(f.stat().st_mtime_ns for f in [*files, Path(macatensor.device.library_info()["path"])])
+    return f"{torch.__version__} {newest}"
+
+
+def read_answers(path: Path, of: str) -> dict[str, Answer]:
+    """Answers of an interrupted run by their task's key, if its stamp is ``of``; a last line that a crash cut off is
+    left out."""
+    found: dict[str, Answer] = {}
+    lines = path.read_text().splitlines() if path.exists() else []
+    if lines and lines[0] == of:
+        for line in lines[1:]:
+            try:
+                answer = Answer.from_json(json.loads(line))
+            except ValueError:
+                continue
+            found[answer.task.key] = answer
+    return found

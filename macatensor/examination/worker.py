@@ -1,0 +1,87 @@
+"""``python -m macatensor.examination.worker``: answers tasks from standard input, one JSON line each way.
+
+Whatever an operator prints goes to standard error; a crash ends this process and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+
+def answer_task(task: Any, limit: int | None) -> Any:
+    """Asks one question. An exception of the question itself is a failure that names it."""
+    import torch
+
+    from macatensor import counting
+    from macatensor.examination import questions, questions_gradient, questions_write, trace
+    from macatensor.examination.entries import database
+    from macatensor.examination.task import Answer
+
+    asked = {
+        "forward": questions.forward,
+        "noncontiguous": questions.noncontiguous,
+        "channels_last": questions.channels_last,
+        "strides": questions.strides,
+        "threads": questions.threads,
+        "gradient": questions_gradient.gradient,
+        "second_order": questions_gradient.second_order,
+        "out": questions_write.out,
+        "inplace": questions_write.inplace,
+        "errors": questions_write.errors,
+    }[task.question]
+    answer = Answer(task)
+    counting.fallbacks.clear()
+    trace.kinds.clear()
+    started = time.perf_counter()
+    try:
+        asked(database(task.database)[task.entry], getattr(torch, task.dtype), answer, limit)
+    except Exception as error:
+        answer.outcome, answer.wrong = "fail", answer.wrong + 1
+        answer.detail = answer.detail or f"the question itself raised {type(error).__name__}: {error}"[:400]
+    if answer.outcome == "pass" and not answer.samples:
+        answer.outcome = "empty"
+    answer.on_cpu = dict(counting.fallbacks)
+    answer.kinds = dict(trace.kinds)
+    answer.seconds = time.perf_counter() - started
+    return answer
+
+
+def prepare() -> None:
+    """What every answer relies on: strides as on the host, fallbacks counted in silence, one thread."""
+    os.environ["MACA_FALLBACK"] = "silent"
+    os.environ["PYTORCH_DEFAULT_NCHW"] = "1"
+    os.environ["MACA_GRAIN"] = "1"  # OpInfo's samples are small: several threads share them all the same
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    warnings.simplefilter("ignore")
+    import torch
+
+    import macatensor  # noqa: F401 - registers the device
+    from macatensor.examination import trace
+
+    torch.set_num_threads(1)
+    trace.install()
+
+
+def main() -> None:
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    prepare()
+    from macatensor.examination.entries import DATABASES, database
+    from macatensor.examination.task import Task
+
+    for name in DATABASES:
+        database(name)
+    lines.write("ready\n")
+    for line in sys.stdin:
+        given = json.loads(line)
+        answer = answer_task(Task(**given["task"]), given["limit"])
+        lines.write(json.dumps(answer.as_json()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

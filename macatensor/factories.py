@@ -1,0 +1,212 @@
+"""Creation functions with ``device="maca"``: they have no tensor argument, so they reach the PrivateUse1 key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor import flags, sites, tensor
+from macatensor.ffi import allocate, lib
+from macatensor.kernel_calls import KernelLauncher
+from macatensor.launcher import Launcher, remember, special, static_key
+from macatensor.layout import channels_last_strides
+from macatensor.meta import Meta, contiguous_strides, meta_of
+from macatensor.plan import meta_tensor
+from macatensor.signature import find_row
+from macatensor.tensor import LAUNCHERS, MacaTensor, wrap
+from macatensor.transfer import check_index, to_device
+
+
+def empty_of(meta: Meta) -> MacaTensor:
+    """Uninitialized memory of a meta."""
+    return wrap(allocate(meta.nbytes), 0, meta)
+
+
+def known(target: MacaTensor) -> MacaTensor:
+    """Under ``torch.use_deterministic_algorithms`` what a user gets uninitialized is filled, as PyTorch does: NaN, or
+    the largest integer."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return target
+    if torch._C._get_deterministic_fill_uninitialized_memory():
+        dtype = target.dtype
+        if dtype.is_floating_point or dtype.is_complex:
+            target.fill_(float("nan"))
+        else:
+            target.fill_(True if dtype == torch.bool else torch.iinfo(dtype).max)
+    return target
+
+
+def _check(size: Any) -> tuple[int, ...]:
+    sizes = tuple(int(n) for n in size)
+    if any(n < 0 for n in sizes):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(sizes)}: {list(sizes)}")
+    return sizes
+
+
+def _addressable(meta: Meta) -> Meta:
+    """``meta`` itself. Raises RuntimeError when its bytes cannot be counted in 63 bits or a stride is negative."""
+    if meta.nbytes >= 1 << 63 or meta.numel >= 1 << 63 or any(step < 0 for step in meta.stride):
+        raise RuntimeError(
+            f"Storage size calculation overflowed with sizes={list(meta.size)} and strides={list(meta.stride)}"
+        )
+    return meta
+
+
+def _empty(
+    size: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> MacaTensor:
+    check_index(device)
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"maca got layout {layout}; accepted: torch.strided")
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    sizes = _check(size)
+    if memory_format in (torch.channels_last, torch.channels_last_3d):
+        rank = 4 if memory_format is torch.channels_last else 5
+        if len(sizes) != rank:
+            raise RuntimeError(
+                f"required rank {rank} tensor to use {str(memory_format).removeprefix('torch.')} format"
+            )
+        strides = channels_last_strides(sizes)
+    else:
+        strides = contiguous_strides(sizes)
+    return known(empty_of(_addressable(meta_of(sizes, strides, dtype or torch.get_default_dtype()))))
+
+
+def _empty_strided(
+    size: Any,
+    stride: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> MacaTensor:
+    check_index(device)
+    sizes, strides = _check(size), tuple(int(s) for s in stride)
+    if len(sizes) != len(strides):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(sizes)}) must match dimensionality of strides ({len(strides)})"
+        )
+    return known(empty_of(_addressable(meta_of(sizes, strides, dtype or torch.get_default_dtype()))))
+
+
+def _to_copy(
+    self: torch.Tensor,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Any:
+    check_index(device)
+    if isinstance(self, MacaTensor):
+        return MacaTensor.__torch_dispatch__(
+            torch.ops.aten._to_copy.default,
+            (),
+            (self,),
+            {"dtype": dtype, "device": device, "memory_format": memory_format},
+        )
+    if self.device.type == "meta":
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
+            "torch.nn.Module.to() when moving module from meta to a different device."
+        )
+    if self.device.type != "cpu":
+        self = self.cpu()
+    return to_device(self, memory_format, dtype, non_blocking)
+
+
+def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
+    device = kwargs.get("device")
+    check_index(device if isinstance(device, torch.device) else None)
+    launcher = LAUNCHERS.get(id(func)) or tensor.bind(func)
+    if sites.is_recorded():
+        launcher = sites.observed(str(func), launcher)
+    return launcher(args, kwargs)
+
+
+def _like_launcher(func: Any, finish: Callable[[MacaTensor], Any]) -> Launcher:
+    """Operators that make a tensor in the image of another: PyTorch's meta kernel says which, ``finish`` fills it."""
+    cache: dict[Any, Meta] = {}
+    flags.caches.append(cache)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        meta = args[0]._payload[2]
+        device = kwargs.get("device") if kwargs else None
+        if device is not None:
+            check_index(device)
+            if device.type != "maca":
+                return func(meta_tensor(meta), *args[1:], **(kwargs or {}))
+        key = (meta, static_key(args[1:]), *(kwargs.items() if kwargs else ()))
+        result = cache.get(key)
+        if result is None:
+            options = {k: v for k, v in (kwargs or {}).items() if k not in ("device", "pin_memory", "layout")}
+            t = func(meta_tensor(meta), *args[1:], **options)
+            result = meta_of(tuple(t.shape), t.stride(), t.dtype)
+            remember(cache, key, result)
+        return finish(empty_of(result))
+
+    return run
+
+
+@special("aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default")
+def _empty_like(func: Any) -> Launcher:
+    return _like_launcher(func, known)
+
+
+@special("aten.zeros_like.default", "aten.new_zeros.default")
+def _zeros_like(func: Any) -> Launcher:
+    return _like_launcher(func, zero)
+
+
+@special("aten.ones_like.default", "aten.new_ones.default")
+def _ones_like(func: Any) -> Launcher:
+    return _like_launcher(func, lambda t: t.fill_(1))
+
+
+def zero(target: MacaTensor) -> MacaTensor:
+    """Zeroes a dense tensor by a fill of bytes."""
+    buffer, offset, meta = target._payload
+    if meta.numel:
+        lib.maca_buffer_fill(buffer, offset * meta.itemsize, 0, meta.nbytes)
+    return target
+
+
+@special("aten.zero_.default")
+def _zero_(func: Any) -> Launcher:
+    found = find_row(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        if args[0]._payload[2].dense:
+            return zero(args[0])
+        return kernel(args, kwargs) if kernel else args[0].fill_(0)
+
+    return run
+
+
+_library: Any = None
+_fallback_library: Any = None
+
+
+def register() -> None:
+    """Registers the creation kernels and the PrivateUse1 fallback."""
+    global _library, _fallback_library
+    _library = torch.library.Library("aten", "IMPL")
+    for name, function in (
+        ("empty.memory_format", _empty),
+        ("empty_strided", _empty_strided),
+        ("_to_copy", _to_copy),
+    ):
+        _library.impl(name, sites.observed(f"aten.{name}", function), "PrivateUse1")
+    _fallback_library = torch.library.Library("_", "IMPL")
+    _fallback_library.fallback(_fallback, "PrivateUse1")

@@ -1,0 +1,192 @@
+"""The only module that touches cffi: loads the device library and turns its failures into exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from macatensor import switches
+
+try:
+    from libmaca_ffi import _binding  # type: ignore[attr-defined,unused-ignore]
+except ImportError as error:  # pragma: no cover - a broken install
+    raise ImportError(
+        f"macatensor found no compiled libmaca_ffi._binding ({error}); expected the module that its build makes. "
+        "Run `make build` in a checkout, or reinstall the wheel."
+    ) from error
+
+ffi: Any = _binding.ffi
+lib: Any = _binding.lib
+NULL: Any = ffi.NULL
+T = TypeVar("T")
+
+OK = lib.MACA_OK
+DECLINED = lib.MACA_DECLINED
+INVALID = lib.MACA_INVALID
+OUT_OF_MEMORY = lib.MACA_OUT_OF_MEMORY
+NOT_READY = lib.MACA_NOT_READY
+DEVICE_ERROR = lib.MACA_DEVICE_ERROR
+PARTIAL_OVERLAP = 100  # a status of the shim's own
+
+
+def library_path() -> Path:
+    """``MACA_LIBRARY``, or the host library that was built with this package."""
+    chosen = switches.LIBRARY.value()
+    if chosen is not None:
+        return chosen
+    import libmaca_ffi
+
+    for folder in libmaca_ffi.__path__:
+        path = Path(folder) / "lib" / "libmaca_host.so"
+        if path.exists():
+            return path
+    # an editable install keeps what it compiled beside the extension module
+    return Path(_binding.__file__).parent / "lib" / "libmaca_host.so"
+
+
+def _at_import(switch: switches.Switch[T]) -> T:
+    """A switch's value. Raises ImportError for one that is none, since the library must not load without it."""
+    try:
+        return switch.value()
+    except ValueError as error:
+        raise ImportError(str(error)) from None
+
+
+def _load() -> Path:
+    path = library_path()
+    message = ffi.new("char[]", 2048)
+    index, blocking = _at_import(switches.VISIBLE_DEVICES), _at_import(switches.LAUNCH_BLOCKING)
+    if lib.maca_runtime_load(str(path).encode(), index, blocking, message, 2048):
+        found = ffi.string(message).decode(errors="replace")
+        remedy = (
+            "Point MACA_LIBRARY at a library that implements this version of maca.h, or unset it to use the host library."
+            if switches.LIBRARY.text()
+            else "Rebuild the package (`make build`)."
+        )
+        raise ImportError(f"macatensor could not load its device library: {found}. {remedy}")
+    return path
+
+
+LIBRARY = _load()
+MEMORY_LIMIT = _at_import(switches.DEVICE_MEMORY)  # bytes; 0: none
+if MEMORY_LIMIT:
+    lib.maca_memory_set_limit(MEMORY_LIMIT)
+
+_gc = ffi.gc
+_allocate = lib.maca_buffer_allocate
+_release = lib.maca_buffer_release
+
+
+def allocate(nbytes: int) -> Any:
+    """A buffer of device memory that is released with its last reference."""
+    buffer = _allocate(nbytes)
+    if buffer == NULL:
+        raise out_of_memory()
+    return _gc(buffer, _release)
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes as CUDA's messages print it, ``2.00 MiB``."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.2f} {unit}"
+    return f"{nbytes} bytes"
+
+
+def memory_statistics() -> Any:
+    """The allocator's numbers, as the struct ``maca_memory_statistics``."""
+    statistics = ffi.new("maca_memory_statistics*")
+    lib.maca_memory_get_statistics(statistics)
+    return statistics
+
+
+live_tensors: Callable[[], str] = str  # the largest live blocks as a sentence; set by memory_history.py
+
+
+def out_of_memory() -> torch.OutOfMemoryError:
+    """What the last failed allocation asked for, in the words of CUDA's error, and what holds most memory."""
+    s = memory_statistics()
+    allocated, reserved = s.allocated_bytes[0].current, s.reserved_bytes[0].current
+    limit = size_text(s.limit_bytes) if s.limit_bytes >= 0 else "none (set MACA_DEVICE_MEMORY)"
+    return torch.OutOfMemoryError(
+        f"MACA out of memory. Tried to allocate {size_text(s.failed_bytes)}. Allocated: {size_text(allocated)}. "
+        f"Reserved: {size_text(reserved)}. Limit: {limit}. "
+        f"Free tensors, call torch.maca.empty_cache(), or use a smaller batch.{live_tensors()}"
+    )
+
+
+_pending: list[Exception] = []  # failures of queued work that no one has met yet, oldest first
+
+
+def _collect_errors() -> None:
+    """Takes the library's errors over."""
+    while True:
+        error = ffi.new("maca_error*")
+        error.size = ffi.sizeof("maca_error")
+        lib.maca_runtime_error(error)
+        if error.status == OK:
+            return
+        text = ffi.string(error.text).decode(errors="replace")
+        if error.code == lib.MACA_ERROR_INDEX:
+            _pending.append(IndexError(text))
+        elif error.code == lib.MACA_ERROR_SINGULAR:
+            _pending.append(torch.linalg.LinAlgError(text))  # type: ignore[attr-defined]
+        elif error.code == lib.MACA_ERROR_INTERNAL:
+            _pending.append(RuntimeError(f"{text} (a defect of the device library; please report it)"))
+        else:
+            _pending.append(RuntimeError(text))
+
+
+def take_error(operator: str) -> Exception:
+    """The newest error, that of the launch that just failed, as the exception that PyTorch raises for it."""
+    _collect_errors()
+    if not _pending:
+        return RuntimeError(f"{operator}: the device library failed without saying why")
+    return _pending.pop()
+
+
+def raise_pending() -> None:
+    """Raises the oldest failure of queued work and forgets the others. Called where the host has waited for it."""
+    _collect_errors()
+    if _pending:
+        first = _pending[0]
+        _pending.clear()
+        raise first
+
+
+def launch_error(status: int, operator: str) -> Exception:
+    """The exception for a launch that returned ``status``."""
+    if status == OUT_OF_MEMORY:
+        return out_of_memory()
+    if status == PARTIAL_OVERLAP:
+        return RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+    if status == DEVICE_ERROR:
+        return take_error(operator)
+    if status == INVALID:
+        return RuntimeError(
+            f"{operator}: an operand reaches outside its memory; its sizes, strides and storage offset need more than "
+            "the buffer holds"
+        )
+    return RuntimeError(f"{operator}: the device library returned status {status}")
+
+
+def device_info() -> Any:
+    """The library's ``maca_device_info``."""
+    info = ffi.new("maca_device_info*")
+    info.size = ffi.sizeof("maca_device_info")
+    lib.maca_runtime_info(info)
+    return info
+
+
+def kernels() -> list[str]:
+    """Names of the library's kernels."""
+    names: list[str] = []
+    while (name := lib.maca_runtime_kernel(len(names))) != NULL:
+        names.append(ffi.string(name).decode())
+    return names

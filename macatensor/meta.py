@@ -1,0 +1,115 @@
+"""Meta: what a tensor is apart from its memory. One object for each distinct value, compared by identity."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+
+class Meta:
+    """Sizes, strides (elements), dtype and lazy bits of a tensor.
+
+    Interned by :func:`meta_of`: equal metas are the same object, so a plan key hashes and compares pointers.
+    """
+
+    __slots__ = (
+        "size",
+        "stride",
+        "dtype",
+        "conj",
+        "neg",
+        "numel",
+        "itemsize",
+        "extent",
+        "dense",
+        "__weakref__",
+    )
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    conj: bool
+    neg: bool
+    numel: int
+    itemsize: int
+    extent: int  # elements from the first to past the last that strides reach
+    dense: bool  # neither gaps nor elements that share memory
+
+    def __init__(
+        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, conj: bool, neg: bool
+    ):
+        self.size = size
+        self.stride = stride
+        self.dtype = dtype
+        self.conj = conj
+        self.neg = neg
+        self.itemsize = dtype.itemsize
+        numel = 1
+        extent = 1
+        for n, step in zip(size, stride):
+            numel *= n
+            extent += (n - 1) * step
+        self.numel = numel
+        self.extent = extent if numel else 0
+        self.dense = numel == self.extent and self._no_overlap()
+
+    def _no_overlap(self) -> bool:
+        expected = 1
+        for step, n in sorted((s, n) for n, s in zip(self.size, self.stride) if n != 1):
+            if step != expected:
+                return self.numel == 0
+            expected *= n
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first element to past the last."""
+        return self.extent * self.itemsize
+
+    def overlaps_itself(self) -> bool:
+        """Some two elements certainly share memory (an expanded dimension), as PyTorch's internal-overlap test."""
+        return any(n > 1 and step == 0 for n, step in zip(self.size, self.stride))
+
+    def __repr__(self) -> str:
+        bits = (" conj" if self.conj else "") + (" neg" if self.neg else "")
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.size)} strides {list(self.stride)}{bits}"
+
+
+_interned: weakref.WeakValueDictionary[Any, Meta] = weakref.WeakValueDictionary()
+
+
+def meta_of(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, conj: bool = False, neg: bool = False
+) -> Meta:
+    """The one Meta of these values."""
+    key = (size, stride, dtype, conj, neg)
+    meta = _interned.get(key)
+    if meta is None:
+        # setdefault: two threads may come here at once
+        meta = _interned.setdefault(key, Meta(size, stride, dtype, conj, neg))
+    return meta
+
+
+def meta_of_tensor(tensor: torch.Tensor) -> Meta:
+    """The Meta of any strided tensor."""
+    return meta_of(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+
+
+def set_lazy_bits(tensor: torch.Tensor, meta: Meta) -> torch.Tensor:
+    """``tensor`` itself, marked as the conjugate or negative that ``meta`` is."""
+    if meta.conj:
+        torch._C._set_conj(tensor, True)
+    if meta.neg:
+        torch._C._set_neg(tensor, True)
+    return tensor
+
+
+def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements; dimensions of extent 0 count as 1, as in PyTorch."""
+    strides = []
+    step = 1
+    for n in reversed(size):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))

@@ -1,0 +1,67 @@
+"""``nn.Module.to`` across the device boundary keeps every Parameter's identity.
+
+PyTorch makes new Parameters when a conversion changes the tensor's type, so ties break and an optimizer that was
+built before keeps the old ones. ``torch.utils.swap_tensors`` mends that; PyTorch uses it for every module when a
+global switch is on. Here the switch is on only while a module is converted to or from maca, so modules that stay on
+the host are converted as ever.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import torch
+
+from macatensor.tensor import MacaTensor
+
+_convert: Any = torch.nn.Module._apply
+
+
+@functools.wraps(_convert)
+def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+    first = next((p for p in self._parameters.values() if p is not None), None)
+    if first is None:
+        return cast(torch.nn.Module, _convert(self, fn, recurse))
+    involved = isinstance(first, MacaTensor)
+    applied: dict[int, Any] = {}
+    if not involved:
+        # PyTorch decides before it converts; so convert the first parameter now and hand the result out below
+        with torch.no_grad():
+            applied[id(first)] = fn(first)
+        involved = isinstance(applied[id(first)], MacaTensor)
+
+    def once(t: torch.Tensor) -> Any:
+        return applied.pop(id(t)) if id(t) in applied else fn(t)
+
+    if not involved:
+        # children decide for themselves, so they get the function itself
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        return cast(torch.nn.Module, _convert(self, once, False))
+    if recurse:
+        for module in self.children():
+            module._apply(fn)
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    # the swap leaves gradient hooks with the old tensor
+    hooks = [
+        (p, p._backward_hooks, p._post_accumulate_grad_hooks)
+        for p in self._parameters.values()
+        if p is not None
+    ]
+    try:
+        return cast(torch.nn.Module, _convert(self, once, False))
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+        for p, backward, post_accumulate in hooks:
+            if backward is not None:
+                p._backward_hooks = backward
+            if post_accumulate is not None:
+                p._post_accumulate_grad_hooks = post_accumulate
+
+
+def register() -> None:
+    """Installs the conversion."""
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]

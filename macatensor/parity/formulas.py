@@ -1,0 +1,264 @@
+"""References for operators that PyTorch's CPU backend does not implement, and terms of sums that it does.
+
+Cells: the equations of torch.nn.LSTMCell and torch.nn.GRUCell; what the forward keeps for the backward is that of
+PyTorch's CUDA kernels (aten/src/ATen/native/cuda/RNN.cu), which the schemas are made for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+FORMULAS: dict[str, Callable[..., Any]] = {}
+
+
+def _formula(function: Callable[..., Any]) -> Callable[..., Any]:
+    FORMULAS[function.__name__] = function
+    return function
+
+
+def _sum(*parts: Tensor | None) -> Tensor:
+    present = [p for p in parts if p is not None]
+    total = present[0]
+    for p in present[1:]:
+        total = total + p
+    return total
+
+
+@_formula
+def _thnn_fused_lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """h, c, and the gates i, f, g, o after their nonlinearities."""
+    i, f, g, o = _sum(input_gates, hidden_gates, input_bias, hidden_bias).chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+
+
+@_formula
+def _thnn_fused_lstm_cell_backward_impl(
+    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the gates, of c, of each bias."""
+    i, f, g, o = workspace.chunk(4, 1)
+    tanh = cy.tanh()
+    hy = torch.zeros_like(cx) if grad_hy is None else grad_hy
+    through = hy * o * (1 - tanh * tanh) + (0 if grad_cy is None else grad_cy)
+    gates = torch.cat(
+        [
+            through * g * (1 - i) * i,
+            through * cx * (1 - f) * f,
+            through * i * (1 - g * g),
+            hy * tanh * (1 - o) * o,
+        ],
+        1,
+    )
+    return gates, through * f, gates.sum(0) if has_bias else None
+
+
+@_formula
+def _thnn_fused_gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """h, and r, z, n, the old h and the hidden part of n."""
+    ir, iz, new = _sum(input_gates, input_bias).chunk(3, 1)
+    hr, hz, hidden = _sum(hidden_gates, hidden_bias).chunk(3, 1)
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    n = (new + r * hidden).tanh()
+    return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
+
+
+@_formula
+def _thnn_fused_gru_cell_backward(
+    grad_hy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the input's and the hidden gates, of h, of both biases."""
+    r, z, n, hx, hidden = workspace.chunk(5, 1)
+    gz = grad_hy * (hx - n) * (1 - z) * z
+    gn = grad_hy * (1 - z) * (1 - n * n)
+    gr = gn * hidden * (1 - r) * r
+    of_input, of_hidden = torch.cat([gr, gz, gn], 1), torch.cat([gr, gz, gn * r], 1)
+    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
+    return of_input, of_hidden, grad_hy * z, *biases
+
+
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    """x Phi(x); Phi by erfc, where PyTorch's 1 + erf is 0 below -8.3."""
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return x * torch.sigmoid(2 * inner)
+    tail: Tensor = torch.special.erfc(-x / math.sqrt(2))
+    return x * tail / 2
+
+
+# In float64 closer to the function than PyTorch's kernel.
+def _erfinv(y: Tensor) -> Tensor:
+    """A step of Newton's method in the complement, where PyTorch's own loses digits next to 1."""
+    x = torch.erfinv(y)
+    if not x.dtype.is_floating_point:
+        return x
+    slope = torch.exp(-x * x) * (2 / math.sqrt(math.pi))
+    better = x - (torch.special.erfc(x.abs()) - (1 - y.abs())) / -slope * y.sign()
+    return torch.where((y.abs() > 0.5) & better.isfinite() & (y.abs() < 1), better, x)
+
+
+SHARPER: dict[str, Callable[..., Any]] = {"gelu": _gelu, "erfinv": _erfinv}
+
+
+def _entropy_terms(
+    x: Tensor, target: Tensor, weight: Tensor | None, positive: Tensor | None, reduction: int
+) -> list[Tensor | None]:
+    """(1 - t) |x| and -log sigmoid(x), which cancel where x is negative."""
+    terms = (1 - target) * x.abs() + torch.nn.functional.softplus(-x) * (
+        1 if positive is None else 1 + positive
+    )
+    terms = terms if weight is None else terms * weight
+    return [terms if reduction == 0 else terms.mean() if reduction == 1 else terms.sum()]
+
+
+def _fourier_terms(x: Tensor, dim: list[int], normalization: int, last: Any) -> list[Tensor | None]:
+    """What every element of a transform adds up: the magnitudes of its lines, once more for the half left out."""
+    if not dim:
+        return [None]
+    size = [x.shape[d] for d in dim]
+    halved = x.is_complex() and not isinstance(last, bool)
+    if halved:
+        size[-1] = last
+    n = math.prod(size)
+    scale = {0: 1.0, 1: 1 / math.sqrt(max(n, 1)), 2: 1 / max(n, 1)}[normalization]
+    return [x.abs().sum(dim, keepdim=True) * (2 * scale if halved else scale)]
+
+
+_FILTERS = (
+    "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa "
+    "_upsample_bicubic2d_aa"
+).split()
+
+
+def _largest(t: Tensor) -> Tensor:
+    return t.abs().max().nan_to_num() if t.numel() else t.new_zeros(())
+
+
+def _grid_gradients(grad: Tensor, x: Tensor, *rest: Any) -> list[Tensor | None]:
+    """Of a coordinate all channels at a few taps add up, with the image's extent as a factor."""
+    taps = x.shape[1] * max(x.shape[2:])
+    return [4 * _largest(grad), taps * _largest(grad) * _largest(x)]
+
+
+# Terms that cancel inside where no operand shows it: saturated gates are 1 whatever their arguments.
+FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
+    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _fourier_terms),
+    # a coordinate's rounding moves a weight by eps, also one that is nearly zero
+    **{
+        f"{name}{end}": lambda x, *rest: [x.abs().max().expand(())] if x.numel() else [None]
+        for name in _FILTERS
+        for end in ("", "_backward")
+    },
+    **{f"grid_sampler_{rank}d": lambda x, *rest: [_largest(x)] for rank in (2, 3)},
+    **{f"grid_sampler_{rank}d_backward": _grid_gradients for rank in (2, 3)},
+    "_grid_sampler_2d_cpu_fallback": lambda x, *rest: [_largest(x)],
+    "_grid_sampler_2d_cpu_fallback_backward": _grid_gradients,
+    "_thnn_fused_lstm_cell": lambda x, h, cx, *biases: [1 + cx.abs(), 1 + cx.abs()],
+    "binary_cross_entropy_with_logits": _entropy_terms,
+    # grad - softmax * sum(grad) cancels where one gradient is the sum
+    "_log_softmax_backward_data": lambda grad, output, dim, dtype: [
+        grad.abs() + output.exp() * grad.sum(dim, keepdim=True).abs() if grad.dim() else grad.abs()
+    ],
+    "_softmax_backward_data": lambda grad, output, dim, dtype: [
+        output * (grad.abs() + (grad * output).sum(dim, keepdim=True).abs()) if grad.dim() else grad.abs()
+    ],
+    "_thnn_fused_gru_cell": lambda x, h, hx, *biases: [1 + hx.abs()],
+}
+
+# Operators whose result is a sum of products of their operands: run on magnitudes they give sum(|terms|).
+SUMS = frozenset(
+    """
+    sum mean nansum cumsum trace mm bmm addmm baddbmm addbmm mv addmv dot vdot addr convolution convolution_backward
+    add addcmul addcdiv _foreach_add _foreach_addcmul _foreach_addcdiv native_dropout_backward
+    avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool3d
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward max_pool2d_with_indices_backward
+    max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward col2im
+    upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
+    replication_pad2d_backward replication_pad3d_backward index_put index_put_ _index_put_impl _index_put_impl_
+    _unsafe_index_put index_add index_add_ put put_ scatter_add scatter_add_ unfold_backward embedding_dense_backward
+    """.split()
+)
+
+
+@_formula
+def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    """PyTorch's own kernel of this internal operator writes past its result for some strides."""
+    return torch.stack(tensors, dim)
+
+
+@_formula
+def _efficientzerotensor(size: list[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """PyTorch's own has no memory to compare."""
+    return torch.zeros(size, dtype=dtype, device=device)
+
+
+def _scores(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:
+    scores = query @ key.transpose(-2, -1) * scale
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask
+    return scores
+
+
+@_formula
+def sdpa_forward(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> tuple[Tensor, ...]:
+    """Output and logsumexp of softmax(q k^T scale) v."""
+    scores = _scores(query, key, mask, is_causal, scale)
+    logsumexp = scores.logsumexp(-1)
+    return (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0) @ value, logsumexp
+
+
+@_formula
+def sdpa_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    output: Tensor,
+    logsumexp: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    """Gradients of query, key, value (FlashAttention-2, arXiv:2307.08691, section 2.3)."""
+    scores = _scores(query, key, mask, is_causal, scale)
+    weights = (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0)
+    inner = grad @ value.transpose(-2, -1) - (grad * output).sum(-1, keepdim=True)
+    of_scores = weights * inner * scale
+    return of_scores @ key, of_scores.transpose(-2, -1) @ query, weights.transpose(-2, -1) @ grad
+
+
+# PyTorch's own of these are for float32 only.
+@_formula
+def _grid_sampler_2d_cpu_fallback(*args: Any) -> Tensor:
+    result: Tensor = torch.ops.aten.grid_sampler_2d.default(*args)
+    return result
+
+
+@_formula
+def _grid_sampler_2d_cpu_fallback_backward(*args: Any) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = torch.ops.aten.grid_sampler_2d_backward.default(*args, [True, True])
+    return gradients

@@ -1,0 +1,405 @@
+"""The reference: PyTorch's CPU kernel in float64 (complex128) on the same inputs; integers in their own dtype."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from macatensor.parity.canonical import canonical
+from macatensor.parity.formulas import FLOORS, FORMULAS, SHARPER, SUMS
+from macatensor.parity.measure import Distance, distance, equal
+from macatensor.parity.transport import replace, tensors, twin, wide
+from op_table import Bound, Kind, Row
+from op_table.row import exact as exact_bound
+from op_table.row import per_term
+
+_STEP = 2.0**-20  # relative size of the disturbance that measures a function's terms
+_DISTURBED = 4  # times for each operand
+# results that hold positions of equal elements: any of them is right
+_ANY_POSITION = {"topk", "kthvalue", "median", "nanmedian", "mode"}
+# what these keep for their backward is each backend's own affair: empty on PyTorch's CPU where it is not needed,
+# and in a half where ours and CUDA's is float32
+_KEEPS = ("batch_norm", "native_layer_norm", "log_sigmoid_forward", "embedding_bag")
+# the bound of these rows counts ULP of the larger term
+_LARGER_TERM = {"lerp", "addcmul", "addcdiv"}
+# these have a root or a tail where the operand's own rounding moves the result by many ULP
+_LARGER_TERM |= {"gelu", "gelu_backward", "silu_backward", "mish_backward"}
+_LARGER_TERM |= {
+    f"special_{name}" for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")
+}
+_MOMENTS = {"var", "std", "var_mean", "std_mean"}  # a mean is a sum, whatever the bound counts
+# Composite rows and rows on the host state no bound: they are made of operators that do.
+_COMPOSED = per_term("several operators, each with its own bound", f32=16, f64=16, f16=4, bf16=4)
+# what these give depends on the dtype's own spacing or range: float64 is no reference
+_OF_THE_DTYPE = {"nextafter", "nan_to_num"}
+# LAPACK's errors are small beside a matrix as a whole, not beside each element of it
+_OF_THE_MATRIX = {
+    "_linalg_eigh",
+    "_linalg_eigvals",
+    "_linalg_svd",
+    "linalg_eig",
+    "linalg_eigvals",
+    "linalg_lstsq",
+    "linalg_matrix_exp",
+    "linalg_pinv",
+}
+
+
+def bound_of(row: Row) -> Bound:
+    """The bound that results of ``row`` are judged by."""
+    if row.operator in _OF_THE_DTYPE:
+        return exact_bound()
+    composed = row.kind in (Kind.COMPOSITE, Kind.ON_CPU) and not row.operator.endswith("_copy")
+    return _COMPOSED if composed else row.bound
+
+
+@contextlib.contextmanager
+def _float64() -> Iterator[None]:
+    """Integers become float64 where PyTorch would make them float32."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _host(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+# float32 whatever the other operands are: PyTorch's fused optimizers read it by pointer
+_FLOAT32 = ("grad_scale", "found_inf")
+
+
+def _compact(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """PyTorch's fused optimizers and medians on the CPU take operands for dense memory."""
+    if not func._schema.name.startswith(("aten::_fused_", "aten::median", "aten::nanmedian")):
+        return args, kwargs
+    dense: tuple[Any, Any] = replace((args, kwargs), lambda t: t.clone(memory_format=torch.contiguous_format))
+    return dense
+
+
+def _widen(value: Any) -> Any:
+    """Arguments with floats made float64, ``dtype=`` included."""
+    if isinstance(value, torch.Tensor):
+        return twin(value, wide(value.dtype))
+    if isinstance(value, torch.dtype):
+        return wide(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_widen(v) for v in value)
+    if isinstance(value, dict):
+        return {k: v if k in _FLOAT32 else _widen(v) for k, v in value.items()}
+    return _host(value)
+
+
+@dataclass
+class Expected:
+    """What a call should give. Each list: the results, then every tensor argument as the call leaves it."""
+
+    native: (
+        list[torch.Tensor | None] | None
+    )  # in the operands' own dtypes; None when PyTorch has no such kernel
+    exact: list[torch.Tensor | None]  # in float64
+    terms: list[torch.Tensor | None]  # float64 sums of magnitudes; None where the result's own counts
+    results: int  # how many of them are results
+    error: Exception | None = None  # what PyTorch raises
+
+
+def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[torch.Tensor | None], int]:
+    """Results and arguments after the call, by a formula where the CPU has no kernel or (``sharp``) a worse one."""
+    name = func._schema.name.partition("::")[2] or func._schema.name
+    formula = FORMULAS.get(name) or (SHARPER.get(name) if sharp else None)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = canonical(name, tensors((formula or func)(*args, **kwargs)))
+    return results + tensors((args, kwargs)), len(results)
+
+
+_NUMBERS = ("number", "Optional[number]", "List[number]")
+
+
+def _each_number(func: Any, args: Any, kwargs: Any, change: Callable[[float], float]) -> tuple[Any, Any]:
+    """The arguments with every float that the schema types as a Scalar changed."""
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, float):
+            return change(value)
+        return [visit(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    names = {a.name for a in func._schema.arguments if str(a.type) in _NUMBERS}
+    spots = [i for i, a in enumerate(func._schema.arguments) if a.name in names]
+    args = [visit(v) if i in spots else v for i, v in enumerate(args)]
+    return args, {k: visit(v) if k in names else v for k, v in kwargs.items()}
+
+
+def _as_computed(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32."""
+    kinds = {t.dtype for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool}
+    if not kinds & {torch.float32, torch.float16, torch.bfloat16, torch.complex64} or torch.float64 in kinds:
+        return args, kwargs
+    return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)))
+
+
+def _magnitudes(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        wider = twin(value, wide(value.dtype))
+        if wider.is_complex():
+            return torch.complex(wider.abs(), torch.zeros_like(wider.real))
+        return wider.abs() if wider.is_floating_point() else wider
+    if isinstance(value, torch.dtype):
+        return wide(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_magnitudes(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _magnitudes(v) for k, v in value.items()}
+    return _host(value)
+
+
+def _terms_of_sum(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+    args, kwargs = _each_number(func, args, kwargs, abs)
+    results, _ = _run(func, _magnitudes(args), _magnitudes(kwargs))
+    return [
+        None if r is None else r.abs() if r.is_floating_point() or r.is_complex() else None for r in results
+    ]
+
+
+def _terms_by_disturbance(
+    func: Any, args: Any, kwargs: Any, exact: list[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """An estimate of ``|f| + sum |df/dx * x|`` from random relative changes of one operand at a time.
+
+    One at a time, since changes of two operands may cancel as their terms do.
+    """
+    generator = torch.Generator().manual_seed(1)
+
+    def disturb(t: torch.Tensor) -> torch.Tensor:
+        wider = twin(t, wide(t.dtype))
+        if not (wider.is_floating_point() or wider.is_complex()) or not wider.numel():
+            return wider
+        # every element of memory once, so that an expanded operand stays one
+        memory = torch.as_strided(wider, (wider.untyped_storage().nbytes() // wider.element_size(),), (1,), 0)
+        signs = torch.randint(0, 2, memory.shape, generator=generator) * 2 - 1
+        memory.mul_(1 + _STEP * signs * (0.5 + 0.5 * torch.rand(memory.shape, generator=generator)))
+        return wider
+
+    total: list[torch.Tensor | None] = [
+        None if e is None else torch.zeros(e.shape, dtype=torch.float64) for e in exact
+    ]
+    spots: list[Any] = [*range(len(args)), *kwargs]
+    for spot in spots:
+        operand = args[spot] if isinstance(spot, int) else kwargs[spot]
+        floats = [t for t in tensors(operand) if t is not None and (t.is_floating_point() or t.is_complex())]
+        if not floats or spot in _FLOAT32:
+            continue
+        largest = [None if t is None else torch.zeros_like(t) for t in total]
+        for _ in range(_DISTURBED):
+            moved_args = [replace(v, disturb) if i == spot else _widen(v) for i, v in enumerate(args)]
+            moved_kwargs = {
+                k: replace(v, disturb) if k == spot else _widen({k: v})[k] for k, v in kwargs.items()
+            }
+            moved, _ = _run(func, moved_args, moved_kwargs)
+            for i, (m, e) in enumerate(zip(moved, exact)):
+                known = largest[i]
+                if m is None or e is None or known is None or m.shape != e.shape or m.dtype != e.dtype:
+                    continue
+                if e.is_floating_point() or e.is_complex():
+                    change = (m - e).abs().nan_to_num(nan=0.0, posinf=0.0)
+                    largest[i] = torch.maximum(known, change)
+        total = [t if t is None or c is None else t + c for t, c in zip(total, largest)]
+    # a few random sign patterns: twice the largest change stands for the sum of all
+    return [
+        None
+        if e is None or c is None or not (e.is_floating_point() or e.is_complex())
+        else e.abs() + 2 / _STEP * c
+        for e, c in zip(exact, total)
+    ]
+
+
+def _largest(terms: torch.Tensor | None, dims: int) -> torch.Tensor | None:
+    """The largest over the last ``dims`` dimensions, for each element."""
+    if terms is None or not terms.numel() or terms.dim() == 0:
+        return terms
+    last = tuple(range(-min(dims, terms.dim()), 0))
+    return terms.amax(last, keepdim=True).expand(terms.shape)
+
+
+def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
+    """Computes the reference of ``func(*args, **kwargs)``; the arguments are host tensors and stay as they are."""
+    args, kwargs = _compact(func, args, kwargs)
+    native: list[torch.Tensor | None] | None = None
+    count = 0
+    error: Exception | None = None
+    try:
+        native, count = _run(func, replace(_host_all(args), twin), replace(_host_all(kwargs), twin))
+    except Exception as refusal:
+        error = refusal
+    floats = any(t is not None and t.dtype != wide(t.dtype) for t in tensors((args, kwargs)))
+    produced = native is not None and any(t is not None and t.dtype != wide(t.dtype) for t in native)
+    bound = bound_of(row)
+    anyway = True
+    own = not floats and not produced  # integers: their own dtype is exact
+    sharp = func._schema.name.partition("::")[2] in SHARPER
+    if native is not None and (own and not sharp or bound.measure == "exact" or row.kind is Kind.ON_CPU):
+        exact = native
+    else:
+        args, kwargs = _as_computed(func, args, kwargs)
+        with _float64():
+            try:
+                exact, count = _run(func, _widen(args), _widen(kwargs), sharp=True)
+            except Exception as refusal:
+                if native is None:
+                    return Expected(None, [], [], 0, error or refusal)
+                exact, anyway = native, False  # an operator of one dtype, as loss scaling is
+    terms: list[torch.Tensor | None] = [None] * len(exact)
+    operator = func._schema.name.partition("::")[2]
+    base = operator.rstrip("_") if operator.endswith("_") and not operator.endswith("__") else operator
+    anything = any(t is not None and (t.is_floating_point() or t.is_complex()) for t in exact[:])
+    if (
+        anyway
+        and anything
+        and bound.measure != "exact"
+        and row.kind is not Kind.ON_CPU
+        and (bound.measure == "per_term" or base in _LARGER_TERM or base in _MOMENTS)
+    ):
+        with _float64():
+            if operator in SUMS or base in SUMS:
+                terms = _terms_of_sum(func, args, kwargs)
+            else:
+                terms = _terms_by_disturbance(func, args, kwargs, exact)
+        if base in _MOMENTS and exact[0] is not None and wide(args[0].dtype) != args[0].dtype:
+            terms[0] = None  # a float64 variance has a reference that is no better
+        if operator in _OF_THE_MATRIX:
+            matrix = args[0].dim()
+            terms = [_largest(t, 1 if t is not None and t.dim() < matrix else 2) for t in terms]
+        floor = FLOORS.get(base)
+        if floor is not None:
+            least = floor(
+                *[a.to(torch.promote_types(a.dtype, torch.float64)) if isinstance(a, torch.Tensor)
+                  else a for a in args]
+            )  # fmt: skip
+            terms = [
+                t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
+            ]
+    return Expected(native, exact, terms, count, error if native is None else None)
+
+
+def _host_all(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_host_all(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _host_all(v) for k, v in value.items()}
+    return _host(value)
+
+
+def judge(
+    row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any
+) -> tuple[Distance, list[str]]:
+    """The worst distance of a call's tensors and what is wrong with them.
+
+    ``got``: the results, then every tensor argument as the device left it, on the host.
+    """
+    worst = Distance()
+    wrong: list[str] = []
+    got = canonical(row.operator, got[: expected.results]) + got[expected.results :]
+    for i, (have, exact) in enumerate(zip(got, expected.exact)):
+        what = f"result {i}" if i < expected.results else f"argument {i - expected.results}"
+        if have is None or exact is None:
+            if (
+                (have is None) != (exact is None)
+                and i < expected.results
+                and not _empty(have)
+                and not _empty(exact)
+            ):
+                wrong.append(f"{what} is {'absent' if have is None else 'present'}, PyTorch's is not")
+            continue
+        native = expected.native[i] if expected.native is not None else None
+        kept = 0 < i < expected.results and any(k in row.name for k in _KEEPS)
+        if kept and native is not None and have.shape != native.shape and 0 in (have.numel(), native.numel()):
+            continue
+        if have.shape != exact.shape:
+            if kept and 0 in (have.numel(), exact.numel()):
+                continue
+            wrong.append(f"{what} has sizes {list(have.shape)}, PyTorch's {list(exact.shape)}")
+            continue
+        if native is not None and have.dtype != native.dtype and not kept:
+            wrong.append(f"{what} has dtype {have.dtype}, PyTorch's {native.dtype}")
+            continue
+        measured = _one(row, have, native, exact, expected.terms[i], i, args, expected)
+        worst.join(measured)
+        if not measured.share <= 1:
+            wrong.append(f"{what} {measured.at}: {measured.ulp:.3g} ulp, relative {measured.relative:.2g}")
+    return worst, wrong
+
+
+def _empty(t: torch.Tensor | None) -> bool:
+    return t is None or t.numel() == 0
+
+
+def _one(
+    row: Row,
+    have: torch.Tensor,
+    native: torch.Tensor | None,
+    exact: torch.Tensor,
+    terms: torch.Tensor | None,
+    position: int,
+    args: Any,
+    expected: Expected,
+) -> Distance:
+    have = have.resolve_conj().resolve_neg()
+    if native is not None:
+        native = native.resolve_conj().resolve_neg()
+    exact = exact.resolve_conj().resolve_neg()
+    floating = have.is_floating_point() or have.is_complex()
+    if floating and have.element_size() == 1 and native is not None:  # float8 has no comparisons
+        return equal(have.view(torch.uint8), native.view(torch.uint8))
+    anywhere = (
+        row.operator in _ANY_POSITION or row.name == "sort"
+    )  # "sort.stable" keeps the order of equal elements
+    if 0 < position < expected.results and anywhere and not floating and expected.native is not None:
+        return _positions(row, have, native, args, expected.native[0])
+    bound = bound_of(row)
+    if not floating or bound.measure == "exact":
+        return equal(have, native if native is not None else exact.to(have.dtype))
+    if not (exact.is_floating_point() or exact.is_complex()):
+        return equal(have, exact.to(have.dtype))
+    exact = exact.to(wide(have.dtype))
+    if native is not None and native.shape == have.shape:
+        # Where a step in between overflows, PyTorch's own dtype gives infinity or NaN, and so may we.
+        strange = ~(have.isfinite() & exact.isfinite()) & ((have == native) | (have.isnan() & native.isnan()))
+        exact = torch.where(strange, native.to(exact.dtype), exact)
+    loose = 0.0
+    if (
+        not have.is_complex() and bound.measure == "ulp"
+    ):  # |z| of complex z: the row's number for complex counts
+        named = [
+            str(t.dtype).removeprefix("torch.") for t in tensors(args) if t is not None and t.is_complex()
+        ]
+        loose = max(
+            [bound.limit(n) - bound.limit(str(have.dtype).removeprefix("torch.")) for n in named] + [0.0]
+        )
+    return distance(have, exact, bound, terms, loose)
+
+
+def _positions(
+    row: Row, have: torch.Tensor, native: torch.Tensor | None, args: Any, values: torch.Tensor | None
+) -> Distance:
+    """Positions are right when the operand has the right values there."""
+    source = args[0]
+    numbers = [a for a in args[1:] if isinstance(a, int) and not isinstance(a, bool)]
+    dim = numbers[-1] if numbers else -1
+    if row.operator == "topk":
+        dim = args[2] if len(args) > 2 else -1
+    if source.dim() == 0 or values is None or have.numel() == 0:
+        return Distance()
+    extent = source.shape[dim]
+    if bool(((have < 0) | (have >= extent)).any()):
+        return Distance(torch.inf, torch.inf, torch.inf, "a position is out of range")
+    at = have if have.dim() == source.dim() else have.unsqueeze(dim)
+    found = source.gather(dim, at)
+    return equal(found if have.dim() == source.dim() else found.squeeze(dim), values)

@@ -1,0 +1,294 @@
+"""Runs sample calls of rows on the device and judges them by the rows' bounds."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from macatensor.host_fallback import fallback
+from macatensor.parity import laws
+from macatensor.parity.formulas import FORMULAS
+from macatensor.parity.measure import Distance, bound_text
+from macatensor.parity.reference import Expected, bound_of, expected, judge
+from macatensor.parity.samples import LAYOUTS, Call, describe, overload, samples
+from macatensor.parity.transport import fetch, place, replace, tensors
+from macatensor.signature import _shape_of
+from macatensor.tensor import MacaTensor
+from op_table import TABLE, Kind, Row, families
+
+# Views and composites name no dtypes: these stand for all.
+_ANY = ("float32", "bfloat16", "int64", "bool", "complex64")
+_ANY_FLOAT = ("float32", "float64")
+_ORDER = (
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+    "complex128",
+)  # fmt: skip
+# PyTorch's CPU gives NDHWC or not by which of its libraries a 3-D convolution happens to take; what it indexes
+# follows the strides of a transposed index, against its own meta kernel
+_BACKEND_STRIDES = {"convolution": 5, "convolution_backward": 5, "index": 4, "_unsafe_index": 4, "isin": 0}
+# which of its attention kernels the CPU takes decides too
+_BACKEND_STRIDES["scaled_dot_product_attention"] = 0
+_FAILURES = 8  # lines kept for a row
+
+
+@dataclass
+class Result:
+    """One row's outcome."""
+
+    row: str
+    family: str
+    kind: str
+    dtypes: tuple[str, ...]
+    samples: int = 0
+    max_ulp: float = 0.0
+    max_relative: float = 0.0
+    share: float = 0.0  # of the bound, worst over the samples; above 1 fails
+    bound: str = ""
+    zeros: int = 0  # zeros of the other sign than PyTorch's
+    failed: int = 0
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        return "FAIL" if self.failed else "pass" if self.samples else "n/a"
+
+    def fail(self, line: str) -> None:
+        self.failed += 1
+        if len(self.failures) < _FAILURES:
+            self.failures.append(line)
+
+
+def family_of(row: Row) -> str:
+    return next((name for name, rows in families.items() if row in rows), "")
+
+
+def select(patterns: Iterable[str] = ()) -> list[Row]:
+    """Rows whose name, operator or family matches a shell pattern, or whose name has the text in it."""
+    patterns = list(patterns)
+    if not patterns:
+        return list(TABLE.values())
+    of_family = {row.name: name for name, rows in families.items() for row in rows}
+
+    def wanted(row: Row) -> bool:
+        names = (row.name, row.operator, of_family.get(row.name, ""))
+        return any(any(fnmatch.fnmatchcase(n, p) for n in names) for p in patterns)
+
+    found = [row for row in TABLE.values() if wanted(row)]
+    return found or [row for row in TABLE.values() if any(p in row.name for p in patterns)]
+
+
+def dtypes_of(row: Row) -> tuple[str, ...]:
+    """The row's dtypes, in a fixed order; typical ones for rows that name none."""
+    if row.dtypes:
+        return tuple(name for name in _ORDER if name in row.dtypes)
+    if row.kind in (Kind.VIEW,) or family_of(row) == "view":
+        return _ANY
+    return _ANY_FLOAT
+
+
+def run(
+    patterns: Iterable[str] = (),
+    dtypes: Sequence[str] | None = None,
+    layouts: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Iterator[Result]:
+    """Results of every row that :func:`select` finds, one by one."""
+    for row in select(patterns):
+        yield run_row(row, dtypes, layouts, seed)
+
+
+def run_row(
+    row: Row, dtypes: Sequence[str] | None = None, layouts: Sequence[str] | None = None, seed: int = 0
+) -> Result:
+    """Runs a row's samples in ``dtypes`` (default: the row's) and ``layouts`` (default: all)."""
+    started = time.perf_counter()
+    chosen = tuple(d for d in dtypes_of(row) if dtypes is None or d in dtypes)
+    result = Result(row.name, family_of(row), row.kind.value, chosen)
+    try:
+        func = overload(row)
+    except AttributeError:
+        result.fail(f"{row.name}: PyTorch {torch.__version__} has no such operator")
+        return result
+    # rows on the host are only checked to arrive there and back
+    with torch.no_grad(), fallback("silent" if row.kind is Kind.ON_CPU else "error"):
+        for name in chosen:
+            dtype = getattr(torch, name)
+            if row.random:
+                _run_law(result, func, row, dtype, seed)
+                continue
+            for layout in LAYOUTS if layouts is None else layouts:
+                _run_samples(result, func, row, dtype, layout, seed)
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _run_law(result: Result, func: Any, row: Row, dtype: torch.dtype, seed: int) -> None:
+    result.samples += 1
+    result.bound = "the law, by its moments"
+    name = str(dtype).removeprefix("torch.")
+    try:
+        for line in laws.check(func, row, dtype, seed):
+            result.fail(f"{_repeat(row, name, 'contiguous', seed)}  # {line}")
+    except Exception as error:
+        result.fail(f"{_repeat(row, name, 'contiguous', seed)}  # raised {type(error).__name__}: {error}")
+
+
+def _repeat(row: Row, dtype: str, layout: str, seed: int) -> str:
+    return f"macatensor parity {row.name} --dtype {dtype} --layout {layout} --seed {seed}"
+
+
+def _run_samples(result: Result, func: Any, row: Row, dtype: torch.dtype, layout: str, seed: int) -> None:
+    name = str(dtype).removeprefix("torch.")
+    line = _repeat(row, name, layout, seed)
+    try:
+        for number, call in enumerate(samples(row, dtype, layout, seed)):
+            want = expected(func, row, call.args, call.kwargs)
+            if want.error is not None and not want.exact:
+                if _unsupported(want.error):
+                    continue  # no PyTorch kernel to compare with, in any dtype
+                result.fail(f"{line}  # sample {number}: the reference raised {want.error}")
+                continue
+            result.samples += 1
+            worst, wrong, got = _one(func, row, call, want)
+            if number == 0 and not wrong and layout in ("contiguous", "sliced"):
+                wrong += _other_forms(func, row, call, got)
+            result.zeros += worst.zeros
+            result.max_ulp = max(result.max_ulp, worst.ulp)
+            result.max_relative = max(result.max_relative, worst.relative)
+            dtype_of_result = next((t.dtype for t in want.native or want.exact if t is not None), dtype)
+            if worst.share >= result.share or not result.bound:
+                result.share = max(result.share, worst.share)
+                result.bound = bound_text(bound_of(row), dtype_of_result)
+            for text in wrong:
+                result.fail(f"{line}  # sample {number}: {row.name}({_arguments(call)}): {text}; "
+                            f"bound {bound_text(bound_of(row), dtype_of_result)}")  # fmt: skip
+    except LookupError as error:
+        result.fail(f"{line}  # {error}")
+
+
+def _unsupported(error: Exception) -> bool:
+    words = (
+        "not implemented for",
+        "not supported",
+        "Expected a floating point",
+        "std::numeric_limits",
+        "must be contiguous",
+    )
+    return any(w in str(error) for w in words)
+
+
+def _arguments(call: Call) -> str:
+    given = [describe(a) for a in call.args] + [f"{k}={describe(v)}" for k, v in call.kwargs.items()]
+    return ", ".join(given)
+
+
+def _on_device(call: Call) -> tuple[Any, Any]:
+    stay = {id(t) for t in call.on_host}
+    args, kwargs = replace((call.args, call.kwargs), lambda t: t if id(t) in stay else place(t))
+    kwargs = {k: torch.device("maca") if isinstance(v, torch.device) else v for k, v in kwargs.items()}
+    return args, kwargs
+
+
+def _one(func: Any, row: Row, call: Call, want: Expected) -> tuple[Distance, list[str], list[Any]]:
+    """Runs one call. What is wrong comes as text; an exception too."""
+    args, kwargs = _on_device(call)
+    try:
+        outcome = func(*args, **kwargs)
+        results = tensors(outcome)
+        fetched = [fetch(t) if isinstance(t, MacaTensor) else t for t in results + tensors((args, kwargs))]
+    except Exception as error:
+        text = str(error).split("\n")[0]
+        return Distance(math.inf, math.inf, math.inf), [f"raised {type(error).__name__}: {text}"], []
+    if len(results) != want.results:
+        return Distance(), [f"gave {len(results)} results, PyTorch {want.results}"], []
+    worst, wrong = judge(row, want, fetched, call.args)
+    if row.operator in FORMULAS:
+        pass  # no kernel of PyTorch's to compare strides with
+    elif not any(t is not None and t.dim() >= _BACKEND_STRIDES.get(row.operator, 99) for t in results):
+        wrong += _strides(results, want)
+    if row.kind is Kind.VIEW:
+        wrong += _aliases(args, results, func)
+    return worst, wrong, [t for t in results if t is not None]
+
+
+def _strides(results: list[Any], want: Expected) -> list[str]:
+    """Strides where they matter: not of empty tensors nor of dimensions of one element."""
+    source = want.native if want.native is not None else want.exact
+    wrong = []
+    for i, (have, theirs) in enumerate(zip(results, source)):
+        if have is None or theirs is None or not have.numel() or have.shape != theirs.shape:
+            continue
+        ours = [s for n, s in zip(have.shape, have.stride()) if n > 1]
+        if ours != [s for n, s in zip(theirs.shape, theirs.stride()) if n > 1]:
+            wrong.append(f"result {i} of sizes {list(have.shape)} has strides {tuple(have.stride())}, PyTorch's "
+                         f"{tuple(theirs.stride())}")  # fmt: skip
+    return wrong
+
+
+def _aliases(args: Any, results: list[Any], func: Any) -> list[str]:
+    copies = not any(r.alias_info for r in func._schema.returns) and func._schema.name != "aten::_unsafe_view"
+    shared = all(r._payload[0] is args[0]._payload[0] for r in results if r is not None)
+    return [] if shared or copies else ["the view does not share its operand's memory"]
+
+
+def _other_forms(func: Any, row: Row, call: Call, got: list[Any]) -> list[str]:
+    """The in-place and out= forms give the same bits."""
+    wrong: list[str] = []
+    operator = row.operator
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return wrong  # PyTorch takes the functional form apart before it comes here
+    shape = _shape_of(func._schema)
+    if operator.endswith("_") or len(got) != 1 or row.kind in (Kind.VIEW, Kind.ON_CPU):
+        return wrong
+    direct = fetch(got[0])
+    first = call.args[0] if call.args else None
+    for packet_name in (operator, f"{operator}_"):
+        packet = getattr(torch.ops.aten, packet_name, None)
+        if packet is None:
+            continue
+        for name in packet.overloads():
+            form = getattr(packet, name)
+            if form is func or _shape_of(form._schema) != shape:
+                continue
+            args, kwargs = _on_device(call)
+            outs = [a.name for a in form._schema.arguments if a.is_out]
+            if outs:
+                kwargs[outs[0]] = torch.empty_strided(
+                    direct.shape, direct.stride(), dtype=direct.dtype, device="maca"
+                )
+                known = {a.name for a in form._schema.arguments}
+                kwargs = {k: v for k, v in kwargs.items() if k in known}
+            elif packet_name.endswith("_"):
+                if (
+                    not isinstance(first, torch.Tensor)
+                    or first.dtype != direct.dtype
+                    or first.shape != direct.shape
+                ):
+                    continue
+                if any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride())):
+                    continue
+            else:
+                continue
+            wrong += _same_bits(form, args, kwargs, direct, kwargs[outs[0]] if outs else args[0])
+    return wrong
+
+
+def _same_bits(form: Any, args: Any, kwargs: Any, direct: torch.Tensor, target: Any) -> list[str]:
+    try:
+        result = form(*args, **kwargs)
+        written = fetch(target)
+    except Exception as error:
+        text = str(error).split("\n")[0]
+        return [f"{form} raised {type(error).__name__}: {text}"]
+    if result is not target:
+        return [f"{form} did not return the tensor it wrote"]
+    same = torch.equal(written.nan_to_num(nan=7.0), direct.nan_to_num(nan=7.0)) if not direct.is_complex() else (
+        torch.allclose(written, direct, rtol=0, atol=0, equal_nan=True))  # fmt: skip
+    return [] if same else [f"{form} gave other bits than the functional form"]

@@ -1,0 +1,86 @@
+"""Moves operands between host and device with their memory as it is: gaps, overlaps, offset and all.
+
+``Tensor.to`` would make a dense copy; parity is about the very strides that were drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.ffi import allocate
+from macatensor.host_copy import download, host_address, upload
+from macatensor.meta import meta_of_tensor, set_lazy_bits
+from macatensor.tensor import MacaTensor, wrap
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """float64 for floats, complex128 for complex, integers as they are."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _memory(t: torch.Tensor) -> torch.Tensor:
+    """The elements of the storage up to the last that ``t`` reaches, as a row."""
+    extent = meta_of_tensor(t).extent
+    return torch.as_strided(t, (t.storage_offset() + extent if extent else 0,), (1,), 0)
+
+
+def twin(t: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A copy on the host with the same sizes, strides and offset."""
+    memory = _memory(t.detach()).clone()
+    if dtype is not None:
+        memory = memory.to(dtype)
+    return torch.as_strided(memory, t.shape, t.stride(), t.storage_offset())
+
+
+def place(t: torch.Tensor) -> MacaTensor:
+    """A copy on the device with the same sizes, strides and offset."""
+    memory = _memory(t.detach()).contiguous()
+    nbytes = memory.numel() * memory.element_size()
+    # an empty slice may lie past the last element
+    buffer = allocate(max(nbytes, int(t.storage_offset()) * t.element_size()))
+    if nbytes:
+        upload(buffer, 0, host_address(memory), nbytes)
+    return wrap(buffer, int(t.storage_offset()), meta_of_tensor(t))
+
+
+def fetch(t: MacaTensor) -> torch.Tensor:
+    """A copy on the host with the same sizes and strides; it waits for what the device still computes."""
+    buffer, offset, meta = t._payload
+    memory = torch.empty(meta.extent, dtype=meta.dtype)
+    if meta.numel:
+        download(memory, buffer, offset * meta.itemsize, meta.nbytes)
+    return set_lazy_bits(torch.as_strided(memory, meta.size, meta.stride), meta)
+
+
+def replace(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """``value`` with every tensor in it changed, the same one once."""
+    done: dict[int, Any] = {}
+
+    def visit(v: Any) -> Any:
+        if isinstance(v, torch.Tensor):
+            if id(v) not in done:
+                done[id(v)] = change(v)
+            return done[id(v)]
+        if isinstance(v, (list, tuple)):
+            return type(v)(visit(x) for x in v)
+        if isinstance(v, dict):
+            return {k: visit(x) for k, x in v.items()}
+        return v
+
+    return visit(value)
+
+
+def tensors(value: Any) -> list[torch.Tensor | None]:
+    """Every tensor (or None in a tensor's place) of a result or of arguments, in order."""
+    if value is None or isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in tensors(v)]
+    return []

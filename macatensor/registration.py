@@ -1,0 +1,82 @@
+"""Registers the device with PyTorch: name, guard, hooks, module, creation kernels, conversions."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from macatensor import (
+    accelerator,
+    attention,
+    autocast,
+    backends,
+    creation,
+    device,
+    device_guard,
+    dispatch,
+    drawing,
+    factories,
+    flags,
+    histogram,
+    indexing,
+    linear_algebra,
+    modules,
+    one_hot,
+    pinning,
+    recurrent,
+    resize,
+    sanitizer,
+    serialization,
+    switches,
+    tensor,
+    transfer,
+    transformer,
+)
+
+_OWNERS_OF_SPECIAL_LAUNCHERS = (
+    dispatch,
+    creation,
+    drawing,
+    indexing,
+    linear_algebra,
+    resize,
+    transfer,
+    transformer,
+)
+_OWNERS_OF_COMPOSITES = (histogram, transformer)
+_registered = False
+
+
+def register() -> None:
+    """Makes ``torch.device("maca")`` exist. Called once, by ``import macatensor``."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    _setup_privateuseone_for_python_backend(
+        "maca", backend_module=device, device_guard=device_guard.MacaDeviceGuard()
+    )
+    device_guard.register()
+    tensor.DEVICE = torch.device("maca", 0)
+    factories.register()
+    creation.register()
+    serialization.register()
+    pinning.register()
+    modules.register()
+    autocast.register()
+    attention.register()
+    one_hot.register()
+    recurrent.register()
+    flags.follow_threads()
+    backends.register()
+    accelerator.register()
+    if switches.SANITIZE.value():
+        sanitizer.enable()
+    # optimizers take their foreach path by the type of the parameters
+    optimizer = importlib.import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
+    clipping = importlib.import_module("torch.utils._foreach_utils")  # and so does clip_grad_norm_
+    for module in (optimizer, clipping):
+        if tensor.MacaTensor not in module._foreach_supported_types:
+            module._foreach_supported_types.append(tensor.MacaTensor)

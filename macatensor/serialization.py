@@ -1,0 +1,146 @@
+"""Pickle, ``torch.save``/``load`` and ``copy.deepcopy``.
+
+A saved tensor is a host tensor plus the name of its device, so a PyTorch without macatensor opens it with
+``map_location="cpu"``, ``weights_only=True`` included.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import OrderedDict
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+from macatensor.ffi import allocate, ffi, lib
+from macatensor.host_copy import upload
+from macatensor.meta import contiguous_strides, meta_of
+from macatensor.tensor import MacaTensor, wrap
+
+
+def reduce(t: MacaTensor) -> Any:
+    """For ``__reduce_ex__``: PyTorch's own rebuilders only."""
+    host = t.detach().cpu()
+    if getattr(t, "_is_param", False):
+        value = wrap_like(t)
+        return torch._utils._rebuild_parameter, (value, t.requires_grad, OrderedDict())
+    if t.requires_grad and t.grad_fn is not None:
+        requires_grad = True
+    else:
+        requires_grad = t.requires_grad
+    return torch._utils._rebuild_device_tensor_from_cpu_tensor, (host, t.dtype, str(t.device), requires_grad)
+
+
+def wrap_like(t: MacaTensor) -> MacaTensor:
+    """Another tensor over the same memory, outside autograd and no Parameter."""
+    return wrap(*t._payload)
+
+
+def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
+    """A copy with memory of its own; tensors that shared memory share the copy's, as in PyTorch."""
+    if not t.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
+            "If you were attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, "
+            "see https://github.com/pytorch/pytorch/pull/103001"
+        )
+    if id(t) in memo:
+        return memo[id(t)]
+    buffer, offset, meta = t._payload
+    # by address: one buffer has many handles' worth of tensors, all with the same Python object
+    copied = memo.get(id(buffer))
+    if copied is None:
+        nbytes = lib.maca_buffer_bytes(buffer)
+        copied = allocate(nbytes)
+        if nbytes:
+            lib.maca_buffer_copy(copied, 0, buffer, 0, nbytes)
+        memo[id(buffer)] = copied
+    result = wrap(copied, offset, meta)
+    result.requires_grad_(t.requires_grad) if t.requires_grad else None
+    memo[id(t)] = result
+    if t.grad is not None:
+        result.grad = copy.deepcopy(t.grad, memo)
+    if t.__dict__:
+        result.__dict__.update(copy.deepcopy(t.__dict__, memo))
+    return result
+
+
+class LoadedStorage(torch.UntypedStorage):
+    """Bytes read from a file, on their way to the device: says it lies on maca and is copied there once."""
+
+    _buffer: Any
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("maca", 0)
+
+
+class StorageFacts:
+    """What ``Tensor.storage()`` tells of device memory. Its elements are reached through tensors only."""
+
+    def __init__(self, t: MacaTensor):
+        self._buffer = t._payload[0]
+        self.dtype = t.dtype
+        self.device = t.device
+
+    def data_ptr(self) -> int:
+        return int(lib.maca_buffer_address(self._buffer))
+
+    def nbytes(self) -> int:
+        return int(lib.maca_buffer_bytes(self._buffer))
+
+    def size(self) -> int:
+        return self.nbytes() // self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.size()
+
+
+def _deserialize(storage: Any, location: str) -> Any:
+    if not location.startswith("maca"):
+        return None
+    index = torch.device(location).index
+    if index not in (None, 0):
+        raise RuntimeError(
+            f"Attempting to deserialize object on maca device {index} but torch.maca.device_count() is 1. Please use "
+            "torch.load with map_location to map your storages to an existing device."
+        )
+    loaded: Any = LoadedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
+    loaded.copy_(storage)
+    return loaded
+
+
+def _tag(storage: Any) -> str | None:
+    return "maca" if isinstance(storage, LoadedStorage) else None
+
+
+def over_storage(
+    storage: LoadedStorage, dtype: torch.dtype, offset: int = 0, size: Any = None, stride: Any = None
+) -> MacaTensor:
+    """A tensor over a loaded storage; tensors of one storage share one buffer."""
+    if not hasattr(storage, "_buffer"):
+        nbytes = storage.nbytes()
+        buffer = allocate(nbytes)
+        upload(buffer, 0, ffi.cast("void*", torch.UntypedStorage.data_ptr(storage)), nbytes)
+        storage._buffer = buffer
+    if size is None:
+        size = (storage.nbytes() // dtype.itemsize,)
+    size = tuple(size)
+    return wrap(
+        storage._buffer, offset, meta_of(size, tuple(stride) if stride else contiguous_strides(size), dtype)
+    )
+
+
+def register() -> None:
+    """Teaches ``torch.load`` the locations ``"maca"`` and ``"maca:0"``, and DLPack to refuse what it cannot reach."""
+    torch.serialization.register_package(9, _tag, _deserialize)
+    dlpack: Any = torch.utils.dlpack
+    export = dlpack.to_dlpack
+
+    @functools.wraps(export)
+    def to_dlpack(tensor: Any) -> Any:
+        return tensor.__dlpack__() if isinstance(tensor, MacaTensor) else export(tensor)
+
+    dlpack.to_dlpack = to_dlpack

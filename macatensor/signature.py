@@ -1,0 +1,171 @@
+"""An operator's schema, read once: which arguments are tensors, which numbers travel at launch, what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+from op_table import TABLE, Row
+
+
+class Role(Enum):
+    """What an argument is to a plan."""
+
+    TENSOR = 1  # Tensor or Tensor?
+    TENSORS = 2  # Tensor[] or Tensor?[]
+    SCALAR = 3  # a number that travels at launch
+    SCALARS = 4  # a list of those
+    STATIC = 5  # part of the plan
+
+
+_ROLES = {
+    "Tensor": Role.TENSOR,
+    "Optional[Tensor]": Role.TENSOR,
+    "List[Tensor]": Role.TENSORS,
+    "Optional[List[Tensor]]": Role.TENSORS,
+    "List[Optional[Tensor]]": Role.TENSORS,
+    "number": Role.SCALAR,
+    "Optional[number]": Role.SCALAR,
+    "List[number]": Role.SCALARS,
+}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a schema."""
+
+    name: str
+    role: Role
+    default: Any
+    written: bool
+    is_out: bool
+
+
+class Form(Enum):
+    """How an overload relates to the row it was found by."""
+
+    DIRECT = "direct"  # the row's own overload
+    INPLACE = "in-place"  # add_ of the row add
+    OUT = "out="  # add.out of the row add
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The schema of one overload."""
+
+    func: Any
+    arguments: tuple[Argument, ...]
+    positions: dict[str, int]
+    positional: int  # the first keyword-only argument
+    returns: tuple[bool, ...]  # for each result: is it a list of tensors?
+    returned_arguments: tuple[int | None, ...]  # for each result: the written argument it is, if any
+
+    @property
+    def name(self) -> str:
+        """``"aten.add.Tensor"``."""
+        return str(self.func)
+
+    @property
+    def outs(self) -> tuple[int, ...]:
+        """Positions of out= arguments."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.is_out)
+
+    def fill(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any]:
+        """Every argument in schema order, defaults included."""
+        full = list(args)
+        full.extend(a.default for a in self.arguments[len(full) :])
+        if kwargs:
+            for name, value in kwargs.items():
+                full[self.positions[name]] = value
+        return full
+
+    def call(self, func: Any, full: list[Any]) -> Any:
+        """Calls ``func`` (of this schema) with ``full``, keyword-only arguments by name."""
+        return func(*full[: self.positional], **self.named(full))
+
+    def named(self, full: Sequence[Any]) -> dict[str, Any]:
+        """The keyword-only arguments of ``full``."""
+        rest = self.arguments[self.positional :]
+        return {a.name: value for a, value in zip(rest, full[self.positional :])}
+
+
+def read(func: Any, launch_scalars: tuple[str, ...] = ()) -> Signature:
+    """The Signature of an OpOverload. ``launch_scalars`` names further numbers that change from call to call."""
+    schema = func._schema
+    arguments = []
+    alias_sets: dict[str, int] = {}
+    for i, a in enumerate(schema.arguments):
+        role = _ROLES.get(str(a.type), Role.STATIC)
+        if a.name in launch_scalars and role is Role.STATIC:
+            role = Role.SCALAR
+        written = a.alias_info is not None and a.alias_info.is_write
+        if written:
+            for name in a.alias_info.before_set:
+                alias_sets[name] = i
+        default = a.default_value if a.has_default_value() else None
+        arguments.append(Argument(a.name, role, default, written, bool(a.is_out)))
+    returned = []
+    lists = []
+    for r in schema.returns:
+        info = r.alias_info
+        names = info.before_set if info is not None and info.is_write else ()
+        returned.append(next((alias_sets[n] for n in names if n in alias_sets), None))
+        lists.append(str(r.type).startswith("List["))
+    return Signature(
+        func,
+        tuple(arguments),
+        {a.name: i for i, a in enumerate(arguments)},
+        sum(not a.kwarg_only for a in schema.arguments),
+        tuple(lists),
+        tuple(returned),
+    )
+
+
+def row_name(func: Any) -> str:
+    """``"add.Tensor"``; ``"relu"`` for ``relu.default``."""
+    operator = func._schema.name.partition("::")[2]
+    overload = func._overloadname
+    return operator if overload == "default" else f"{operator}.{overload}"
+
+
+def _shape_of(schema: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+
+
+def _twin(func: Any, operator: str) -> Any:
+    """The overload of ``aten.<operator>`` with the inputs of ``func`` that has a row and allocates its results."""
+    packet = getattr(torch.ops.aten, operator, None)
+    if packet is None:
+        return None
+    wanted = _shape_of(func._schema)
+    for overload in packet.overloads():
+        twin = getattr(packet, overload)
+        if (
+            row_name(twin) in TABLE
+            and _shape_of(twin._schema) == wanted
+            and not any(a.is_out for a in twin._schema.arguments)
+        ):
+            return twin
+    return None
+
+
+def find_row(func: Any) -> tuple[Row, Form, Any] | None:
+    """The row that serves an overload, the overload's form, and the overload the row names."""
+    if func.namespace != "aten":
+        return None
+    name = row_name(func)
+    row = TABLE.get(name)
+    if row is not None:
+        return row, Form.DIRECT, func
+    operator = func._schema.name.partition("::")[2]
+    form = Form.OUT if any(a.is_out for a in func._schema.arguments) else Form.INPLACE
+    if form is Form.INPLACE and not (operator.endswith("_") and not operator.endswith("__")):
+        return None
+    twin = _twin(func, operator if form is Form.OUT else operator[:-1])
+    if twin is None:
+        return None
+    return TABLE[row_name(twin)], form, twin

@@ -1,0 +1,183 @@
+"""Environment switches: name, type, meaning and origin of each, in the one place that reads them.
+
+A switch is read when it is asked for, so that a program may set ``os.environ`` before it matters; ``when`` says
+when that is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Switch(Generic[T]):
+    """One environment variable. Empty counts as unset."""
+
+    name: str
+    meaning: str  # of a set value
+    unset: str  # meaning when unset
+    parse: Callable[[str], T]  # raises ValueError, whose text says what is accepted
+    default: T
+    when: (
+        str  # "import": once; "call": whenever it matters; "library": by the compiled library, when it loads
+    )
+
+    def text(self) -> str | None:
+        """What the environment says, None when it says nothing."""
+        return os.environ.get(self.name) or None
+
+    def value(self) -> T:
+        """The typed value. Raises ValueError, naming the variable, for a text that is none."""
+        text = self.text()
+        if text is None:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{self.name}={text!r}; {error}") from None
+
+    @property
+    def origin(self) -> str:
+        """``"environment"`` or ``"default"``."""
+        return "default" if self.text() is None else "environment"
+
+
+def _flag(text: str) -> bool:
+    return text != "0"
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError("expected a positive number")
+    return int(text)
+
+
+def _devices(text: str) -> int:
+    first = text.split(",")[0].strip()
+    if not first.isdecimal():
+        raise ValueError("expected a device index such as 0")
+    return int(first)
+
+
+def _bytes(text: str) -> int:
+    size = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
+    try:
+        value = int(float(size[:-1] if unit > 1 else size) * unit)
+    except (ValueError, OverflowError):
+        value = -1
+    if value < 0:
+        raise ValueError("is no size; expected bytes or a number with K, M or G, as in 8G")
+    return value
+
+
+def _one_of(*accepted: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in accepted:
+            raise ValueError(f"accepted: {', '.join(accepted)}")
+        return text
+
+    return parse
+
+
+LIBRARY: Switch[Path | None] = Switch(
+    "MACA_LIBRARY", "device library to load", "the host library of this package", Path, None, "import"
+)
+VISIBLE_DEVICES = Switch(
+    "MACA_VISIBLE_DEVICES", "which of the library's devices is maca:0", "the first", _devices, 0, "import"
+)
+DEVICE_MEMORY = Switch(
+    "MACA_DEVICE_MEMORY", "limit of device memory", "no limit but the machine's", _bytes, 0, "import"
+)
+LAUNCH_BLOCKING = Switch(
+    "MACA_LAUNCH_BLOCKING",
+    "1: every launch waits, errors come at their line",
+    "launches are asynchronous",
+    _flag,
+    False,
+    "import",
+)
+SANITIZE = Switch(
+    "MACA_SANITIZE",
+    "1: hazards between streams are reported with both operators and stacks",
+    "hazards are resolved silently",
+    _flag,
+    False,
+    "import",
+)
+FALLBACK = Switch(
+    "MACA_FALLBACK",
+    "operators without a kernel: warn, error or silent",
+    "warn once per operator",
+    _one_of("warn", "error", "silent"),
+    "warn",
+    "call",
+)
+GRAIN: Switch[int | None] = Switch(
+    "MACA_GRAIN", "elements worth a thread", "each kernel's own", _count, None, "library"
+)
+SIMD: Switch[str | None] = Switch(
+    "MACA_SIMD",
+    "highest instruction set used: baseline, avx2, avx512",
+    "the best of this CPU",
+    _one_of("baseline", "avx2", "avx512"),
+    None,
+    "library",
+)
+DEFAULT_NCHW = Switch(
+    "PYTORCH_DEFAULT_NCHW",
+    "1: 4-D tensors keep their layout at transfers",
+    "4-D tensors become channels_last",
+    _flag,
+    False,
+    "call",
+)
+NUM_THREADS: Switch[int | None] = Switch(
+    "OMP_NUM_THREADS", "compute threads at start", "PyTorch's number", _count, None, "library"
+)
+
+ALL: dict[str, Switch[Any]] = {
+    switch.name: switch
+    for switch in (
+        LIBRARY,
+        VISIBLE_DEVICES,
+        DEVICE_MEMORY,
+        FALLBACK,
+        GRAIN,
+        SIMD,
+        LAUNCH_BLOCKING,
+        SANITIZE,
+        DEFAULT_NCHW,
+        NUM_THREADS,
+    )
+}
+_OF_LIBRARIES = ("MACA_INTERPOSER_",)  # prefixes that a device library, not this package, reads
+
+
+def unknown() -> dict[str, str | None]:
+    """``MACA_*`` variables of the environment that nothing reads, each with the nearest known name, if one is near."""
+    known = [name for name in ALL if name.startswith("MACA_")]
+    strange = [
+        name
+        for name in os.environ
+        if name.startswith("MACA_") and name not in ALL and not name.startswith(_OF_LIBRARIES)
+    ]
+    return {
+        name: next(iter(difflib.get_close_matches(name.upper(), known, 1, 0.75)), None)
+        for name in sorted(strange)
+    }
+
+
+def warn_of_unknown() -> None:
+    """Warns of each :func:`unknown` variable. Called once, by ``import macatensor``."""
+    for name, nearest in unknown().items():
+        hint = f"did you mean {nearest}?" if nearest else f"known: {', '.join(ALL)}"
+        warnings.warn(f"macatensor reads no environment variable {name}; {hint}", stacklevel=2)

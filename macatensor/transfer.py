@@ -1,0 +1,196 @@
+"""Copies between host and device, and the operators that make them: ``_to_copy``, ``copy_``, ``item``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor import counting, layout
+from macatensor.ffi import allocate
+from macatensor.host_copy import download, host_address, upload
+from macatensor.kernel_calls import KernelLauncher
+from macatensor.launcher import Launcher, special
+from macatensor.meta import meta_of
+from macatensor.signature import find_row
+from macatensor.tensor import MacaTensor, physical, plain, wrap
+
+
+def check_index(device: torch.device | None) -> None:
+    """One device a process: any index but 0 is refused when a tensor is made."""
+    if device is not None and device.type == "maca" and device.index not in (None, 0):
+        raise RuntimeError(
+            f"MACA error: invalid device ordinal {device.index}: one device is visible in a process, maca:0. "
+            "Choose which with MACA_VISIBLE_DEVICES."
+        )
+
+
+def to_device(
+    source: torch.Tensor,
+    memory_format: torch.memory_format | None = None,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+) -> MacaTensor:
+    """A copy of a strided host tensor on the device.
+
+    ``memory_format`` None applies the layout policy: 4-D tensors become channels_last.
+    """
+    if source.layout != torch.strided or source.is_quantized or source.is_nested:
+        kind = "quantized" if source.is_quantized else "nested" if source.is_nested else str(source.layout)
+        raise NotImplementedError(
+            f"maca got a {kind} tensor; accepted: torch.strided. Use to_dense() or dequantize() first."
+        )
+    host = source.detach().resolve_conj().resolve_neg()
+    if dtype is not None and dtype != host.dtype:
+        host = host.to(dtype)
+    form = layout.transfer_format(host.dim(), memory_format)
+    if form is torch.preserve_format:
+        if not meta_of(tuple(host.shape), host.stride(), host.dtype).dense:
+            host = torch.empty_like(host).copy_(host)
+    else:
+        host = host.contiguous(memory_format=form)
+    meta = meta_of(tuple(host.shape), host.stride(), host.dtype)
+    buffer = allocate(meta.nbytes)
+    if meta.numel:
+        upload(buffer, 0, host_address(host), meta.nbytes, non_blocking)
+    return wrap(buffer, 0, meta)
+
+
+# Gaps that are copied along rather than closed on the device first: one pass over the host copy is cheaper.
+_GAPS = 4
+_COMPUTABLE = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+    }
+    | {torch.float32, torch.float64, torch.complex64, torch.complex128}
+)
+
+
+def to_host(source: MacaTensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy on the host with the same sizes, dtype and (where they are dense) strides; lazy bits are resolved."""
+    buffer, offset, meta = source._payload
+    held = meta
+    if not meta.dense:
+        counting.strided_copies += 1
+        if meta.extent > _GAPS * meta.numel and meta.dtype in _COMPUTABLE:
+            copied: Any = plain(source).clone()
+            buffer, offset, held = copied._payload
+    if held.dense:
+        host = torch.empty_strided(held.size, held.stride, dtype=held.dtype)
+    else:
+        host = torch.empty(held.extent, dtype=held.dtype)
+    download(host, buffer, offset * held.itemsize, held.nbytes, non_blocking)
+    if not held.dense:
+        host = host.as_strided(held.size, held.stride).clone()
+    if meta.conj:
+        torch.view_as_real(host).select(-1, 1).neg_()
+    if meta.neg:
+        host.neg_()
+    return host
+
+
+@special("aten._to_copy.default")
+def _to_copy(func: Any) -> Launcher:
+    found = find_row(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        source = args[0]
+        options = dict(kwargs or {})
+        device = options.pop("device", None)
+        if device is None or device.type == "maca":
+            check_index(device)
+            if not isinstance(source, MacaTensor):
+                return to_device(
+                    source,
+                    options.get("memory_format"),
+                    options.get("dtype"),
+                    bool(options.get("non_blocking")),
+                )
+            options.pop("pin_memory", None)
+            options.pop("non_blocking", None)
+            options.pop("layout", None)
+            if kernel is None:
+                raise NotImplementedError("the op table has no row _to_copy")
+            return kernel(args, options)
+        if device.type == "meta":
+            return torch.ops.aten._to_copy.default(
+                torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta"),
+                **options,
+            )
+        host = to_host(source, bool(options.get("non_blocking")))
+        if device.type == "cpu" and not options.get("pin_memory"):
+            same = options.get("dtype") in (None, host.dtype)
+            if same and options.get("memory_format") in (None, torch.preserve_format):
+                return host
+        return func(host, **{**options, "device": device})
+
+    return run
+
+
+@special("aten.copy_.default")
+def _copy_(func: Any) -> Launcher:
+    found = find_row(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        target, source = args[0], args[1]
+        non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
+        if not isinstance(target, MacaTensor):
+            return target.copy_(to_host(source, non_blocking))
+        if not isinstance(source, MacaTensor):
+            meta = target._payload[2]
+            same = source.shape == target.shape and source.dtype == meta.dtype
+            lazy = meta.conj or meta.neg or source.is_conj() or source.is_neg()
+            if same and meta.dense and source.stride() == meta.stride and not lazy:
+                if meta.numel:
+                    buffer, offset, _ = target._payload
+                    upload(buffer, offset * meta.itemsize, host_address(source), meta.nbytes, non_blocking)
+                return target
+            source = to_device(source, torch.preserve_format, None, non_blocking)
+        if kernel is None:
+            raise NotImplementedError("the op table has no row copy")
+        held = target._payload[2]
+        if held.conj or held.neg:  # what lies in memory is the conjugate or negative of what is read
+            source = physical(source)
+            if held.conj:
+                source = torch.ops.aten._conj_physical.default(source)
+            if held.neg:
+                source = torch.ops.aten.neg.default(source)
+            kernel((plain(target), source), None)
+            return target
+        return kernel((target, source), None)
+
+    return run
+
+
+@special("aten._local_scalar_dense.default")
+def _item(func: Any) -> Launcher:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        buffer, offset, meta = args[0]._payload
+        host = torch.empty((), dtype=meta.dtype)
+        download(host, buffer, offset * meta.itemsize, meta.itemsize)
+        number = host.item()
+        if meta.conj:
+            number = number.conjugate()
+        return -number if meta.neg else number
+
+    return run
+
+
+@special("aten.equal.default")
+def _equal(func: Any) -> Launcher:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        a, b = args
+        if a.shape != b.shape:
+            return False
+        return bool(torch.eq(a, b).all().item())
+
+    return run

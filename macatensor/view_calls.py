@@ -1,0 +1,151 @@
+"""Calls that only make metadata: views, and operators that change the wrapper itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor import counting, flags, tensor
+from macatensor.errors import reject
+from macatensor.ffi import lib
+from macatensor.launcher import Launcher, remember
+from macatensor.meta import Meta, meta_of
+from macatensor.plan import meta_tensor
+from macatensor.signature import read
+from macatensor.tensor import MacaTensor, wrap
+
+_Maca = MacaTensor
+
+
+class ViewLauncher:
+    """Calls of one overload that only makes metadata."""
+
+    def __init__(self, func: Any):
+        self.func = func
+        self.signature = read(func)
+        self.cache: dict[Any, Any] = {}
+        flags.caches.append(self.cache)
+        self.lists = [i for i, a in enumerate(func._schema.arguments) if str(a.type).startswith("List[")]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        return self.general(args, kwargs)
+
+    def quick(self) -> Launcher:
+        """The launcher for the table: a known view of a known meta in one function."""
+        general = self.general
+        find = self.cache.get
+        make, device, strided = torch.Tensor._make_wrapper_subclass, tensor.DEVICE, torch.strided
+        inference = torch.is_inference_mode_enabled
+        # sizes and dimensions come as a list, which cannot be part of a key as it is
+        first_is_list = self.lists == [1]
+
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+            if kwargs or inference():
+                return general(args, kwargs)
+            buffer, offset, meta = args[0]._payload
+            try:
+                found = find((meta, tuple(args[1]), *args[2:]) if first_is_list else (meta, *args[1:]))
+            except TypeError:
+                found = None
+            if found is None:
+                return general(args, None)
+            meta, delta, size, stride, dtype, is_plain = found
+            if not is_plain:
+                return general(args, None)
+            offset += delta
+            result = make(_Maca, size, stride, offset, None, dtype, strided, device)
+            result._payload = (buffer, offset, meta)
+            return result
+
+        return call
+
+    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        if kwargs:
+            args = tuple(self.signature.fill(args, kwargs))
+        base = args[0]
+        buffer, offset, meta = base._payload
+        key = (meta, *[tuple(a) if type(a) is list else a for a in args[1:]])
+        found = self.cache.get(key)
+        if found is None:
+            found = self.build(args, key)
+        result_meta, delta = found[0], found[1]
+        if delta is None:  # several results, or an offset that does not follow the base's
+            return self.many(args, found)
+        if torch.is_inference_mode_enabled() and not base.is_inference():
+            with torch.inference_mode(False):
+                return wrap(buffer, offset + delta, result_meta)
+        return wrap(buffer, offset + delta, result_meta)
+
+    def build(self, args: tuple[Any, ...], key: Any) -> Any:
+        full = self.signature.fill(args, None)
+        base = meta_tensor(args[0]._payload[2])
+        try:
+            result = self.signature.call(self.func, [base, *full[1:]])
+        except Exception as error:
+            reject(self.signature, full, error)
+        counting.views += 1
+        found: Any
+        if not isinstance(result, torch.Tensor):
+            found = ([(_view_meta(r), r.storage_offset()) for r in result], None)
+        elif "storage_offset" in self.signature.positions:
+            found = (_view_meta(result), None)
+        else:
+            meta, delta = _view_meta(result), result.storage_offset()
+            if meta.itemsize != base.itemsize:  # the base's offset counts elements of another size
+                found = ((meta, delta), None)
+            else:
+                found = (meta, delta, meta.size, meta.stride, meta.dtype, not (meta.conj or meta.neg))
+        if len(found) == 2:
+            found = (*found, None, None, None, False)
+        # keys compare by value: 1 and True would meet, but no view takes either where it takes the other
+        remember(self.cache, key, found)
+        return found
+
+    def many(self, args: tuple[Any, ...], found: Any) -> Any:
+        """Views that are several, may leave the memory, or have elements of another size."""
+        if torch.is_inference_mode_enabled() and not args[0].is_inference():
+            with torch.inference_mode(False):
+                return self.many(args, found)
+        base = args[0]
+        buffer, offset, _ = base._payload
+        if isinstance(found[0], list):
+            return [wrap(buffer, offset + delta, meta) for meta, delta in found[0]]
+        if isinstance(found[0], tuple):
+            meta, delta = found[0]
+            start, rest = divmod(offset * base.element_size(), meta.itemsize)
+            if rest:
+                ratio = meta.itemsize // base.element_size()
+                raise RuntimeError(
+                    f"self.storage_offset() must be divisible by {ratio} to view {base.dtype} as {meta.dtype} "
+                    f"(different element sizes), but got {offset}"
+                )
+            return wrap(buffer, start + delta, meta)
+        start = self.signature.fill(args, None)[self.signature.positions["storage_offset"]]
+        start = offset if start is None else start
+        meta = found[0]
+        held = lib.maca_buffer_bytes(buffer)
+        needed = (start + meta.extent) * meta.itemsize
+        if start < 0 or (meta.numel and needed > held):
+            raise RuntimeError(
+                f"setStorage: sizes {list(meta.size)}, strides {list(meta.stride)}, storage offset {start}, and "
+                f"itemsize {meta.itemsize} requiring a storage size of {needed} are out of bounds for storage of "
+                f"size {held}"
+            )
+        return wrap(buffer, start, meta)
+
+
+def _view_meta(result: torch.Tensor) -> Meta:
+    return meta_of(tuple(result.shape), result.stride(), result.dtype, result.is_conj(), result.is_neg())
+
+
+def change_wrapper(func: Any) -> Launcher:
+    """Operators like ``t_`` change sizes and strides of the wrapper itself; the memory stays."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        with torch.utils._mode_utils.no_dispatch():
+            func(*args, **(kwargs or {}))
+        tensor.refresh(args[0])
+        return args[0]
+
+    return run

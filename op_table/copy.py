@@ -1,0 +1,12 @@
+"""Copies, casts and fills: any dtype to any dtype, any layout to any layout."""
+
+from op_table.row import ALL, exact, pointwise
+
+# float64 to a half rounds through float32, as PyTorch's own conversion does
+pointwise("copy", ALL, bound=exact())
+pointwise("clone", ALL, bound=exact())
+pointwise("_to_copy", ALL, bound=exact())
+
+pointwise("fill.Scalar", ALL, bound=exact())
+pointwise("fill.Tensor", ALL, bound=exact())
+pointwise("zero", ALL, bound=exact())

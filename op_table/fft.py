@@ -1,0 +1,13 @@
+"""Fourier transforms of any length, dimensions and layout. Lines are transformed independently, whatever the threads."""
+
+from op_table.row import kernel, per_term
+
+_LOG = per_term(
+    "butterflies add log n roundings to the rms sum of the terms, which the sum of magnitudes far exceeds",
+    f32=1,
+    f64=1,
+)
+
+kernel("_fft_c2c", frozenset({"complex64", "complex128"}), bound=_LOG, strides="fourier")
+kernel("_fft_r2c", frozenset({"float32", "float64"}), bound=_LOG, strides="fourier")
+kernel("_fft_c2r", frozenset({"complex64", "complex128"}), bound=_LOG, strides="fourier")

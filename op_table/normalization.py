@@ -1,0 +1,36 @@
+"""Batch, layer and group normalization. Running statistics are written through the operands that hold them."""
+
+from op_table.row import FLOATING, composite, kernel, per_term
+
+# x - mean cancels, so errors are relative to |x| * weight / std and to the bias, not to the result. Statistics are
+# taken in double. float64 sums run in lanes of a fixed chunk.
+_FORWARD = per_term(
+    "x * scale + shift in the compute type, scale and shift rounded once", f32=4, f64=64, f16=2, bf16=2
+)
+_BACKWARD = per_term("four terms add up in the compute type, then in double", f32=8, f64=16, f16=2, bf16=2)
+
+for _name in (
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit.no_stats",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+    "_batch_norm_with_update_functional",
+    "_batch_norm_no_update",
+):
+    kernel(_name, FLOATING, bound=_FORWARD, strides="like_first")
+for _name in ("native_layer_norm", "native_group_norm"):
+    kernel(_name, FLOATING, bound=_FORWARD)
+
+for _name in ("native_batch_norm_backward", "batch_norm_backward"):
+    kernel(_name, FLOATING, bound=_BACKWARD, strides="like_first")
+kernel("native_layer_norm_backward", FLOATING, bound=_BACKWARD, strides="contiguous")
+kernel("native_group_norm_backward", FLOATING, bound=_BACKWARD)
+
+composite("_weight_norm_interface", why="once a forward and layer, over a weight: a norm and a product")
+composite(
+    "_weight_norm_interface_backward",
+    via="weight_norm_backward",
+    why="once a backward and layer, over a weight",
+)

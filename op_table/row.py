@@ -1,0 +1,197 @@
+"""What a row of the op table says: facts about one aten operator, and nothing that PyTorch already knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """How an operator reaches the device."""
+
+    KERNEL = "kernel"  # a kernel of the device library
+    VIEW = "view"  # metadata only
+    COMPOSITE = "composite"  # a decomposition into other rows
+    DYNAMIC = "dynamic"  # the result's size depends on data: count, synchronize, fill
+    ON_CPU = "on_cpu"  # copied to the host, computed by PyTorch, copied back; counted and refusable
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far a result may lie from the float64 reference.
+
+    ``ulp``: units in the last place of the result's dtype, for pointwise operators.
+    ``per_term``: c in ``c * eps * sum(|terms|)``, for sums and products.
+    ``exact``: the same bits (NaN equals NaN).
+    The numbers are given by dtype; a dtype that is not named takes the float32 number.
+    """
+
+    measure: str  # "exact" | "ulp" | "per_term"
+    limits: tuple[tuple[str, float], ...] = ()
+    why: str = ""
+
+    def limit(self, dtype: str) -> float:
+        """The bound for results of ``dtype`` (PyTorch's name, ``"float32"``)."""
+        table = dict(self.limits)
+        return table.get(dtype, table.get("float32", 0.0))
+
+
+_SHORT = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "c64": "complex64",
+    "c128": "complex128",
+}
+
+
+def _limits(numbers: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple((_SHORT[short], number) for short, number in numbers.items())
+
+
+def exact() -> Bound:
+    """The same bits as the reference rounded to the dtype."""
+    return Bound("exact")
+
+
+def ulp(why: str = "", **numbers: float) -> Bound:
+    """``ulp(f32=1, f64=1)``: units in the last place; say ``why`` when looser than 4."""
+    return Bound("ulp", _limits(numbers), why)
+
+
+def per_term(why: str = "", **numbers: float) -> Bound:
+    """``per_term(f32=2)``: 2 * eps * sum of the terms' magnitudes."""
+    return Bound("per_term", _limits(numbers), why)
+
+
+INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
+BOOL = frozenset({"bool"})
+HALVES = frozenset({"float16", "bfloat16"})
+FLOATING = frozenset({"float32", "float64"}) | HALVES
+COMPLEX = frozenset({"complex64", "complex128"})
+REAL = FLOATING | INTEGERS
+NUMBERS = REAL | COMPLEX
+ALL = NUMBERS | BOOL
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator. ``name`` is the functional overload (``"add.Tensor"``, ``"relu"`` for ``relu.default``); its
+    in-place and ``out=`` forms are found through the schema and need no rows of their own."""
+
+    name: str
+    kind: Kind
+    dtypes: frozenset[str] = frozenset()
+    kernel: str = ""  # name in the device library; "" = the operator's name without overload
+    bound: Bound = field(default_factory=exact)
+    why: str = ""
+    # elementwise kernels may write over an operand: in-place forms then need no temporary
+    elementwise: bool = False
+    # inputs outside make the function meaningless or infinitely steep; tests draw from inside (low, high)
+    domain: tuple[float, float] | None = None
+    # schema arguments that change from call to call and must not make a new plan (Scalar arguments always are)
+    launch_scalars: tuple[str, ...] = ()
+    # name of a rule in macatensor/layout.py where PyTorch's meta kernel gives other strides than its CPU kernel
+    strides: str = ""
+    # arguments the kernel wants row-major; the runtime makes and counts a contiguous copy of others
+    contiguous: tuple[str, ...] = ()
+    # results the operator writes through arguments its schema marks as mutable, e.g. running statistics
+    random: bool = False
+    # composite rows: "decomposition" (PyTorch's own) or the name of a function in macatensor/composites.py
+    via: str = ""
+
+    @property
+    def operator(self) -> str:
+        """``"add"`` of ``"add.Tensor"``."""
+        return self.name.partition(".")[0]
+
+    @property
+    def kernel_name(self) -> str:
+        return self.kernel or self.operator
+
+
+TABLE: dict[str, Row] = {}
+
+
+def _register(row: Row) -> Row:
+    if row.name in TABLE:
+        raise ValueError(f"the op table has two rows named {row.name!r}")
+    TABLE[row.name] = row
+    return row
+
+
+def kernel(
+    name: str,
+    dtypes: frozenset[str],
+    *,
+    bound: Bound = Bound("exact"),
+    kernel: str = "",
+    why: str = "",
+    elementwise: bool = False,
+    domain: tuple[float, float] | None = None,
+    launch_scalars: tuple[str, ...] = (),
+    strides: str = "",
+    contiguous: tuple[str, ...] = (),
+    random: bool = False,
+) -> Row:
+    """A kernel of the device library."""
+    return _register(
+        Row(
+            name,
+            Kind.KERNEL,
+            dtypes,
+            kernel,
+            bound,
+            why,
+            elementwise,
+            domain,
+            launch_scalars,
+            strides,
+            contiguous,
+            random,
+        )
+    )
+
+
+def pointwise(
+    name: str,
+    dtypes: frozenset[str],
+    *,
+    bound: Bound = Bound("exact"),
+    kernel: str = "",
+    why: str = "",
+    domain: tuple[float, float] | None = None,
+    strides: str = "",
+) -> Row:
+    """A kernel that computes each element of the broadcast result from the same element of its operands."""
+    return _register(
+        Row(name, Kind.KERNEL, dtypes, kernel, bound, why, elementwise=True, domain=domain, strides=strides)
+    )
+
+
+def view(name: str) -> Row:
+    """Metadata only: shares the operand's memory."""
+    return _register(Row(name, Kind.VIEW))
+
+
+def composite(name: str, *, via: str = "decomposition", why: str) -> Row:
+    """Other rows put together; ``why`` says why no kernel of its own (launches, share of a profile)."""
+    return _register(Row(name, Kind.COMPOSITE, via=via, why=why))
+
+
+def dynamic(
+    name: str,
+    dtypes: frozenset[str],
+    *,
+    via: str,
+    bound: Bound = Bound("exact"),
+    why: str = "",
+) -> Row:
+    """The result's size depends on data; ``via`` names the function that counts, synchronizes and fills."""
+    return _register(Row(name, Kind.DYNAMIC, dtypes, bound=bound, via=via, why=why))
+
+
+def on_cpu(name: str, *, why: str) -> Row:
+    """Computed by PyTorch on the host: the last resort."""
+    return _register(Row(name, Kind.ON_CPU, why=why))

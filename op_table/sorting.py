@@ -1,0 +1,27 @@
+"""Order. NaN is above all; -0 equals +0; of equal elements the first stays first."""
+
+from op_table.row import BOOL, REAL, composite, dynamic, kernel
+
+ORDERED = REAL | BOOL
+
+kernel("sort", ORDERED)
+kernel("sort.stable", ORDERED)
+kernel("topk", REAL)
+kernel("kthvalue", REAL)
+kernel("median", REAL)
+kernel("median.dim", REAL)
+kernel("nanmedian", REAL)
+kernel("nanmedian.dim", REAL)
+kernel("mode", ORDERED)
+kernel("searchsorted.Tensor", REAL)
+kernel("searchsorted.Scalar", REAL)
+kernel("bucketize.Tensor", REAL)
+kernel("bucketize.Scalar", REAL)
+
+_ISIN = "a comparison of all pairs, or a sort; in no profile we have"
+composite("isin.Tensor_Tensor", why=_ISIN)
+composite("isin.Tensor_Scalar", why=_ISIN)
+composite("isin.Scalar_Tensor", why=_ISIN)
+
+for _name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"):
+    dynamic(_name, ORDERED, via=_name)

@@ -1,0 +1,48 @@
+"""What every test shares: no silent run on the host, fixed seeds, bounded hypothesis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+# Before macatensor is imported: an operator without a working kernel fails its test.
+os.environ.setdefault("MACA_FALLBACK", "error")
+# A layout policy of the user's shell must not decide what tests see.
+os.environ.pop("PYTORCH_DEFAULT_NCHW", None)
+
+# PyTorch's OpenMP threads spin for each other; on a busy machine that took minutes of the parity tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# What the bars are stated for.
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+_common = {
+    "deadline": None,  # the first call of a signature builds a plan
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    "print_blob": True,
+}
+settings.register_profile("ci", max_examples=60, derandomize=True, **_common)
+settings.register_profile("wide", max_examples=2000, **_common)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _free_global_flags() -> Iterator[None]:
+    """PyTorch's own test modules freeze global flags for the whole process; programs find them free."""
+    flags = torch.backends.flags_frozen.__globals__
+    name = "__allow_nonbracketed_mutation_flag"
+    before, flags[name] = flags[name], True
+    yield
+    flags[name] = before
+
+
+@pytest.fixture(autouse=True)
+def _seeded(_free_global_flags: None) -> None:
+    import macatensor  # noqa: F401 - registers the device
+
+    torch.manual_seed(0)
+    torch.get_device_module("maca").manual_seed(0)

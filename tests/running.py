@@ -1,0 +1,77 @@
+"""What tests of several files share: programs run in a process of their own, and comparisons with the host."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+import macatensor
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_python(
+    code: str, *arguments: str, expect: int = 0, timeout: float = 120, **environment: str | Path | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a fresh interpreter; None unsets a variable. Fails with its output when the exit status is
+    not ``expect``."""
+    env = {**os.environ, "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "2"}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    env.setdefault("MACA_LIBRARY", macatensor.device.library_info()["path"])
+    for name, value in environment.items():
+        env.pop(name, None)
+        if value is not None:
+            env[name] = str(value)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=env.get("TMPDIR", "/tmp"),
+    )
+    assert done.returncode == expect, (
+        f"exit {done.returncode}, expected {expect}\n{done.stdout}\n{done.stderr}"
+    )
+    return done
+
+
+def allocated() -> int:
+    """Bytes of live blocks after a collection."""
+    gc.collect()
+    return torch.maca.memory_allocated()
+
+
+@contextmanager
+def nothing_leaked() -> Iterator[None]:
+    """Device memory after the block is no more than before. Collects only when it is: a collection takes 0.1 s."""
+    before = torch.maca.memory_allocated()
+    yield
+    if torch.maca.memory_allocated() > before:
+        after = allocated()
+        assert after <= before, f"{after - before} bytes of device memory leaked"
+
+
+def same(ours: torch.Tensor, host: torch.Tensor) -> None:
+    """Sizes, strides, dtype and elements equal the host's; NaN equals NaN."""
+    assert isinstance(ours, macatensor.MacaTensor), type(ours)
+    assert ours.dtype == host.dtype
+    assert ours.shape == host.shape
+    assert ours.stride() == host.stride(), f"strides {ours.stride()}, the host has {host.stride()}"
+    torch.testing.assert_close(ours.detach().cpu(), host.detach(), rtol=0, atol=0, equal_nan=True)
+
+
+def close(ours: torch.Tensor, host: torch.Tensor, **tolerance: float) -> None:
+    """Elements near the host's."""
+    assert isinstance(ours, macatensor.MacaTensor), type(ours)
+    torch.testing.assert_close(
+        ours.detach().cpu(), host.detach(), equal_nan=True, check_stride=False, **tolerance
+    )

@@ -1,0 +1,294 @@
+"""The ABI holds: a library that only forwards gives the same results, and every failure of a library is an exception."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+from running import ROOT, run_python
+
+import macatensor
+
+TARGET = macatensor.device.library_info()["path"]
+
+TRAINING = """
+import ctypes, json, os, torch, macatensor
+from macatensor import maca
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+    torch.nn.Flatten(), torch.nn.Linear(8 * 4 * 4, 5),
+)
+images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+maca(model)
+images, labels = maca(images), maca(labels)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+losses = []
+for _ in range(4):
+    loss = torch.nn.functional.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+torch.maca.manual_seed(3)
+noise = torch.randn(1000, device="maca")
+stream = torch.maca.Stream()
+with torch.maca.stream(stream):
+    product = noise * 2
+stream.synchronize()
+out = {
+    "losses": losses,
+    "state": {k: v.cpu().double().sum().item() for k, v in model.state_dict().items()},
+    "noise": noise.cpu().tolist()[:5] + product.cpu().tolist()[:5],
+    "launches": macatensor.counters()["launches"],
+    "fallbacks": macatensor.counters()["fallbacks"],
+    "name": torch.maca.get_device_name(),
+    "packs": macatensor.counters()["weight_packs"],
+}
+if os.environ.get("MACA_INTERPOSER_TARGET"):
+    spy = ctypes.CDLL(os.environ["MACA_LIBRARY"])
+    spy.interposer_count.restype = spy.interposer_foreign_addresses.restype = ctypes.c_int64
+    out["counted"] = {n: spy.interposer_count(n.encode()) for n in
+                      ("plan_launch", "plan_create", "plan_pack", "memory_allocate", "copy", "stream_create")}
+    out["foreign"] = spy.interposer_foreign_addresses()
+print(json.dumps(out))
+"""
+
+# What the fault tests share: the interposer's controls as `spy`.
+CONTROLS = """
+import ctypes, gc, os, torch, macatensor, pytest
+from macatensor import maca
+spy = ctypes.CDLL(os.environ["MACA_LIBRARY"])
+spy.interposer_count.restype = ctypes.c_int64
+for name in ("interposer_fail_allocation", "interposer_fail_copy", "interposer_fail_pack"):
+    getattr(spy, name).argtypes = [ctypes.c_int64]
+spy.interposer_fail_launch.argtypes = [ctypes.c_int64, ctypes.c_int32]
+
+def allocated():
+    gc.collect()
+    return torch.maca.memory_allocated()
+"""
+
+
+@pytest.fixture(scope="session")
+def interposer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled interposer."""
+    compiler = next((c for c in ("cc", "gcc", "clang", "c++") if shutil.which(c)), None)
+    assert compiler is not None, "this test needs a C compiler, as the build does"
+    library = tmp_path_factory.mktemp("interposer") / "libinterposer.so"
+    subprocess.run(
+        [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden",
+         "-I", str(ROOT / "libmaca_ffi" / "include"), str(ROOT / "tests" / "interposer" / "interposer.c"),
+         "-o", str(library), "-ldl"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return library
+
+
+def through(library: Path, code: str, **environment: str | Path | None) -> subprocess.CompletedProcess[str]:
+    return run_python(code, MACA_LIBRARY=library, MACA_INTERPOSER_TARGET=TARGET, **environment)
+
+
+def test_every_launch_passes_through_the_abi_and_results_are_the_host_librarys(interposer: Path) -> None:
+    direct = json.loads(run_python(TRAINING, MACA_LIBRARY=TARGET, MACA_FALLBACK="error").stdout)
+    spied = json.loads(through(interposer, TRAINING, MACA_FALLBACK="error").stdout)
+    assert spied["name"] == "interposed"
+    counted = spied["counted"]
+    assert counted["plan_launch"] == spied["launches"] > 50
+    assert counted["plan_pack"] == spied["packs"]
+    assert counted["stream_create"] == 1 and counted["memory_allocate"] > 0 and counted["copy"] > 0
+    assert spied["foreign"] == 0, "an address reached the device without the tag of the library that made it"
+    assert spied["losses"] == direct["losses"] and spied["losses"][-1] < spied["losses"][0]
+    assert spied["state"] == direct["state"]
+    assert spied["noise"] == direct["noise"]
+    assert spied["launches"] == direct["launches"] and spied["fallbacks"] == 0
+
+
+# Imports PyTorch once and macatensor in a forked child for every environment: JSON in, the ImportErrors' texts out.
+IMPORTS = """
+import json, os, sys, torch
+said = {}
+for name, environment in json.loads(sys.argv[1]).items():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.environ.update(environment)
+        text = "imported"
+        try:
+            import macatensor
+        except ImportError as error:
+            text = str(error)
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said[name] = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0, name
+print(json.dumps(said))
+"""
+
+REFUSED = {
+    "major": ["version 2", "expected version 1"],
+    "refuse": ["another major version", "expected version 1"],
+    "missing:plan_launch": ["lacks the mandatory function plan_launch"],
+    "missing:memory_allocate": ["lacks the mandatory function memory_allocate"],
+    "missing:error_take": ["lacks the mandatory function error_take"],
+    "short": ["lacks the mandatory function plan_create"],
+    "empty": ["lacks the mandatory function"],
+    "closed": ["could not open its device 0", "keeps its device closed"],
+    "no file": ["found no loadable library"],
+    "no elf": ["found no loadable library"],
+    "no entry": ["exports no maca_get_interface", "expected"],
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(interposer: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """For every way a library can be wrong: its path and what the import said."""
+    folder = tmp_path_factory.mktemp("libraries")
+    (folder / "text.so").write_text("not a library")
+    (folder / "empty.c").write_text("int nothing(void) { return 0; }\n")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", str(folder / "empty.c"), "-o", str(folder / "empty.so")], check=True
+    )
+    paths = {"no file": folder / "missing.so", "no elf": folder / "text.so", "no entry": folder / "empty.so"}
+    environments = {
+        mode: {
+            "MACA_LIBRARY": str(paths.get(mode, interposer)),
+            "MACA_INTERPOSER_TARGET": str(TARGET),
+            "MACA_INTERPOSER_MODE": mode,
+        }
+        for mode in REFUSED
+    }
+    said = json.loads(run_python(IMPORTS, json.dumps(environments)).stdout)
+    return {mode: (environments[mode]["MACA_LIBRARY"], said[mode]) for mode in REFUSED}
+
+
+@pytest.mark.parametrize("mode", REFUSED)
+def test_a_wrong_library_is_an_import_error(refusals: dict[str, tuple[str, str]], mode: str) -> None:
+    path, said = refusals[mode]
+    for word in [*REFUSED[mode], path, "MACA_LIBRARY", "unset it to use the host library"]:
+        assert word in said
+
+
+def test_slots_that_may_be_missing(interposer: Path) -> None:
+    code = """
+    import torch, macatensor
+    from macatensor import maca
+    layer = maca(torch.nn.Conv2d(3, 8, 3))
+    x = maca(torch.rand(2, 3, 8, 8))
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        layer(x), layer(x)
+    assert macatensor.counters()["weight_packs"] == 0
+    """
+    through(interposer, code, MACA_INTERPOSER_MODE="optional")
+
+
+def test_out_of_memory_midway(interposer: Path) -> None:
+    code = """
+    x = maca(torch.ones(300, 300))
+    layer = maca(torch.nn.Linear(300, 300))
+    big = torch.ones(1 << 22)
+    before = allocated()
+    for nth in range(1, 4):
+        torch.maca.empty_cache()
+        spy.interposer_reset()
+        spy.interposer_fail_allocation(-1)
+        with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate .* Allocated: .* Reserved: .* Limit"):
+            maca(big)
+        with pytest.raises(torch.OutOfMemoryError):
+            y = x
+            for _ in range(400):
+                y = torch.cat([y, y])
+        spy.interposer_reset()
+        del y
+        assert allocated() == before, (allocated(), before)
+    # the first attempt fails, the one after the cache is emptied succeeds
+    spy.interposer_fail_allocation(1)
+    free = maca(torch.ones(1 << 21))
+    del free
+    spy.interposer_fail_allocation(1)
+    assert maca(torch.ones(1 << 23)).sum().item() == 1 << 23
+    out = layer(x)
+    out.sum().backward()
+    assert torch.isfinite(layer.weight.grad).all().item()
+    assert torch.maca.memory_stats()["num_ooms"] >= 6
+    """
+    through(interposer, CONTROLS + textwrap.dedent(code))
+
+
+def test_launch_failures(interposer: Path) -> None:
+    code = """
+    x = maca(torch.ones(4))
+    w = maca(torch.ones(4)).requires_grad_()
+    x + x, x.exp(), x.add_(0), torch.cat([x, x]), (w * x).sum()
+    def calls():
+        yield lambda: x + x
+        yield lambda: x + 1
+        yield lambda: x.exp()
+        yield lambda: x.add_(1.0)
+        yield lambda: torch.cat([x, x])
+        yield lambda: torch.add(x, x, out=torch.empty(4, device="maca"))
+        yield lambda: torch._foreach_add([x, x], 1)
+        yield lambda: (w * x).sum()
+        yield lambda: torch.zeros(3, device="maca") + 1
+    before = allocated()
+    for code, error in ((1, IndexError), (2, RuntimeError), (3, RuntimeError), (4, RuntimeError),
+                        (5, torch.linalg.LinAlgError)):
+        for call in calls():
+            spy.interposer_fail_launch(1, code)
+            with pytest.raises(error, match=f"injected failure {code}"):
+                call()
+            assert allocated() == before
+            spy.interposer_reset()
+    assert (x + x).tolist() == [2.0] * 4
+    # in backward, on the engine's thread
+    loss = (w * x).exp().sum()
+    spy.interposer_fail_launch(1, 3)
+    with pytest.raises(RuntimeError, match="injected failure 3"):
+        loss.backward()
+    del loss
+    w.grad = None
+    assert allocated() == before
+    # a failing copy
+    for call in (lambda: maca(torch.ones(3)), lambda: x.cpu(), lambda: x.tolist(), lambda: x.sum().item()):
+        x.sum()
+        spy.interposer_fail_copy(1)
+        with pytest.raises(RuntimeError):
+            call()
+        spy.interposer_reset()
+        assert allocated() == before
+    assert x.tolist() == [1.0] * 4
+    # a weight that cannot be packed is used as it is
+    layer, image = maca(torch.nn.Conv2d(3, 8, 3)), maca(torch.rand(2, 3, 16, 16))
+    with torch.inference_mode():
+        want = layer(image).cpu()
+        other = maca(torch.nn.Conv2d(3, 8, 3))
+        other.load_state_dict(layer.state_dict())
+        spy.interposer_fail_pack(-1)
+        got = other(image).cpu()
+    torch.testing.assert_close(got, want)
+    """
+    through(interposer, CONTROLS + textwrap.dedent(code))
+
+
+def test_a_declined_plan_goes_the_next_way(interposer: Path) -> None:
+    code = """
+    x = maca(torch.tensor([0.5, 1.5]))
+    spy.interposer_decline(b"exp")
+    with macatensor.fallback("error"):
+        with pytest.raises(NotImplementedError, match="interposer declines exp"):
+            x.exp()
+    with macatensor.fallback("warn"), pytest.warns(UserWarning, match="aten.exp.default runs on the host"):
+        y = x.exp()
+    torch.testing.assert_close(y.cpu(), x.cpu().exp())
+    assert macatensor.counters()["fallbacks"] == 1
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device|same device"):
+        x + torch.ones(2)
+    """
+    through(interposer, CONTROLS + textwrap.dedent(code), MACA_FALLBACK=None)

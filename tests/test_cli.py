@@ -1,0 +1,127 @@
+"""The command line: every command, its JSON, its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from macatensor.cli import app
+from macatensor.cli.ops import bound_text, matches, short_dtypes
+from op_table import TABLE, row
+
+run = CliRunner().invoke
+
+
+def test_help_lists_the_commands() -> None:
+    result = run(app, ["--help"])
+    assert result.exit_code == 0
+    for name in ("check", "demo", "ops", "parity", "bench", "migrate"):
+        assert name in result.stdout
+        assert run(app, [name, "--help"]).exit_code == 0
+
+
+def test_check_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_DEFAULT_NCHW", "1")
+    monkeypatch.delenv("MACA_LAUNCH_BLOCKING", raising=False)
+    result = run(app, ["check", "--json"])
+    assert result.exit_code == 0
+    facts = json.loads(result.stdout)
+    assert facts["proof"] == "tensor([1., 1.], device='maca:0')"
+    assert facts["library"]["abi"].startswith("1.")
+    assert facts["device"]["kernel_count"] > 0 and facts["device"]["simd"] in ("baseline", "avx2", "avx512")
+    assert facts["switches"]["PYTORCH_DEFAULT_NCHW"]["value"] == "1"
+    assert facts["switches"]["PYTORCH_DEFAULT_NCHW"]["origin"] == "environment"
+    assert facts["switches"]["MACA_LAUNCH_BLOCKING"]["value"] is None
+    assert facts["switches"]["MACA_LAUNCH_BLOCKING"]["origin"] == "default"
+    assert facts["unknown_switches"] == {}
+    assert set(facts["switches"]) >= {"MACA_LIBRARY", "MACA_DEVICE_MEMORY", "MACA_FALLBACK", "MACA_SIMD"}
+    assert sum(facts["rows"].values()) == len(TABLE)
+
+
+def test_check_shows_names_that_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACA_FALBACK", "error")
+    assert "MACA_FALBACK" in run(app, ["check"]).stdout
+    facts = json.loads(run(app, ["check", "--json"]).stdout)
+    assert facts["unknown_switches"] == {"MACA_FALBACK": "MACA_FALLBACK"}
+
+
+def test_check_prints_the_proof() -> None:
+    result = run(app, ["check"])
+    assert result.exit_code == 0
+    assert "tensor([1., 1.], device='maca:0')" in result.stdout
+    assert "MACA_VISIBLE_DEVICES" in result.stdout
+
+
+def test_ops_json_has_every_row() -> None:
+    result = run(app, ["ops", "--json"])
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)
+    assert {r["operator"] for r in rows} == set(TABLE)
+    add = next(r for r in rows if r["operator"] == "add.Tensor")
+    assert add["kind"] == "kernel" and add["kernel"] == "add" and "float32" in add["dtypes"]
+
+
+def test_ops_pattern_and_no_match() -> None:
+    found = json.loads(run(app, ["ops", "conv*", "--json"]).stdout)
+    assert found and all(r["operator"].startswith("conv") for r in found)
+    assert "convolution_backward" in run(app, ["ops", "convolution"]).stdout
+    assert run(app, ["ops", "no_such_operator"]).exit_code == 1
+
+
+def test_ops_words() -> None:
+    assert matches("add.Tensor", None) and matches("add.Tensor", "add*") and matches("add.Tensor", "add")
+    assert matches("_foreach_add.List", "foreach") and not matches("add.Tensor", "mul*")
+    assert short_dtypes(row.ALL) == "all" and short_dtypes(row.FLOATING) == "floating"
+    assert short_dtypes(frozenset({"float32", "bool"})) == "bool float32"
+    assert bound_text(row.exact()) == "exact"
+    assert bound_text(row.ulp(f32=1, f64=1)) == "1 ulp"
+    assert bound_text(row.per_term(f32=2, bf16=4)) == "2 eps per term (bfloat16 4)"
+
+
+def test_parity_json() -> None:
+    result = run(app, ["parity", "neg", "--dtype", "float32", "--json"])
+    assert result.exit_code == 0, result.stdout
+    assert json.loads(result.stdout)
+
+
+@pytest.mark.timeout(200)
+def test_examination_of_one_entry(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(app, ["parity", "--short", "neg", "--question", "forward", "--json"])
+    assert result.exit_code == 0, result.output
+    (answer,) = json.loads(result.stdout)
+    assert answer["verdict"] == "pass" and answer["task"]["entry"] == "neg" and answer["samples"] >= 1
+    assert run(app, ["parity", "--all", "neg", "--write"]).exit_code == 2  # a part is no record
+
+
+def test_examination_refuses_an_unknown_question() -> None:
+    assert run(app, ["parity", "--all", "--question", "no_such_question"]).exit_code == 2
+
+
+def test_bench_list_and_unknown_case() -> None:
+    result = run(app, ["bench", "--list", "--json"])
+    assert result.exit_code == 0
+    assert "resnet18.training" in json.loads(result.stdout)
+    assert run(app, ["bench", "no_such_case"]).exit_code == 2
+
+
+def test_module_entry_reports_a_missing_library_without_a_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from macatensor.cli import main; main()", "--help"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "demo" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "macatensor", "check"],
+        env={**os.environ, "MACA_LIBRARY": "/nowhere/libmaca.so"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "/nowhere/libmaca.so" in done.stderr

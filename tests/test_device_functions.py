@@ -1,0 +1,226 @@
+"""torch.maca's device functions, synchronization debugging, NVTX ranges, tensor types, and torch.accelerator."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from macatensor import maca
+
+
+def test_every_name_of_torch_cuda_that_is_promised() -> None:
+    names = """StreamContext can_device_access_peer current_blas_handle current_device current_stream default_stream
+        device device_count device_of get_arch_list get_device_capability get_device_name get_device_properties
+        get_gencode_flags get_sync_debug_mode init ipc_collect is_available is_initialized is_bf16_supported set_device
+        set_stream set_sync_debug_mode stream synchronize OutOfMemoryError ExternalStream Event Stream _sleep"""
+    for name in names.split():
+        assert hasattr(torch.cuda, name) and hasattr(torch.maca, name), name
+    assert set(torch.maca.__all__) <= set(dir(torch.maca))
+
+
+def test_choice_of_the_device() -> None:
+    for device in (None, 0, -1, "maca", "maca:0", torch.device("maca")):
+        with torch.maca.device(device):
+            assert torch.maca.current_device() == 0
+    for wrong, error in (
+        (1, RuntimeError),
+        ("maca:3", RuntimeError),
+        ("cpu", ValueError),
+        (object(), ValueError),
+    ):
+        for use in (torch.maca.device, torch.maca.set_device, torch.maca.synchronize, torch.maca.Stream,
+                    torch.maca.current_stream, torch.maca.default_stream):  # fmt: skip
+            with pytest.raises(error):
+                use(wrong)
+    torch.maca.set_device(-1)
+    with torch.maca.device_of(torch.ones(1, device="maca")), torch.maca.device_of(torch.ones(1)):
+        pass
+    torch.maca.init()
+    assert torch.maca.is_initialized() and torch.maca.is_bf16_supported() and torch.maca.ipc_collect() is None
+
+
+def test_properties() -> None:
+    properties = torch.maca.get_device_properties("maca:0")
+    info = torch.maca.library_info()
+    assert torch.maca.get_device_capability() == (properties.major, properties.minor)
+    assert info["abi"] == f"{properties.major}.{properties.minor}" and info["name"] == properties.name
+    assert torch.maca.get_arch_list() == [properties.simd] and torch.maca.get_gencode_flags() == ""
+    assert torch.maca.current_blas_handle() == 0
+    for function in (
+        torch.maca.get_device_properties,
+        torch.maca.get_device_name,
+        torch.maca.get_device_capability,
+    ):
+        for wrong in (1, -1):
+            with pytest.raises(AssertionError, match="Invalid device id"):
+                function(wrong)
+    assert torch.maca.can_device_access_peer(0, 0) is False
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.maca.can_device_access_peer(1, 0)
+    with pytest.raises(AssertionError, match="Invalid peer device id"):
+        torch.maca.can_device_access_peer(0, 1)
+
+
+def synchronizing() -> dict[str, object]:
+    x, y = maca(torch.arange(4.0)), torch.ones(4)
+    event, stream = torch.maca.Event(), torch.maca.Stream()
+    return {
+        "item": lambda: x[0].item(),
+        "bool": lambda: bool(x[0]),
+        "cpu": lambda: x.cpu(),
+        "tolist": lambda: x.tolist(),
+        "copy to the host": lambda: y.copy_(x),
+        "copy from the host": lambda: x.copy_(y),
+        "to": lambda: y.to("maca"),
+        "nonzero": lambda: x.nonzero(),
+        "mask": lambda: x[x > 1],
+        "unique": lambda: x.unique(),
+        "equal": lambda: torch.equal(x, x),
+        "repr": lambda: repr(x),
+        "device": torch.maca.synchronize,
+        "stream": stream.synchronize,
+        "event": event.synchronize,
+    }
+
+
+@pytest.mark.parametrize("name", synchronizing())
+def test_sync_debug_mode_acts(name: str) -> None:
+    call = synchronizing()[name]
+    try:
+        torch.maca.set_sync_debug_mode("warn")
+        with pytest.warns(UserWarning, match="called a synchronizing MACA operation"):
+            call()
+        torch.maca.set_sync_debug_mode(2)
+        with pytest.raises(RuntimeError, match="called a synchronizing MACA operation"):
+            call()
+    finally:
+        torch.maca.set_sync_debug_mode("default")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call()
+
+
+def test_sync_debug_mode_lets_the_rest_pass() -> None:
+    x, y = maca(torch.arange(4.0)), torch.ones(4)
+    torch.maca.set_sync_debug_mode("error")
+    try:
+        assert torch.maca.get_sync_debug_mode() == 2
+        z = (x + 1).relu().sum()
+        z = x.to("cpu", non_blocking=True)
+        x.copy_(y, non_blocking=True)
+        y.to("maca", non_blocking=True)
+        torch.ones(3, device="maca").mul_(2)
+        torch.maca.Stream().wait_stream(torch.maca.current_stream())
+    finally:
+        torch.maca.set_sync_debug_mode(0)
+    assert torch.maca.get_sync_debug_mode() == 0 and z.tolist() == [0, 1, 2, 3]
+    for wrong in ("loud", 3, -1):
+        with pytest.raises(RuntimeError, match="invalid value of debug_mode"):
+            torch.maca.set_sync_debug_mode(wrong)
+
+
+def test_nvtx_feeds_the_profiler() -> None:
+    nvtx = torch.maca.nvtx
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        assert nvtx.range_push("outer") == 0 and nvtx.range_push("inner") == 1
+        assert nvtx.range_pop() == 1 and nvtx.range_pop() == 0 and nvtx.range_pop() < 0
+        nvtx.mark("instant")
+        with nvtx.range("step {}", 3):
+            torch.ones(2, device="maca")
+        handle = nvtx.range_start("handled")
+        nvtx.range_end(handle)
+        nvtx.range_end(handle)  # unknown by now
+
+        @nvtx.range("decorated")
+        def function() -> int:
+            return 5
+
+        assert function() == 5
+    seen = {event.key for event in prof.key_averages()}
+    assert {"outer", "inner", "instant", "step 3", "handled", "decorated"} <= seen
+
+
+def test_jiterator_is_refused_with_the_reason() -> None:
+    with pytest.raises(NotImplementedError, match="compiles no code at run time"):
+        torch.maca.jiterator._create_jit_fn("template <typename T> T f(T x) { return x; }")
+    with pytest.raises(NotImplementedError, match="custom_op"):
+        torch.maca.jiterator._create_multi_output_jit_fn("", 2)
+
+
+TYPES = {"FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+         "BFloat16Tensor": torch.bfloat16, "ByteTensor": torch.uint8, "CharTensor": torch.int8,
+         "ShortTensor": torch.int16, "IntTensor": torch.int32, "LongTensor": torch.int64,
+         "BoolTensor": torch.bool}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_tensor_types(name: str) -> None:
+    kind, dtype = getattr(torch.maca, name), TYPES[name]
+    cpu = getattr(torch, name)
+    x = kind([[1, 0], [1, 1]])
+    assert x.device.type == "maca" and x.dtype == dtype and x.tolist() == cpu([[1, 0], [1, 1]]).tolist()
+    assert kind(2, 3).shape == (2, 3) and kind().shape == (0,) and kind(torch.Size([4])).shape == (4,)
+    assert kind(x).data_ptr() == x.data_ptr()
+    assert isinstance(x, kind) and not isinstance(cpu([1]), kind) and not isinstance(x, cpu)
+    assert x.type() == f"torch.maca.{name}"
+    one = torch.ones(2, device="maca")
+    assert one.type(f"torch.maca.{name}").dtype == dtype and one.type(kind).dtype == dtype
+    assert torch.ones(2).type(kind).device.type == "maca" and one.type(f"torch.{name}").device.type == "cpu"
+    other = torch.zeros(2, device="maca", dtype=torch.complex64)
+    for wrong in (other, torch.ones(2), 1.5, True):
+        with pytest.raises(TypeError):
+            kind(wrong)
+    with pytest.raises(RuntimeError, match="legacy constructor"):
+        kind(2, device="cpu")
+    with pytest.raises(TypeError):
+        kind(2, dtype=torch.float32)
+    assert torch.ones(2).type() == "torch.FloatTensor"  # of the host, unchanged
+
+
+def test_storage_and_address() -> None:
+    x = torch.ones(3, 4, device="maca")
+    y = x[1:, 2:]
+    assert x.untyped_storage().nbytes() == y.untyped_storage().nbytes() == 48
+    assert y.data_ptr() == x.data_ptr() + (4 + 2) * 4 and x.data_ptr() != 0
+    assert x[:0].data_ptr() == 0
+    with pytest.raises(RuntimeError, match="data pointer"):
+        x.untyped_storage().data_ptr()
+
+
+def test_accelerator() -> None:
+    accelerator = torch.accelerator
+    assert accelerator.current_accelerator().type == "maca" and accelerator.is_available()
+    assert accelerator.device_count() == 1 and accelerator.current_device_index() == 0
+    accelerator.set_device_index(0)
+    accelerator.synchronize()
+    accelerator.synchronize("maca:0")
+    assert accelerator.current_stream() == torch.maca.current_stream()
+    stream, before = torch.maca.Stream(), accelerator.current_stream()
+    accelerator.set_stream(stream)
+    assert torch.maca.current_stream() == stream
+    accelerator.set_stream(before)
+    x = torch.ones(1000, device="maca")
+    assert accelerator.memory_allocated() == torch.maca.memory_allocated() > 0
+    assert accelerator.memory_reserved() == torch.maca.memory_reserved()
+    accelerator.reset_peak_memory_stats()
+    assert accelerator.max_memory_allocated() == torch.maca.memory_allocated()
+    assert accelerator.max_memory_reserved() == torch.maca.max_memory_reserved()
+    assert accelerator.memory_stats() == torch.maca.memory_stats()
+    accelerator.empty_cache()
+    if hasattr(accelerator, "get_memory_info"):
+        assert accelerator.get_memory_info()[1] == torch.maca.mem_get_info()[1]
+    assert torch.float32 in accelerator.get_device_capability()["supported_dtypes"]
+    with pytest.raises((RuntimeError, ValueError)):
+        accelerator.synchronize("cpu")
+    del x
+
+
+def test_accelerator_functions_are_pytorchs_for_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cpu")
+    )
+    with pytest.raises(RuntimeError, match="Backend doesn't support synchronizing"):
+        torch.accelerator.synchronize(0)

@@ -1,0 +1,160 @@
+"""PyTorch's operator database, asked of the device: the short form, and the examiner itself."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from macatensor.examination import plan, summary
+from macatensor.examination.entries import database
+from macatensor.examination.examiner import examine, read_answers
+from macatensor.examination.expectations import FAILING, Reason, expectations, expected, verdict
+from macatensor.examination.questions import is_nearer, is_random
+from macatensor.examination.task import Answer, Task
+from macatensor.examination.worker import answer_task
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[Answer]:
+    """The short form, in two worker processes."""
+    return list(examine(plan.tasks(plan.SHORT)))
+
+
+# the first of these waits for all answers
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("question", dict.fromkeys(asked.question for asked in plan.SHORT))
+def test_short_form(answers: list[Answer], question: str) -> None:
+    limits = {task.key: limit for task, limit in plan.tasks(plan.SHORT)}
+    asked = [a for a in answers if a.task.question == question]
+    assert sum(a.outcome != "empty" for a in asked) > 100
+    wrong = [
+        f"{judged} {a.task.key}: {a.detail}"
+        for a in asked
+        if (judged := verdict(a, plan.is_whole(a.task, limits[a.task.key]))) in FAILING
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.timeout(1200)
+def test_bars(answers: list[Answer]) -> None:
+    rates = [*summary.rates(answers), summary.on_host(answers)]
+    assert {r.name for r in rates if r.bar} == {n for n, *_, bar in summary.BARS if bar} | {
+        "no operator on the host"
+    }
+    missed = [f"{r.name}: {r.share:.2%}, bar {r.bar:.0%}" for r in rates if r.bar and not r.is_met]
+    assert not missed, missed
+    assert summary.without_reason(answers) == []
+
+
+def test_every_expectation_has_a_task() -> None:
+    known = [task for task, _ in plan.tasks(plan.LONG)]
+    unused = [e for e in expectations() if not any(e.covers(task) for task in known)]
+    assert not unused
+    assert all(isinstance(e.reason, Reason) for e in expectations())
+
+
+_SCRIPT = """
+import json, os, sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    task = json.loads(line)["task"]
+    if task["entry"] == "crashes":
+        os.abort()
+    if task["entry"] == "hangs":
+        time.sleep(60)
+    print(json.dumps({"task": task, "outcome": "pass", "samples": 1}), flush=True)
+"""
+
+
+def test_a_crash_and_a_hang_fail_one_task_each() -> None:
+    names = ("a", "crashes", "b", "hangs", "c")
+    tasks = [(Task("forward", "operators", name, "float32"), None) for name in names]
+    got = examine(tasks, time_limit=2.0, command=(sys.executable, "-c", textwrap.dedent(_SCRIPT)))
+    outcomes = {a.task.entry: a.outcome for a in got}
+    assert outcomes == {"a": "pass", "crashes": "crash", "b": "pass", "hangs": "hang", "c": "pass"}
+
+
+def test_a_wrong_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = database("operators")["sub"]
+    honest = info.op
+
+    def off_by_little(a: torch.Tensor, b: torch.Tensor, **options: object) -> torch.Tensor:
+        result = honest(a, b, **options)
+        return result + 1e-3 if result.device.type == "maca" else result
+
+    monkeypatch.setattr(info, "op", off_by_little)
+    answer = answer_task(Task("forward", "operators", "sub", "float32"), 3)
+    assert answer.outcome == "fail" and answer.wrong == 3
+    assert "close" in answer.detail
+
+
+def test_a_wrong_gradient_and_a_wrong_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = database("operators")["sin"]
+    honest = info.op
+
+    def steeper(t: torch.Tensor, **options: object) -> torch.Tensor:
+        result = honest(t, **options)
+        return result + 0 * result if t.device.type != "maca" or options else result + 1e-3 * (t - t.detach())
+
+    def shifted(t: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        result = honest(t) if out is None else honest(t, out=out)
+        return result.add_(1e-3) if out is not None and t.device.type == "maca" else result
+
+    monkeypatch.setattr(info, "op", steeper)
+    assert answer_task(Task("gradient", "operators", "sin", "float64"), 1).outcome == "fail"
+    monkeypatch.setattr(info, "op", shifted)
+    assert answer_task(Task("out", "operators", "sin", "float32"), 1).outcome == "fail"
+
+
+def test_wrong_strides_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = database("operators")["cumsum"]
+    honest = info.op
+
+    def reordered(t: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
+        result = honest(t, *args, **options)
+        return result.mT.contiguous().mT if t.device.type == "maca" else result
+
+    monkeypatch.setattr(info, "op", reordered)
+    assert answer_task(Task("strides", "operators", "cumsum", "float32"), 1).outcome == "fail"
+
+
+def test_values_of_random_operators_only_are_free() -> None:
+    def random(name: str, *operands: torch.Tensor) -> bool:
+        return is_random(database("operators")[name], (operands[0], operands[1:], {}))
+
+    ones = torch.ones(8)
+    assert random("rand_like", ones) and random("normal", ones, ones) and random("empty_like", ones)
+    assert not random("add", ones, torch.full((8,), torch.nan)) and not random("sort", ones)
+
+
+def test_rounding_is_judged_by_float64() -> None:
+    info = database("operators")["sum"]
+    sample = (torch.tensor([1.0, 2.0**-11, 2.0**-11], dtype=torch.float16), (), {})
+    exact = torch.tensor(1 + 2.0**-10, dtype=torch.float16)
+    off = exact - 2.0**-10
+    assert is_nearer(info, sample, exact.maca(), off)
+    assert not is_nearer(info, sample, off.maca(), exact)
+    assert not is_nearer(info, sample, torch.tensor(torch.nan, dtype=torch.float16).maca(), off)
+
+
+def test_answers_survive_an_interruption(tmp_path) -> None:
+    import json
+
+    path = tmp_path / "answers.jsonl"
+    answer = Answer(Task("forward", "operators", "add", "float32"), samples=3)
+    path.write_text("stamp\n" + json.dumps(answer.as_json()) + "\n" + json.dumps(answer.as_json())[:20])
+    assert read_answers(path, "stamp") == {answer.task.key: answer}
+    assert read_answers(path, "of other code") == {}
+
+
+def test_verdicts() -> None:
+    line = next(e for e in expectations() if "*" not in e.entry and "*" not in e.question)
+    task = Task(line.question, "operators", line.entry, "float32" if "*" in line.dtype else line.dtype)
+    assert expected(task) is not None
+    assert verdict(Answer(task, "fail")) == "xfail"
+    assert verdict(Answer(task, "crash")) == "crash"
+    assert verdict(Answer(task, "pass")) == "xpass"
+    assert verdict(Answer(task, "pass"), whole=False) == "pass"

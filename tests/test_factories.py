@@ -1,0 +1,158 @@
+"""Creation functions with ``device="maca"``: sizes, strides, dtypes and values are PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from running import nothing_leaked, same
+
+from macatensor import MacaTensor, maca
+
+EXACT = [
+    lambda d: torch.zeros(2, 3, device=d), lambda d: torch.ones(2, 3, device=d), lambda d: torch.ones((), device=d),
+    lambda d: torch.zeros(0, 3, device=d), lambda d: torch.full((2, 2), 3.5, device=d),
+    lambda d: torch.full((2,), 7, device=d), lambda d: torch.full((2,), True, device=d),
+    lambda d: torch.full((2,), 1 + 2j, device=d), lambda d: torch.arange(5, device=d),
+    lambda d: torch.arange(1, 10, 3, device=d), lambda d: torch.arange(0, 1, 0.25, device=d),
+    lambda d: torch.arange(3, 3, device=d), lambda d: torch.arange(5, 0, -2, dtype=torch.int16, device=d),
+    lambda d: torch.eye(3, device=d), lambda d: torch.eye(2, 4, device=d), lambda d: torch.eye(3, dtype=torch.int64, device=d),
+    lambda d: torch.tensor([1, 2, 3], device=d), lambda d: torch.tensor(2.5, device=d),
+    lambda d: torch.tensor([[1.0], [2.0]], dtype=torch.float64, device=d), lambda d: torch.tensor([], device=d),
+    lambda d: torch.tensor([True, False], device=d), lambda d: torch.tensor([1 + 1j], device=d),
+    lambda d: torch.scalar_tensor(3.0, device=d), lambda d: torch.tril_indices(3, 3, device=d),
+    lambda d: torch.triu_indices(3, 4, 1, device=d), lambda d: torch.as_tensor(np.arange(3.0), device=d),
+    lambda d: torch.asarray([1.0, 2.0], device=d), lambda d: torch.zeros(2, dtype=torch.bfloat16, device=d),
+    lambda d: torch.ones(2, dtype=torch.bool, device=d), lambda d: torch.ones(2, dtype=torch.complex64, device=d),
+    lambda d: torch.zeros(2, 3, 4, 5, device=d), lambda d: torch.range(1, 4, device=d),
+    lambda d: torch.complex(torch.ones(2, device=d), torch.zeros(2, device=d)),
+    lambda d: torch.ones(2, 3, device=d).new_zeros(4), lambda d: torch.ones(2, 3, device=d).new_ones((2, 2), dtype=torch.int32),
+    lambda d: torch.ones(2, 3, device=d).new_full((3,), 2.0), lambda d: torch.ones(2, 3, device=d).new_tensor([1, 2]),
+    lambda d: torch.zeros_like(torch.ones(2, 3, device=d).t()), lambda d: torch.ones_like(torch.ones(2, 3, device=d), dtype=torch.int8),
+    lambda d: torch.full_like(torch.ones(2, 3, device=d), 4), lambda d: torch.diag(torch.ones(3, device=d)),
+    lambda d: torch.block_diag(torch.ones(1, 2, device=d), torch.ones(2, 1, device=d)),
+    lambda d: torch.cartesian_prod(torch.arange(2, device=d), torch.arange(3, device=d)),
+    lambda d: torch.meshgrid(torch.arange(2, device=d), torch.arange(3, device=d), indexing="ij")[1].clone(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("position", range(len(EXACT)))
+def test_exact(position: int) -> None:
+    same(EXACT[position]("maca"), EXACT[position]("cpu"))
+
+
+CLOSE = [
+    lambda d: torch.linspace(0, 1, 7, device=d), lambda d: torch.linspace(-3, 5, 1, device=d),
+    lambda d: torch.linspace(0, 10, 4, dtype=torch.int64, device=d), lambda d: torch.logspace(0, 3, 5, device=d),
+    lambda d: torch.linspace(0, 1, 0, device=d), lambda d: torch.hann_window(8, device=d),
+    lambda d: torch.hamming_window(5, device=d), lambda d: torch.bartlett_window(6, device=d),
+    lambda d: torch.blackman_window(6, device=d), lambda d: torch.vander(torch.arange(3.0, device=d)),
+    lambda d: torch.polar(torch.ones(2, device=d), torch.zeros(2, device=d)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("position", range(len(CLOSE)))
+def test_close(position: int) -> None:
+    ours, host = CLOSE[position]("maca"), CLOSE[position]("cpu")
+    assert isinstance(ours, MacaTensor) and ours.dtype == host.dtype and ours.stride() == host.stride()
+    torch.testing.assert_close(ours.cpu(), host)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: torch.empty(2, 3, device=d), lambda d: torch.empty((), device=d), lambda d: torch.empty(0, device=d),
+        lambda d: torch.empty_strided((2, 3), (1, 2), device=d), lambda d: torch.empty_strided((2, 3), (0, 1), device=d),
+        lambda d: torch.empty(2, 3, 4, 5, device=d, memory_format=torch.channels_last),
+        lambda d: torch.empty(2, 3, 4, 5, 6, device=d, memory_format=torch.channels_last_3d),
+        lambda d: torch.empty_permuted((2, 3, 4), (2, 0, 1), device=d), lambda d: torch.empty(3, dtype=torch.int8, device=d),
+        lambda d: torch.empty_like(torch.ones(2, 3, 4, 5, device=d).to(memory_format=torch.channels_last)),
+        lambda d: torch.empty_like(torch.ones(4, 6, device=d)[:, ::2]), lambda d: torch.ones(2, device=d).new_empty((3, 4)),
+        lambda d: torch.ones(2, device=d).new_empty_strided((3, 4), (1, 3)),
+        lambda d: torch.empty_like(torch.ones(3, 1, device=d).expand(3, 4)),
+        lambda d: torch.empty_like(torch.ones(2, 3, device=d).t(), memory_format=torch.contiguous_format),
+    ],
+)  # fmt: skip
+def test_empty(make: object) -> None:
+    ours, host = make("maca"), make("cpu")
+    assert isinstance(ours, MacaTensor)
+    assert (ours.shape, ours.stride(), ours.dtype) == (host.shape, host.stride(), host.dtype)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: torch.rand(2, 3, device=d), lambda d: torch.randn(3, device=d, requires_grad=True),
+        lambda d: torch.randint(0, 5, (4,), device=d), lambda d: torch.randperm(6, device=d),
+        lambda d: torch.rand_like(torch.ones(2, 3, device=d)), lambda d: torch.randn_like(torch.ones(2, 3, device=d).t()),
+        lambda d: torch.randint_like(torch.ones(2, device=d), 3), lambda d: torch.normal(0.0, 1.0, (2, 2), device=d),
+        lambda d: torch.bernoulli(torch.full((4,), 0.5, device=d)), lambda d: torch.rand(2, dtype=torch.float64, device=d),
+        lambda d: torch.randn(2, dtype=torch.complex64, device=d), lambda d: torch.rand(0, device=d),
+        lambda d: torch.multinomial(torch.ones(3, device=d), 2),
+    ],
+)  # fmt: skip
+def test_random(make: object) -> None:
+    ours, host = make("maca"), make("cpu")
+    assert isinstance(ours, MacaTensor)
+    assert (ours.shape, ours.stride(), ours.dtype) == (host.shape, host.stride(), host.dtype)
+    assert ours.requires_grad == host.requires_grad and ours.is_leaf
+
+
+def test_requires_grad_and_parameters() -> None:
+    x = torch.randn(3, device="maca", requires_grad=True)
+    x.square().sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 2 * x.detach().cpu())
+    assert torch.tensor([1.0], device="maca", requires_grad=True).is_leaf
+
+
+def test_default_device_and_dtype() -> None:
+    with torch.device("maca"):
+        assert isinstance(torch.zeros(2), MacaTensor)
+        assert isinstance(torch.tensor([1.0]), MacaTensor)
+        assert isinstance(torch.arange(3), MacaTensor)
+    assert type(torch.zeros(2)) is torch.Tensor
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.zeros(2, device="maca").dtype == torch.float64
+        assert torch.empty(2, device="maca").dtype == torch.float64
+        assert torch.full((2,), 1.0, device="maca").dtype == torch.float64
+        assert torch.rand(2, device="maca").dtype == torch.float64
+        assert torch.arange(0, 1, 0.5, device="maca").dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_out_and_inference_mode() -> None:
+    out = torch.empty(3, device="maca")
+    torch.ones(3, out=out)
+    assert out.tolist() == [1, 1, 1]
+    torch.arange(3, out=out)
+    assert out.tolist() == [0, 1, 2]
+    with torch.inference_mode():
+        x = torch.zeros(2, 3, device="maca")
+        assert x.is_inference() and isinstance(x, MacaTensor) and x.t()[0].tolist() == [0, 0]
+
+
+def test_bad_input() -> None:
+    with nothing_leaked():
+        for make in (
+            lambda: torch.zeros(-1, device="maca"), lambda: torch.empty(2, -3, device="maca"),
+            lambda: torch.empty_strided((2,), (-1,), device="maca"), lambda: torch.zeros(2, device="maca:1"),
+            lambda: torch.empty(2, device="maca:3"), lambda: torch.arange(0, 5, -1, device="maca"),
+            lambda: torch.eye(-1, device="maca"), lambda: torch.linspace(0, 1, -1, device="maca"),
+            lambda: torch.empty(2, device="maca", pin_memory=True), lambda: torch.tensor([1.0], device="maca:1"),
+            lambda: torch.empty(2**40, 2**40, device="maca"), lambda: torch.randint(5, 2, (3,), device="maca"),
+            lambda: torch.empty_strided((2, 2), (1,), device="maca"), lambda: torch.arange(0, float("inf"), device="maca"),
+            lambda: torch.randperm(-1, device="maca"), lambda: torch.rand(2, device="maca", dtype=torch.int64),
+            lambda: torch.normal(0.0, -1.0, (2,), device="maca"), lambda: torch.empty(2**62, device="maca"),
+            lambda: torch.empty(2, 3, device="maca", memory_format=torch.channels_last),
+            lambda: torch.full((2,), 300, dtype=torch.uint8, device="maca"),
+            lambda: torch.ones(2, dtype=torch.int8, device="maca").fill_(-129),
+        ):  # fmt: skip
+            with pytest.raises((RuntimeError, ValueError)):
+                make()
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            torch.empty(2, device="maca", layout=torch.sparse_coo)
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (2,), device="maca")
+    assert maca(1).item() == 1

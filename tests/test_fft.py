@@ -1,0 +1,89 @@
+"""Fourier transforms: every length, dimension order and layout; the same bits for any number of threads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from macatensor.parity.transport import fetch, place
+
+# each radix, primes up to the limit and past it, lines cut into columns and rows, their convolutions
+_LENGTHS = (1, 2, 3, 6, 7, 16, 35, 61, 64, 67, 97, 120, 134, 512, 1009, 4096, 4099, 5000, 8190, 65536)
+
+
+def _close(got, want, n):
+    """Within a few rounding errors for each of the log n stages, of the rms result."""
+    got, scale = fetch(got), float(want.abs().pow(2).mean().sqrt())
+    assert got.shape == want.shape
+    error = float((got.to(want.dtype) - want).abs().max())
+    assert error <= 4 * torch.finfo(got.dtype).eps * (math.log2(n) + 1) * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("rows", [1, 19])
+def test_lengths(dtype, rows):
+    generator = torch.Generator().manual_seed(0)
+    for n in _LENGTHS:
+        wide = torch.randn(rows if n < 3000 else 1, n, dtype=torch.complex128, generator=generator)
+        x = wide.to(dtype)
+        wide = x.to(torch.complex128)
+        real = place(x.real.contiguous())
+        _close(torch.fft.fft(place(x)), torch.fft.fft(wide), n)
+        _close(torch.fft.ifft(place(x), norm="ortho"), torch.fft.ifft(wide, norm="ortho"), n)
+        _close(torch.fft.rfft(real), torch.fft.rfft(wide.real), n)
+        _close(torch.fft.fft(real), torch.fft.fft(wide.real), n)
+        half = n // 2 + 1
+        _close(torch.fft.irfft(place(x[:, :half]), n=n), torch.fft.irfft(wide[:, :half], n=n), n)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_strides_are_pytorchs(order):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 5, 6, dtype=torch.complex128, generator=generator).permute(order)
+    real = torch.randn(4, 5, 6, dtype=torch.float64, generator=generator).permute(order)
+    aten = torch.ops.aten
+    for count in (1, 2, 3):
+        for dims in itertools.permutations(range(3), count):
+            last = 2 * x.shape[dims[-1]] - 1
+            for call in (
+                lambda t, r, d=list(dims): aten._fft_c2c(t, d, 1, False),
+                lambda t, r, d=list(dims): aten._fft_r2c(r, d, 0, True),
+                lambda t, r, d=list(dims): aten._fft_r2c(r, d, 2, False),
+                lambda t, r, d=list(dims), n=last: aten._fft_c2r(t, d, 0, n),
+            ):
+                got, want = call(place(x), place(real)), call(x, real)
+                assert got.stride() == want.stride()
+                torch.testing.assert_close(fetch(got), want, rtol=1e-13, atol=1e-13)
+
+
+def test_threads_do_not_change_bits():
+    generator = torch.Generator().manual_seed(0)
+    before = torch.get_num_threads()
+    try:
+        for shape in ((300, 1000), (2, 10007), (1 << 16,), (40, 30, 50)):
+            x = place(torch.randn(shape, dtype=torch.complex64, generator=generator))
+            results = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                results.append(fetch(torch.fft.fftn(x)))
+            assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_line_does_not_touch_its_neighbours():
+    x = torch.zeros(3, 15)
+    x[0], x[1] = math.nan, 1e30
+    got = fetch(torch.fft.rfft(place(x)))
+    assert got[0].isnan().all() and (got[2] == 0).all()
+
+
+def test_stft_and_back():
+    generator = torch.Generator().manual_seed(0)
+    x, window = torch.randn(2, 4000, generator=generator), torch.hann_window(400)
+    got = torch.stft(place(x), 400, 100, window=place(window), return_complex=True)
+    torch.testing.assert_close(fetch(got), torch.stft(x, 400, 100, window=window, return_complex=True))
+    torch.testing.assert_close(fetch(torch.istft(got, 400, 100, window=place(window), length=4000)), x)

@@ -1,0 +1,116 @@
+"""Operators that count, group and align: what parity samples cannot say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import macatensor
+from macatensor.parity.transport import fetch, place
+
+
+@pytest.mark.parametrize(
+    "classes, count",
+    [([0, 5], 3), ([0, -1], 3), ([], -1), ([0, 2], 0), ([0, -2], -1)],
+    ids=["large", "negative", "empty", "none", "inferred"],
+)
+def test_one_hot_refuses_what_pytorch_refuses(classes, count) -> None:
+    host = torch.tensor(classes, dtype=torch.int64)
+    with pytest.raises(RuntimeError) as theirs:
+        F.one_hot(host, count)
+    with pytest.raises(RuntimeError) as ours:
+        F.one_hot(place(host), count)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_one_hot_in_inference_mode() -> None:
+    with torch.inference_mode():
+        got = F.one_hot(place(torch.tensor([[0, 2]])), 4)
+    assert fetch(got).tolist() == [[[1, 0, 0, 0], [0, 0, 1, 0]]]
+
+
+def test_tensor_split_wants_its_positions_on_the_host() -> None:
+    x = place(torch.arange(8.0))
+    assert [len(t) for t in x.tensor_split(torch.tensor([2, 5]))] == [2, 3, 3]
+    with pytest.raises(RuntimeError, match="expected tensor_indices_or_sections to be on cpu"):
+        x.tensor_split(place(torch.tensor([2, 5])))
+
+
+@pytest.mark.parametrize("as_tensors", [False, True], ids=["lists", "tensors"])
+@pytest.mark.parametrize("concatenated", [False, True], ids=["padded", "concatenated"])
+def test_ctc_of_several_lengths(concatenated, as_tensors) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(9, 4, 5, generator=generator, dtype=torch.float64)
+    inputs, labels = [9, 4, 1, 0], [3, 0, 3, 2]
+    targets = torch.randint(1, 5, (4, 3), generator=generator)
+    if concatenated:
+        targets = torch.cat([row[:n] for row, n in zip(targets, labels)])
+    given = (torch.tensor(inputs), torch.tensor(labels)) if as_tensors else (inputs, labels)
+    results = []
+    for x, goal in (
+        (scores.clone().requires_grad_(), targets),
+        (place(scores).requires_grad_(), place(targets)),
+    ):
+        loss = F.ctc_loss(x.log_softmax(-1), goal, *given, reduction="none", zero_infinity=True)
+        (gradient,) = torch.autograd.grad(loss.sum(), x)
+        results.append((loss.detach(), gradient))
+    (loss, gradient), (our_loss, our_gradient) = results
+    assert torch.allclose(fetch(our_loss), loss, rtol=1e-12)
+    assert torch.allclose(fetch(our_gradient), gradient, rtol=0, atol=1e-12)
+
+
+def test_embedding_bag_scales_by_frequency() -> None:
+    """Against the formula: PyTorch's CPU kernel divides by the frequency of another word."""
+    words = torch.tensor([1, 2, 2, 4, 2, 1])
+    table = place(torch.ones(6, 3)).requires_grad_()
+    bags = F.embedding_bag(
+        place(words), table, place(torch.tensor([0, 4])), mode="sum", scale_grad_by_freq=True
+    )
+    bags.sum().backward()
+    assert table.grad.cpu()[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
+
+
+def test_strided_operands_are_copied_and_counted() -> None:
+    data = torch.randn(4, 6, dtype=torch.float64).t()
+    before = macatensor.counting.strided_copies
+    got = torch.segment_reduce(place(data), "sum", lengths=place(torch.tensor([2, 4])))
+    assert macatensor.counting.strided_copies == before + 1
+    assert torch.equal(fetch(got), torch.stack([data[:2].sum(0), data[2:].sum(0)]))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_bytes_are_resampled_to_the_same_bytes(mode, antialias) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for channels, size in ((3, (7, 40)), (6, (30, 5)), (4, (64, 64))):
+        x = torch.randint(0, 256, (2, channels, 24, 17), generator=generator, dtype=torch.uint8)
+        want = F.interpolate(x, size, mode=mode, antialias=antialias)
+        got = F.interpolate(place(x), size, mode=mode, antialias=antialias)
+        assert torch.equal(fetch(got), want)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda d: F.embedding_bag(d(torch.tensor([1, 9])), d(torch.ones(4, 2)), d(torch.tensor([0]))),
+        lambda d: F.embedding_bag(d(torch.tensor([1, 2])), d(torch.ones(4, 2)), d(torch.tensor([1]))),
+        lambda d: F.multi_margin_loss(d(torch.ones(2, 3)), d(torch.tensor([0, 3]))),
+        lambda d: F.multilabel_margin_loss(d(torch.ones(1, 3)), d(torch.tensor([[0, 3, -1]]))),
+        lambda d: torch.segment_reduce(d(torch.ones(4)), "sum", lengths=d(torch.tensor([1, 2]))),
+        lambda d: torch.segment_reduce(d(torch.ones(4)), "sum", lengths=d(torch.tensor([-1, 5]))),
+        lambda d: torch.bincount(d(torch.tensor([1, -1]))),
+        lambda d: torch.histc(d(torch.tensor([1.0, float("nan")]))),
+        lambda d: torch.histc(d(torch.ones(3)), 5, 3, 1),
+        lambda d: torch.unique(d(torch.ones(2, dtype=torch.complex64))),
+        lambda d: F.grid_sample(d(torch.ones(1, 2, 0, 3)), d(torch.ones(1, 2, 2, 2)), align_corners=False),
+        lambda d: F.fractional_max_pool2d(d(torch.ones(1, 2, 4, 4)), 3, 3),
+    ],
+    ids="bag-index bag-offset margin multilabel segment-sum segment-negative bincount histc-nan histc-range "
+    "unique-complex grid-empty fractional-window".split(),
+)
+def test_errors_have_pytorchs_class(call) -> None:
+    with pytest.raises(Exception) as theirs:
+        call(lambda t: t)
+    with macatensor.fallback("error"), pytest.raises(type(theirs.value)):
+        call(place)

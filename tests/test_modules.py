@@ -1,0 +1,229 @@
+"""Module.to keeps Parameters themselves: ties, optimizers, hooks, gradients and dtypes stay right."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from running import close, nothing_leaked
+from torch import nn
+
+from macatensor import MacaTensor, maca
+
+
+@pytest.mark.parametrize(
+    "move", [lambda m: m.to("maca"), lambda m: m.maca(), maca, lambda m: m.to(torch.device("maca", 0))]
+)
+def test_identity(move: object) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False))
+    before = dict(model.named_parameters())
+    assert move(model) is model
+    after = dict(model.named_parameters())
+    assert list(before) == list(after)
+    for name, p in before.items():
+        assert after[name] is p and isinstance(p, MacaTensor) and isinstance(p, nn.Parameter)
+        assert p.requires_grad and p.is_leaf
+    assert isinstance(model[1].running_mean, MacaTensor) and isinstance(
+        model[1].num_batches_tracked, MacaTensor
+    )
+    assert model[1].num_batches_tracked.dtype == torch.int64
+
+
+def test_there_and_back() -> None:
+    model = nn.Linear(3, 4)
+    weight, values = model.weight, model.weight.detach().clone()
+    model.to("maca").to("cpu")
+    assert model.weight is weight and type(weight) is nn.Parameter and torch.equal(weight, values)
+    model.maca().cpu()
+    assert model.weight is weight and torch.equal(weight.detach(), values)
+    model(torch.ones(1, 3)).sum().backward()
+    assert type(weight.grad) is torch.Tensor
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Embedding(5, 4)
+        self.middle = nn.Linear(4, 4)
+        self.decoder = nn.Linear(4, 5, bias=False)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(torch.tanh(self.middle(self.encoder(x))))
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda m: m, lambda m: m.double(), lambda m: m.half(), lambda m: m.bfloat16().float()]
+)
+def test_tied_weights_stay_tied(convert: object) -> None:
+    host = Tied()
+    model = convert(maca(copy.deepcopy(host)))
+    assert model.decoder.weight is model.encoder.weight
+    assert len(list(model.parameters())) == 3
+    loss = model(maca([0, 1, 2])).float().sum()
+    loss.backward()
+    host(torch.tensor([0, 1, 2])).sum().backward()
+    close(model.encoder.weight.grad.float(), host.encoder.weight.grad, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=str)
+def test_an_optimizer_built_before_the_move_works_after_it(kind: type, options: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    host, ours = nn.Linear(3, 2), nn.Linear(3, 2)
+    ours.load_state_dict(host.state_dict())
+    optimizers = [kind(m.parameters(), lr=0.1, **options) for m in (host, ours)]
+    maca(ours)
+    x = torch.randn(5, 3)
+    for _ in range(3):
+        for model, data, optimizer in ((host, x, optimizers[0]), (ours, maca(x), optimizers[1])):
+            optimizer.zero_grad()
+            model(data).square().sum().backward()
+            optimizer.step()
+    close(ours.weight, host.weight, rtol=1e-4, atol=1e-5)
+    close(ours.bias, host.bias, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_and_hooks_move_too() -> None:
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    gradient = model.weight.grad.clone()
+    seen = []
+    handle = model.weight.register_hook(lambda g: seen.append(type(g)))
+    model.bias.register_post_accumulate_grad_hook(lambda p: seen.append(p is model.bias))
+    maca(model)
+    assert isinstance(model.weight.grad, MacaTensor) and torch.equal(model.weight.grad.cpu(), gradient)
+    model.zero_grad()
+    model(maca(torch.ones(1, 3))).sum().backward()
+    assert sorted(seen, key=str) == [MacaTensor, True]
+    handle.remove()
+    model(maca(torch.ones(1, 3))).sum().backward()
+    assert len(seen) == 3
+    model.zero_grad()
+    model(maca(torch.ones(1, 3))).sum().backward()
+    assert torch.equal(model.weight.grad.cpu(), gradient)
+
+
+def test_dtype_conversions() -> None:
+    model = maca(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    weight = model[0].weight
+    for convert, dtype in ((model.half, torch.float16), (model.double, torch.float64), (model.bfloat16, torch.bfloat16),
+                           (model.float, torch.float32)):  # fmt: skip
+        convert()
+        assert model[0].weight is weight and weight.dtype == dtype and (weight + 1).dtype == dtype
+        assert isinstance(weight, MacaTensor) and model[1].num_batches_tracked.dtype == torch.int64
+    model.to("maca", torch.float64)
+    assert weight.dtype == torch.float64
+    model.to(memory_format=torch.channels_last)
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    host = nn.Linear(2, 2).to("maca", torch.bfloat16)
+    assert host.weight.dtype == torch.bfloat16 and isinstance(host.weight, MacaTensor)
+
+
+def test_x_data_assignment_in_a_module() -> None:
+    model = maca(nn.Linear(2, 2))
+    weight = model.weight
+    weight.data = maca(torch.eye(2))
+    close(model(maca([[1.0, 2.0]])) - model.bias, torch.tensor([[1.0, 2.0]]))
+    weight.data = weight.data * 2
+    with torch.no_grad():
+        weight.copy_(torch.eye(2) * 3)
+    close(model(maca([[1.0, 2.0]])) - model.bias, torch.tensor([[3.0, 6.0]]))
+
+
+def test_packed_weights_follow_every_kind_of_write() -> None:
+    layer, x = maca(nn.Conv2d(3, 8, 3)), maca(torch.rand(2, 3, 16, 16))
+    host = nn.Conv2d(3, 8, 3)
+    with torch.inference_mode():
+        layer(x)
+
+    def check() -> None:
+        host.load_state_dict({k: v.cpu() for k, v in layer.state_dict().items()})
+        with torch.inference_mode():
+            close(layer(x), host(x.cpu().contiguous()), rtol=1e-4, atol=1e-5)
+
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    check()
+    layer.weight.data.add_(1)
+    check()
+    layer.weight.data = maca(torch.rand(8, 3, 3, 3))
+    check()
+    layer.load_state_dict(nn.Conv2d(3, 8, 3).state_dict())
+    check()
+    with torch.no_grad():
+        layer.weight[0].fill_(0.5)
+        layer.weight.copy_(layer.weight.cpu() * 3)
+    check()
+    layer.weight.detach()[1:3] = 0.0
+    check()
+
+
+def test_load_state_dict_assign_and_strictness() -> None:
+    model = maca(nn.Linear(3, 2))
+    host = nn.Linear(3, 2)
+    model.load_state_dict(host.state_dict())
+    assert torch.equal(model.weight.cpu(), host.weight)
+    model.load_state_dict({k: maca(v) for k, v in host.state_dict().items()}, assign=True)
+    assert isinstance(model.weight, MacaTensor)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        model.load_state_dict(nn.Linear(4, 2).state_dict())
+
+
+def test_to_empty_and_meta() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    with pytest.raises(NotImplementedError, match="to_empty"):
+        model.to("maca")
+    model.to_empty(device="maca")
+    assert isinstance(model[0].weight, MacaTensor) and isinstance(model[1].running_mean, MacaTensor)
+    model[0].reset_parameters()
+    model[1].reset_parameters()
+    assert torch.isfinite(model(maca(torch.rand(4, 3)))).all().item()
+
+
+def test_modules_built_on_the_device() -> None:
+    model = nn.Sequential(nn.Linear(3, 2, device="maca"), nn.Conv1d(2, 2, 1, device="maca"))
+    assert all(isinstance(p, MacaTensor) for p in model.parameters())
+    with torch.device("maca"):
+        other = nn.Linear(3, 2)
+    assert isinstance(other.weight, MacaTensor) and isinstance(other.weight, nn.Parameter)
+    assert other.weight.abs().max().item() <= 3**-0.5
+
+
+def test_parametrizations() -> None:
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    host = copy.deepcopy(model)
+    maca(model)
+    x = torch.rand(4, 3)
+    close(model(maca(x)), host(x), rtol=1e-5, atol=1e-6)
+    model(maca(x)).square().sum().backward()
+    host(x).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), host.parameters()):
+        close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_host_module_is_converted_as_ever() -> None:
+    model = nn.Linear(3, 2).to(torch.float64)
+    weight = model.weight
+    model.float()
+    assert model.weight is weight and not torch.__future__.get_swap_module_params_on_conversion()
+    state = {"calls": 0}
+
+    def count(t: torch.Tensor) -> torch.Tensor:
+        state["calls"] += 1
+        return t
+
+    model._apply(count)
+    assert state["calls"] == 2
+    nn.Sequential(model, nn.Linear(2, 2))._apply(count)
+    assert state["calls"] == 6
+
+
+def test_a_move_leaks_nothing() -> None:
+    with nothing_leaked():
+        model = maca(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
+        model(maca(torch.rand(2, 64))).sum().backward()
+        model.cpu()
+        del model

@@ -1,0 +1,35 @@
+"""Every row of the op table against PyTorch's CPU in float64, judged by the row's bound.
+
+Sizes, dtypes and strides of the results, operands left alone, in-place and out= forms, aliasing of views are checked
+too: see macatensor/parity/runner.py. A failure prints the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from expected_failures import REASONS
+
+from macatensor.parity import run_row
+from macatensor.parity.samples import generator_of
+from op_table import TABLE, Row
+
+
+def _rows() -> list[object]:
+    marks = {name: [pytest.mark.xfail(reason=reason, strict=True)] for name, reason in REASONS.items()}
+    return [pytest.param(row, id=row.name, marks=marks.get(row.name, [])) for row in TABLE.values()]
+
+
+@pytest.mark.parametrize("row", _rows())
+def test_row(row: Row) -> None:
+    result = run_row(row)
+    assert not result.failed, f"{result.failed} failures, the first of them:\n" + "\n".join(result.failures)
+    assert result.samples, f"{row.name}: no sample was drawn"
+
+
+def test_expected_failures_name_rows() -> None:
+    assert set(REASONS) <= set(TABLE)
+
+
+def test_every_row_has_calls() -> None:
+    missing = [row.name for row in TABLE.values() if not row.random and generator_of(row) is None]
+    assert not missing

@@ -1,0 +1,162 @@
+"""Tensors that leave the device by other ways than PyTorch's files: safetensors, processes, DLPack, NumPy."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+import torch.utils.dlpack
+from running import run_python, same
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
+
+from macatensor import MacaTensor
+
+
+@pytest.fixture(autouse=True)
+def _typed_storages() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+        yield
+
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_safetensors_round_trip(dtype: torch.dtype, tmp_path: Path) -> None:
+    host = {"a": (torch.rand(3, 4) * 5).to(dtype), "scalar": torch.ones((), dtype=dtype)}
+    save_file({k: v.maca() for k, v in host.items()}, tmp_path / "x.safetensors")
+    loaded = load_file(tmp_path / "x.safetensors")
+    for name, value in host.items():
+        assert loaded[name].equal(value)
+        same(loaded[name].to("maca"), value)
+
+
+def test_safetensors_of_nhwc_and_shared_tensors(tmp_path: Path) -> None:
+    """The file is row-major: as for PyTorch's channels_last tensors, contiguous() comes first."""
+    image = torch.rand(2, 3, 4, 5).maca()
+    with pytest.raises(ValueError, match="non contiguous"):
+        save_file({"image": image}, tmp_path / "x.safetensors")
+    save_file({"image": image.contiguous()}, tmp_path / "x.safetensors")
+    assert load_file(tmp_path / "x.safetensors")["image"].equal(image.cpu())
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_file(
+            {"a": image.contiguous(), **dict.fromkeys("bc", torch.ones(2, device="maca"))}, tmp_path / "y"
+        )
+
+
+def test_safetensors_of_models(tmp_path: Path) -> None:
+    """Models with tied weights and NHWC ones go through save_model and load_model, on either device."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 3)
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+    model = Tied().to("maca")
+    assert model.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    save_model(model, str(tmp_path / "m.safetensors"))
+    for device in ("cpu", "maca"):
+        other = Tied().to(device)
+        load_model(other, str(tmp_path / "m.safetensors"))
+        assert other.first.weight is other.second.weight
+        for a, b in zip(other.parameters(), model.parameters()):
+            assert a.device.type == device and a.detach().cpu().equal(b.detach().cpu())
+
+
+def test_states_keep_memory_formats_between_devices() -> None:
+    host = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(memory_format=torch.channels_last)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    for source in (host, plain):
+        ours = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to("maca")
+        strides = ours[0].weight.stride()
+        ours.load_state_dict(source.state_dict())
+        assert ours[0].weight.stride() == strides == (27, 1, 9, 3)
+        for name, value in ours.state_dict().items():
+            assert value.cpu().equal(source.state_dict()[name])
+        back = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        row_major = back[0].weight.stride()
+        back.load_state_dict(ours.state_dict())
+        assert back[0].weight.stride() == row_major
+        assert back[0].weight.equal(source[0].weight)
+        assigned = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        assigned.load_state_dict(ours.state_dict(), assign=True)
+        assert isinstance(assigned[0].weight, MacaTensor) and assigned[0].weight.stride() == strides
+
+
+def test_processes_get_copies() -> None:
+    x = torch.arange(6.0, device="maca")
+    context = torch.multiprocessing.get_context("spawn")
+    with context.Pool(1, initializer=importlib.import_module, initargs=("macatensor",)) as pool:
+        negated = pool.apply(torch.neg, (x,))
+        pool.apply(torch.Tensor.zero_, (x,))
+    assert isinstance(negated, MacaTensor) and negated.tolist() == [0.0, -1.0, -2.0, -3.0, -4.0, -5.0]
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_memory_is_not_shared() -> None:
+    x = torch.ones(2, device="maca")
+    assert not x.is_shared()
+    with pytest.raises(RuntimeError, match="cannot be shared between processes"):
+        x.share_memory_()
+    with pytest.raises(RuntimeError, match="cannot be shared between processes"):
+        nn.Linear(2, 2).to("maca").share_memory()
+
+
+def test_dlpack() -> None:
+    x = torch.arange(6.0).reshape(2, 3).maca()
+    for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack, np.from_dlpack, MacaTensor.__dlpack__):
+        with pytest.raises(BufferError, match=r"Use Tensor.cpu\(\) first"):
+            export(x)
+    assert x.__dlpack_device__() == (12, 0)
+    assert torch.from_dlpack(torch.utils.dlpack.to_dlpack(x.cpu())).equal(x.cpu())
+    same(torch.from_dlpack(np.arange(3)).to("maca"), torch.arange(3))
+
+
+@pytest.mark.xfail(
+    tuple(map(int, np.__version__.split(".")[:2])) < (2, 1),
+    reason="NumPy asks for a device from 2.1 on",
+    strict=True,
+)
+def test_dlpack_copies_to_the_host_when_asked() -> None:
+    x = torch.arange(6.0).reshape(2, 3).maca()
+    assert (np.from_dlpack(x, device="cpu") == x.cpu().numpy()).all()
+    with pytest.raises(BufferError, match="require gradient"):
+        np.from_dlpack(x.requires_grad_(), device="cpu")
+
+
+def test_numpy_refuses_as_for_cuda() -> None:
+    x = torch.ones(2, device="maca")
+    uses: list[Any] = [np.asarray, np.sin, lambda t: np.array(t, dtype=np.float64), lambda t: t.__array__()]
+    for use in [*uses, lambda t: t.numpy(), lambda t: np.ones(2) + t.__array__()]:
+        with pytest.raises(
+            TypeError, match=r"can't convert maca:0 device type tensor to numpy. Use Tensor.cpu\(\)"
+        ):
+            use(x)
+    assert x.numpy(force=True).tolist() == [1.0, 1.0]
+    with pytest.raises(AttributeError, match="__cuda_array_interface__"):
+        x.__cuda_array_interface__  # noqa: B018
+
+
+def test_host_tensors_are_exported_as_ever() -> None:
+    run_python(
+        """
+        import torch, macatensor, numpy as np
+        x = torch.arange(3.0)
+        y = torch.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+        y[0] = 7
+        assert x[0] == 7 and np.from_dlpack(x)[0] == 7
+        assert x.share_memory_().is_shared()
+        assert x.storage().data_ptr() == x.data_ptr()
+        """
+    )

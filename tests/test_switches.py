@@ -1,0 +1,69 @@
+"""Environment switches: typed values, origins, and names that nothing reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from running import run_python
+
+from macatensor import switches
+
+
+def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+    for switch in switches.ALL.values():
+        monkeypatch.delenv(switch.name, raising=False)
+        assert switch.value() == switch.default and switch.origin == "default" and switch.text() is None
+        monkeypatch.setenv(switch.name, "")
+        assert switch.value() == switch.default and switch.origin == "default"
+        assert switch.meaning and switch.unset and switch.when in ("import", "call", "library")
+    for switch, text, value in (
+        (switches.LIBRARY, "/a/b.so", Path("/a/b.so")),
+        (switches.VISIBLE_DEVICES, "2,3", 2),
+        (switches.DEVICE_MEMORY, "8G", 8 << 30),
+        (switches.DEVICE_MEMORY, "1.5 MiB".replace(" ", ""), 3 << 19),
+        (switches.LAUNCH_BLOCKING, "1", True),
+        (switches.LAUNCH_BLOCKING, "0", False),
+        (switches.FALLBACK, "silent", "silent"),
+        (switches.GRAIN, "1", 1),
+        (switches.SIMD, "avx2", "avx2"),
+        (switches.DEFAULT_NCHW, "1", True),
+        (switches.NUM_THREADS, "4", 4),
+        (switches.SANITIZE, "1", True),
+    ):
+        monkeypatch.setenv(switch.name, text)
+        assert switch.value() == value and switch.origin == "environment"
+
+
+def test_what_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    for switch, text in (
+        (switches.VISIBLE_DEVICES, "first"),
+        (switches.DEVICE_MEMORY, "lots"),
+        (switches.DEVICE_MEMORY, "-1G"),
+        (switches.FALLBACK, "loud"),
+        (switches.GRAIN, "0"),
+        (switches.SIMD, "mmx"),
+    ):
+        monkeypatch.setenv(switch.name, text)
+        with pytest.raises(ValueError, match=f"{switch.name}={text!r}"):
+            switch.value()
+
+
+def test_unknown_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("MACA_"):
+            monkeypatch.delenv(name)
+    assert switches.unknown() == {}
+    monkeypatch.setenv("MACA_FALBACK", "error")
+    monkeypatch.setenv("MACA_QUXX_OF_OTHERS", "1")
+    monkeypatch.setenv("MACA_INTERPOSER_MODE", "1")  # a library's own
+    assert switches.unknown() == {"MACA_FALBACK": "MACA_FALLBACK", "MACA_QUXX_OF_OTHERS": None}
+    with pytest.warns(UserWarning, match="MACA_FALBACK; did you mean MACA_FALLBACK"):
+        switches.warn_of_unknown()
+
+
+def test_a_misspelt_name_is_warned_of_at_import() -> None:
+    said = run_python("import macatensor", MACA_DEVICE_MEMROY="8G").stderr
+    assert "MACA_DEVICE_MEMROY; did you mean MACA_DEVICE_MEMORY?" in said
+    assert run_python("import macatensor", MACA_FALLBACK="warn").stderr == ""
