@@ -1,0 +1,1 @@
+"""Recording two runs and finding the operator that differs."""
