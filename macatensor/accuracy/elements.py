@@ -50,7 +50,7 @@ def load(folder: Path, entry: TensorEntry) -> torch.Tensor:
 
     try:
         with safe_open(folder / entry.file, framework="pt") as file:
-            held = file.get_tensor(entry.key)
+            held: torch.Tensor = file.get_tensor(entry.key)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"accuracy: cannot read {entry.key} of {folder / entry.file}: {error}") from error
     dtype = dtype_named(entry.dtype)
