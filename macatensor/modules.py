@@ -34,15 +34,11 @@ def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Mod
     def once(t: torch.Tensor) -> Any:
         return applied.pop(id(t)) if id(t) in applied else fn(t)
 
-    if not involved:
-        # children decide for themselves, so they get the function itself
-        if recurse:
-            for module in self.children():
-                module._apply(fn)
-        return cast(torch.nn.Module, _convert(self, once, False))
-    if recurse:
+    if recurse:  # children decide for themselves, so they get the function itself
         for module in self.children():
             module._apply(fn)
+    if not involved:
+        return cast(torch.nn.Module, _convert(self, once, False))
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     # the swap leaves gradient hooks with the old tensor
