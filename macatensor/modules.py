@@ -55,6 +55,13 @@ def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Mod
     ]
     try:
         return cast(torch.nn.Module, _convert(self, once, False))
+    except RuntimeError as error:
+        if "use_count" not in str(error.__cause__):
+            raise
+        raise RuntimeError(
+            f"{error}: the graph of an earlier forward holds it. Let go of that forward's results, or detach them, "
+            "before the module moves to or from maca"
+        ) from error
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)
         for p, backward, post_accumulate in hooks:

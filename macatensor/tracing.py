@@ -1,10 +1,12 @@
-"""``torch.jit.trace``: what an operator does inside is not part of the trace.
+"""``torch.jit.trace`` and ``make_fx``: what an operator does inside is not part of the trace.
 
 While PyTorch traces, the sizes of a tensor are tensors and every operator is recorded, those too that a launcher calls
 to make a plan or to put a composite together. So while a trace is being made the device's operators run with the
 tracer set aside. PyTorch starts a trace in four functions of C++; only inside them ``__torch_dispatch__`` is one that
 looks for a tracer, which would cost every operator 2 %. Convolutions are the one operator that PyTorch does not record
 itself: its kernel calls another, ``_convolution``, and that is recorded.
+
+``make_fx`` hands operators on constants of a tensor subclass to the subclass, unless it is one that it knows.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import threading
 from typing import Any
 
 import torch
+from torch.fx.experimental import proxy_tensor
 
 from macatensor.launcher import Launcher, special
 from macatensor.tensor import MacaTensor
@@ -90,7 +93,8 @@ def _starting(trace: Any) -> Any:
 
 
 def register() -> None:
-    """Wraps the functions with which PyTorch starts a trace."""
+    """Wraps the functions with which PyTorch starts a trace, and makes our tensors known to ``make_fx``."""
+    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, MacaTensor)  # type: ignore[assignment]
     for owner, names in (
         (
             _C,
