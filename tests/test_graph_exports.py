@@ -138,11 +138,20 @@ def test_export(tmp_path: Path) -> None:
     program = torch.export.export(pair.model, (pair.x,), dynamic_shapes=({0: batch},))
     pair.check(program.module()(pair.x))
     assert program.module()(torch.rand(5, 3, 8, 8, device="maca")).shape == (5, 4)
-    pair.check(program.run_decompositions().module()(pair.x))
     torch.export.save(program, tmp_path / "program.pt2")
     loaded = torch.export.load(tmp_path / "program.pt2")
     assert all(t.device.type == "maca" for t in loaded.state_dict.values())
     pair.check(loaded.module()(pair.x))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=RuntimeError,
+    reason="PyTorch's fake kernel of convolution says contiguous on devices without C++, so flatten becomes a view",
+)
+def test_decomposed_export_of_channels_last_convolutions() -> None:
+    pair = Pair()
+    pair.check(torch.export.export(pair.model, (pair.x,)).run_decompositions().module()(pair.x))
 
 
 @pytest.mark.supports("torch.onnx.export")

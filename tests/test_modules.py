@@ -12,6 +12,7 @@ from torch import nn
 from macatensor import MacaTensor, maca
 
 
+@pytest.mark.supports("torch.nn.Module.to")
 @pytest.mark.parametrize(
     "move", [lambda m: m.to("maca"), lambda m: m.maca(), maca, lambda m: m.to(torch.device("maca", 0))]
 )

@@ -11,6 +11,7 @@ import torch
 from running import nothing_leaked
 
 
+@pytest.mark.supports("torch.Tensor: data_ptr storage untyped_storage")
 def test_size_and_address() -> None:
     x = torch.ones(3, 4, device="maca")
     y = x[1:, 2:]
@@ -57,6 +58,7 @@ def test_bytes_are_read_and_written() -> None:
         storage[12]
 
 
+@pytest.mark.supports("torch.UntypedStorage")
 def test_copies_between_devices() -> None:
     with nothing_leaked():
         host = torch.arange(6.0).untyped_storage()
