@@ -94,7 +94,7 @@ class Backward:
 
     def _watch(self, leaf: torch.Tensor) -> None:
         """Records the gradient of a leaf each time it has been accumulated."""
-        hooks = leaf._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        hooks = leaf._post_accumulate_grad_hooks
         if hooks and any(isinstance(h, _Accumulated) and h.owner is self for h in hooks.values()):
             return
         self._handles.append(leaf.register_post_accumulate_grad_hook(_Accumulated(self)))
@@ -121,7 +121,7 @@ class Backward:
                 with recorder.lock:
                     self.flush(task)
 
-            torch.autograd.Variable._execution_engine.queue_callback(over)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(over)
         gradients.task = task
 
     def end(self, gradients: _Gradients) -> None:

@@ -255,7 +255,8 @@ def _taken_apart(tensor: torch.Tensor) -> _Apart:
             parts = {name: getattr(held, name)() for name in (*names, "values")}
             return tensor, parts, str(tensor.layout).removeprefix("torch.")
         if tensor.is_nested and tensor.layout is torch.jagged:
-            return tensor, {"values": tensor._values, "offsets": tensor._offsets}, "jagged"  # type: ignore[attr-defined]
+            jagged: Any = tensor
+            return tensor, {"values": jagged._values, "offsets": jagged._offsets}, "jagged"
         if tensor.is_nested:
             return tensor, {str(i): part for i, part in enumerate(tensor.detach().unbind())}, "nested"
         if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]

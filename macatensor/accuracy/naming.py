@@ -33,7 +33,7 @@ class CallName(NamedTuple):
     """``torch.nn.Conv1d.6.fwd`` taken apart."""
 
     op: str
-    index: int
+    number: int
     direction: str
 
 
