@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from macatensor import counting, internal
-from macatensor.ffi import host_library_path, lib
+from macatensor import counting, flags, internal
+from macatensor.ffi import ffi, host_library_path, launch_error, lib
 from macatensor.meta import Meta, meta_of
 from macatensor.plan import _CODES, Declined
 from macatensor.tensor import MacaTensor, physical
@@ -24,7 +24,9 @@ _LIMIT = 1 << 14  # signatures kept
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 
-_declined: set[Any] = set()  # metas that the device's library has no kernel for
+_plans: dict[Meta, Any] = {}  # False: the device's library has no kernel for it
+_launch = lib.maca_launch_1
+flags.caches.append(_plans)
 _arguments: dict[Any, Any] = {}
 
 
@@ -65,24 +67,31 @@ def _on_maca(tensor: MacaTensor) -> Any:
     if meta.conj or meta.neg:
         tensor = physical(tensor)
         meta = tensor._payload[2]
-    if meta in _declined:
+    plan = _plans.get(meta)
+    if plan is None:
+        plan = _plan_of(tensor, meta)
+    if plan is False:
         return None
-    try:
-        (result,) = internal.launch("summary", [tensor], [_RESULT], {})
-    except Declined:
-        _declined.add(meta)
-        return None
-    buffer, offset, _ = result._payload
+    buffer, offset, _ = tensor._payload
+    made = _launch(plan.program, buffer, offset)
+    if not made:
+        raise launch_error(lib.maca_runtime_status(), "summary")
     held = bytearray(64)
-    lib.maca_buffer_to_host(_from_buffer(held), buffer, offset * 8, 64)
+    lib.maca_buffer_to_host(ffi.from_buffer(held), made, 0, 64)
+    lib.maca_buffer_release(made)
     counting.discount(launches=1, bytes_to_host=64)
     return _unpack(held)
 
 
-def _from_buffer(held: bytearray) -> Any:
-    from macatensor.ffi import ffi
-
-    return ffi.from_buffer(held)
+def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
+    if len(_plans) >= _LIMIT:
+        _plans.clear()
+    try:
+        plan: Any = internal.plan("summary", [tensor], [_RESULT], {})
+    except Declined:
+        plan = False
+    _plans[meta] = plan
+    return plan
 
 
 def _on_host(tensor: torch.Tensor) -> Any:

@@ -85,93 +85,145 @@ inline uint64_t hash_of(const uint32_t* words, int64_t n, const uint32_t* places
   return hash;
 }
 
-// Numbers of a block of floats or doubles, all of them finite: eight lanes, since one sum would wait for itself.
+// Numbers of a block of which all are finite: lanes of their own, since one sum would wait for itself.
 template <class V> void finite(const V* v, int64_t n, Partial& p) {
-  typedef double Wide __attribute__((vector_size(64)));
-  typedef V Narrow __attribute__((vector_size(8 * sizeof(V))));
+  constexpr int64_t kLanes = 8;
+  double sum[kLanes] = {}, squares[kLanes] = {}, low[kLanes], high[kLanes];
+  std::fill_n(low, kLanes, p.min);
+  std::fill_n(high, kLanes, p.max);
   int64_t k = 0;
-  if (n >= 8) {
-    Wide sum{}, squares{};
-    Narrow low, high;
-    std::memcpy(&low, v, sizeof low);
-    high = low;
-    for (; k + 8 <= n; k += 8) {
-      Narrow x;
-      std::memcpy(&x, v + k, sizeof x);
-      low = x < low ? x : low;
-      high = x > high ? x : high;
-      const Wide w = __builtin_convertvector(x, Wide);
-      sum += w;
-      squares += w * w;
-    }
-    for (int i = 0; i < 8; ++i) {
-      p.min = std::min<double>(p.min, low[i]);
-      p.max = std::max<double>(p.max, high[i]);
-      p.sum += sum[i];
-      p.squares += squares[i];
+  for (; k + kLanes <= n; k += kLanes) {
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const double x = v[k + i];
+      low[i] = x < low[i] ? x : low[i];
+      high[i] = x > high[i] ? x : high[i];
+      sum[i] += x;
+      squares[i] += x * x;
     }
   }
-  for (; k < n; ++k) {
-    const double x = v[k];
-    p.min = std::min(p.min, x);
-    p.max = std::max(p.max, x);
-    p.sum += x;
-    p.squares += x * x;
+  for (int64_t i = 0; k + i < n; ++i) {
+    const double x = v[k + i];
+    low[i] = std::min(low[i], x);
+    high[i] = std::max(high[i], x);
+    sum[i] += x;
+    squares[i] += x * x;
+  }
+  for (int64_t i = 0; i < kLanes; ++i) {
+    p.min = std::min(p.min, low[i]);
+    p.max = std::max(p.max, high[i]);
+    p.sum += sum[i];
+    p.squares += squares[i];
   }
 }
 
-template <class V> int64_t unordinary(const V* v, int64_t n) {  // NaN and Inf: their exponent has all bits
+template <class V> bool ordinary(const V* v, int64_t n) {  // of NaN and Inf the exponent has all bits
   using Bits = std::conditional_t<sizeof(V) == 4, uint32_t, uint64_t>;
-  constexpr Bits mask = sizeof(V) == 4 ? Bits{0x7f800000} : static_cast<Bits>(0x7ff0000000000000);
-  int64_t count = 0;
+  constexpr Bits mask = sizeof(V) == 4 ? static_cast<Bits>(0x7f800000) : static_cast<Bits>(0x7ff0000000000000);
+  Bits found = 0;
   for (int64_t k = 0; k < n; ++k) {
     Bits bits;
     std::memcpy(&bits, v + k, sizeof bits);
-    count += (bits & mask) == mask;
+    found |= (bits & mask) == mask;
   }
-  return count;
+  return !found;
 }
 
-template <class V> void numbers_of(V* v, int64_t n, Partial& p) {
-  if (unordinary(v, n)) {
-    int64_t kept = 0;
-    for (int64_t k = 0; k < n; ++k) {
-      if (std::isnan(v[k]))
-        ++p.nan;
-      else if (std::isinf(v[k]))
-        ++p.inf;
-      else
-        v[kept++] = v[k];
-    }
-    n = kept;
+template <class V> void numbers_of(const V* v, int64_t n, Partial& p) {
+  if (ordinary(v, n)) return finite(v, n, p);
+  V kept[kBlock];
+  int64_t count = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    if (std::isnan(v[k]))
+      ++p.nan;
+    else if (std::isinf(v[k]))
+      ++p.inf;
+    else
+      kept[count++] = v[k];
   }
-  finite(v, n, p);
+  finite(kept, count, p);
 }
+
+#ifdef __AVX2__
+// A block of floats and their words in one loop: 1 ns an element when hash and numbers take a loop each, 0.5 so.
+inline void add_floats(const float* v, const uint32_t* words, int64_t n, const uint32_t* places, uint32_t first,
+                       uint32_t step, Partial& p) {
+  const __m256i lanes =
+      _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(static_cast<int>(step)));
+  __m256i place = _mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int>(first)));
+  const __m256i next = _mm256_set1_epi32(static_cast<int>(8 * step)), mask = _mm256_set1_epi32(0x7f800000);
+  __m256i hash = _mm256_setzero_si256(), odd = _mm256_setzero_si256();
+  __m256d sum0 = _mm256_setzero_pd(), sum1 = sum0, squares0 = sum0, squares1 = sum0;
+  __m256 low = _mm256_set1_ps(std::numeric_limits<float>::infinity()), high = _mm256_sub_ps(_mm256_setzero_ps(), low);
+  int64_t k = 0;
+  for (; k + 8 <= n; k += 8) {
+    if (places) place = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places + k));
+    const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + k));
+    hash = _mm256_add_epi64(hash, scrambled(_mm256_add_epi32(word, place)));
+    place = _mm256_add_epi32(place, next);
+    const __m256 x = _mm256_loadu_ps(v + k);
+    odd = _mm256_or_si256(odd, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(x), mask), mask));
+    low = _mm256_min_ps(low, x);
+    high = _mm256_max_ps(high, x);
+    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    sum0 = _mm256_add_pd(sum0, a);
+    sum1 = _mm256_add_pd(sum1, b);
+    squares0 = _mm256_fmadd_pd(a, a, squares0);
+    squares1 = _mm256_fmadd_pd(b, b, squares1);
+  }
+  uint64_t hashes[4];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(hashes), hash);
+  p.hash += hashes[0] + hashes[1] + hashes[2] + hashes[3];
+  p.hash += hash_of(words + k, n - k, places ? places + k : nullptr, first + static_cast<uint32_t>(k) * step, step, 0);
+  if (!_mm256_testz_si256(odd, odd)) return numbers_of(v, n, p);
+  float lows[8], highs[8];
+  double sums[4], squares[4];
+  _mm256_storeu_ps(lows, low);
+  _mm256_storeu_ps(highs, high);
+  _mm256_storeu_pd(sums, _mm256_add_pd(sum0, sum1));
+  _mm256_storeu_pd(squares, _mm256_add_pd(squares0, squares1));
+  if (k > 0) {
+    for (int i = 0; i < 8; ++i) {
+      p.min = std::min<double>(p.min, lows[i]);
+      p.max = std::max<double>(p.max, highs[i]);
+    }
+    for (int i = 0; i < 4; ++i) p.sum += sums[i], p.squares += squares[i];
+  }
+  numbers_of(v + k, n - k, p);
+}
+#endif
 
 template <class T> using Value = std::conditional_t<sizeof(T) <= 2 || std::is_same_v<T, float>, float, double>;
 
 // Adds a block of elements that lie side by side.
 template <class T>
 void add_block(const T* from, int64_t n, const uint32_t* places, uint32_t first, uint32_t step, Partial& p) {
-  alignas(64) uint32_t words[kBlock], high[kBlock];
-  alignas(64) Value<T> values[kBlock];
+  alignas(64) uint32_t low[kBlock], high[kBlock];
+  alignas(64) Value<T> converted[kBlock];
+  const uint32_t* words = low;
+  const Value<T>* values = converted;
   if constexpr (sizeof(T) == 8) {
     for (int64_t k = 0; k < n; ++k) {
       uint64_t bits;
       std::memcpy(&bits, from + k, 8);
-      words[k] = static_cast<uint32_t>(bits);
+      low[k] = static_cast<uint32_t>(bits);
       high[k] = static_cast<uint32_t>(bits >> 32);
     }
     p.hash += hash_of(high, n, places, first, step, kHigh);
   } else if constexpr (sizeof(T) == 4) {
-    std::memcpy(words, from, static_cast<size_t>(n) * 4);
+    words = reinterpret_cast<const uint32_t*>(from);
   } else {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>;
     const Bits* bits = reinterpret_cast<const Bits*>(from);
-    for (int64_t k = 0; k < n; ++k) words[k] = bits[k];
+    for (int64_t k = 0; k < n; ++k) low[k] = bits[k];
   }
+  if constexpr (std::is_same_v<T, Value<T>>)
+    values = from;
+  else
+    for (int64_t k = 0; k < n; ++k) converted[k] = static_cast<Value<T>>(from[k]);
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<Value<T>, float>) return add_floats(values, words, n, places, first, step, p);
+#endif
   p.hash += hash_of(words, n, places, first, step, 0);
-  for (int64_t k = 0; k < n; ++k) values[k] = static_cast<Value<T>>(from[k]);
   numbers_of(values, n, p);
 }
 
@@ -238,7 +290,7 @@ template <class T> class Summary {
       }
       return;
     }
-    T gathered[kBlock];
+    alignas(64) T gathered[kBlock];
     uint32_t places[kBlock];
     while (begin < end) {
       const int64_t n = std::min(end - begin, kBlock);
