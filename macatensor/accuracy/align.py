@@ -172,6 +172,7 @@ def bare_path(module: str | None) -> str | None:
 
 def kind_of(op: str) -> str:
     """``aten.add`` of ``aten.add_.Tensor``: the operator without overload and in-place mark."""
+    op = op.removeprefix("torch.ops.")
     name = ".".join(op.split(".")[:2]) if op.startswith("aten.") else op
     return name.removesuffix("_") if not name.endswith("__") else name
 
@@ -331,7 +332,11 @@ class _Aligner:
                 tokens = (
                     (_aten_tokens(calls), _aten_tokens(found))
                     if above is not None
-                    else (self.left.tokens(calls), self.right.tokens(found))
+                    # nothing says where they belong but the shapes
+                    else tuple(
+                        [side.tokens(c)[k] for k in (0, 3)]
+                        for side, c in ((self.left, calls), (self.right, found))
+                    )
                 )
                 for i, j in laddered(*tokens):
                     self.pair(calls[i], found[j])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from macatensor.accuracy import verdict as rules
 from macatensor.accuracy.align import Pair, align, share_paired
@@ -180,6 +181,28 @@ def _group(place: str, op: str) -> str | None:
     return None
 
 
+def devices(process: Process) -> set[str]:
+    """The kinds of device that a process's tensors were on."""
+    found = set()
+    for call in process.calls:
+        for _, entry in (*tensors_of(call.inputs), *tensors_of(call.outputs)):
+            found.add(entry.device.partition(":")[0])
+    return found
+
+
+def _dtypes(process: Process) -> set[str]:
+    return {e.dtype for c in process.calls for _, e in (*tensors_of(c.inputs), *tensors_of(c.outputs))}
+
+
+def _tf32(environment: dict[str, Any]) -> bool:
+    """Were products allowed to round their factors to 10 bits?"""
+    flags = environment.get("flags", {})
+    allowed = [
+        v for group in flags.values() if isinstance(group, dict) for k, v in group.items() if "tf32" in k
+    ]
+    return any(allowed) or flags.get("float32_matmul_precision", "highest") != "highest"
+
+
 class _Judge:
     """Verdicts for one pair of processes."""
 
@@ -187,8 +210,10 @@ class _Judge:
         self.rows = rows
         self.numbers = {c.number for c in left.calls}
         self.of_left = {row.pair.left.number: row for row in rows if row.pair.left is not None}
-        environments = left.environment, right.environment
-        self.tf32 = any(e.get("tf32") for e in environments)
+        self.tf32 = any(_tf32(p.environment) for p in (left, right))
+        self.dataflow = any(e.made_by is not None for c in left.calls for _, e in tensors_of(c.inputs))
+        mixed = [_dtypes(p) for p in (left, right)]
+        self.mixed = all(rules.mixes(m) for m in mixed) and devices(left) != devices(right)
         self.below: dict[int, list[CallRow]] = defaultdict(list)
         for row in rows:
             if row.above is not None:
@@ -223,14 +248,14 @@ class _Judge:
             return
         tolerance = rules.tolerance_of(self.dtypes[row.index], self.tf32)
         inputs = [t for t in row.tensors if t.role == "input"]
-        self._inputs(inputs, tolerance)
+        self._inputs(left, inputs, tolerance)
         outputs = [t for t in row.tensors if t.role == "output"]
         below = self._below(row)
         for t in outputs:
             if t.left is None or t.right is None:
                 t.judged = Judged("error", f"only run {0 if t.right is None else 1} has this result")
                 continue
-            wrong = rules.structure(t.left, t.right, self._casts_differ(row))
+            wrong = rules.structure(t.left, t.right, self.mixed)
             if t.distance is None:
                 t.judged = wrong or Judged(rule="" if t.left.norm is not None else "structure only")
                 continue
@@ -255,6 +280,8 @@ class _Judge:
 
     def _alone(self, row: CallRow) -> Judged:
         only = "only in run 1" if row.pair.left is None else "only in run 0"
+        if not row.tensors:
+            return Judged(rule=f"{only}: no tensor takes part")
         if row.call.level == "aten" and row.above is not None:
             above = self.rows_by_index(row.above)
             if above.pair.left is not None and above.pair.right is not None:
@@ -264,20 +291,22 @@ class _Judge:
     def rows_by_index(self, index: int) -> CallRow:
         return self.rows[index - self.rows[0].index]
 
-    def _inputs(self, inputs: list[TensorRow], tolerance: rules.Tolerance) -> None:
+    def _inputs(self, call: Call, inputs: list[TensorRow], tolerance: rules.Tolerance) -> None:
         for t in inputs:
             if t.left is None or t.right is None:
                 t.judged = Judged("warning", f"only run {0 if t.right is None else 1} has this input")
                 continue
-            made = t.left.made_by is not None and t.left.made_by in self.numbers
-            wrong = rules.structure(t.left, t.right, True)
+            wrong = rules.structure(t.left, t.right, self.mixed)
             if t.distance is not None:
-                t.judged = rules.judge_input(t.left, t.distance, tolerance, made)
+                t.judged = rules.judge_input(t.left, t.distance, tolerance, self._made(call, t.left))
             if wrong is not None and SEVERITY[wrong.verdict] > SEVERITY[t.judged.verdict]:
                 t.judged = wrong
 
-    def _casts_differ(self, row: CallRow) -> bool:
-        return False
+    def _made(self, call: Call, entry: TensorEntry) -> bool:
+        """Was an input made by a call of the record? What autograd saved has lost its maker; other tools know none."""
+        if not self.dataflow or call.direction == "bwd" or rules.short_name(call.op).endswith("backward"):
+            return True
+        return entry.made_by is not None and entry.made_by in self.numbers
 
     def _sight(
         self, row: CallRow, inputs: list[TensorRow], tolerance: rules.Tolerance, below: Judged | None

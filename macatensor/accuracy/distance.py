@@ -166,9 +166,8 @@ def of_summaries(base: TensorEntry, other: TensorEntry) -> Distance | None:
     nan_against = inf_against = False
     bound = 0.0
     for scale, one, two in pairs:
-        if math.isnan(one) != math.isnan(
-            two
-        ):  # records of others put NaN and infinities into their summaries
+        # other tools put NaN and infinities into their summaries
+        if math.isnan(one) != math.isnan(two):
             nan_against = True
         elif math.isinf(one) or math.isinf(two):
             inf_against |= one != two
@@ -177,10 +176,8 @@ def of_summaries(base: TensorEntry, other: TensorEntry) -> Distance | None:
     if counted:
         nan_against |= base.nan != other.nan
         inf_against |= base.inf != other.inf
-    norm = base.norm
-    if norm is None or not math.isfinite(
-        norm
-    ):  # without it the largest magnitude stands for it: at most the norm
+    norm = math.nan if base.norm is None else base.norm
+    if not math.isfinite(norm):  # without it the largest magnitude stands for it: at most the norm
         known = [abs(v) for v in (base.max, base.min) if v is not None and math.isfinite(v)]
         norm = max(known, default=0.0)
     different = abs((base.nan or 0) - (other.nan or 0)) + abs((base.inf or 0) - (other.inf or 0))
