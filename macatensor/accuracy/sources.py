@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from macatensor.accuracy import foreign_mcpytorch, foreign_msprobe, record
-from macatensor.accuracy.record import Run
+from macatensor.accuracy import foreign_mcpytorch, foreign_msprobe
+from macatensor.accuracy.record import Run, runs_in
+from macatensor.accuracy.record import read as read_record
 
 
 def read(folder: str | Path) -> Run:
@@ -18,7 +19,7 @@ def read(folder: str | Path) -> Run:
     if not path.is_dir():
         raise ValueError(f"accuracy: {path} " + ("is no folder" if path.exists() else "does not exist"))
     readers = {
-        "a record of macatensor": (record.runs_in, record.read),
+        "a record of macatensor": (runs_in, read_record),
         "a record of maca_tools": (foreign_mcpytorch.folders, foreign_mcpytorch.read),
         "a dump of msprobe": (foreign_msprobe.folders, foreign_msprobe.read),
     }
