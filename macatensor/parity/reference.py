@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macatensor.parity.canonical import canonical
+from macatensor.parity.canonical import canonical, is_brought_to_a_form
 from macatensor.parity.formulas import FLOORS, FORMULAS, SHARPER, SUMS
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
@@ -341,6 +341,66 @@ def _empty(t: torch.Tensor | None) -> bool:
     return t is None or t.numel() == 0
 
 
+@dataclass
+class Aim:
+    """What one tensor of a call should be: the same as ``want``, or within ``bound`` of it."""
+
+    want: torch.Tensor
+    bound: Bound | None = None
+    terms: torch.Tensor | None = None
+    loose: float = 0.0
+
+
+def _aim(
+    row: Row, have: torch.Tensor, native: torch.Tensor | None, exact: torch.Tensor, terms: Any, args: Any
+) -> Aim:
+    bound = bound_of(row)
+    if not (have.is_floating_point() or have.is_complex()) or bound.measure == "exact":
+        return Aim(native if native is not None else exact.to(have.dtype))
+    if not (exact.is_floating_point() or exact.is_complex()):
+        return Aim(exact.to(have.dtype))
+    exact = exact.to(wide(have.dtype))
+    if native is not None and native.shape == have.shape:
+        # Where a step in between overflows, PyTorch's own dtype gives infinity or NaN, and so may we.
+        strange = ~(have.isfinite() & exact.isfinite()) & ((have == native) | (have.isnan() & native.isnan()))
+        exact = torch.where(strange, native.to(exact.dtype), exact)
+    loose = 0.0
+    if (
+        not have.is_complex() and bound.measure == "ulp"
+    ):  # |z| of complex z: the row's number for complex counts
+        named = [
+            str(t.dtype).removeprefix("torch.") for t in tensors(args) if t is not None and t.is_complex()
+        ]
+        loose = max(
+            [bound.limit(n) - bound.limit(str(have.dtype).removeprefix("torch.")) for n in named] + [0.0]
+        )
+    return Aim(exact, bound, terms, loose)
+
+
+def _is_position(row: Row, have: torch.Tensor, position: int, expected: Expected) -> bool:
+    # "sort.stable" keeps the order of equal elements
+    anywhere = row.operator in _ANY_POSITION or row.name == "sort"
+    floating = have.is_floating_point() or have.is_complex()
+    return 0 < position < expected.results and anywhere and not floating and expected.native is not None
+
+
+def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any) -> list[Aim | None]:
+    """What each tensor of ``got`` (as for :func:`judge`) is measured by; None for those that have several right
+    values, or no reference of their size."""
+    found: list[Aim | None] = []
+    for i, (have, exact) in enumerate(zip(got, expected.exact)):
+        if have is None or exact is None or have.shape != exact.shape:
+            found.append(None)
+            continue
+        if is_brought_to_a_form(row.operator) or _is_position(row, have, i, expected):
+            found.append(None)
+            continue
+        native = expected.native[i] if expected.native is not None else None
+        parts = [t.resolve_conj().resolve_neg() if t is not None else None for t in (have, native, exact)]
+        found.append(_aim(row, parts[0], parts[1], parts[2], expected.terms[i], args))  # type: ignore[arg-type]
+    return found
+
+
 def _one(
     row: Row,
     have: torch.Tensor,
@@ -358,32 +418,13 @@ def _one(
     floating = have.is_floating_point() or have.is_complex()
     if floating and have.element_size() == 1 and native is not None:  # float8 has no comparisons
         return equal(have.view(torch.uint8), native.view(torch.uint8))
-    anywhere = (
-        row.operator in _ANY_POSITION or row.name == "sort"
-    )  # "sort.stable" keeps the order of equal elements
-    if 0 < position < expected.results and anywhere and not floating and expected.native is not None:
+    if _is_position(row, have, position, expected):
+        assert expected.native is not None
         return _positions(row, have, native, args, expected.native[0])
-    bound = bound_of(row)
-    if not floating or bound.measure == "exact":
-        return equal(have, native if native is not None else exact.to(have.dtype))
-    if not (exact.is_floating_point() or exact.is_complex()):
-        return equal(have, exact.to(have.dtype))
-    exact = exact.to(wide(have.dtype))
-    if native is not None and native.shape == have.shape:
-        # Where a step in between overflows, PyTorch's own dtype gives infinity or NaN, and so may we.
-        strange = ~(have.isfinite() & exact.isfinite()) & ((have == native) | (have.isnan() & native.isnan()))
-        exact = torch.where(strange, native.to(exact.dtype), exact)
-    loose = 0.0
-    if (
-        not have.is_complex() and bound.measure == "ulp"
-    ):  # |z| of complex z: the row's number for complex counts
-        named = [
-            str(t.dtype).removeprefix("torch.") for t in tensors(args) if t is not None and t.is_complex()
-        ]
-        loose = max(
-            [bound.limit(n) - bound.limit(str(have.dtype).removeprefix("torch.")) for n in named] + [0.0]
-        )
-    return distance(have, exact, bound, terms, loose)
+    aim = _aim(row, have, native, exact, terms, args)
+    if aim.bound is None:
+        return equal(have, aim.want)
+    return distance(have, aim.want, aim.bound, aim.terms, aim.loose)
 
 
 def _positions(
