@@ -8,6 +8,7 @@ the user's own.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from op_table.row import per_term, ulp
 # Kernels that no row names: attention's, whose operator PyTorch never brings here.
 _ATTENTION = per_term("softmax of a product, times a matrix", f32=8, f64=16, f16=4, bf16=4)
 _DROPOUT = ulp("the factor 1 / (1 - p) and the product round once each", f32=2, f64=2)
-_no_modes: Callable[[], contextlib.AbstractContextManager[Any]] = _disable_current_modes
+_no_modes: Any = _disable_current_modes
 _UNINITIALIZED = {"empty_like", "new_empty", "new_empty_strided", "empty", "empty_strided"}
 
 
@@ -82,6 +83,10 @@ class Verdict:
     bound: str = ""
     expected: Expected | None = None  # what it was judged by
 
+    @property
+    def failed(self) -> bool:
+        return self.text.startswith("FAIL")
+
 
 @dataclass
 class Seen:
@@ -123,6 +128,10 @@ def why_not_judged(row: Row | None, operands: list[Any]) -> str:
     return ""
 
 
+# Rows state what maca's kernels keep. PyTorch's own multiply by a reciprocal where we divide: 2.8 times our bound.
+_ELSEWHERE = 4.0
+
+
 def verdict_of(func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], changed: list[Any]) -> Verdict:
     """Judges a call by its row's bound: ``copies`` are its arguments on the host, ``host`` its results there,
     ``changed`` its operands after the call, None for those that it does not write."""
@@ -145,6 +154,18 @@ def verdict_of(func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], ch
     return Verdict(
         f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(bound_of(row), dtype), want_all
     )
+
+
+def is_on_maca(found: list[Any]) -> bool:
+    """Is any of the tensors on maca?"""
+    return any(isinstance(t, MacaTensor) for t in found)
+
+
+def leniently(verdict: Verdict) -> Verdict:
+    """The verdict on another device's kernel."""
+    if verdict.failed and 1 < verdict.worst.share <= _ELSEWHERE:
+        return dataclasses.replace(verdict, text="pass")
+    return verdict
 
 
 def synchronize() -> None:
@@ -193,6 +214,8 @@ class Watch:
         if ours and (row is None or row.kind is Kind.COMPOSITE):
             return call()  # its parts come here
         name = short_name(func)
+        if row is None and not tensors((args, kwargs)):  # as the profiler's
+            return call()
         if not self.wants(row, name):
             return call()
         return self.seen(func, row, name, args, kwargs, call, written_by(func, row, args, kwargs))
@@ -221,7 +244,7 @@ class Watch:
         operands = tensors((args, kwargs))
         call_seen = Seen(func, row, name, args, kwargs, operands, written)
         call_seen.why_not = why_not_judged(row, operands)
-        with self.closed(), _no_modes():
+        with self.closed(), _no_modes():  # type: ignore[no-untyped-call]
             if not call_seen.why_not:
                 call_seen.copies = replace((args, kwargs), host_copy)
             self.before(call_seen)
@@ -229,7 +252,7 @@ class Watch:
         start = time.perf_counter()
         with self.closed():
             call_seen.outcome = call()
-        with self.closed(), _no_modes():
+        with self.closed(), _no_modes():  # type: ignore[no-untyped-call]
             synchronize()
             call_seen.seconds = time.perf_counter() - start
             call_seen.results = tensors(call_seen.outcome)
@@ -242,10 +265,11 @@ class Watch:
         return call_seen.outcome
 
     def verdict(self, seen: Seen) -> Verdict:
-        """Judges a call by its row's bound."""
+        """Judges a call by its row's bound, which is four times as wide on other devices than maca."""
         if seen.copies is None or seen.row is None:
             return Verdict(seen.why_not)
-        return verdict_of(seen.func, seen.row, seen.copies, seen.host, seen.changed)
+        verdict = verdict_of(seen.func, seen.row, seen.copies, seen.host, seen.changed)
+        return verdict if is_on_maca(seen.results + seen.operands) else leniently(verdict)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -297,7 +321,7 @@ class _Elsewhere(TorchDispatchMode):
             return call()
         if find_row(func) is None:  # under inference_mode operators come whole
             with self:
-                parts: Any = func.decompose(*args, **kwargs)
+                parts = func.decompose(*args, **kwargs)  # type: ignore[no-untyped-call]
             if parts is not NotImplemented:
                 return parts
         return self.watch.operator(func, args, kwargs, call, ours=False)
