@@ -58,7 +58,7 @@ class Finding:
         lines = [
             f"{self.op} {what.get(self.kind, 'breaks its bound')}: {self.text}",
             f"  call {self.number}, {self.origin}",
-            *(f"    {frame}" for frame in self.origin.frames),
+            *(f"    {frame}" for frame in self.origin.own),
             f"  inputs {sizes_of(self.original)}, still wrong with {sizes_of(self.call)}",
         ]
         if self.kind == "race":

@@ -25,9 +25,14 @@ class Origin:
     frames: tuple[str, ...] = ()
 
     @property
+    def own(self) -> list[str]:
+        """The frames outside of PyTorch."""
+        return [f for f in self.frames if not f.startswith(_INSIDE)]
+
+    @property
     def line(self) -> str:
         """``"train.py:12 step"``, the innermost line outside of PyTorch, or ``""``."""
-        return next((f for f in reversed(self.frames) if not f.startswith(_INSIDE)), "")
+        return self.own[-1] if self.own else ""
 
     def __str__(self) -> str:
         of = f" of {self.node}" if self.node else ""
@@ -42,7 +47,8 @@ def _shown(filename: str) -> bool:
 def origin() -> Origin:
     """Of the operator that is running. A backward call has its forward's stack inside of :func:`traced` only."""
     if torch._C._current_graph_task_id() == -1:
-        frames = [f"{f.filename}:{f.line} {f.name}" for f in reversed(sites.here("").frames)]
+        stack = [f for f in reversed(sites.here("").frames) if _shown(f.filename)]
+        frames = [f"{f.filename}:{f.line} {f.name}" for f in stack]
         return Origin("fwd", "", tuple(frames))
     node: Any = torch._C._current_autograd_node()
     if node is None:

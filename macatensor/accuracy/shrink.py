@@ -176,7 +176,7 @@ class _Shrinker:
                 now = self.call.operands[i]
                 assert now is not None
                 tried = now.clone()
-                row_major = tried.reshape(-1)
+                row_major = now.reshape(-1).clone()
                 row_major[start : start + chunk] = value
                 tried.copy_(row_major.reshape(tried.shape))
                 if not torch.equal(tried, now):
