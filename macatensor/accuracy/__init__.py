@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from macatensor.accuracy.bisection import bisect as bisect
-    from macatensor.accuracy.local_error import parity as parity
-    from macatensor.accuracy.overflows import overflow as overflow
-    from macatensor.accuracy.perturbations import perturbation as perturbation
-    from macatensor.accuracy.replaying import replay as replay
-
-# public name -> its module, of another name, which would hide it once imported; loaded when it is first asked for
-_HOMES = {
+# name -> the module that has it; imported when it is asked for
+_WHERE = {
+    "record": "sessions",
+    "record_switch": "sessions",
+    "start_record": "sessions",
+    # a module of a function's own name would hide it once imported
     "bisect": "bisection",
     "overflow": "overflows",
     "parity": "local_error",
     "perturbation": "perturbations",
     "replay": "replaying",
 }
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    where = _WHERE.get(name)
+    if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{where}"), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted([*globals(), *__all__])
