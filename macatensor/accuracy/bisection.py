@@ -30,7 +30,9 @@ from op_table import Kind, Row
 
 _AGAIN = 2  # further launches of a kernel from the same inputs
 _SIGNATURE_CALLS = 16  # calls of the same operator and sizes that are launched again
-_RACE_RUNS = 24  # launches that tell a race from a kernel that is always wrong, and that a shrunk race has to show in
+_RACE_RUNS = (
+    24  # launches that tell a race from a kernel that is always wrong, and that a shrunk race has to show in
+)
 _REPEATED = (Kind.KERNEL, Kind.DYNAMIC, Kind.COMPOSITE)
 
 
@@ -54,7 +56,10 @@ class Finding:
     rate: float = 1.0  # share of launches that are wrong
 
     def __str__(self) -> str:
-        what = {"race": "is not the same for the same inputs", "NaN": "gives NaN or infinity where there is none"}
+        what = {
+            "race": "is not the same for the same inputs",
+            "NaN": "gives NaN or infinity where there is none",
+        }
         lines = [
             f"{self.op} {what.get(self.kind, 'breaks its bound')}: {self.text}",
             f"  call {self.number}, {self.origin}",
@@ -306,5 +311,3 @@ def bisect_script(
                 f"accuracy: {path} failed before an operator broke its bound: {type(error).__name__}: {error}"
             ) from error
     return _finish(watch, device, Path(output_dir), seconds, str(path))
-
-

@@ -88,7 +88,9 @@ _KERNELS = {
 }
 
 
-def repro_text(call: OpCall, why: str, where: str, device: str, race: bool = False, name: str = "repro.py") -> str:
+def repro_text(
+    call: OpCall, why: str, where: str, device: str, race: bool = False, name: str = "repro.py"
+) -> str:
     """The file's text.
 
     Raises:
@@ -110,7 +112,9 @@ def repro_text(call: OpCall, why: str, where: str, device: str, race: bool = Fal
     args = [value_code(a, names) for a in call.args]
     args += [f"{k}={value_code(v, names)}" for k, v in call.kwargs.items()]
     kernel = isinstance(call.func, NamedKernel)
-    define, count = _KERNELS[call.func._schema.name] if kernel else (f"call = torch.ops.{call.func}", len(results))
+    define, count = (
+        _KERNELS[call.func._schema.name] if kernel else (f"call = torch.ops.{call.func}", len(results))
+    )
     checks = []
     for i, (got, aim) in enumerate(zip(results + changed, aimed)):
         if got is None or aim is None or (kernel and i >= count):
@@ -133,7 +137,9 @@ def repro_text(call: OpCall, why: str, where: str, device: str, race: bool = Fal
             }
         )
     if not checks:
-        raise NotImplementedError(f"accuracy: results of {call.name} have several right values; no repro of one file")
+        raise NotImplementedError(
+            f"accuracy: results of {call.name} have several right values; no repro of one file"
+        )
     template = Environment(
         loader=PackageLoader("macatensor.accuracy", "."), trim_blocks=True, lstrip_blocks=True
     ).get_template("repro.py.j2")
@@ -146,7 +152,9 @@ def repro_text(call: OpCall, why: str, where: str, device: str, race: bool = Fal
 
 def _shown(t: torch.Tensor) -> str:
     flat = t.reshape(-1)[:6].tolist()
-    return ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat) + (" …" if t.numel() > 6 else "")
+    return ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat) + (
+        " …" if t.numel() > 6 else ""
+    )
 
 
 def write_repro(file: Path, call: OpCall, why: str, where: str, device: str, race: bool = False) -> Path:

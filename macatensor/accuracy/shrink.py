@@ -80,7 +80,9 @@ class _Shrinker:
             sized(v) if i < len(arguments) and arguments[i].name in sizes else v
             for i, v in enumerate(call.args)
         )
-        return replace(call, args=args, kwargs={k: sized(v) if k in sizes else v for k, v in call.kwargs.items()})
+        return replace(
+            call, args=args, kwargs={k: sized(v) if k in sizes else v for k, v in call.kwargs.items()}
+        )
 
     def ways(self, extent: int) -> Iterator[list[tuple[int, int]]]:
         """Dimensions that may be one and the same: all of an extent, those of each operand, each."""

@@ -65,7 +65,9 @@ def bisect(
 
 @accuracy.command()
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A record with whole tensors (record_level=2).")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A record with whole tensors (record_level=2).")
+    ],
     device: Annotated[str, typer.Option(help="Where the operators run again: maca, cuda or cpu.")] = "maca",
     as_json: Json = False,
 ) -> None:
@@ -83,9 +85,13 @@ def replay(
         emit_json(report.as_dict())
     else:
         numbers = ("call", "of its bound", "recorded: of its bound")
-        page = table(f"Replay on {device}", "operator", "call", "verdict", *numbers[1:], "recorded", right=numbers)
+        page = table(
+            f"Replay on {device}", "operator", "call", "verdict", *numbers[1:], "recorded", right=numbers
+        )
         for r in report.shown():
-            page.add_row(r.op, str(r.number), verdict(r.verdict), _share(r.share), _share(r.recorded_share), r.recorded)
+            page.add_row(
+                r.op, str(r.number), verdict(r.verdict), _share(r.share), _share(r.recorded_share), r.recorded
+            )
         out.print(page)
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
     if report.failures:

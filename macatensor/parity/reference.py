@@ -124,26 +124,35 @@ def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[t
 _NUMBERS = ("number", "Optional[number]", "List[number]")
 
 
-def _each_number(func: Any, args: Any, kwargs: Any, change: Callable[[float], float]) -> tuple[Any, Any]:
-    """The arguments with every float that the schema types as a Scalar changed."""
+def _each_number(
+    func: Any, args: Any, kwargs: Any, change: Callable[[float], float], kinds: tuple[str, ...] = _NUMBERS
+) -> tuple[Any, Any]:
+    """The arguments with every float changed that the schema types as a Scalar, or as one of ``kinds``."""
 
     def visit(value: Any) -> Any:
         if isinstance(value, float):
             return change(value)
         return [visit(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-    names = {a.name for a in func._schema.arguments if str(a.type) in _NUMBERS}
+    names = {a.name for a in func._schema.arguments if str(a.type) in kinds}
     spots = [i for i, a in enumerate(func._schema.arguments) if a.name in names]
     args = [visit(v) if i in spots else v for i, v in enumerate(args)]
     return args, {k: visit(v) if k in names else v for k, v in kwargs.items()}
 
 
-def _as_computed(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32."""
-    kinds = {t.dtype for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool}
+def _as_computed(func: Any, row: Row, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32; a number may also stand,
+    bare or as a 0-dim tensor, where the schema has a Tensor."""
+    operands = [t for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool]
+    sized = [t for t in operands if t.dim()] if row.elementwise else []
+    kinds = {t.dtype for t in sized or operands}
     if not kinds & {torch.float32, torch.float16, torch.bfloat16, torch.complex64} or torch.float64 in kinds:
         return args, kwargs
-    return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)))
+    if sized:
+        number = lambda t: t.float() if t.dim() == 0 and t.dtype == torch.float64 else t  # noqa: E731
+        args, kwargs = replace((args, kwargs), number)
+    typed = (*_NUMBERS, "Tensor", "Optional[Tensor]") if sized else _NUMBERS
+    return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)), typed)
 
 
 def _magnitudes(value: Any) -> Any:
@@ -248,7 +257,7 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
     if native is not None and (own and not sharp or bound.measure == "exact" or row.kind is Kind.ON_CPU):
         exact = native
     else:
-        args, kwargs = _as_computed(func, args, kwargs)
+        args, kwargs = _as_computed(func, row, args, kwargs)
         with _float64():
             try:
                 exact, count = _run(func, _widen(args), _widen(kwargs), sharp=True)
