@@ -11,6 +11,12 @@ _WHERE = {
     "record": "sessions",
     "record_switch": "sessions",
     "start_record": "sessions",
+    # a module of a function's own name would hide it once imported
+    "bisect": "bisection",
+    "overflow": "overflows",
+    "parity": "local_error",
+    "perturbation": "perturbations",
+    "replay": "replaying",
 }
 __all__ = list(_WHERE)
 

@@ -225,10 +225,12 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, sc
 def sdpa_forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> tuple[Tensor, ...]:
-    """Output and logsumexp of softmax(q k^T scale) v."""
+    """Output and logsumexp of softmax(q k^T scale) v; logsumexp of halves in float32."""
     scores = _scores(query, key, mask, is_causal, scale)
     logsumexp = scores.logsumexp(-1)
-    return (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0) @ value, logsumexp
+    return (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0) @ value, logsumexp.to(
+        torch.promote_types(logsumexp.dtype, torch.float32)
+    )
 
 
 @_formula
@@ -245,7 +247,7 @@ def sdpa_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key, value (FlashAttention-2, arXiv:2307.08691, section 2.3)."""
     scores = _scores(query, key, mask, is_causal, scale)
-    weights = (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0)
+    weights = (scores - logsumexp.to(scores.dtype).unsqueeze(-1)).exp().nan_to_num(nan=0.0)
     inner = grad @ value.transpose(-2, -1) - (grad * output).sum(-1, keepdim=True)
     of_scores = weights * inner * scale
     return of_scores @ key, of_scores.transpose(-2, -1) @ query, weights.transpose(-2, -1) @ grad
