@@ -21,7 +21,7 @@ def _row(func: Any) -> tuple[str, str]:
     if str(func) in SPECIAL:
         return "runtime", ""  # transfers, resize_, random state: served by hand
     found = find_row(func)
-    return (found[0].kind.value, _FAMILY[found[0].name]) if found is not None else ("taken apart", "")
+    return (found[0].kind.value, _FAMILY.get(found[0].name, "")) if found is not None else ("taken apart", "")
 
 
 def _counted(kind: str, family: str, launcher: Launcher) -> Launcher:
