@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from .accuracy import accuracy
 from .bench import bench
 from .check import check
 from .console import error_panel
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 for _command in (check, demo, ops, parity, bench, migrate):
     app.command()(_command)
+app.add_typer(accuracy)
 
 
 def main() -> None:

@@ -79,3 +79,8 @@ def canonical(operator: str, results: Any) -> Tensors:
     """The results of ``operator`` in their canonical form; those of other operators as they are."""
     form = _FORMS.get(operator)
     return form(list(results)) if form is not None else list(results)
+
+
+def is_brought_to_a_form(operator: str) -> bool:
+    """Are the results of ``operator`` one of several right ones?"""
+    return operator in _FORMS

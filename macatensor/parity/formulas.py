@@ -173,6 +173,10 @@ FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
     "_grid_sampler_2d_cpu_fallback_backward": _grid_gradients,
     "_thnn_fused_lstm_cell": lambda x, h, cx, *biases: [1 + cx.abs(), 1 + cx.abs()],
     "binary_cross_entropy_with_logits": _entropy_terms,
+    # x - max - log(sum): a rounding of the sum is as large in its logarithm, however small that is
+    "_log_softmax": lambda x, dim, half: [
+        x.log_softmax(dim).abs() + 1 + (x - x.amax(dim, keepdim=True)).logsumexp(dim, keepdim=True)
+    ],
     # grad - softmax * sum(grad) cancels where one gradient is the sum
     "_log_softmax_backward_data": lambda grad, output, dim, dtype: [
         grad.abs() + output.exp() * grad.sum(dim, keepdim=True).abs() if grad.dim() else grad.abs()
@@ -225,10 +229,12 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, sc
 def sdpa_forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> tuple[Tensor, ...]:
-    """Output and logsumexp of softmax(q k^T scale) v."""
+    """Output and logsumexp of softmax(q k^T scale) v; logsumexp of halves in float32."""
     scores = _scores(query, key, mask, is_causal, scale)
     logsumexp = scores.logsumexp(-1)
-    return (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0) @ value, logsumexp
+    return (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0) @ value, logsumexp.to(
+        torch.promote_types(logsumexp.dtype, torch.float32)
+    )
 
 
 @_formula
@@ -245,7 +251,7 @@ def sdpa_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key, value (FlashAttention-2, arXiv:2307.08691, section 2.3)."""
     scores = _scores(query, key, mask, is_causal, scale)
-    weights = (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(nan=0.0)
+    weights = (scores - logsumexp.to(scores.dtype).unsqueeze(-1)).exp().nan_to_num(nan=0.0)
     inner = grad @ value.transpose(-2, -1) - (grad * output).sum(-1, keepdim=True)
     of_scores = weights * inner * scale
     return of_scores @ key, of_scores.transpose(-2, -1) @ query, weights.transpose(-2, -1) @ grad

@@ -127,6 +127,38 @@ def distance(
     return _real(got, want, part, magnitude, bound, limit, loose)
 
 
+def _allowed(
+    dtype: torch.dtype, magnitude: torch.Tensor, step: torch.Tensor, bound: Bound, limit: float, loose: float
+) -> torch.Tensor:
+    """The error that a bound allows where results have ``magnitude`` and ``step`` is the dtype's spacing."""
+    if bound.measure == "per_term":
+        extra = REFERENCE_TERMS if dtype is torch.float64 else 0.0
+        smallest = ulp_at(torch.zeros(1, dtype=torch.float64), dtype)
+        return (limit + extra) * torch.finfo(dtype).eps * magnitude + smallest
+    extra = loose
+    if dtype is torch.float64:
+        extra += REFERENCE_ULP
+    return (limit * (1 + _TWICE_ROUNDED) + extra) * step
+
+
+def allowance(
+    dtype: torch.dtype, want: torch.Tensor, bound: Bound, terms: torch.Tensor | None, loose: float
+) -> torch.Tensor:
+    """For each element of the float64 (complex128) ``want`` the error, as float64, that :func:`distance` lets pass in
+    a result of ``dtype``; for complex numbers in each of their parts."""
+    magnitude = _magnitude(want)
+    if terms is not None:
+        magnitude = torch.maximum(magnitude, terms)
+    part = _PARTS.get(dtype, dtype)
+    magnitude = magnitude.double()
+    largest = torch.finfo(part).max
+    magnitude = torch.where(
+        magnitude.isfinite(), magnitude, _magnitude(want).double().nan_to_num(posinf=largest)
+    )
+    limit = bound.limit(str(dtype).removeprefix("torch."))
+    return _allowed(part, magnitude, ulp_at(magnitude, part), bound, limit, loose)
+
+
 def _real(
     got: torch.Tensor,
     want: torch.Tensor,
@@ -152,15 +184,7 @@ def _real(
     magnitude = torch.where(magnitude.isfinite(), magnitude, want.abs().nan_to_num(posinf=largest))
     step = ulp_at(magnitude, dtype)
     ulps = error / step
-    if bound.measure == "per_term":
-        extra = REFERENCE_TERMS if dtype is torch.float64 else 0.0
-        smallest = ulp_at(torch.zeros(1, dtype=torch.float64), dtype)
-        allowed = (limit + extra) * torch.finfo(dtype).eps * magnitude + smallest
-    else:
-        extra = loose
-        if dtype is torch.float64:
-            extra += REFERENCE_ULP
-        allowed = (limit * (1 + _TWICE_ROUNDED) + extra) * step
+    allowed = _allowed(dtype, magnitude, step, bound, limit, loose)
     share = torch.where(error == 0, torch.zeros_like(error), error / allowed)
     worst = int(share.reshape(-1).argmax())
     relative = torch.where(magnitude > 0, error / magnitude, torch.where(error > 0, torch.inf, 0.0))

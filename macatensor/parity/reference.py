@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macatensor.parity.canonical import canonical
+from macatensor.parity.canonical import canonical, is_brought_to_a_form
 from macatensor.parity.formulas import FLOORS, FORMULAS, SHARPER, SUMS
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
@@ -124,26 +124,35 @@ def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[t
 _NUMBERS = ("number", "Optional[number]", "List[number]")
 
 
-def _each_number(func: Any, args: Any, kwargs: Any, change: Callable[[float], float]) -> tuple[Any, Any]:
-    """The arguments with every float that the schema types as a Scalar changed."""
+def _each_number(
+    func: Any, args: Any, kwargs: Any, change: Callable[[float], float], kinds: tuple[str, ...] = _NUMBERS
+) -> tuple[Any, Any]:
+    """The arguments with every float changed that the schema types as a Scalar, or as one of ``kinds``."""
 
     def visit(value: Any) -> Any:
         if isinstance(value, float):
             return change(value)
         return [visit(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-    names = {a.name for a in func._schema.arguments if str(a.type) in _NUMBERS}
+    names = {a.name for a in func._schema.arguments if str(a.type) in kinds}
     spots = [i for i, a in enumerate(func._schema.arguments) if a.name in names]
     args = [visit(v) if i in spots else v for i, v in enumerate(args)]
     return args, {k: visit(v) if k in names else v for k, v in kwargs.items()}
 
 
-def _as_computed(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32."""
-    kinds = {t.dtype for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool}
+def _as_computed(func: Any, row: Row, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32; a number may also stand,
+    bare or as a 0-dim tensor, where the schema has a Tensor."""
+    operands = [t for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool]
+    sized = [t for t in operands if t.dim()] if row.elementwise else []
+    kinds = {t.dtype for t in sized or operands}
     if not kinds & {torch.float32, torch.float16, torch.bfloat16, torch.complex64} or torch.float64 in kinds:
         return args, kwargs
-    return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)))
+    if sized:
+        number = lambda t: t.float() if t.dim() == 0 and t.dtype == torch.float64 else t  # noqa: E731
+        args, kwargs = replace((args, kwargs), number)
+    typed = (*_NUMBERS, "Tensor", "Optional[Tensor]") if sized else _NUMBERS
+    return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)), typed)
 
 
 def _magnitudes(value: Any) -> Any:
@@ -248,7 +257,7 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
     if native is not None and (own and not sharp or bound.measure == "exact" or row.kind is Kind.ON_CPU):
         exact = native
     else:
-        args, kwargs = _as_computed(func, args, kwargs)
+        args, kwargs = _as_computed(func, row, args, kwargs)
         with _float64():
             try:
                 exact, count = _run(func, _widen(args), _widen(kwargs), sharp=True)
@@ -341,6 +350,66 @@ def _empty(t: torch.Tensor | None) -> bool:
     return t is None or t.numel() == 0
 
 
+@dataclass
+class Aim:
+    """What one tensor of a call should be: the same as ``want``, or within ``bound`` of it."""
+
+    want: torch.Tensor
+    bound: Bound | None = None
+    terms: torch.Tensor | None = None
+    loose: float = 0.0
+
+
+def _aim(
+    row: Row, have: torch.Tensor, native: torch.Tensor | None, exact: torch.Tensor, terms: Any, args: Any
+) -> Aim:
+    bound = bound_of(row)
+    if not (have.is_floating_point() or have.is_complex()) or bound.measure == "exact":
+        return Aim(native if native is not None else exact.to(have.dtype))
+    if not (exact.is_floating_point() or exact.is_complex()):
+        return Aim(exact.to(have.dtype))
+    exact = exact.to(wide(have.dtype))
+    if native is not None and native.shape == have.shape:
+        # Where a step in between overflows, PyTorch's own dtype gives infinity or NaN, and so may we.
+        strange = ~(have.isfinite() & exact.isfinite()) & ((have == native) | (have.isnan() & native.isnan()))
+        exact = torch.where(strange, native.to(exact.dtype), exact)
+    loose = 0.0
+    if (
+        not have.is_complex() and bound.measure == "ulp"
+    ):  # |z| of complex z: the row's number for complex counts
+        named = [
+            str(t.dtype).removeprefix("torch.") for t in tensors(args) if t is not None and t.is_complex()
+        ]
+        loose = max(
+            [bound.limit(n) - bound.limit(str(have.dtype).removeprefix("torch.")) for n in named] + [0.0]
+        )
+    return Aim(exact, bound, terms, loose)
+
+
+def _is_position(row: Row, have: torch.Tensor, position: int, expected: Expected) -> bool:
+    # "sort.stable" keeps the order of equal elements
+    anywhere = row.operator in _ANY_POSITION or row.name == "sort"
+    floating = have.is_floating_point() or have.is_complex()
+    return 0 < position < expected.results and anywhere and not floating and expected.native is not None
+
+
+def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any) -> list[Aim | None]:
+    """What each tensor of ``got`` (as for :func:`judge`) is measured by; None for those that have several right
+    values, or no reference of their size."""
+    found: list[Aim | None] = []
+    for i, (have, exact) in enumerate(zip(got, expected.exact)):
+        if have is None or exact is None or have.shape != exact.shape:
+            found.append(None)
+            continue
+        if is_brought_to_a_form(row.operator) or _is_position(row, have, i, expected):
+            found.append(None)
+            continue
+        native = expected.native[i] if expected.native is not None else None
+        parts = [t.resolve_conj().resolve_neg() if t is not None else None for t in (have, native, exact)]
+        found.append(_aim(row, parts[0], parts[1], parts[2], expected.terms[i], args))  # type: ignore[arg-type]
+    return found
+
+
 def _one(
     row: Row,
     have: torch.Tensor,
@@ -358,32 +427,13 @@ def _one(
     floating = have.is_floating_point() or have.is_complex()
     if floating and have.element_size() == 1 and native is not None:  # float8 has no comparisons
         return equal(have.view(torch.uint8), native.view(torch.uint8))
-    anywhere = (
-        row.operator in _ANY_POSITION or row.name == "sort"
-    )  # "sort.stable" keeps the order of equal elements
-    if 0 < position < expected.results and anywhere and not floating and expected.native is not None:
+    if _is_position(row, have, position, expected):
+        assert expected.native is not None
         return _positions(row, have, native, args, expected.native[0])
-    bound = bound_of(row)
-    if not floating or bound.measure == "exact":
-        return equal(have, native if native is not None else exact.to(have.dtype))
-    if not (exact.is_floating_point() or exact.is_complex()):
-        return equal(have, exact.to(have.dtype))
-    exact = exact.to(wide(have.dtype))
-    if native is not None and native.shape == have.shape:
-        # Where a step in between overflows, PyTorch's own dtype gives infinity or NaN, and so may we.
-        strange = ~(have.isfinite() & exact.isfinite()) & ((have == native) | (have.isnan() & native.isnan()))
-        exact = torch.where(strange, native.to(exact.dtype), exact)
-    loose = 0.0
-    if (
-        not have.is_complex() and bound.measure == "ulp"
-    ):  # |z| of complex z: the row's number for complex counts
-        named = [
-            str(t.dtype).removeprefix("torch.") for t in tensors(args) if t is not None and t.is_complex()
-        ]
-        loose = max(
-            [bound.limit(n) - bound.limit(str(have.dtype).removeprefix("torch.")) for n in named] + [0.0]
-        )
-    return distance(have, exact, bound, terms, loose)
+    aim = _aim(row, have, native, exact, terms, args)
+    if aim.bound is None:
+        return equal(have, aim.want)
+    return distance(have, aim.want, aim.bound, aim.terms, aim.loose)
 
 
 def _positions(

@@ -57,6 +57,20 @@ def fetch(t: MacaTensor) -> torch.Tensor:
     return set_lazy_bits(torch.as_strided(memory, meta.size, meta.stride), meta)
 
 
+def host_copy(t: torch.Tensor) -> torch.Tensor:
+    """A copy on the host of a strided tensor of any device, with the same sizes and strides; its offset is 0."""
+    if isinstance(t, MacaTensor):
+        return fetch(t)
+    meta = meta_of_tensor(t)
+    start = int(t.storage_offset())
+    with torch.no_grad():
+        plain = t.detach()
+        if meta.conj or meta.neg:
+            return twin(plain.to("cpu"))
+        memory = torch.as_strided(plain, (meta.extent,), (1,), start).to("cpu", copy=True)
+    return torch.as_strided(memory, meta.size, meta.stride, 0)
+
+
 def replace(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """``value`` with every tensor in it changed, the same one once."""
     done: dict[int, Any] = {}

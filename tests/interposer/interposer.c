@@ -2,7 +2,8 @@
  *
  * It gives out addresses with a tag bit of its own and takes it off again, so an address that reaches the target
  * by another way than this table faults or is counted as foreign. It counts the calls of every slot and injects
- * faults: by MACA_INTERPOSER_MODE while it is loaded, by the exported functions afterwards.
+ * faults: by MACA_INTERPOSER_MODE while it is loaded, by the exported functions afterwards. MACA_INTERPOSER_FAULT names
+ * a wrong kernel of faults.c.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "faults.h"
 #include "maca.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -186,7 +188,10 @@ static maca_status plan_create(maca_device *device, const maca_plan_request *req
     snprintf(reason->text, sizeof reason->text, "the interposer declines %s", request->kernel);
     return MACA_DECLINED;
   }
-  return target->plan_create(device, request, plan, reason);
+  request = faults_request(request);
+  const maca_status status = target->plan_create(device, request, plan, reason);
+  if (status == MACA_OK) faults_created(*plan, request);
+  return status;
 }
 static maca_status plan_info(maca_device *device, const maca_plan *plan, maca_plan_info *info) {
   COUNT(plan_info);
@@ -217,7 +222,13 @@ static maca_status plan_launch(maca_device *device, const maca_plan *plan, const
   inner.pointers = pointers;
   inner.workspace = stripped(launch->workspace);
   inner.packed = stripped(launch->packed);
+  const int faulty = faults_concerns(plan);
+  if (faulty) faults_before(plan, &inner);
   const maca_status status = target->plan_launch(device, plan, &inner);
+  if (faulty && status == MACA_OK) {
+    if (inner.stream) target->stream_synchronize(device, inner.stream);
+    faults_after(plan, &inner);
+  }
   if (pointers != few) free(pointers);
   return status;
 }
@@ -258,11 +269,14 @@ EXPORT void interposer_fail_copy(int64_t nth) { copy_countdown = nth; }
 EXPORT void interposer_fail_pack(int64_t nth) { pack_countdown = nth; }
 EXPORT void interposer_decline(const char *kernel) { snprintf(declined, sizeof declined, "%s", kernel); }
 
+EXPORT int32_t interposer_fault(const char *name) { return faults_choose(name); }
+
 EXPORT const maca_interface *maca_get_interface(int32_t major) {
   static maca_interface table;
   const char *path = getenv("MACA_INTERPOSER_TARGET");
   const char *mode = getenv("MACA_INTERPOSER_MODE");
   if (mode && strcmp(mode, "refuse") == 0) return NULL;
+  if (!faults_choose(getenv("MACA_INTERPOSER_FAULT"))) return NULL;
   void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
   if (!handle) return NULL;
   const maca_interface *(*entry)(int32_t);

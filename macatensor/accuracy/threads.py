@@ -1,0 +1,46 @@
+"""Threads that start while something is recorded are recorded too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def follow(hub: Any) -> Callable[[], None]:
+    """Makes threads that start from now on enter the modes; returns what undoes it.
+
+    Threads that run already cannot be reached: modes are a thread's own.
+    """
+    start = threading.Thread.start
+
+    def start_recorded(thread: threading.Thread) -> None:
+        own = thread.__dict__.get("run")
+        run = thread.run
+
+        def run_recorded() -> None:
+            _restore(thread, own)
+            with hub.entered():
+                run()
+
+        thread.run = run_recorded  # type: ignore[method-assign]
+        try:
+            start(thread)
+        except BaseException:
+            _restore(thread, own)
+            raise
+
+    threading.Thread.start = start_recorded  # type: ignore[method-assign,assignment]
+
+    def undo() -> None:
+        if threading.Thread.start is start_recorded:
+            threading.Thread.start = start  # type: ignore[method-assign]
+
+    return undo
+
+
+def _restore(thread: threading.Thread, own: Any) -> None:
+    if own is None:
+        thread.__dict__.pop("run", None)
+    else:
+        thread.run = own  # type: ignore[method-assign]

@@ -1,0 +1,337 @@
+"""Sees every operator of a program as it goes: its operands before the call, its results and written operands after.
+
+Operators on maca are seen in ``MacaTensor.__torch_dispatch__`` itself, those on other devices through a
+``TorchDispatchMode``: PyTorch gives a caller's modes to the threads that run its backward pass, but not to threads of
+the user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from macatensor import internal
+from macatensor.parity.formulas import FORMULAS
+from macatensor.parity.measure import Distance, bound_text, distance
+from macatensor.parity.reference import Expected, bound_of, expected, judge
+from macatensor.parity.transport import host_copy, replace, tensors
+from macatensor.signature import find_row
+from macatensor.tensor import MacaTensor
+from op_table import Kind, Row
+from op_table.row import per_term, ulp
+
+# Kernels that no row names: attention's, whose operator PyTorch never brings here.
+_ATTENTION = per_term("softmax of a product, times a matrix", f32=8, f64=16, f16=4, bf16=4)
+_DROPOUT = ulp("the factor 1 / (1 - p) and the product round once each", f32=2, f64=2)
+_no_modes: Any = _disable_current_modes
+_UNINITIALIZED = {"empty_like", "new_empty", "new_empty_strided", "empty", "empty_strided"}
+
+
+class NamedKernel:
+    """A kernel that is launched by name, with the shape of an OpOverload."""
+
+    tags: tuple[Any, ...] = ()
+
+    def __init__(self, name: str):
+        self._schema = SimpleNamespace(name=name, arguments=(), returns=())
+        self._body = FORMULAS[name]
+
+    def __str__(self) -> str:
+        return str(self._schema.name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._body(*args, **kwargs)
+
+
+def row_of_kernel(name: str) -> Row:
+    """A row for a kernel that no row names."""
+    return Row(name, Kind.KERNEL, bound=_ATTENTION)
+
+
+def short_name(func: Any) -> str:
+    """``"add.Tensor"``; ``"relu"`` for ``relu.default``."""
+    return str(func).removeprefix("aten.").removesuffix(".default")
+
+
+def written_by(func: Any, row: Row | None, args: Any, kwargs: Any) -> set[int]:
+    """Ids of the tensors that a call changes."""
+    changed: list[Any] = []
+    for i, a in enumerate(func._schema.arguments):
+        writes = a.alias_info is not None and a.alias_info.is_write
+        keeps = row is not None and row.operator == "native_batch_norm" and a.name.startswith("running")
+        if writes or keeps:
+            changed += tensors(args[i] if i < len(args) else kwargs.get(a.name))
+    return {id(t) for t in changed}
+
+
+@dataclass
+class Verdict:
+    """How far a call's results lie from the reference. ``text``: ``"pass"``, ``"FAIL: ..."``, ``"n/a: reason"``."""
+
+    text: str
+    worst: Distance = field(default_factory=Distance)
+    bound: str = ""
+    expected: Expected | None = None  # what it was judged by
+
+    @property
+    def failed(self) -> bool:
+        return self.text.startswith("FAIL")
+
+
+@dataclass
+class Seen:
+    """One call of an operator. Lists of tensors: results, or operands in the order of the arguments."""
+
+    func: Any
+    row: Row | None
+    name: str
+    args: Any
+    kwargs: Any
+    operands: list[Any]
+    written: set[int]  # ids of operands that the call changes
+    copies: tuple[Any, Any] | None = None  # the arguments before the call, on the host; None: not judged
+    why_not: str = ""  # "n/a: reason" when it is not judged
+    outcome: Any = None
+    results: list[Any] = field(default_factory=list)
+    host: list[Any] = field(default_factory=list)  # the results, on the host
+    changed: list[Any] = field(default_factory=list)  # written operands after the call, None for the others
+    seconds: float = 0.0
+    held: Any = None  # what :meth:`Watch.before` wants to find again in :meth:`Watch.after`
+
+
+def why_not_judged(row: Row | None, operands: list[Any]) -> str:
+    """Why a call has no reference, or ``""``."""
+    if row is None:
+        return "n/a: the op table has no row for it"
+    if row.operator in _UNINITIALIZED:
+        return "n/a: uninitialized memory"
+    if row.random and row.operator != "native_dropout":
+        return "n/a: random"
+    here = [t for t in operands if isinstance(t, torch.Tensor)]
+    if any(t.layout is not torch.strided or t.is_nested for t in here):
+        return "n/a: not a strided tensor"
+    ours = [t for t in here if isinstance(t, MacaTensor)]
+    if ours and any(not isinstance(t, MacaTensor) and t.dim() for t in here):
+        return "n/a: transfer"
+    if any(t.is_meta or type(t).__name__ == "FakeTensor" for t in here):
+        return "n/a: no elements"
+    return ""
+
+
+# Rows state what maca's kernels keep. PyTorch's own multiply by a reciprocal where we divide: 2.8 times our bound.
+_ELSEWHERE = 4.0
+
+
+def verdict_of(func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], changed: list[Any]) -> Verdict:
+    """Judges a call by its row's bound: ``copies`` are its arguments on the host, ``host`` its results there,
+    ``changed`` its operands after the call, None for those that it does not write."""
+    args, kwargs = copies
+    dtype = next((t.dtype for t in host + changed if t is not None and t.is_floating_point()), torch.int64)
+    if row.operator == "native_dropout":
+        keep = 1 - (args[1] if args[2] or args[2] is None else 0.0)
+        want = args[0].double() * host[1] / keep
+        worst = distance(host[0], want, _DROPOUT)
+        text = "pass" if worst.share <= 1 else f"FAIL: {worst.at}"
+        return Verdict(text, worst, bound_text(_DROPOUT, dtype))
+    want_all: Expected = expected(func, row, args, kwargs)
+    if want_all.error is not None and not want_all.exact:
+        return Verdict(f"n/a: {str(want_all.error).splitlines()[0][:60]}")
+    if len(host) != want_all.results:
+        return Verdict(
+            f"FAIL: {len(host)} results, PyTorch gives {want_all.results}", Distance(share=torch.inf)
+        )
+    worst, wrong = judge(row, want_all, host + changed, args)
+    return Verdict(
+        f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(bound_of(row), dtype), want_all
+    )
+
+
+def is_on_maca(found: list[Any]) -> bool:
+    """Is any of the tensors on maca?"""
+    return any(isinstance(t, MacaTensor) for t in found)
+
+
+def leniently(verdict: Verdict) -> Verdict:
+    """The verdict on another device's kernel."""
+    if verdict.failed and 1 < verdict.worst.share <= _ELSEWHERE:
+        return dataclasses.replace(verdict, text="pass")
+    return verdict
+
+
+def synchronize() -> None:
+    """Waits for maca."""
+    torch.get_device_module("maca").synchronize()
+
+
+class Watch:
+    """Sees the operators of a program. Subclasses say what is done with them in :meth:`before` and :meth:`after`.
+
+    ``devices``: types of the devices whose operators are seen.
+    """
+
+    def __init__(self, devices: tuple[str, ...] = ("maca",)) -> None:
+        self.devices = devices
+        self.inside = threading.local()
+        self.lock = threading.RLock()
+
+    # -- what subclasses do
+    def wants(self, row: Row | None, name: str) -> bool:
+        """Is this operator looked at?"""
+        return True
+
+    def before(self, seen: Seen) -> None:
+        """The call is about to run; its arguments are copied."""
+
+    def after(self, seen: Seen) -> None:
+        """The call has run."""
+
+    # -- how operators are seen
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Operators that run inside are not seen."""
+        outer = getattr(self.inside, "yes", False)
+        self.inside.yes = True
+        try:
+            yield
+        finally:
+            self.inside.yes = outer
+
+    def operator(self, func: Any, args: Any, kwargs: Any, call: Callable[[], Any], ours: bool = True) -> Any:
+        if getattr(self.inside, "yes", False):
+            return call()
+        found = find_row(func)
+        row = found[0] if found else None
+        if ours and (row is None or row.kind is Kind.COMPOSITE):
+            return call()  # its parts come here
+        name = short_name(func)
+        if row is None and not tensors((args, kwargs)):  # as the profiler's
+            return call()
+        if not self.wants(row, name):
+            return call()
+        return self.seen(func, row, name, args, kwargs, call, written_by(func, row, args, kwargs))
+
+    def launched(
+        self, call: Callable[..., Any], name: str, inputs: Any, results: Any, attributes: Any
+    ) -> Any:
+        run: Callable[[], Any] = lambda: call(name, inputs, results, attributes)  # noqa: E731
+        if getattr(self.inside, "yes", False) or name not in FORMULAS:
+            return run()
+        row = row_of_kernel(name)
+        if not self.wants(row, name):
+            return run()
+        return self.seen(NamedKernel(name), row, name, tuple(inputs), attributes, run, set())
+
+    def seen(
+        self,
+        func: Any,
+        row: Row | None,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        call: Callable[[], Any],
+        written: set[int],
+    ) -> Any:
+        operands = tensors((args, kwargs))
+        call_seen = Seen(func, row, name, args, kwargs, operands, written)
+        call_seen.why_not = why_not_judged(row, operands)
+        with self.closed(), _no_modes():
+            if not call_seen.why_not:
+                call_seen.copies = replace((args, kwargs), host_copy)
+            self.before(call_seen)
+            synchronize()
+        start = time.perf_counter()
+        with self.closed():
+            call_seen.outcome = call()
+        with self.closed(), _no_modes():
+            synchronize()
+            call_seen.seconds = time.perf_counter() - start
+            call_seen.results = tensors(call_seen.outcome)
+            if call_seen.copies is not None:
+                call_seen.changed = [
+                    host_copy(t) if t is not None and id(t) in written else None for t in operands
+                ]
+                call_seen.host = [None if t is None else host_copy(t) for t in call_seen.results]
+            self.after(call_seen)
+        return call_seen.outcome
+
+    def verdict(self, seen: Seen) -> Verdict:
+        """Judges a call by its row's bound, which is four times as wide on other devices than maca."""
+        if seen.copies is None or seen.row is None:
+            return Verdict(seen.why_not)
+        verdict = verdict_of(seen.func, seen.row, seen.copies, seen.host, seen.changed)
+        return verdict if is_on_maca(seen.results + seen.operands) else leniently(verdict)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Operators that run inside are seen, those of autograd's threads included."""
+        plain = MacaTensor.__dict__["__torch_dispatch__"]
+        real = internal.launch
+
+        def observed(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.operator(
+                func, args, kwargs or {}, lambda: plain.__func__(cls, func, types, args, kwargs)
+            )
+
+        def observed_launch(kernel: str, inputs: Any, results: Any, attributes: Any) -> Any:
+            return self.launched(real, kernel, inputs, results, attributes)
+
+        holders = _launch_names()
+        elsewhere = set(self.devices) - {"maca"}
+        mode = _Elsewhere(self) if elsewhere else contextlib.nullcontext()
+        if "maca" in self.devices:
+            type.__setattr__(MacaTensor, "__torch_dispatch__", classmethod(observed))
+            for module in holders:
+                module.launch = observed_launch
+        try:
+            with mode:
+                yield
+            synchronize()
+        finally:
+            if "maca" in self.devices:
+                type.__setattr__(MacaTensor, "__torch_dispatch__", plain)
+                for module in holders:
+                    module.launch = real
+
+
+class _Elsewhere(TorchDispatchMode):
+    """Operators on devices other than maca."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch wraps the method below in one that costs 60 us a call
+
+    def __init__(self, watch: Watch):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        operands = [t for t in tensors((args, kwargs)) if t is not None]
+        call: Callable[[], Any] = lambda: func(*args, **kwargs)  # noqa: E731
+        kinds = {t.device.type for t in operands}
+        if not kinds or kwargs.get("device") is not None:
+            kinds.add(torch.device(kwargs.get("device") or "cpu").type)
+        if not kinds <= set(self.watch.devices) - {"maca"}:
+            return call()
+        if find_row(func) is None:  # under inference_mode operators come whole
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        return self.watch.operator(func, args, kwargs, call, ours=False)
+
+
+def _launch_names() -> list[Any]:
+    """Modules of ours that hold ``internal.launch`` by name."""
+    ours = [m for name, m in list(sys.modules.items()) if name.startswith("macatensor") and m is not None]
+    return [m for m in ours if getattr(m, "launch", None) is internal.launch]

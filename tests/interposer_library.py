@@ -1,0 +1,24 @@
+"""The interposer of the tests, compiled: a device library that forwards to another and injects faults."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "interposer"
+INCLUDE = Path(__file__).parents[1] / "libmaca_ffi" / "include"
+
+
+def compile_interposer(folder: Path) -> Path:
+    """Compiles it into a folder, in a second or so."""
+    compiler = next((c for c in ("cc", "gcc", "clang", "c++") if shutil.which(c)), None)
+    assert compiler is not None, "this needs a C compiler, as the build does"
+    library = folder / "libinterposer.so"
+    sources = [str(SOURCES / name) for name in ("interposer.c", "faults.c")]
+    subprocess.run(
+        [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden",
+         "-I", str(INCLUDE), *sources, "-o", str(library), "-ldl", "-lm", "-lpthread"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return library
