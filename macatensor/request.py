@@ -11,8 +11,23 @@ from macatensor.ffi import DECLINED, INVALID, OK, ffi, lib, out_of_memory
 from macatensor.flags import plan_flags
 from macatensor.meta import Meta
 
-_new = ffi.new
-_destroy = lib.maca_program_destroy
+# What a launch uses is bound by name: torch.compile, which traces into here, cannot guard the library object.
+_new, _gc, _sizeof, _string = ffi.new, ffi.gc, ffi.sizeof, ffi.string
+_create, _destroy = lib.maca_program_create, lib.maca_program_destroy
+_ARGUMENT_ABSENT = lib.MACA_ARGUMENT_ABSENT
+_ARGUMENT_LIST = lib.MACA_ARGUMENT_LIST
+_ARGUMENT_TENSOR = lib.MACA_ARGUMENT_TENSOR
+_ATTRIBUTE_BOOL = lib.MACA_ATTRIBUTE_BOOL
+_ATTRIBUTE_BOOLS = lib.MACA_ATTRIBUTE_BOOLS
+_ATTRIBUTE_FLOAT = lib.MACA_ATTRIBUTE_FLOAT
+_ATTRIBUTE_FLOATS = lib.MACA_ATTRIBUTE_FLOATS
+_ATTRIBUTE_INT = lib.MACA_ATTRIBUTE_INT
+_ATTRIBUTE_INTS = lib.MACA_ATTRIBUTE_INTS
+_ATTRIBUTE_STRING = lib.MACA_ATTRIBUTE_STRING
+_SCALAR_BOOL = lib.MACA_SCALAR_BOOL
+_SCALAR_COMPLEX = lib.MACA_SCALAR_COMPLEX
+_SCALAR_FLOAT = lib.MACA_SCALAR_FLOAT
+_SCALAR_INT = lib.MACA_SCALAR_INT
 
 # dtypes by their code in maca.h
 DTYPE_CODES: dict[torch.dtype, int] = {
@@ -36,19 +51,19 @@ class Refused(Declined):
 def fill_scalar(scalar: Any, value: Any) -> None:
     """Writes a Python number into a ``maca_scalar``."""
     if isinstance(value, bool):
-        scalar.tag, scalar.value.integer = lib.MACA_SCALAR_BOOL, int(value)
+        scalar.tag, scalar.value.integer = _SCALAR_BOOL, int(value)
     elif isinstance(value, int):
         if -(1 << 63) <= value < (1 << 63):
-            scalar.tag, scalar.value.integer = lib.MACA_SCALAR_INT, value
+            scalar.tag, scalar.value.integer = _SCALAR_INT, value
         elif value < (1 << 64):
-            scalar.tag, scalar.value.integer = lib.MACA_SCALAR_INT, value - (1 << 64)
+            scalar.tag, scalar.value.integer = _SCALAR_INT, value - (1 << 64)
         else:
             raise OverflowError("int too big to convert")
     elif isinstance(value, complex):
-        scalar.tag = lib.MACA_SCALAR_COMPLEX
+        scalar.tag = _SCALAR_COMPLEX
         scalar.value.real, scalar.imaginary = value.real, value.imag
     else:
-        scalar.tag, scalar.value.real = lib.MACA_SCALAR_FLOAT, float(value)
+        scalar.tag, scalar.value.real = _SCALAR_FLOAT, float(value)
 
 
 def scalar_array(values: Sequence[Any]) -> Any:
@@ -71,11 +86,11 @@ class Request:
         self.kernel = kernel
 
     def add(self, metas: Sequence[tuple[Meta | None, int]], *, is_list: bool, is_output: bool) -> None:
-        kind = lib.MACA_ARGUMENT_TENSOR
+        kind = _ARGUMENT_TENSOR
         if is_list:
-            kind = lib.MACA_ARGUMENT_LIST
+            kind = _ARGUMENT_LIST
         elif metas[0][0] is None:
-            kind = lib.MACA_ARGUMENT_ABSENT
+            kind = _ARGUMENT_ABSENT
         self.arguments.append((kind, is_output, list(metas)))
         self.operands.extend(metas)
 
@@ -88,7 +103,7 @@ class Request:
         return value
 
     def _operand(self, operand: Any, meta: Meta | None, scalar_slot: int) -> None:
-        operand.size = ffi.sizeof("maca_operand")
+        operand.size = _sizeof("maca_operand")
         operand.scalar_slot = scalar_slot
         if meta is None:
             operand.rank = -1
@@ -105,25 +120,25 @@ class Request:
         operand.strides = self._hold(_new("int64_t[]", list(meta.stride)))
 
     def _attribute(self, attribute: Any, name: str, value: Any) -> None:
-        attribute.size = ffi.sizeof("maca_attribute")
+        attribute.size = _sizeof("maca_attribute")
         attribute.name = self._hold(_new("char[]", name.encode()))
         if isinstance(value, torch.dtype):
             value = str(value).removeprefix("torch.")
         if isinstance(value, bool):
-            attribute.kind, attribute.integer = lib.MACA_ATTRIBUTE_BOOL, int(value)
+            attribute.kind, attribute.integer = _ATTRIBUTE_BOOL, int(value)
         elif isinstance(value, int):
-            attribute.kind, attribute.integer = lib.MACA_ATTRIBUTE_INT, value
+            attribute.kind, attribute.integer = _ATTRIBUTE_INT, value
         elif isinstance(value, float):
-            attribute.kind, attribute.real = lib.MACA_ATTRIBUTE_FLOAT, value
+            attribute.kind, attribute.real = _ATTRIBUTE_FLOAT, value
         elif isinstance(value, str):
-            attribute.kind = lib.MACA_ATTRIBUTE_STRING
+            attribute.kind = _ATTRIBUTE_STRING
             attribute.text = self._hold(_new("char[]", value.encode()))
         elif any(isinstance(v, float) for v in value):
-            attribute.kind, attribute.count = lib.MACA_ATTRIBUTE_FLOATS, len(value)
+            attribute.kind, attribute.count = _ATTRIBUTE_FLOATS, len(value)
             attribute.doubles = self._hold(_new("double[]", [float(v) for v in value]))
         else:
             truths = value and all(isinstance(v, bool) for v in value)
-            attribute.kind = lib.MACA_ATTRIBUTE_BOOLS if truths else lib.MACA_ATTRIBUTE_INTS
+            attribute.kind = _ATTRIBUTE_BOOLS if truths else _ATTRIBUTE_INTS
             attribute.count = len(value)
             attribute.ints = self._hold(_new("int64_t[]", [int(v) for v in value]))
 
@@ -134,14 +149,14 @@ class Request:
             operands = self._hold(_new("maca_operand[]", max(len(metas), 1)))
             for operand, (meta, slot) in zip(operands, metas):
                 self._operand(operand, meta, slot)
-            argument.size = ffi.sizeof("maca_argument")
+            argument.size = _sizeof("maca_argument")
             argument.kind, argument.is_output = kind, int(is_output)
             argument.count = len(metas)
             argument.operands = operands
         attributes = self._hold(_new("maca_attribute[]", max(len(self.attributes), 1)))
         for attribute, (name, value) in zip(attributes, self.attributes):
             self._attribute(attribute, name, value)
-        request.size = ffi.sizeof("maca_plan_request")
+        request.size = _sizeof("maca_plan_request")
         request.flags = plan_flags(self.kernel)
         request.kernel = self._hold(_new("char[]", self.kernel.encode()))
         request.argument_count = len(self.arguments)
@@ -180,13 +195,13 @@ class Request:
                 role.output_bytes = meta.nbytes
         program = _new("maca_program**")
         reason = _new("maca_reason*")
-        reason.size = ffi.sizeof("maca_reason")
-        status = lib.maca_program_create(
+        reason.size = _sizeof("maca_reason")
+        status = _create(
             self.build(), len(self.operands), roles, len(defaults), scalar_array(defaults), program, reason
         )
         if status == DECLINED or status == INVALID:
             kind = Refused if status == INVALID else Declined
-            raise kind(ffi.string(reason.text).decode(errors="replace"))
+            raise kind(_string(reason.text).decode(errors="replace"))
         if status != OK:
             raise out_of_memory()
-        return ffi.gc(program[0], _destroy)
+        return _gc(program[0], _destroy)
