@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import warnings
 from collections.abc import Callable
@@ -96,6 +97,11 @@ def value_text(value: Any) -> str:
     return json.dumps(_plain(value))
 
 
+@functools.lru_cache(_LIMIT)
+def _place(place: str) -> str:
+    return '{"place":' + json.dumps(place)
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return value[:_TEXT]
@@ -132,11 +138,11 @@ class Describer:
         for place, value in found:
             if isinstance(value, torch.Tensor):
                 entry = self.tensor(value, kind, call, id(value) in written, place)
-                parts.append(f'{{"place":{value_text(place)},"tensor":{entry}}}')
+                parts.append(f'{_place(place)},"tensor":{entry}}}')
             elif value is None:
-                parts.append(f'{{"place":{value_text(place)}}}')
+                parts.append(_place(place) + "}")
             else:
-                parts.append(f'{{"place":{value_text(place)},"value":{value_text(value)}}}')
+                parts.append(f'{_place(place)},"value":{value_text(value)}}}')
         return "[" + ",".join(parts) + "]"
 
     def tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
@@ -154,9 +160,12 @@ class Describer:
     def _tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
         value: Value | None
         needs = tensor.requires_grad
+        kept = (kind, needs)
         if isinstance(tensor, MacaTensor):
             meta = tensor._payload[2]
             value = self.identities.maca(tensor)
+            if call < 0 and (known := value.texts.get(kept)) is not None:
+                return known
             structure = self._structures.get((meta, needs)) or self._structure(tensor, (meta, needs))
         else:
             if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
@@ -170,6 +179,8 @@ class Describer:
             if tensor.device.type == "meta":
                 return "{" + self._structure(tensor, None) + "}"
             value = self.identities.host(tensor)
+            if call < 0 and value is not None and (known := value.texts.get(kept)) is not None:
+                return known
             key = (tensor.dtype, tensor.shape, tensor.stride(), needs, tensor.device)
             structure = self._structures.get(key) or self._structure(tensor, key)
         if value is None:
@@ -190,7 +201,10 @@ class Describer:
                     with quiet():
                         self.saves[place] = elements.writable(tensor)
                 text += f',"file":"{value.file}","key":"{value.key}"'
-        return text + "}"
+        text += "}"
+        if call < 0:
+            value.texts[kept] = text
+        return text
 
     def _structure(self, tensor: torch.Tensor, key: Any) -> str:
         shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]

@@ -21,7 +21,7 @@ _VIEWS = 256  # of one allocation that are remembered
 class Value:
     """What is known of the elements a view shows."""
 
-    __slots__ = ("version", "unsettled", "numbers", "made", "file", "key", "is_blank")
+    __slots__ = ("version", "unsettled", "numbers", "made", "file", "key", "is_blank", "texts")
 
     def __init__(self, version: int, unsettled: bool):
         self.version = version
@@ -32,6 +32,7 @@ class Value:
         self.file: str | None = None
         self.key: str | None = None
         self.is_blank = False  # memory as it was found: its numbers mean nothing
+        self.texts: dict[Any, str] = {}  # its entry as an argument, by the call's level and requires_grad
 
 
 class _Allocation:
@@ -170,6 +171,8 @@ class Identities:
     def made_by(self, tensor: torch.Tensor, value: Value, level: str, call: int, wrote: bool) -> None:
         """``call`` of ``level`` returned the tensor; ``wrote``: into memory that was there before."""
         value.made[level] = call
+        if value.texts:
+            value.texts = {}
         if wrote and (allocation := self._allocation(tensor)) is not None:
             allocation.last[level] = call
 
@@ -179,3 +182,4 @@ class Identities:
         allocation = self._allocation(tensor)
         if value is not None and allocation is not None:
             value.is_blank = allocation.is_blank = True
+            value.texts = {}
