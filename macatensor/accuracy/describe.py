@@ -158,31 +158,39 @@ class Describer:
             return f'{{"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"layout":"{name}"}}'
 
     def _tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
-        value: Value | None
+        value: Value | None = None
         needs = tensor.requires_grad
-        kept = (kind, needs)
         if isinstance(tensor, MacaTensor):
-            meta = tensor._payload[2]
             value = self.identities.maca(tensor)
-            if call < 0 and (known := value.texts.get(kept)) is not None:
-                return known
-            structure = self._structures.get((meta, needs)) or self._structure(tensor, (meta, needs))
+            key: Any = (tensor._payload[2], needs)
         else:
+            try:  # most have a storage; asking each for its layout first would take as long as all else
+                value = self.identities.host(tensor) if type(tensor) in _PLAIN else None
+            except (NotImplementedError, RuntimeError):
+                value = None
+            key = None
+        if value is not None:
+            known = value.texts.get((kind, needs)) if call < 0 else value.results.get(needs)
+            if known is not None:
+                if call >= 0:
+                    self.identities.made_by(tensor, value, kind, call, written)
+                return known
+        if key is None:
             if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
                 tensor, parts, layout = _taken_apart(tensor)
                 if parts is not None:
                     return self._of_parts(tensor, parts, layout, kind, call, written, place)
+                if isinstance(tensor, MacaTensor):
+                    return self._tensor(tensor, kind, call, written, place)
+                value = None if tensor.device.type == "meta" else self.identities.host(tensor)
             if tensor.is_quantized:
                 with quiet():
                     parts = _quantized_parts(tensor)
                 return self._of_parts(tensor, parts, "quantized", kind, call, written, place)
             if tensor.device.type == "meta":
                 return "{" + self._structure(tensor, None) + "}"
-            value = self.identities.host(tensor)
-            if call < 0 and value is not None and (known := value.texts.get(kept)) is not None:
-                return known
             key = (tensor.dtype, tensor.shape, tensor.stride(), needs, tensor.device)
-            structure = self._structures.get(key) or self._structure(tensor, key)
+        structure = self._structures.get(key) or self._structure(tensor, key)
         if value is None:
             value = Value(0, False)
         elif call >= 0:
@@ -203,7 +211,9 @@ class Describer:
                 text += f',"file":"{value.file}","key":"{value.key}"'
         text += "}"
         if call < 0:
-            value.texts[kept] = text
+            value.texts[kind, needs] = text
+        else:
+            value.results[needs] = text
         return text
 
     def _structure(self, tensor: torch.Tensor, key: Any) -> str:

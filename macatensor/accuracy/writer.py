@@ -14,7 +14,6 @@ import torch
 from macatensor.accuracy import elements
 from macatensor.accuracy.record import CALLS, ENVIRONMENT, TENSORS, line_of_stack
 
-
 _STEP = 1 << 22  # bytes that the file of lines grows by
 
 
