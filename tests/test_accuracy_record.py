@@ -86,7 +86,9 @@ def test_forward_and_backward_at_both_levels(device: str, tmp_path: Path) -> Non
     assert set(gradients) == {"conv.weight", "conv.bias", "head.weight", "head.bias"}
     assert at(gradients["conv.weight"].outputs, "grad").tensor.hash == at(back.outputs, "weight").tensor.hash
     stacks = read(tmp_path).processes[0].stacks
-    assert conv.stack is not None and any("test_accuracy_record.py" in f and " forward" in f for f in stacks[conv.stack])
+    assert conv.stack is not None and any(
+        "test_accuracy_record.py" in f and " forward" in f for f in stacks[conv.stack]
+    )
     if device == "maca":
         assert at(conv.outputs, "0").tensor.device == "maca:0"
 
@@ -421,7 +423,15 @@ def test_numbers_are_those_of_pytorch(dtype: torch.dtype) -> None:
 
     torch.manual_seed(0)
     x = (torch.randn(40, 50) * 20).to(dtype)
-    for view in (x, x.t(), x[:, ::3], x[:0], x[3, 4], x[:1].expand(7, 50), x.view(2, 20, 5, 10).permute(0, 3, 1, 2)):
+    for view in (
+        x,
+        x.t(),
+        x[:, ::3],
+        x[:0],
+        x[3, 4],
+        x[:1].expand(7, 50),
+        x.view(2, 20, 5, 10).permute(0, 3, 1, 2),
+    ):
         slow = numbers.by_operators(view)
         for tensor in (view, view.to("maca")):
             quick = summary.summarize(tensor)

@@ -46,7 +46,7 @@ def test_traced(tmp_path: Path) -> None:
     traced, calls = recorded(tmp_path, lambda: torch.jit.trace(model, x, check_trace=False))
     assert [n.kind() for n in traced.inlined_graph.nodes()] == [n.kind() for n in plain.inlined_graph.nodes()]
     torch.testing.assert_close(traced(torch.ones(5, 3)), model(torch.ones(5, 3)))
-    assert any(c.op == "aten.addmm.default" for c in calls)
+    assert any(c.op == "torch.nn.functional.linear" for c in calls)
 
 
 def test_transforms(tmp_path: Path) -> None:
@@ -55,7 +55,11 @@ def test_transforms(tmp_path: Path) -> None:
     def program() -> Any:
         loss = lambda w, x: torch.tanh(w * x).sum()  # noqa: E731
         per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x)
-        return per_sample, torch.func.jvp(torch.sin, (w,), (w,)), torch.func.hessian(lambda v: loss(v, x[0]))(w)
+        return (
+            per_sample,
+            torch.func.jvp(torch.sin, (w,), (w,)),
+            torch.func.hessian(lambda v: loss(v, x[0]))(w),
+        )
 
     result, calls = recorded(tmp_path, program)
     expected = program()
@@ -114,7 +118,7 @@ def test_double_backward_and_autograd_grad(device: str, tmp_path: Path) -> None:
 
     result, calls = recorded(tmp_path, program)
     assert torch.equal(result, torch.tensor([6.0, 12.0]))
-    assert sum(c.direction == "bwd" and c.op == "torch.Tensor.pow" for c in calls) == 1
+    assert sum(c.direction == "bwd" and c.level == "api" and "pow" in c.op for c in calls) == 1
 
 
 class Doubled(torch.autograd.Function):
@@ -130,7 +134,9 @@ class Doubled(torch.autograd.Function):
 def test_functions_of_the_program(tmp_path: Path) -> None:
     x = torch.ones(3, requires_grad=True)
     _, calls = recorded(tmp_path, lambda: torch.tanh(Doubled.apply(x)).sum().backward())
-    inside = [c for c in calls if c.op == "aten.mul.Tensor" and c.direction == "bwd" and "Doubled" in str(c.node)]
+    inside = [
+        c for c in calls if c.op == "aten.mul.Tensor" and c.direction == "bwd" and "Doubled" in str(c.node)
+    ]
     assert inside or any(c.op == "torch.mul" for c in calls)
 
 
@@ -174,7 +180,7 @@ def test_modes_of_the_program_keep_their_order(tmp_path: Path) -> None:
         torch.relu(x)
     torch.tanh(x)
     session.stop()
-    assert Seen.ops == ["aten.relu.default"] and Functions.ops == ["relu"]
+    assert Seen.ops == ["aten.relu.default"] and [n for n in Functions.ops if n != "device"] == ["relu"]
     assert torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0
     ops = [c.op for c in read(tmp_path).processes[0].calls]
     assert ops == ["torch.relu", "aten.relu.default", "torch.tanh", "aten.tanh.default"]

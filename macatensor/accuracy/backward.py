@@ -75,13 +75,13 @@ class Backward:
             edges.append(out)
         gradients = _Gradients(self, call, len(nodes))
         several = len(self.recorder._threads) > 1
-        ident = self.recorder.thread().ident if several else 0
+        number = self.recorder.thread().number
         for node, places in starts:
             node.register_prehook(gradients.coming(places, node.name()))
         for node, out in zip(nodes, edges):
             node.register_hook(gradients.going(out))
             if several:
-                node.metadata["macatensor.thread"] = ident
+                node.metadata["macatensor.thread"] = number
 
     @staticmethod
     def _changed(call: Open) -> Found:

@@ -109,11 +109,11 @@ class Nodes:
 class Thread:
     """What a thread of the program is doing."""
 
-    __slots__ = ("name", "text", "open", "nodes", "ident")
+    __slots__ = ("name", "text", "open", "nodes", "number")
 
-    def __init__(self) -> None:
-        self.ident = threading.get_ident()
-        named = [t.name for t in threading.enumerate() if t.ident == self.ident]
+    def __init__(self, number: int) -> None:
+        self.number = number  # identifiers are used again
+        named = [t.name for t in threading.enumerate() if t.ident == threading.get_ident()]
         self.name = named[0] if named else "autograd"  # the autograd engine's threads are unknown to Python
         self.text = f',"thread":{json.dumps(self.name)}'
         self.open: list[Open] = []

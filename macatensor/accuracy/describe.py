@@ -176,7 +176,12 @@ class Describer:
                     self.identities.made_by(tensor, value, kind, call, written)
                 return known
         if key is None:
-            if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+            if (
+                type(tensor) not in _PLAIN
+                or tensor.layout is not torch.strided
+                or tensor.is_nested
+                or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            ):
                 tensor, parts, layout = _taken_apart(tensor)
                 if parts is not None:
                     return self._of_parts(tensor, parts, layout, kind, call, written, place)

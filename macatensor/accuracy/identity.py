@@ -170,6 +170,13 @@ class Identities:
         if wrote and (allocation := self._allocation(tensor)) is not None:
             allocation.last[level] = call
 
+    def written_by(self, tensor: torch.Tensor, level: str, call: int) -> None:
+        """A call that no result tells of has written the tensor's memory."""
+        if (allocation := self._allocation(tensor)) is not None:
+            allocation.last[level] = call
+            for value in allocation.values.values():
+                value.made[level], value.texts = call, {}
+
     def blank(self, tensor: torch.Tensor) -> None:
         """The tensor is of memory that nobody has written."""
         value = self.maca(tensor) if isinstance(tensor, MacaTensor) else self.host(tensor)

@@ -24,6 +24,7 @@ _PLACES = (
     "torch.nn.utils.rnn",
     "torch.autograd",
     "torch.functional",
+    "torch.distributed",
     "torch",
     "torch.Tensor",
 )
@@ -64,7 +65,10 @@ def _public() -> dict[int, str]:
     """id of a function -> its public name. The functions live as long as PyTorch does."""
     names: dict[int, str] = {}
     for place in _PLACES:
-        held = _object(place)
+        try:
+            held = _object(place)
+        except AttributeError:  # a build without distributed
+            continue
         for name in dir(held):
             if name.startswith("_") and place != "torch.Tensor" and not name.startswith("_foreach"):
                 continue

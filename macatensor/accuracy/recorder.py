@@ -62,7 +62,7 @@ class Recorder:
         """The calling thread's state."""
         found: Thread | None = getattr(self._local, "thread", None)
         if found is None:
-            found = self._local.thread = Thread()
+            found = self._local.thread = Thread(len(self._threads))
             self._threads.append(found)
         return found
 
@@ -314,9 +314,9 @@ class Recorder:
         made = [t for t in self._threads if t.nodes.sequence]
         if len(made) <= 1:
             return made[0].nodes if made else None
-        ident = node.metadata.get("macatensor.thread")
-        if ident is not None:
-            return next((t.nodes for t in made if t.ident == ident), None)
+        number = node.metadata.get("macatensor.thread")
+        if number is not None:
+            return self._threads[number].nodes
         return thread.nodes if thread.nodes.sequence else made[0].nodes
 
     def operator_ends(
