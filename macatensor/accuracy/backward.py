@@ -75,13 +75,13 @@ class Backward:
             edges.append(out)
         gradients = _Gradients(self, call, len(nodes))
         several = len(self.recorder._threads) > 1
-        ident = self.recorder.thread().ident if several else 0
+        number = self.recorder.thread().number
         for node, places in starts:
             node.register_prehook(gradients.coming(places, node.name()))
         for node, out in zip(nodes, edges):
             node.register_hook(gradients.going(out))
             if several:
-                node.metadata["macatensor.thread"] = ident
+                node.metadata["macatensor.thread"] = number
 
     @staticmethod
     def _changed(call: Open) -> Found:
@@ -105,7 +105,7 @@ class Backward:
         call = gradients.running = Open("api", f"{gradients.stem}.bwd", forward.op, "bwd")
         call.serial, call.module, call.stack = forward.serial, forward.module, forward.stack
         call.forward = forward.number if forward.number >= 0 else None
-        call.thread = recorder.thread().name
+        call.thread = recorder.thread().text
         call.inputs, call.outputs = "[]", "[]"
         recorder.decide(call, forward, True)
         if call.number >= 0 and call.stack is None:
@@ -118,7 +118,7 @@ class Backward:
 
             def over() -> None:
                 self._tasks.discard(task)
-                with recorder.lock:
+                with torch._C.DisableTorchFunction(), recorder.lock:
                     self.flush(task)
 
             torch.autograd.Variable._execution_engine.queue_callback(over)
@@ -155,9 +155,9 @@ class Backward:
         recorder = self.recorder
         if not recorder.active:
             return
-        with recorder.lock:
+        with torch._C.DisableTorchFunction(), recorder.lock:
             call = Open("api", f"{GRADIENT}.{recorder.count(GRADIENT, 'bwd')}.bwd", GRADIENT, "bwd")
-            call.node, call.thread = "AccumulateGrad", recorder.thread().name
+            call.node, call.thread = "AccumulateGrad", recorder.thread().text
             call.module = recorder.paths.parameter(leaf)
             if not recorder.decide(call, None, True):
                 return
@@ -206,7 +206,7 @@ class _Gradients:
             recorder = self.owner.recorder
             if not recorder.active:
                 return
-            with recorder.lock:
+            with torch._C.DisableTorchFunction(), recorder.lock:
                 if self.running is None:
                     self.owner.begin(self)
                 call = self.running
@@ -229,7 +229,7 @@ class _Gradients:
             recorder = self.owner.recorder
             if not recorder.active:
                 return
-            with recorder.lock:
+            with torch._C.DisableTorchFunction(), recorder.lock:
                 if self.running is None:
                     self.owner.begin(self)
                 call = self.running

@@ -43,6 +43,9 @@ class Collectives:
         for _, tensor in found:
             self._recorder.identities.wrote(tensor)
         call.outputs = self._recorder.describe_outputs(call, found, {id(v) for _, v in found}) or None
+        if call.parent is not None:
+            for _, tensor in found:
+                self._recorder.identities.written_by(tensor, "api", call.parent)
         self._recorder.write(call)
 
 

@@ -23,7 +23,7 @@ _tracing = torch._C._get_tracing_state
 
 # what computes nothing: questions about a tensor, conversions that only hand it over, and what runs backward
 _SILENT = frozenset(
-    """__dir__ __format__ __hash__ __len__ __repr__ __reduce__ __reduce_ex__ __setstate__ __dlpack__
+    """device dtype __dir__ __format__ __hash__ __len__ __repr__ __reduce__ __reduce_ex__ __setstate__ __dlpack__
     __dlpack_device__ __array__ __cuda_array_interface__ backward can_cast data_ptr dim dim_order
     element_size get_device has_names ndimension nelement numel numpy refine_names register_hook
     register_post_accumulate_grad_hook requires_grad_ result_type retain_grad size storage storage_offset
@@ -82,26 +82,25 @@ class _Operators(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else PyTorch wraps the method below in one that costs 60 us a call
+        return False  # else PyTorch decorates the method below, see _uncompiled
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorders = hub.recorders
         options = kwargs or {}
-        if not recorders:
+        # in torch.jit.trace sizes that are read here would be nodes of its graph; functions are recorded there
+        if not recorders or _tracing() is not None:
             return func(*args, **options)
-        with _aside():
-            calls = [(r, r.operator_begins(func, args, options)) for r in recorders]
+        calls = [(r, r.operator_begins(func, args, options)) for r in recorders]
         try:
             result = func(*args, **options)
         except BaseException as error:
             for recorder, call in calls:
                 recorder.operator_ends(call, func, args, options, None, error)
             raise
-        with _aside():
-            for recorder, call in calls:
-                recorder.operator_ends(call, func, args, options, result, None)
+        for recorder, call in calls:
+            recorder.operator_ends(call, func, args, options, result, None)
         return result
 
 
@@ -119,6 +118,14 @@ _NOTHING = _Nothing()
 def _aside() -> Any:
     """Sizes that the recorder reads are no part of a graph that is being traced."""
     return _NOTHING if _tracing() is None else untraced()
+
+
+def _uncompiled(*functions: Any) -> None:
+    """Keeps torch.compile from compiling the recorder, at no cost a call; PyTorch's decorator for it costs 60 us."""
+    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+    for function in functions:
+        set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 class Hub:
@@ -183,7 +190,11 @@ def _module_begins(module: Any, args: Any) -> None:
             recorder.module_begins(module, args)
 
 
-def _module_ends(module: Any, args: Any, kwargs: Any, result: Any) -> None:
+def _module_ends(module: Any, args: Any, *rest: Any) -> None:
+    result, kwargs = (
+        rest[-1],
+        rest[0] if len(rest) == 2 else None,
+    )  # of a call that raised PyTorch gives no kwargs
     error = sys.exc_info()[1] if result is None else None
     with _aside():
         for recorder in hub.recorders:
@@ -209,6 +220,9 @@ def _within_backward() -> Callable[[], None]:
             torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
 
     return undo
+
+
+_uncompiled(_Functions.__torch_function__, _Operators.__torch_dispatch__, _module_begins, _module_ends)
 
 
 def _pop_functions(until: Any = None) -> list[Any]:

@@ -24,6 +24,7 @@ _PLACES = (
     "torch.nn.utils.rnn",
     "torch.autograd",
     "torch.functional",
+    "torch.distributed",
     "torch",
     "torch.Tensor",
 )
@@ -64,7 +65,10 @@ def _public() -> dict[int, str]:
     """id of a function -> its public name. The functions live as long as PyTorch does."""
     names: dict[int, str] = {}
     for place in _PLACES:
-        held = _object(place)
+        try:
+            held = _object(place)
+        except AttributeError:  # a build without distributed
+            continue
         for name in dir(held):
             if name.startswith("_") and place != "torch.Tensor" and not name.startswith("_foreach"):
                 continue
@@ -123,7 +127,8 @@ def class_name(kind: type) -> str:
     module, name = kind.__module__, kind.__qualname__
     if module.startswith("torch.nn.modules.") and getattr(torch.nn, name, None) is kind:
         return f"torch.nn.{name}"
-    return name if module == "__main__" else f"{module}.{name}"
+    # written into JSON as it is
+    return (name if module == "__main__" else f"{module}.{name}").replace("\\", "/").replace('"', "'")
 
 
 def aten_name(func: Any) -> tuple[str, str]:

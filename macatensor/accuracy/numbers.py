@@ -55,7 +55,12 @@ def measure(tensor: torch.Tensor) -> Numbers | None:
     found: Numbers | None = summary.summarize(tensor)
     if found is None:
         with quiet():
-            found = by_operators(tensor.detach())
+            held = tensor.detach()
+            if held._is_zerotensor():
+                held = torch.zeros(held.shape, dtype=held.dtype, device=held.device)
+            elif held.numel() and (not held.untyped_storage().nbytes() or not held.data_ptr()):
+                return None  # its memory was given back
+            found = by_operators(held)
     return found
 
 

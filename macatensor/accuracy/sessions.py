@@ -13,6 +13,7 @@ from typing import Any
 from macatensor.accuracy.environment import environment
 from macatensor.accuracy.modes import hub
 from macatensor.accuracy.processes import new_run, rank
+from macatensor.accuracy.quiet import quiet
 from macatensor.accuracy.random_state import initial_states
 from macatensor.accuracy.recorder import Recorder
 from macatensor.accuracy.settings import Settings
@@ -46,11 +47,14 @@ class Session:
     def _start_writing(self) -> None:
         assert self.recorder is not None and self.folder is not None
         self._pid = os.getpid()
-        run, settings, states = self.folder, self.settings, initial_states()
+        run, settings = self.folder, self.settings
+        with quiet():  # another session may be recording
+            states = initial_states()
 
         def open_folder() -> tuple[Path, dict[str, Any]]:
             mine = rank() or 0
-            held = environment()
+            with quiet():
+                held = environment()
             held |= {
                 "rank": mine,
                 "group_rank": settings.rank(),
@@ -93,7 +97,6 @@ class Session:
         if self.recorder is None:
             return
         self.recorder.writer.end(self.recorder.written, is_needed=not self._is_child)
-        self.recorder.writer.close()
         missing = self.recorder.selection.missing()
         if missing is not None and not self._is_child:
             raise ValueError(missing)
@@ -103,6 +106,7 @@ class Session:
         self._is_child = True
         if self.recorder is None:
             return
+        self.recorder.writer.abandon()
         self.recorder.begin_in_child()
         self._start_writing()
 

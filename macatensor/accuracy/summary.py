@@ -116,9 +116,20 @@ def _on_host(tensor: torch.Tensor) -> Any:
         if len(_arguments) >= _LIMIT:
             _arguments.clear()
         bits = tensor.dtype.itemsize * 8
-        arguments = _arguments[key] = (functions[is_long], code, bits, rank, sizes, strides)
-    call, code, bits, rank, sizes, strides = arguments
+        reach = (
+            sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride())) + 1 if tensor.numel() else 0
+        )
+        arguments = _arguments[key] = (functions[is_long], code, bits, rank, sizes, strides, reach)
+    call, code, bits, rank, sizes, strides, reach = arguments
+    pointer = tensor.data_ptr()
+    if reach and (
+        not pointer
+        or (tensor.storage_offset() + reach) * tensor.dtype.itemsize > tensor.untyped_storage().nbytes()
+    ):
+        return (
+            None  # a storage that was made smaller, or the zeros of forward-mode derivatives, which have none
+        )
     held = (ctypes.c_double * 8)()
-    if call(code, bits, rank, sizes, strides, ctypes.c_void_p(tensor.data_ptr()), held):
+    if call(code, bits, rank, sizes, strides, ctypes.c_void_p(pointer), held):
         return None
     return _unpack(held)

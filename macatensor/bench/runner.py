@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.bench import launch, leak, models, startup
+from macatensor.bench import launch, leak, models, recording, startup
 from macatensor.bench.result import Result
 
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
@@ -23,6 +23,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "lstm": models.lstm,
     "import": startup.startup,
     "leak": leak.leak,
+    "record": recording.recording,
 }
 
 
