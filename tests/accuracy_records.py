@@ -69,8 +69,10 @@ class Record:
         level = more.pop("level", "aten" if op.startswith("aten.") else "api")
         index = self.names.get(op, 0)
         self.names[op] = index + 1
+        values = more.pop("values", {})
         made = Call(self.count, level, f"{op}.{index}.{direction}", op, direction, **more)
         made.inputs = [Argument(p, self.entry(t, f"in.{p}", saves)) for p, t in (inputs or {}).items()]
+        made.inputs += [Argument(p, value=v) for p, v in values.items()]
         for tensor in (outputs or {}).values():
             self.made[id(tensor)] = self.count
             self.kept.append(tensor)  # its id stays its own

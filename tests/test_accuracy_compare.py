@@ -303,6 +303,15 @@ def test_first_divergence_is_the_innermost_call_and_later_ones_inherit(tmp_path)
     assert report.first.stacks == (["train.py:3 step", "model.py:7 forward"],) * 2
 
 
+def test_arguments_that_differ_are_told(tmp_path):
+    for name, eps in (("cpu", 1e-5), ("maca", 1e-3)):
+        record = Record(tmp_path / name, device=name)
+        record.call("torch.nn.functional.batch_norm", {"0": X}, {"0": X}, values={"eps": eps, "device": name})
+        record.close()
+    (row,) = compare(read(tmp_path / "cpu"), read(tmp_path / "maca")).calls
+    assert (row.judged.verdict, row.judged.rule) == ("warning", "argument eps: 1e-05 against 0.001")
+
+
 def test_ranks_are_paired(tmp_path):
     for name in ("cpu", "maca"):
         for rank in (0, 1) if name == "cpu" else (1, 0, 2):
