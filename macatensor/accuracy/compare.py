@@ -126,18 +126,16 @@ def matched_tensors(
 
 def arguments_differ(left: Call, right: Call) -> Iterator[str]:
     """Numbers and texts among the arguments that are not the same; the names of devices may differ."""
-    others = {a.place: a.value for a in right.inputs if a.tensor is None}
-    for argument in left.inputs:
-        if argument.tensor is not None or argument.place not in others:
+    mine, others = ({a.place: a.value for a in call.inputs if a.tensor is None} for call in (left, right))
+    for place in {**mine, **others}:
+        one, two = mine.get(place), others.get(place)
+        if one == two or not all(v is None or isinstance(v, (bool, int, float, str)) for v in (one, two)):
             continue
-        mine, other = argument.value, others[argument.place]
-        if not all(isinstance(v, (bool, int, float, str)) for v in (mine, other)) or mine == other:
+        if all(v is None or isinstance(v, str) and re.match(_DEVICE, v) for v in (one, two)):
             continue
-        if isinstance(mine, str) and re.match(_DEVICE, mine) and re.match(_DEVICE, str(other)):
+        if isinstance(one, float) and isinstance(two, float) and not _apart(one, two):
             continue
-        if isinstance(mine, float) and isinstance(other, float) and not _apart(mine, other):
-            continue
-        yield f"argument {argument.place}: {mine!r} against {other!r}"
+        yield f"argument {place}: {one!r} against {two!r}"
 
 
 def _apart(one: float, two: float) -> bool:
