@@ -283,19 +283,23 @@ class _Aligner:
         return score
 
     def moved(self, left: list[Call], right: list[Call]) -> None:
-        """What is left over on both sides and fits: the same path, or inputs made by paired calls."""
+        """What is left over on both sides and fits: the same path, inputs made by paired calls, or the only one left."""
         rest = [c for c in left if c.number not in self.partner]
         spare: dict[Hashable, list[Call]] = defaultdict(list)
         for call in right:
             if call.number not in self.taken:
                 spare[call.direction, call.op].append(call)
+        alike = Counter(_shaped(c) for c in rest)
+        there = Counter(_shaped(c) for calls in spare.values() for c in calls)
         for call in rest:
             candidates = spare.get((call.direction, call.op), [])[:64]  # more than that is no reordering
             best, chosen = 0, None
             for other in candidates:
                 same = self.left.path(call) is not None and self.left.path(call) == self.right.path(other)
                 agreed = self.agree(call, other)
-                score = 0 if agreed < 0 else agreed + 2 * same
+                token = _shaped(call)
+                only = token == _shaped(other) and alike[token] == there[token] == 1
+                score = 0 if agreed < 0 else agreed + 2 * same + only
                 if score > best:
                     best, chosen = score, other
             if chosen is not None:
@@ -340,6 +344,10 @@ class _Aligner:
                 )
                 for i, j in laddered(*tokens):
                     self.pair(calls[i], found[j])
+
+
+def _shaped(call: Call) -> Hashable:
+    return call.direction, call.op, tuple(tuple(entry.shape) for _, entry in tensors_of(call.outputs))
 
 
 def _nodes(calls: list[Call]) -> list[list[Hashable]]:

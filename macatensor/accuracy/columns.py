@@ -62,9 +62,16 @@ def _name(side: int) -> Callable[[CallRow, TensorRow | None], Value]:
 
 
 def _stack(side: int) -> Callable[[CallRow, TensorRow | None], Value]:
-    return lambda row, t: (
-        "\n".join(reversed(row.stacks[side])) or None
-    )  # innermost first: it is what one looks for
+    """Innermost first: it is what one looks for. A call that passes shows that frame only: 300,000 lines with whole
+    stacks were 400 MB."""
+
+    def cell(row: CallRow, t: TensorRow | None) -> Value:
+        frames = row.stacks[side]
+        if not frames:
+            return None
+        return frames[-1] if row.judged.verdict == "pass" else "\n".join(reversed(frames))
+
+    return cell
 
 
 def _judged(row: CallRow, t: TensorRow | None) -> Any:

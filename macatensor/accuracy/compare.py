@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from macatensor.accuracy.distance import Distance, elements, of_summaries, of_te
 from macatensor.accuracy.record import Argument, Call, Process, Run, TensorEntry, tensors_of
 from macatensor.accuracy.verdict import SEVERITY, Judged, Sight
 
+_DEVICE = r"(torch\.)?(device\(.*|cpu|cuda|maca|meta)\b"
 # fewer of the shorter run's API calls have a counterpart: not the same model
 LEAST_PAIRED = 0.3
 
@@ -120,6 +122,25 @@ def matched_tensors(
     if not by_order:
         for place in rest[1]:
             yield place, None, others[place]
+
+
+def arguments_differ(left: Call, right: Call) -> Iterator[str]:
+    """Numbers and texts among the arguments that are not the same; the names of devices may differ."""
+    mine, others = ({a.place: a.value for a in call.inputs if a.tensor is None} for call in (left, right))
+    for place in {**mine, **others}:
+        one, two = mine.get(place), others.get(place)
+        if one == two or not all(v is None or isinstance(v, (bool, int, float, str)) for v in (one, two)):
+            continue
+        if all(v is None or isinstance(v, str) and re.match(_DEVICE, v) for v in (one, two)):
+            continue
+        if isinstance(one, float) and isinstance(two, float) and not _apart(one, two):
+            continue
+        yield f"argument {place}: {one!r} against {two!r}"
+
+
+def _apart(one: float, two: float) -> bool:
+    """More than rounding: a number may come out of the computation itself."""
+    return one == one and two == two and abs(one - two) > 1e-3 * max(abs(one), abs(two))
 
 
 class _Measured:
@@ -272,11 +293,16 @@ class _Judge:
                 "error", f"only run {0 if right.error is None else 1} raised: {left.error or right.error}"
             )
             return
+        differing = next(arguments_differ(left, right), None)
         worst = max(row.tensors, key=lambda t: SEVERITY[t.judged.verdict], default=None)
         if worst is not None:
             row.judged = Judged(worst.judged.verdict, worst.judged.rule, row.error, worst.judged.bound)
             if worst.judged.rule and worst.judged.verdict != "pass":
                 row.judged.rule = f"{worst.role} {worst.place}: {worst.judged.rule}"
+        if differing is not None:
+            rule = f"{row.judged.rule}; {differing}" if row.judged.verdict != "pass" else differing
+            verdict = "warning" if row.judged.verdict == "pass" else row.judged.verdict
+            row.judged = Judged(verdict, rule, row.judged.error, row.judged.bound)
 
     def _alone(self, row: CallRow) -> Judged:
         only = "only in run 1" if row.pair.left is None else "only in run 0"

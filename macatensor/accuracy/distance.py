@@ -54,10 +54,16 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered(values: torch.Tensor) -> torch.Tensor:
-    """Floating numbers as integers that count representable numbers from 0, as float64 (exact below 2^53)."""
+    """Floating numbers as integers that count representable numbers from 0."""
     bits = values.view(_BITS[values.element_size()])
-    magnitude = (bits & torch.iinfo(bits.dtype).max).double()
+    magnitude = (bits & torch.iinfo(bits.dtype).max).to(torch.int64)
     return torch.where(bits < 0, -magnitude, magnitude)
+
+
+def _steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Representable numbers from x to y, as float64; between signs, where int64 may overflow, to its precision."""
+    p, q = _ordered(x), _ordered(y)
+    return torch.where((p < 0) == (q < 0), (p - q).double(), p.double() - q.double()).abs()
 
 
 def of_tensors(base: torch.Tensor, other: torch.Tensor) -> Distance:
@@ -109,7 +115,7 @@ def of_tensors(base: torch.Tensor, other: torch.Tensor) -> Distance:
         near1 += int((d <= m / 1000).sum())
         near5 += int((d <= m / 200).sum())
         if ulps:
-            steps = (_ordered(x) - _ordered(y)).abs()
+            steps = _steps(x, y)
             sum_ulp += float(steps.sum())
             max_ulp = max(max_ulp, float(steps.max()))
     norms = math.sqrt(sum_bb) * math.sqrt(sum_oo)

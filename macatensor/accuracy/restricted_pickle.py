@@ -29,6 +29,10 @@ _STORAGES = {
 _NAMES_OF_TORCH = ("memory_format", "layout", "qscheme")  # their values are pickled by name
 
 
+class Refused(pickle.UnpicklingError):
+    """The pickle asks for what no record needs."""
+
+
 @dataclass
 class Storage:
     """Where elements lie in the archive."""
@@ -84,7 +88,7 @@ def _tensor(
     storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool = False, *_: Any
 ) -> HeldTensor:
     if not isinstance(storage, Storage):
-        raise pickle.UnpicklingError("a tensor without a storage")
+        raise Refused("a tensor without a storage")
     return HeldTensor(storage, int(offset), tuple(size), tuple(stride), bool(requires_grad))
 
 
@@ -101,7 +105,7 @@ def _summary(dtype: Any, size: Any, stride: Any, low: Any, high: Any) -> HeldSum
 
 def _singleton(text: str) -> Any:
     if text != "Ellipsis":
-        raise pickle.UnpicklingError(f"the expression {text!r} is not evaluated")
+        raise Refused(f"the expression {text!r} is not evaluated")
     return ...
 
 
@@ -123,6 +127,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("torch", "device"): _text("device"),
     ("torch._C", "Generator"): _inert("torch.Generator"),
     ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "Ellipsis"): ...,
     ("builtins", "slice"): slice,
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
@@ -138,6 +143,7 @@ class _Unpickler(pickle.Unpickler):
         self.path = path
 
     def find_class(self, module: str, name: str) -> Any:
+        module = "builtins" if module == "__builtin__" else module  # so named up to protocol 2
         found = _ALLOWED.get((module, name))
         if found is not None:
             return found
@@ -149,11 +155,9 @@ class _Unpickler(pickle.Unpickler):
                 return value
             if type(value).__name__ in _NAMES_OF_TORCH:
                 return str(value)
-        if module.startswith("torch.nn.") and all(part.isidentifier() for part in name.split(".")):
+        if module.startswith("torch.nn.") and name.isidentifier():
             return _inert(f"{module}.{name}")
-        raise pickle.UnpicklingError(
-            f"it names {module}.{name}, which is not on the list of what a record may hold"
-        )
+        raise Refused(f"it names {module}.{name}, which is not on the list of what a record may hold")
 
     def persistent_load(self, pid: Any) -> Storage:
         if not (
@@ -162,7 +166,7 @@ class _Unpickler(pickle.Unpickler):
             and pid[0] == "storage"
             and isinstance(pid[1], torch.dtype)
         ):
-            raise pickle.UnpicklingError(f"a persistent object of a kind that no record has: {pid!r:.80}")
+            raise Refused(f"a persistent object of a kind that no record has: {pid!r:.80}")
         return Storage(pid[1], str(pid[2]), str(pid[3]), int(pid[4]))
 
 
@@ -188,7 +192,7 @@ def load(path: Path) -> Any:
         ) from error
     try:
         return _Unpickler(data, path).load()
-    except pickle.UnpicklingError as error:
+    except Refused as error:
         raise ValueError(f"accuracy: {path} is refused: {error}") from error
     except Exception as error:  # a pickle that is damaged or made to harm fails in any way it likes
         raise ValueError(

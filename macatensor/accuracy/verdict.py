@@ -269,6 +269,8 @@ def _judge_exact(distance: Distance, sight: Sight) -> Judged:
     if sight.inherited > 0 or not sight.inputs_equal:
         if not math.isnan(share) and share > 0.5 and sight.inherited < FLIPS and not sight.summaries:
             return Judged("error", f"{text}, inputs by {sight.inherited:.2g} only", distance.error)
+        if sight.summaries and sight.kind in JUMPING:  # how many is not known
+            return Judged(rule="values differ: inputs differ too", error=distance.error)
         if share <= max(FLIPS, 10 * sight.inherited):
             return Judged(rule=f"{text}: inputs differ too", error=distance.error)
         return Judged("warning", f"{text}: inputs differ too", distance.error)
