@@ -12,7 +12,7 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Finding:
         lines = [
             f"{self.op} {what.get(self.kind, 'breaks its bound')}: {self.text}",
             f"  call {self.number}, {self.origin}",
-            *(f"    {frame}" for frame in self.origin.own),
+            *(f"    {frame}" for frame in self.origin.shown),
             f"  inputs {sizes_of(self.original)}, still wrong with {sizes_of(self.call)}",
         ]
         if self.kind == "race":
@@ -310,4 +310,9 @@ def bisect_script(
             raise RuntimeError(
                 f"accuracy: {path} failed before an operator broke its bound: {type(error).__name__}: {error}"
             ) from error
+    if watch.found is not None:
+        seen, verdict, came, kind = watch.found
+        own = [i for i, frame in enumerate(came.frames) if frame.startswith(f"{path}:")]
+        frames = came.frames[own[0] :] if own else came.frames  # without what started the program
+        watch.found = seen, verdict, replace(came, frames=frames), kind
     return _finish(watch, device, Path(output_dir), seconds, str(path))

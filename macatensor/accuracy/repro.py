@@ -141,7 +141,10 @@ def repro_text(
             f"accuracy: results of {call.name} have several right values; no repro of one file"
         )
     template = Environment(
-        loader=PackageLoader("macatensor.accuracy", "."), trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("macatensor.accuracy", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     ).get_template("repro.py.j2")
     return template.render(
         operator=call.name, why=why.replace('"""', "'''"), where=where, device=device, inputs=inputs, define=define,
