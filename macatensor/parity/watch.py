@@ -31,7 +31,8 @@ from op_table import Kind, Row
 from op_table.row import per_term, ulp
 
 # Kernels that no row names: attention's, whose operator PyTorch never brings here.
-_ATTENTION = per_term("softmax of a product, times a matrix", f32=8, f64=16, f16=4, bf16=4)
+# Their terms are estimated by random disturbances: of 196608 elements (T 128, head 64) the worst lay at 9.1.
+_ATTENTION = per_term("softmax of a product, times a matrix", f32=16, f64=32, f16=4, bf16=4)
 _DROPOUT = ulp("the factor 1 / (1 - p) and the product round once each", f32=2, f64=2)
 _no_modes: Any = _disable_current_modes
 _UNINITIALIZED = {"empty_like", "new_empty", "new_empty_strided", "empty", "empty_strided"}
