@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from running import run_python
 from typer.testing import CliRunner
 
 import macatensor
-from macatensor import accuracy, maca
+from macatensor import accuracy, maca, sanitizer
 from macatensor.accuracy.bisection import bisect_script
 from macatensor.accuracy.op_call import OpCall
 from macatensor.accuracy.shrink import shrink
@@ -195,6 +196,39 @@ def test_clean_training_steps_have_no_finding(make, kind: torch.dtype | None, tm
     assert not result, str(result)
     assert result.calls > 100 and result.clean > result.judged > 10
     assert not list(tmp_path.iterdir())
+
+
+def test_a_race_between_streams_is_certain_with_the_sanitizer() -> None:
+    side = torch.maca.Stream()
+
+    def program() -> None:
+        x = torch.ones(4, device="maca") * 2
+        with torch.maca.stream(side):
+            y = x + 1
+        y * 2
+
+    def ordered() -> None:
+        x = torch.ones(4, device="maca") * 2
+        side.wait_stream(torch.maca.current_stream())
+        with torch.maca.stream(side):
+            y = x + 1
+        torch.maca.current_stream().wait_stream(side)
+        y * 2
+
+    sanitizer.enable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sanitizer.StreamHazardWarning)
+            for _ in range(3):
+                sanitizer.enable()  # a pair of places is reported once
+                result = accuracy.bisect(program)
+                assert result and result.finding is None
+                assert "aten.add.Tensor on stream" in str(result)
+            assert not accuracy.bisect(ordered)
+    finally:
+        sanitizer.disable()
+        sanitizer.hazards.clear()
+    assert not accuracy.bisect(program)
 
 
 # --- shrinking

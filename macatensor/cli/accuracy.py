@@ -28,7 +28,7 @@ def bisect(
     """Run a program up to the first operator whose own error breaks its bound; shrink its inputs; write a repro.
 
     Options of this command come before SCRIPT. Exit status: 0 when every operator keeps its bound, 1 when one does
-    not, 2 when the program could not be examined.
+    not or MACA_SANITIZE=1 finds a race between streams, 2 when the program could not be examined.
     """
     from macatensor.accuracy.bisection import bisect_script
 
@@ -55,11 +55,12 @@ def bisect(
                 "clean": result.clean,
                 "judged": result.judged,
                 "unjudged": result.unjudged,
+                "hazards": [str(h) for h in result.hazards],
             }
         )
     else:
         out.print(str(result), markup=False, highlight=False, soft_wrap=True)
-    if finding:
+    if result:
         raise typer.Exit(1)
 
 

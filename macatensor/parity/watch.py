@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from macatensor import internal
+from macatensor import internal, stream
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
 from macatensor.parity.reference import Expected, bound_of, expected, judge
@@ -174,6 +174,16 @@ def synchronize() -> None:
     torch.get_device_module("maca").synchronize()
 
 
+@contextlib.contextmanager
+def _unobserved() -> Iterator[None]:
+    """The sanitizer does not take our own waits for the program's."""
+    watching, stream.observer = stream.observer, None
+    try:
+        yield
+    finally:
+        stream.observer = watching
+
+
 class Watch:
     """Sees the operators of a program. Subclasses say what is done with them in :meth:`before` and :meth:`after`.
 
@@ -245,7 +255,7 @@ class Watch:
         operands = tensors((args, kwargs))
         call_seen = Seen(func, row, name, args, kwargs, operands, written)
         call_seen.why_not = why_not_judged(row, operands)
-        with self.closed(), _no_modes():
+        with self.closed(), _no_modes(), _unobserved():
             if not call_seen.why_not:
                 call_seen.copies = replace((args, kwargs), host_copy)
             self.before(call_seen)
@@ -253,7 +263,7 @@ class Watch:
         start = time.perf_counter()
         with self.closed():
             call_seen.outcome = call()
-        with self.closed(), _no_modes():
+        with self.closed(), _no_modes(), _unobserved():
             synchronize()
             call_seen.seconds = time.perf_counter() - start
             call_seen.results = tensors(call_seen.outcome)
