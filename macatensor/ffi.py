@@ -35,8 +35,11 @@ PARTIAL_OVERLAP = 100  # a status of the shim's own
 def library_path() -> Path:
     """``MACA_LIBRARY``, or the host library that was built with this package."""
     chosen = switches.LIBRARY.value()
-    if chosen is not None:
-        return chosen
+    return host_library_path() if chosen is None else chosen
+
+
+def host_library_path() -> Path:
+    """The host library that was built with this package."""
     import libmaca_ffi
 
     for folder in libmaca_ffi.__path__:

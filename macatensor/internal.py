@@ -21,22 +21,29 @@ def launch(
 
     Raises :class:`macatensor.plan.Declined` when the library has no kernel for them.
     """
+    payloads = [t._payload if t is not None else ABSENT for t in inputs]
+    payloads += [ABSENT for r in results if r is None]
+    return plan(kernel, inputs, results, attributes).launch(payloads, [])
+
+
+def plan(
+    kernel: str, inputs: list[MacaTensor | None], results: list[Meta | None], attributes: dict[str, Any]
+) -> Plan:
+    """The plan that :func:`launch` runs."""
     key = (
         kernel,
         tuple(t._payload[2] if t is not None else None for t in inputs),
         tuple(results),
         tuple((k, type(v), v) for k, v in attributes.items()),
     )
-    plan = _plans.get(key)
-    if plan is None:
-        plan = _create(kernel, inputs, results, attributes)
+    found = _plans.get(key)
+    if found is None:
+        found = _create(kernel, inputs, results, attributes)
         counting.misses += 1
         if len(_plans) >= 4096:
             _plans.clear()
-        _plans[key] = plan
-    payloads = [t._payload if t is not None else ABSENT for t in inputs]
-    payloads += [ABSENT for r in results if r is None]
-    return plan.launch(payloads, [])
+        _plans[key] = found
+    return found
 
 
 def _create(kernel: str, inputs: list[Any], results: list[Meta | None], attributes: dict[str, Any]) -> Plan:

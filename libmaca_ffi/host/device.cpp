@@ -453,3 +453,10 @@ const maca_interface kInterface = {
 extern "C" __attribute__((visibility("default"))) const maca_interface* maca_get_interface(int32_t major) {
   return major == MACA_ABI_MAJOR ? &kInterface : nullptr;
 }
+
+namespace maca {
+// For summary_of_host_memory.cpp, which has no device.
+std::unique_ptr<Plan> plan_of_kernel(const maca_plan_request& request) {
+  return kernels().best.at(request.kernel)->factory(Request(request));
+}
+}  // namespace maca

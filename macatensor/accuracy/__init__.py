@@ -7,6 +7,7 @@ from typing import Any
 
 # name -> the module that has it; imported when it is asked for
 _WHERE = {
+    "gen_report": "report",
     "record": "sessions",
     "record_switch": "sessions",
     "start_record": "sessions",

@@ -94,7 +94,7 @@ class Backward:
 
     def _watch(self, leaf: torch.Tensor) -> None:
         """Records the gradient of a leaf each time it has been accumulated."""
-        hooks = leaf._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        hooks = leaf._post_accumulate_grad_hooks
         if hooks and any(isinstance(h, _Accumulated) and h.owner is self for h in hooks.values()):
             return
         self._handles.append(leaf.register_post_accumulate_grad_hook(_Accumulated(self)))
@@ -105,7 +105,7 @@ class Backward:
         call = gradients.running = Open("api", f"{gradients.stem}.bwd", forward.op, "bwd")
         call.serial, call.module, call.stack = forward.serial, forward.module, forward.stack
         call.forward = forward.number if forward.number >= 0 else None
-        call.thread = recorder.thread().name
+        call.thread = recorder.thread().text
         call.inputs, call.outputs = "[]", "[]"
         recorder.decide(call, forward, True)
         if call.number >= 0 and call.stack is None:
@@ -118,10 +118,10 @@ class Backward:
 
             def over() -> None:
                 self._tasks.discard(task)
-                with recorder.lock:
+                with torch._C.DisableTorchFunction(), recorder.lock:
                     self.flush(task)
 
-            torch.autograd.Variable._execution_engine.queue_callback(over)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(over)
         gradients.task = task
 
     def end(self, gradients: _Gradients) -> None:
@@ -155,9 +155,9 @@ class Backward:
         recorder = self.recorder
         if not recorder.active:
             return
-        with recorder.lock:
+        with torch._C.DisableTorchFunction(), recorder.lock:
             call = Open("api", f"{GRADIENT}.{recorder.count(GRADIENT, 'bwd')}.bwd", GRADIENT, "bwd")
-            call.node, call.thread = "AccumulateGrad", recorder.thread().name
+            call.node, call.thread = "AccumulateGrad", recorder.thread().text
             call.module = recorder.paths.parameter(leaf)
             if not recorder.decide(call, None, True):
                 return
@@ -206,7 +206,7 @@ class _Gradients:
             recorder = self.owner.recorder
             if not recorder.active:
                 return
-            with recorder.lock:
+            with torch._C.DisableTorchFunction(), recorder.lock:
                 if self.running is None:
                     self.owner.begin(self)
                 call = self.running
@@ -229,7 +229,7 @@ class _Gradients:
             recorder = self.owner.recorder
             if not recorder.active:
                 return
-            with recorder.lock:
+            with torch._C.DisableTorchFunction(), recorder.lock:
                 if self.running is None:
                     self.owner.begin(self)
                 call = self.running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from array import array
 from typing import Any
@@ -48,7 +49,7 @@ class Open:
         self.forward: int | None = None
         self.node: str | None = None
         self.stack: int | None = None
-        self.thread = "MainThread"
+        self.thread = ""  # as a member of a JSON object
         self.inputs: str | None = None
         self.outputs: str | None = None
         self.random = False
@@ -66,8 +67,8 @@ class Open:
     def line(self, error: BaseException | None = None) -> str:
         """As :func:`macatensor.accuracy.record.line_of_call`, from texts that are there already."""
         text = (
-            f'{{"call":{{"number":{self.number},"level":"{self.level}","name":{value_text(self.name)},'
-            f'"op":{value_text(self.op)},"direction":"{self.direction}"'
+            f'{{"call":{{"number":{self.number},"level":"{self.level}","name":"{self.name}",'
+            f'"op":"{self.op}","direction":"{self.direction}"'
         )
         if self.module is not None:
             text += f',"module":{value_text(self.module)}'
@@ -77,7 +78,7 @@ class Open:
             text += f',"forward":{self.forward}'
         if self.node is not None:
             text += f',"node":"{self.node}"'
-        text += f',"thread":{value_text(self.thread)}'
+        text += self.thread
         if self.inputs is not None:
             text += f',"inputs":{self.inputs}'
         if self.outputs is not None:
@@ -108,11 +109,12 @@ class Nodes:
 class Thread:
     """What a thread of the program is doing."""
 
-    __slots__ = ("name", "open", "nodes", "ident")
+    __slots__ = ("name", "text", "open", "nodes", "ident")
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
         named = [t.name for t in threading.enumerate() if t.ident == self.ident]
         self.name = named[0] if named else "autograd"  # the autograd engine's threads are unknown to Python
+        self.text = f',"thread":{json.dumps(self.name)}'
         self.open: list[Open] = []
         self.nodes = Nodes()

@@ -52,5 +52,5 @@ def _work(result: Any) -> Any:
 
     for held in result if isinstance(result, (list, tuple)) else (result,):
         if isinstance(held, torch.ScriptObject):
-            return Work.unbox(held)  # type: ignore[attr-defined]
+            return Work.unbox(held)
     return None

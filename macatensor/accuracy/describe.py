@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import warnings
 from collections.abc import Callable
@@ -96,6 +97,11 @@ def value_text(value: Any) -> str:
     return json.dumps(_plain(value))
 
 
+@functools.lru_cache(_LIMIT)
+def _place(place: str) -> str:
+    return '{"place":' + json.dumps(place)
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return value[:_TEXT]
@@ -132,11 +138,11 @@ class Describer:
         for place, value in found:
             if isinstance(value, torch.Tensor):
                 entry = self.tensor(value, kind, call, id(value) in written, place)
-                parts.append(f'{{"place":{value_text(place)},"tensor":{entry}}}')
+                parts.append(f'{_place(place)},"tensor":{entry}}}')
             elif value is None:
-                parts.append(f'{{"place":{value_text(place)}}}')
+                parts.append(_place(place) + "}")
             else:
-                parts.append(f'{{"place":{value_text(place)},"value":{value_text(value)}}}')
+                parts.append(f'{_place(place)},"value":{value_text(value)}}}')
         return "[" + ",".join(parts) + "]"
 
     def tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
@@ -152,26 +158,39 @@ class Describer:
             return f'{{"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"layout":"{name}"}}'
 
     def _tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
-        value: Value | None
+        value: Value | None = None
         needs = tensor.requires_grad
         if isinstance(tensor, MacaTensor):
-            meta = tensor._payload[2]
             value = self.identities.maca(tensor)
-            structure = self._structures.get((meta, needs)) or self._structure(tensor, (meta, needs))
+            key: Any = (tensor._payload[2], needs)
         else:
+            try:  # most have a storage; asking each for its layout first would take as long as all else
+                value = self.identities.host(tensor) if type(tensor) in _PLAIN else None
+            except (NotImplementedError, RuntimeError):
+                value = None
+            key = None
+        if value is not None:
+            known = value.texts.get((kind, needs)) if call < 0 else value.results.get(needs)
+            if known is not None:
+                if call >= 0:
+                    self.identities.made_by(tensor, value, kind, call, written)
+                return known
+        if key is None:
             if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
                 tensor, parts, layout = _taken_apart(tensor)
                 if parts is not None:
                     return self._of_parts(tensor, parts, layout, kind, call, written, place)
+                if isinstance(tensor, MacaTensor):
+                    return self._tensor(tensor, kind, call, written, place)
+                value = None if tensor.device.type == "meta" else self.identities.host(tensor)
             if tensor.is_quantized:
                 with quiet():
                     parts = _quantized_parts(tensor)
                 return self._of_parts(tensor, parts, "quantized", kind, call, written, place)
             if tensor.device.type == "meta":
                 return "{" + self._structure(tensor, None) + "}"
-            value = self.identities.host(tensor)
             key = (tensor.dtype, tensor.shape, tensor.stride(), needs, tensor.device)
-            structure = self._structures.get(key) or self._structure(tensor, key)
+        structure = self._structures.get(key) or self._structure(tensor, key)
         if value is None:
             value = Value(0, False)
         elif call >= 0:
@@ -190,7 +209,12 @@ class Describer:
                     with quiet():
                         self.saves[place] = elements.writable(tensor)
                 text += f',"file":"{value.file}","key":"{value.key}"'
-        return text + "}"
+        text += "}"
+        if call < 0:
+            value.texts[kind, needs] = text
+        else:
+            value.results[needs] = text
+        return text
 
     def _structure(self, tensor: torch.Tensor, key: Any) -> str:
         shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
@@ -255,7 +279,8 @@ def _taken_apart(tensor: torch.Tensor) -> _Apart:
             parts = {name: getattr(held, name)() for name in (*names, "values")}
             return tensor, parts, str(tensor.layout).removeprefix("torch.")
         if tensor.is_nested and tensor.layout is torch.jagged:
-            return tensor, {"values": tensor._values, "offsets": tensor._offsets}, "jagged"  # type: ignore[attr-defined]
+            jagged: Any = tensor
+            return tensor, {"values": jagged._values, "offsets": jagged._offsets}, "jagged"
         if tensor.is_nested:
             return tensor, {str(i): part for i, part in enumerate(tensor.detach().unbind())}, "nested"
         if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]

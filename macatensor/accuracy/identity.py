@@ -21,7 +21,7 @@ _VIEWS = 256  # of one allocation that are remembered
 class Value:
     """What is known of the elements a view shows."""
 
-    __slots__ = ("version", "unsettled", "numbers", "made", "file", "key", "is_blank")
+    __slots__ = ("version", "unsettled", "numbers", "made", "file", "key", "is_blank", "texts", "results")
 
     def __init__(self, version: int, unsettled: bool):
         self.version = version
@@ -32,6 +32,8 @@ class Value:
         self.file: str | None = None
         self.key: str | None = None
         self.is_blank = False  # memory as it was found: its numbers mean nothing
+        self.texts: dict[Any, str] = {}  # its entry as an argument, by the call's level and requires_grad
+        self.results: dict[bool, str] = {}  # its entry as a result, by requires_grad
 
 
 class _Allocation:
@@ -104,19 +106,15 @@ class Identities:
         storage = tensor.untyped_storage()
         if not storage.resizable():
             return None
-        allocation = self._host_allocation(storage)
+        allocation = self._host.get(storage._cdata) or self._new_host(storage)
         try:
             version = tensor._version
         except RuntimeError:  # inference tensors do not count
             version = 0
-        key = (
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
+        dtype = tensor.dtype
+        key: Any = (tensor.storage_offset(), tensor.shape, tensor.stride(), dtype)
+        if dtype.is_complex or tensor.is_neg():
+            key = (*key, tensor.is_conj(), tensor.is_neg())
         found = allocation.values.get(key)
         if found is not None:
             if found.version == version:
@@ -132,14 +130,11 @@ class Identities:
         found.is_blank = allocation.is_blank
         return found
 
-    def _host_allocation(self, storage: Any) -> _Allocation:
-        cdata = storage._cdata
-        allocation = self._host.get(cdata)
-        if allocation is None:
-            self._since += 1
-            if self._since >= _SWEEP:
-                self._sweep()
-            allocation = self._host[cdata] = _Allocation(storage._weak_ref(), 0)
+    def _new_host(self, storage: Any) -> _Allocation:
+        self._since += 1
+        if self._since >= _SWEEP:
+            self._sweep()
+        allocation = self._host[storage._cdata] = _Allocation(storage._weak_ref(), 0)
         return allocation
 
     def _sweep(self) -> None:
@@ -170,6 +165,8 @@ class Identities:
     def made_by(self, tensor: torch.Tensor, value: Value, level: str, call: int, wrote: bool) -> None:
         """``call`` of ``level`` returned the tensor; ``wrote``: into memory that was there before."""
         value.made[level] = call
+        if value.texts:
+            value.texts = {}
         if wrote and (allocation := self._allocation(tensor)) is not None:
             allocation.last[level] = call
 
@@ -179,3 +176,4 @@ class Identities:
         allocation = self._allocation(tensor)
         if value is not None and allocation is not None:
             value.is_blank = allocation.is_blank = True
+            value.texts, value.results = {}, {}

@@ -42,10 +42,11 @@ def _recorded_name(func: Any) -> str | None:
         if name == "__get__" and getattr(owner, "__name__", "") in _PROPERTIES:
             return function_name(func)
         return None
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return None  # the aten level has it
     if name in _SILENT or name.startswith(("is_", "_is_", "has_")) or func is torch.autograd.grad:
         return None
-    found = function_name(func)
-    return None if found.startswith("torch.ops.profiler.") else found
+    return function_name(func)
 
 
 class _Functions(TorchFunctionMode):
@@ -162,7 +163,7 @@ class Hub:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Calls of this thread are seen inside; for threads that the program starts."""
-        functions, operators = _Functions(), _Operators()
+        functions, operators = _Functions(), _Operators()  # type: ignore[no-untyped-call]
         torch._C._push_on_torch_function_stack(functions)
         # without the flags that entering sets: they are the process's, and threads end in any order
         torch._C._push_on_torch_dispatch_stack(operators)
@@ -267,18 +268,18 @@ def _take_dispatch_off(mode: Any, leave: Callable[[], None] | None = None) -> No
 
 def _below_others() -> Callable[[], None]:
     """Puts the modes below those that the program has entered, which it leaves in the order it entered them."""
-    functions, operators = _Functions(), _Operators()
+    functions, operators = _Functions(), _Operators()  # type: ignore[no-untyped-call]
     others = _pop_functions()
     torch._C._push_on_torch_function_stack(functions)
     for other in reversed(others):
         torch._C._push_on_torch_function_stack(other)
     dispatch = _pop_operators()
-    operators.__enter__()
+    operators.__enter__()  # type: ignore[no-untyped-call]
     for other in reversed(dispatch):
         torch._C._push_on_torch_dispatch_stack(other)
 
     def undo() -> None:
-        _take_dispatch_off(operators, lambda: operators.__exit__(None, None, None))
+        _take_dispatch_off(operators, lambda: operators.__exit__(None, None, None))  # type: ignore[no-untyped-call]
         _take_function_off(functions)
 
     return undo

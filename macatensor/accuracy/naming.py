@@ -33,7 +33,7 @@ class CallName(NamedTuple):
     """``torch.nn.Conv1d.6.fwd`` taken apart."""
 
     op: str
-    index: int
+    number: int
     direction: str
 
 
@@ -123,7 +123,8 @@ def class_name(kind: type) -> str:
     module, name = kind.__module__, kind.__qualname__
     if module.startswith("torch.nn.modules.") and getattr(torch.nn, name, None) is kind:
         return f"torch.nn.{name}"
-    return name if module == "__main__" else f"{module}.{name}"
+    # written into JSON as it is
+    return (name if module == "__main__" else f"{module}.{name}").replace("\\", "/").replace('"', "'")
 
 
 def aten_name(func: Any) -> tuple[str, str]:

@@ -52,7 +52,7 @@ def measure(tensor: torch.Tensor) -> Numbers | None:
 
     if tensor.device.type == "meta":
         return None
-    found = summary.summarize(tensor)
+    found: Numbers | None = summary.summarize(tensor)
     if found is None:
         with quiet():
             found = by_operators(tensor.detach())

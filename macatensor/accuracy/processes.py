@@ -40,7 +40,7 @@ def new_run(output: Path) -> Path:
         if taken != name:
             (output / name).rmdir()
         (output / taken).mkdir(exist_ok=True)
-        return output / taken
+        return output / str(taken)
     if token is None:
         return _free(output)
     return _agreed(output, token)
@@ -120,7 +120,7 @@ def follow(hub: Any) -> Callable[[], None]:
         finally:
             process.__dict__.pop(_ATTRIBUTE, None)
 
-    BaseProcess.start = start_recorded  # type: ignore[method-assign]
+    BaseProcess.start = start_recorded  # type: ignore[method-assign,assignment]
     _follow_forks()
 
     def undo() -> None:

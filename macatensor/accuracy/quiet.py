@@ -33,8 +33,8 @@ def quiet() -> Iterator[None]:
 def untraced() -> Iterator[None]:
     """Inside, ``torch.jit.trace`` does not see that sizes are read."""
     state: Any = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]

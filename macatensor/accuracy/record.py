@@ -4,7 +4,8 @@ A run's folder has one folder for each process, ``process-RANK-PID``, with::
 
     environment.json        versions, flags, seeds, random states, the recorder's own arguments
     calls.jsonl             a line for each stack when it is first seen, and for each call when it has ended
-    tensors/000123.safetensors   what the call of that number was the first to see (level 2)
+    tensors/000123.safetensors   what the call of that number was the first to see (level 2); what it was given
+                                 later, such as its results, in 000123.1.safetensors and so on
 
 Every line is written when it is complete, and a tensor's file before the line that names it: what a crash cuts off can
 be read up to the last whole line. No pickle is read or written.
@@ -76,7 +77,8 @@ class Call:
     name: str
     op: str  # what was called: "torch.nn.Conv1d", "torch.nn.functional.conv1d", "aten.convolution.default"
     direction: Literal["fwd", "bwd"] = "fwd"
-    module: str | None = None  # its path in the outermost module that runs: "layers.0.conv1"
+    # its path in the outermost module that runs: "layers.0.conv1"; of a gradient's call the parameter's
+    module: str | None = None
     parent: int | None = None  # the call during which it ran
     forward: int | None = None  # of a backward call: the forward call whose gradient it is
     node: str | None = None  # of a backward call: the autograd node, as in "ConvolutionBackward0"
@@ -184,7 +186,7 @@ def read_process(folder: Path) -> Process:
     """
     try:
         environment = json.loads((folder / ENVIRONMENT).read_text())
-        text = (folder / CALLS).read_text()
+        text = (folder / CALLS).read_text().rstrip("\0")  # after a crash zeros follow the last line
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(
             f"accuracy: {folder} is not a record of one process ({error}); expected {ENVIRONMENT} and {CALLS}"
@@ -207,6 +209,7 @@ def read_process(folder: Path) -> Process:
             raise ValueError(f"accuracy: {folder / CALLS}, line {i + 1} is damaged: {error}") from error
         if "call" in held:
             calls.append(_call(held["call"]))
+            ended = False  # a session that went on after a pause
         elif "stack" in held:
             stacks[held["stack"]] = held["frames"]
         elif "end" in held:

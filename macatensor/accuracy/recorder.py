@@ -25,6 +25,7 @@ from macatensor.accuracy.writer import Writer, file_of
 
 _node = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
+_Plainly: Any = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
 
 
 class Recorder:
@@ -148,7 +149,7 @@ class Recorder:
     # -- functions and modules ---------------------------------------------------------------------------------
     def function_begins(self, op: str, args: Any, kwargs: Any) -> Open:
         """A function of PyTorch's Python interface is called."""
-        with self.lock:
+        with _Plainly(), self.lock:
             thread = self.thread()
             parent = thread.open[-1] if thread.open else None
             return self._api_begins(thread, parent, op, args, kwargs, True)
@@ -166,7 +167,7 @@ class Recorder:
             if parent.number >= 0:
                 call.parent = parent.number
         thread.open.append(call)
-        call.thread = thread.name
+        call.thread = thread.text
         taken = self.decide(call, parent, is_unit)
         call.found = flatten_call(args, kwargs)
         differentiates = torch.is_grad_enabled()
@@ -182,7 +183,7 @@ class Recorder:
 
     def function_ends(self, call: Open, result: Any, error: BaseException | None) -> None:
         """The function has returned, or raised."""
-        with self.lock:
+        with _Plainly(), self.lock:
             thread = self.thread()
             if call in thread.open:
                 del thread.open[thread.open.index(call) :]
@@ -206,7 +207,7 @@ class Recorder:
 
     def module_begins(self, module: Any, args: Any) -> None:
         """A module is called."""
-        with self.lock:
+        with _Plainly(), self.lock:
             thread = self.thread()
             parent = thread.open[-1] if thread.open else None
             path = self.paths.path(module, [c.module for c in thread.open if c.owner])
@@ -221,7 +222,7 @@ class Recorder:
         self, module: Any, args: Any, kwargs: Any, result: Any, error: BaseException | None
     ) -> None:
         """The module has returned, or raised."""
-        with self.lock:
+        with _Plainly(), self.lock:
             thread = self.thread()
             for at in range(len(thread.open) - 1, -1, -1):
                 if thread.open[at].owner == id(module):
@@ -244,7 +245,7 @@ class Recorder:
         facts = operator(func)
         if not facts.is_recorded:
             return None
-        with self.lock:
+        with _Plainly(), self.lock:
             if self.collectives.pending:
                 self.collectives.look()
             thread = self.thread()
@@ -254,7 +255,7 @@ class Recorder:
                 call = self._backward_operator(thread, node, facts)
             else:
                 call = self._forward_operator(thread, parent, facts)
-            call.thread = thread.name
+            call.thread = thread.text
             if call.number >= 0:
                 random = None
                 if facts.is_random and self.describer.level == 2:
@@ -323,7 +324,7 @@ class Recorder:
     ) -> None:
         """The operator has run, or raised."""
         facts = operator(func)
-        with self.lock:
+        with _Plainly(), self.lock:
             written = written_by(facts, args, kwargs) if facts.written else []
             for _, tensor in written:
                 self.identities.wrote(tensor)
@@ -354,7 +355,7 @@ class Recorder:
     # -- the end -----------------------------------------------------------------------------------------------
     def pause(self) -> None:
         """Lets everything go that must not stay when nothing is recorded."""
-        with self.lock:
+        with _Plainly(), self.lock:
             self.collectives.finish()
             self.backward.flush()
             self.backward.detach()

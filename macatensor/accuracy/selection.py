@@ -25,7 +25,8 @@ class Selection:
         for name in op_range:
             if name is not None:
                 check_known(parsed(name).op)
-        self.first, self.past = op_range or (None, None)
+        self.first: str | None = op_range[0] if op_range else None
+        self.past: str | None = op_range[1] if op_range else None
         if self.first is not None and self.first == self.past:
             raise ValueError(
                 f"accuracy: op_range is half-open, so ['{self.first}', '{self.past}'] holds no call; name the call "

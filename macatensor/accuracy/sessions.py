@@ -93,7 +93,6 @@ class Session:
         if self.recorder is None:
             return
         self.recorder.writer.end(self.recorder.written, is_needed=not self._is_child)
-        self.recorder.writer.close()
         missing = self.recorder.selection.missing()
         if missing is not None and not self._is_child:
             raise ValueError(missing)
@@ -103,6 +102,7 @@ class Session:
         self._is_child = True
         if self.recorder is None:
             return
+        self.recorder.writer.abandon()
         self.recorder.begin_in_child()
         self._start_writing()
 

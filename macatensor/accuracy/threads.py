@@ -30,7 +30,7 @@ def follow(hub: Any) -> Callable[[], None]:
             _restore(thread, own)
             raise
 
-    threading.Thread.start = start_recorded  # type: ignore[method-assign]
+    threading.Thread.start = start_recorded  # type: ignore[method-assign,assignment]
 
     def undo() -> None:
         if threading.Thread.start is start_recorded:

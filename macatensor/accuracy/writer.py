@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,35 +14,55 @@ import torch
 from macatensor.accuracy import elements
 from macatensor.accuracy.record import CALLS, ENVIRONMENT, TENSORS, line_of_stack
 
+_STEP = 1 << 22  # bytes that the file of lines grows by
+
 
 class Writer:
-    """Writes a process's record. The folder is made when there is something to write."""
+    """Writes a process's record. The folder is made when there is something to write.
+
+    The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,
+    which takes 20 us on some machines. Until it is closed zeros follow the last line.
+    """
 
     def __init__(self, place: Callable[[], tuple[Path, dict[str, Any]]]):
         """``place`` says the folder and the environment when the first line comes: a rank may be known only then."""
         self.folder: Path | None = None
         self._place = place
         self._file = -1
+        self._map: mmap.mmap | None = None
+        self._start = self._used = 0  # the map's place in the file, bytes used of it
         self._ended = True
 
-    def _open(self) -> int:
+    def _open(self) -> mmap.mmap:
+        if self.folder is None:
+            self.folder, environment = self._place()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1) + "\n")
         if self._file < 0:
-            if self.folder is None:
-                self.folder, environment = self._place()
-                self.folder.mkdir(parents=True, exist_ok=True)
-                (self.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1) + "\n")
-            # one write a line to a file opened for appending: no line of another thread comes between, and what was
-            # written stays when the process crashes
-            self._file = os.open(self.folder / CALLS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        return self._file
+            self._file = os.open(self.folder / CALLS, os.O_RDWR | os.O_CREAT, 0o666)
+            end = os.fstat(self._file).st_size
+            self._start = end - end % mmap.ALLOCATIONGRANULARITY
+            self._used = end - self._start
+        if self._map is None:
+            os.ftruncate(self._file, self._start + _STEP)
+            self._map = mmap.mmap(self._file, _STEP, offset=self._start)
+        return self._map
 
     def line(self, text: str) -> None:
         """Writes a line."""
         self._ended = False
         data = text.encode()
-        done = os.write(self._open(), data)
-        while done < len(data):
-            done += os.write(self._file, data[done:])
+        place = self._map or self._open()
+        end = self._used + len(data)
+        while end > _STEP:
+            left = _STEP - self._used
+            place[self._used : _STEP] = data[:left]
+            place.close()
+            self._map = None
+            self._start, self._used, data = self._start + _STEP, 0, data[left:]
+            place, end = self._open(), len(data)
+        place[self._used : end] = data
+        self._used = end
 
     def stack(self, number: int, frames: list[str]) -> None:
         """Writes a stack that is new."""
@@ -58,12 +79,25 @@ class Writer:
         if not self._ended or is_needed and self.folder is None:
             self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")) + "\n")
             self._ended = True
+        self.close()
 
     def close(self) -> None:
         """Closes the file; more may be written later."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
         if self._file >= 0:
+            os.ftruncate(self._file, self._start + self._used)
             os.close(self._file)
             self._file = -1
+
+    def abandon(self) -> None:
+        """In a forked child: the file is the parent's."""
+        if self._map is not None:
+            self._map.close()
+        if self._file >= 0:
+            os.close(self._file)
+        self._map, self._file = None, -1
 
 
 def file_of(call: int, part: int = 0) -> str:

@@ -1,0 +1,303 @@
+"""Records of mcPyTorch's maca_tools and of msprobe; pickles that would do harm."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pickle
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from macatensor.accuracy import sources
+from macatensor.accuracy.report import make_report
+from macatensor.accuracy.restricted_pickle import elements_of, load
+
+X = torch.arange(6.0).reshape(2, 3)
+STACK = [
+    '  File "train.py", line 3, in step\n    loss(x)\n',
+    '  File "model.py", line 7, in forward\n    relu(x)\n',
+]
+
+
+@pytest.fixture
+def maca_tools(monkeypatch):
+    """The two functions of maca_tools that its pickles name, as far as pickling needs them."""
+    module = types.ModuleType("maca_tools.accuracy.record")
+    for name in ("rebuild_tensor_wrapper", "build_summary_wapper"):
+        function = types.FunctionType((lambda *args: None).__code__, {}, name)
+        function.__module__, function.__qualname__ = module.__name__, name
+        setattr(module, name, function)
+    for name in ("maca_tools", "maca_tools.accuracy"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+class Folder:
+    """Writes files as maca_tools does: protocol 5, its own rebuild functions, a list of names that grows."""
+
+    def __init__(self, folder: Path, module, monkeypatch, level=2):
+        folder.mkdir(parents=True)
+        self.folder, self.module, self.patch, self.level = folder, module, monkeypatch, level
+        self.names: list[str] = []
+
+    def save(self, name: str, content: dict) -> None:
+        self.names.append(name)
+        torch.save(self.names, self.folder / "files_seqs.pt", pickle_protocol=pickle.HIGHEST_PROTOCOL)
+        with self.patch.context() as patch:
+            if self.level == 2:
+                patch.setattr(torch._utils, "_rebuild_tensor_v2", self.module.rebuild_tensor_wrapper)
+            else:
+                for kind in (torch.Tensor, torch.nn.Parameter):
+                    patch.setattr(kind, "__reduce_ex__", lambda tensor, protocol: self.summary(tensor))
+            torch.save(content, self.folder / name, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+
+    def summary(self, tensor):
+        numbers = (tensor.min().item(), tensor.max().item()) if tensor.numel() else (None, None)
+        return self.module.build_summary_wapper, (
+            tensor.dtype,
+            tuple(tensor.size()),
+            tensor.stride(),
+            *numbers,
+        )
+
+
+def recorded(folder, module, monkeypatch, level=2, wrong=0.0):
+    out = Folder(folder, module, monkeypatch, level)
+    layer = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        layer.weight.fill_(0.5), layer.bias.zero_()
+        y = layer(X) + wrong
+    args = (X.t().contiguous().t(), 2, slice(1, None), ..., torch.float32, torch.device("cpu"))
+    out.save(
+        "torch.nn.Linear.0.fwd.input.pt",
+        {"module": layer, "args": args, "kwargs": {"out": None}, "stack": STACK},
+    )
+    out.save("torch.nn.Linear.0.fwd.output.pt", {"res": y, "stack": STACK})
+    out.save("torch.Tensor.max.1.fwd.input.pt", {"args": (y,), "kwargs": {"dim": 0}})
+    out.save("torch.Tensor.max.1.fwd.output.pt", {"res": (y.max(0).values, y.max(0).indices)})
+    out.save("torch.nn.Linear.0.bwd.input.pt", {"grad_out": (torch.ones(2, 2),)})
+    out.save(
+        "torch.nn.Linear.0.bwd.output.pt", {"grad_in": (torch.ones(2, 3), None, torch.ones(2).bfloat16())}
+    )
+    return folder
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_maca_tools(tmp_path, maca_tools, monkeypatch, level):
+    folder = recorded(tmp_path / "a" / "rank3", maca_tools, monkeypatch, level).parent
+    (process,) = sources.read(folder).processes
+    assert process.rank == 3
+    linear, largest, backward = process.calls
+    assert (linear.op, linear.direction, backward.forward) == ("torch.nn.Linear", "fwd", linear.number)
+    assert process.stacks[linear.stack] == ["train.py:3 step", "model.py:7 forward"]
+    tensors = {a.place: a.tensor for a in linear.inputs if a.tensor}
+    assert set(tensors) == {"0", "weight", "bias"}
+    assert (tensors["0"].shape, tensors["0"].stride, tensors["0"].dtype) == ([2, 3], [1, 2], "float32")
+    assert [a.place for a in largest.outputs] == ["0", "1"] and largest.outputs[1].tensor.dtype == "int64"
+    assert [a.place for a in backward.outputs if a.tensor] == ["0", "2"]
+    if level == 1:
+        assert (tensors["0"].min, tensors["0"].max) == (0, 5)
+        with pytest.raises(ValueError, match="record_level=2"):
+            process.tensor(tensors["0"])
+    else:
+        held = process.tensor(tensors["0"])
+        assert torch.equal(held, X) and held.stride() == (1, 2)
+        assert torch.equal(process.tensor(tensors["weight"]), torch.full((2, 3), 0.5))
+        assert process.tensor(backward.outputs[2].tensor).dtype == torch.bfloat16
+
+
+def test_reports_of_maca_tools_records(tmp_path, maca_tools, monkeypatch):
+    for level in (1, 2):
+        folders = [
+            recorded(tmp_path / f"{level}{i}", maca_tools, monkeypatch, level, wrong=i / 4) for i in (0, 1)
+        ]
+        report = make_report(*folders, tmp_path / f"out{level}", cpu_against_cpu=True)
+        assert report.verdict == "error" and report.first.call.name == "torch.nn.Linear.0.fwd"
+        assert report.first.stacks[1][-1] == "model.py:7 forward"
+
+
+class Harm:
+    def __init__(self, function, *args):
+        self.what = function, args
+
+    def __reduce__(self):
+        return self.what
+
+
+@pytest.mark.parametrize(
+    "function, args",
+    [
+        (os.system, ("touch harmed",)),
+        (eval, ("open('harmed', 'w')",)),
+        (getattr, ("x", "real")),
+        (torch.load, ("x",)),
+        (collections.namedtuple, ("A", "b")),
+        (torch.serialization.os.system, ("touch harmed",)),
+    ],
+)
+def test_a_pickle_that_calls_is_refused(tmp_path, monkeypatch, maca_tools, function, args):
+    monkeypatch.chdir(tmp_path)
+    folder = recorded(tmp_path / "a", maca_tools, monkeypatch)
+    torch.save({"args": (Harm(function, *args),)}, folder / "torch.Tensor.max.1.fwd.input.pt")
+    with pytest.raises(ValueError, match="refused"):
+        sources.read(folder)
+    torch.save([Harm(function, *args)], folder / "files_seqs.pt")
+    with pytest.raises(ValueError, match="refused"):
+        sources.read(folder)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_modules_of_torch_are_inert_and_other_classes_refused(tmp_path):
+    torch.save(torch.nn.Conv2d(1, 2, 3), tmp_path / "m.pt")
+    held = load(tmp_path / "m.pt")
+    assert repr(held) == "<torch.nn.modules.conv.Conv2d>" and not isinstance(held, torch.nn.Module)
+    weight = held.state["_parameters"]["weight"]
+    assert weight.size == (2, 1, 3, 3) and elements_of(tmp_path / "m.pt", weight).shape == (2, 1, 3, 3)
+    torch.save(Path("x"), tmp_path / "p.pt")
+    with pytest.raises(ValueError, match="pathlib"):
+        load(tmp_path / "p.pt")
+
+
+def test_evaluated_names_and_reaching_storages_are_refused(tmp_path):
+    import zipfile
+
+    def archive(data):
+        with zipfile.ZipFile(tmp_path / "x.pt", "w") as file:
+            file.writestr("x/data.pkl", data)
+            file.writestr("x/data/0", b"\0" * 8)
+        return tmp_path / "x.pt"
+
+    evaluated = b"\x80\x02cdill._dill\n_eval_repr\nX\x0c\x00\x00\x00__import__()\x85R."
+    with pytest.raises(ValueError, match="not evaluated"):
+        load(archive(evaluated))
+    dotted = b"\x80\x04\x8c\x10torch.nn.modules\x8c\x18module.warnings.os.fork\x93."
+    with pytest.raises(ValueError, match="refused|cannot be read"):
+        load(archive(dotted.replace(b"\x8c\x18", b"\x8c\x17")))
+    pid = b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid[2:] + b"K\x00K\x03\x85K\x01\x85\x89Ntr"
+    tensor = b"\x80\x02" + tensor[:-1] + b"R."
+    held = load(archive(tensor))
+    with pytest.raises(ValueError, match="cut off"):
+        elements_of(tmp_path / "x.pt", held)
+
+
+def test_damaged_maca_tools_records(tmp_path, maca_tools, monkeypatch):
+    folder = recorded(tmp_path / "a", maca_tools, monkeypatch)
+    last = folder / "torch.nn.Linear.0.bwd.output.pt"
+    last.write_bytes(last.read_bytes()[:200])
+    (process,) = sources.read(folder).processes
+    assert process.cut_off and process.calls[-1].outputs == []
+    first = folder / "torch.nn.Linear.0.fwd.input.pt"
+    first.write_bytes(first.read_bytes()[:200])
+    with pytest.raises(ValueError, match="no complete file"):
+        sources.read(folder)
+    torch.save(["../x.1.fwd.input.pt"], folder / "files_seqs.pt")
+    with pytest.raises(ValueError, match="no file of a call"):
+        sources.read(folder)
+
+
+# -- msprobe ------------------------------------------------------------------------------------------------------
+def described(tensor, name=None):
+    values = tensor.double()
+    held = {
+        "type": "torch.Tensor",
+        "dtype": str(tensor.dtype),
+        "shape": list(tensor.shape),
+        "requires_grad": False,
+    }
+    held |= {"Max": values.max().item(), "Min": values.min().item(), "Mean": values.mean().item()}
+    held |= {"Norm": values.norm().item()}
+    return held | ({"data_name": name} if name else {})
+
+
+def dumped(folder: Path, tensors=False, wrong=0.0, old_stack=False):
+    folder.mkdir(parents=True)
+    relu, module, backward = (
+        "Functional.relu.0.forward",
+        "Module.net.act.ReLU.forward.0",
+        "Functional.relu.0.backward",
+    )
+    y = X.relu() + wrong
+    names = {"in": f"{relu}.input.0.pt", "out": f"{relu}.output.0.pt"} if tensors else {}
+    if tensors:
+        (folder / "dump_tensor_data").mkdir()
+        torch.save(X, folder / "dump_tensor_data" / names["in"])
+        torch.save(y, folder / "dump_tensor_data" / names["out"])
+    inputs = [
+        described(X, names.get("in")),
+        None,
+        [{"type": "int", "value": 2}],
+        {"type": "torch.dtype", "value": "f"},
+    ]
+    data = {
+        relu: {"input_args": inputs, "input_kwargs": {"inplace": {"type": "bool", "value": False}}}
+        | {"output": [described(y, names.get("out"))]},
+        module: {"input_args": [described(X)], "input_kwargs": {}, "output": [described(y)]}
+        | {"parameters": {"weight": described(X)}},
+        backward: {"input": [described(X)], "output": [described(X)]},
+        "Module.net.act.ReLU.parameters_grad.0": {"weight": [described(X)]},
+    }
+    head = {"task": "tensor" if tensors else "statistics", "level": "mix", "framework": "pytorch"}
+    (folder / "dump.json").write_text(json.dumps(head | {"dump_data_dir": None, "data": data}))
+    (folder / "construct.json").write_text(json.dumps({relu: module, module: None, backward: None}))
+    frames = ["File model.py, line 7, in forward, \n relu(x)", "File train.py, line 3, in step, \n model(x)"]
+    stack = {relu: frames} if old_stack else {"0": [[relu, module], frames]}
+    (folder / "stack.json").write_text(json.dumps(stack))
+    return folder
+
+
+@pytest.mark.parametrize("old_stack", [False, True])
+def test_msprobe(tmp_path, old_stack):
+    dumped(tmp_path / "d" / "step0" / "rank1", old_stack=old_stack)
+    dumped(tmp_path / "d" / "step10" / "rank1")
+    dumped(tmp_path / "d" / "step2" / "rank1")
+    dumped(tmp_path / "d" / "step0" / "rank0")
+    run = sources.read(tmp_path / "d")
+    assert [p.rank for p in run.processes] == [0, 1] and [len(p.calls) for p in run.processes] == [4, 12]
+    process = run.processes[1]
+    module, relu, backward, grads = process.calls[:4]
+    assert (module.op, module.module, relu.op) == ("torch.nn.ReLU", "net.act", "torch.nn.functional.relu")
+    assert relu.parent == module.number and backward.forward == relu.number and grads.forward == module.number
+    assert process.stacks[relu.stack] == ["train.py:3 step", "model.py:7 forward"]
+    assert [a.place for a in relu.inputs] == ["0", "1", "2.0", "3", "inplace"]
+    assert relu.inputs[0].tensor.norm == pytest.approx(float(X.norm()))
+    assert [a.place for a in module.inputs if a.tensor] == ["0", "weight"]
+    assert [a.place for a in grads.outputs] == ["weight.0"]
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_reports_of_msprobe_dumps(tmp_path, tensors):
+    left = dumped(tmp_path / "a" / "proc11", tensors).parent
+    right = dumped(tmp_path / "b" / "proc12", tensors, wrong=1.0).parent
+    report = make_report(left, right, tmp_path / "out")
+    assert report.first.call.op == "torch.nn.functional.relu"
+    (output,) = [t for t in report.first.tensors if t.role == "output"]
+    assert (output.distance.diff2 is not None) == tensors
+    assert make_report(left, dumped(tmp_path / "c"), tmp_path / "out").verdict == "pass"
+
+
+def test_damaged_msprobe_dumps(tmp_path):
+    folder = dumped(tmp_path / "a", tensors=True)
+    (process,) = sources.read(folder).processes
+    entry = process.calls[1].outputs[0].tensor
+    torch.save(Harm(os.system, "touch harmed"), folder / entry.file)
+    with pytest.raises(ValueError, match="cannot be read as a tensor"):
+        process.tensor(entry)
+    text = (folder / "dump.json").read_text()
+    for bad, match in (
+        (text[:100], "cut off"),
+        ("[]", "no JSON object"),
+        ("{}", 'no object "data"'),
+        (text.replace('"pytorch"', '"mindspore"'), "only dumps of PyTorch"),
+        (text.replace("Functional.relu.0.forward.output", "../../x"), "no name of a file"),
+        (text.replace("Functional.relu.0.forward", "relu"), "no name of a call"),
+    ):
+        (folder / "dump.json").write_text(bad)
+        with pytest.raises(ValueError, match=match):
+            sources.read(folder)
