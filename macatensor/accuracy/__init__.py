@@ -8,7 +8,7 @@ from typing import Any
 # name -> the module that has it; imported when it is asked for
 _WHERE = {
     "gen_report": "report",
-    "record": "sessions",
+    "record": "record",
     "record_switch": "sessions",
     "start_record": "sessions",
     # a module of a function's own name would hide it once imported
@@ -25,7 +25,10 @@ def __getattr__(name: str) -> Any:
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{where}"), name)
+    module = importlib.import_module(f"{__name__}.{where}")
+    if name == where:
+        return module  # record, which can be called
+    value = globals()[name] = getattr(module, name)
     return value
 
 

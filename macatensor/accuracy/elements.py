@@ -86,6 +86,10 @@ def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tenso
         )
     if entry.layout == "jagged":
         return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"])
+    if entry.layout == "nested":
+        return torch.nested.as_nested_tensor([parts[str(i)] for i in range(len(parts))])
+    if entry.layout == "_mkldnn":
+        return parts["values"].to_mkldnn()
     if entry.layout == "quantized":
         scale, zero = parts["scale"], parts["zero_point"]
         if scale.dim() == 0:

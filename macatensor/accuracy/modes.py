@@ -23,7 +23,7 @@ _tracing = torch._C._get_tracing_state
 
 # what computes nothing: questions about a tensor, conversions that only hand it over, and what runs backward
 _SILENT = frozenset(
-    """__dir__ __format__ __hash__ __len__ __repr__ __reduce__ __reduce_ex__ __setstate__ __dlpack__
+    """device dtype __dir__ __format__ __hash__ __len__ __repr__ __reduce__ __reduce_ex__ __setstate__ __dlpack__
     __dlpack_device__ __array__ __cuda_array_interface__ backward can_cast data_ptr dim dim_order
     element_size get_device has_names ndimension nelement numel numpy refine_names register_hook
     register_post_accumulate_grad_hook requires_grad_ result_type retain_grad size storage storage_offset

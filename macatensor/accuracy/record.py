@@ -14,9 +14,11 @@ be read up to the last whole line. No pickle is read or written.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -241,3 +243,16 @@ def read(folder: str | Path) -> Run:
         )
     processes = [read_process(p) for p in sorted(runs[-1].glob("process-*")) if (p / ENVIRONMENT).exists()]
     return Run(runs[-1], sorted(processes, key=lambda p: (p.rank, p.folder.name)))
+
+
+class _Recording(ModuleType):
+    """``accuracy.record`` is this module and, called, :func:`macatensor.accuracy.sessions.record`: the import system
+    binds a submodule's name in its package, and the documented interface has a function of that name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from macatensor.accuracy.sessions import record
+
+        return record(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Recording

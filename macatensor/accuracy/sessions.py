@@ -13,6 +13,7 @@ from typing import Any
 from macatensor.accuracy.environment import environment
 from macatensor.accuracy.modes import hub
 from macatensor.accuracy.processes import new_run, rank
+from macatensor.accuracy.quiet import quiet
 from macatensor.accuracy.random_state import initial_states
 from macatensor.accuracy.recorder import Recorder
 from macatensor.accuracy.settings import Settings
@@ -46,11 +47,14 @@ class Session:
     def _start_writing(self) -> None:
         assert self.recorder is not None and self.folder is not None
         self._pid = os.getpid()
-        run, settings, states = self.folder, self.settings, initial_states()
+        run, settings = self.folder, self.settings
+        with quiet():  # another session may be recording
+            states = initial_states()
 
         def open_folder() -> tuple[Path, dict[str, Any]]:
             mine = rank() or 0
-            held = environment()
+            with quiet():
+                held = environment()
             held |= {
                 "rank": mine,
                 "group_rank": settings.rank(),

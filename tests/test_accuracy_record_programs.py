@@ -1,0 +1,227 @@
+"""Programs that transform, trace, compile or checkpoint run as ever while they are recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from macatensor import accuracy
+from macatensor.accuracy.record import Call, read
+
+DEVICES = ("cpu", "maca")
+
+
+def recorded(folder: Path, program: Any, level: int = 1, **options: Any) -> tuple[Any, list[Call]]:
+    with accuracy.record(folder, record_level=level, **options):
+        result = program()
+    process = read(folder).processes[0]
+    assert not process.cut_off
+    return result, process.calls
+
+
+def test_compiled_with_the_eager_backend(tmp_path: Path) -> None:
+    x = torch.randn(4)
+    function = torch.compile(lambda t: torch.tanh(t) * 2, backend="eager")
+    expected = function(x)
+    result, calls = recorded(tmp_path, lambda: function(x))
+    assert torch.equal(result, expected) and any(c.op == "aten.tanh.default" for c in calls)
+    fresh = torch.compile(lambda t: torch.sigmoid(t) * 2, backend="eager")
+    result, calls = recorded(tmp_path, lambda: fresh(x))
+    assert torch.equal(result, torch.sigmoid(x) * 2) and any(c.op == "aten.sigmoid.default" for c in calls)
+    assert torch.equal(fresh(x), torch.sigmoid(x) * 2)
+
+
+def test_traced(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    x = torch.randn(2, 3)
+    plain = torch.jit.trace(model, x)
+    traced, calls = recorded(tmp_path, lambda: torch.jit.trace(model, x, check_trace=False))
+    assert [n.kind() for n in traced.inlined_graph.nodes()] == [n.kind() for n in plain.inlined_graph.nodes()]
+    torch.testing.assert_close(traced(torch.ones(5, 3)), model(torch.ones(5, 3)))
+    assert any(c.op == "aten.addmm.default" for c in calls)
+
+
+def test_transforms(tmp_path: Path) -> None:
+    w, x = torch.randn(3), torch.randn(5, 3)
+
+    def program() -> Any:
+        loss = lambda w, x: torch.tanh(w * x).sum()  # noqa: E731
+        per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x)
+        return per_sample, torch.func.jvp(torch.sin, (w,), (w,)), torch.func.hessian(lambda v: loss(v, x[0]))(w)
+
+    result, calls = recorded(tmp_path, program)
+    expected = program()
+    for a, b in zip(torch.utils._pytree.tree_leaves(result), torch.utils._pytree.tree_leaves(expected)):
+        assert torch.equal(a, b)
+    tanh = next(c for c in calls if c.op == "torch.tanh")
+    assert tanh.outputs[0].tensor is not None and tanh.outputs[0].tensor.hash is not None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode: Any, device: str, tmp_path: Path) -> None:
+    model = nn.Conv2d(2, 3, 3).to(device)
+    x = torch.randn(1, 2, 5, 5).to(device)
+
+    def program() -> Any:
+        with mode():
+            y = model(x)
+            return y.mul_(2)
+
+    result, calls = recorded(tmp_path, program)
+    assert torch.equal(result.cpu(), program().cpu())
+    call = next(c for c in calls if c.op == "torch.Tensor.mul_")
+    assert call.outputs[0].tensor is not None and call.inputs[0].tensor is not None
+    assert call.outputs[0].tensor.norm == pytest.approx(2 * call.inputs[0].tensor.norm)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint(reentrant: bool, device: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3).to(device)
+    x = torch.randn(2, 3).to(device).requires_grad_()
+
+    def program() -> Any:
+        layer.zero_grad()
+        checkpoint(lambda t: torch.tanh(layer(t)), x, use_reentrant=reentrant).sum().backward()
+        return layer.weight.grad.cpu()
+
+    expected = program()
+    result, calls = recorded(tmp_path, program)
+    assert torch.equal(result, expected)
+    again = [c for c in calls if c.op == "torch.tanh" and c.direction == "fwd"]
+    assert len(again) == 2  # the second time in backward
+    assert sum(c.op == "torch.tanh" and c.direction == "bwd" for c in calls) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_double_backward_and_autograd_grad(device: str, tmp_path: Path) -> None:
+    x = torch.tensor([1.0, 2.0]).to(device).requires_grad_()
+
+    def program() -> Any:
+        (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        return second.detach().cpu()
+
+    result, calls = recorded(tmp_path, program)
+    assert torch.equal(result, torch.tensor([6.0, 12.0]))
+    assert sum(c.direction == "bwd" and c.op == "torch.Tensor.pow" for c in calls) == 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.mul(gradient, 2)
+
+
+def test_functions_of_the_program(tmp_path: Path) -> None:
+    x = torch.ones(3, requires_grad=True)
+    _, calls = recorded(tmp_path, lambda: torch.tanh(Doubled.apply(x)).sum().backward())
+    inside = [c for c in calls if c.op == "aten.mul.Tensor" and c.direction == "bwd" and "Doubled" in str(c.node)]
+    assert inside or any(c.op == "torch.mul" for c in calls)
+
+
+def test_errors_are_recorded_and_raised(tmp_path: Path) -> None:
+    def program() -> None:
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            nn.Linear(3, 4)(torch.ones(2, 5))
+        torch.relu(torch.ones(2))
+
+    _, calls = recorded(tmp_path, program)
+    failed = {c.op: c.error for c in calls if c.error}
+    assert "mat1 and mat2" in failed["torch.nn.Linear"] and "torch.nn.functional.linear" in failed
+    assert next(c for c in calls if c.op == "torch.relu").parent is None
+
+
+def test_a_failing_block_still_ends_its_record(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"), accuracy.record(tmp_path, record_level=0):
+        torch.relu(torch.ones(2))
+        raise KeyError("mine")
+    assert not read(tmp_path).processes[0].cut_off and torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_modes_of_the_program_keep_their_order(tmp_path: Path) -> None:
+    class Seen(TorchDispatchMode):
+        ops: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.ops.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    class Functions(TorchFunctionMode):
+        ops: list[str] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.ops.append(getattr(func, "__name__", "?"))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3)
+    with Seen(), Functions(), torch.device("cpu"):
+        session = accuracy.start_record(output_dir=tmp_path, record_level=1)
+        torch.relu(x)
+    torch.tanh(x)
+    session.stop()
+    assert Seen.ops == ["aten.relu.default"] and Functions.ops == ["relu"]
+    assert torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0
+    ops = [c.op for c in read(tmp_path).processes[0].calls]
+    assert ops == ["torch.relu", "aten.relu.default", "torch.tanh", "aten.tanh.default"]
+
+
+def test_fake_tensors_have_no_numbers(tmp_path: Path) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    def program() -> None:
+        with FakeTensorMode() as mode:
+            torch.relu(mode.from_tensor(torch.ones(2)))
+
+    _, calls = recorded(tmp_path, program)
+    call = next(c for c in calls if c.op == "torch.relu")
+    assert call.outputs[0].tensor is not None and call.outputs[0].tensor.hash is None
+
+
+def test_subclasses(tmp_path: Path) -> None:
+    class Mine(torch.Tensor):
+        pass
+
+    x = torch.ones(3).as_subclass(Mine)
+    result, calls = recorded(tmp_path, lambda: torch.relu(x))
+    assert isinstance(result, Mine)
+    call = next(c for c in calls if c.op == "torch.relu")
+    assert call.outputs[0].tensor is not None and call.outputs[0].tensor.mean == 1
+
+
+def test_modules_that_cannot_be_hashed_by_path(tmp_path: Path) -> None:
+    class Makes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.ReLU()(x)
+
+    _, calls = recorded(tmp_path, lambda: nn.Sequential(Makes())(torch.ones(2)))
+    assert next(c for c in calls if c.op == "torch.nn.ReLU").module == "0.<ReLU>"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast(device: str, tmp_path: Path) -> None:
+    layer, x = nn.Linear(4, 4).to(device), torch.randn(2, 4).to(device)
+
+    def program() -> Any:
+        with torch.autocast(device, torch.bfloat16):
+            return F.gelu(layer(x))
+
+    result, calls = recorded(tmp_path, program, level=2)
+    assert torch.equal(result.cpu(), program().cpu()) and result.dtype == torch.bfloat16
+    call = next(c for c in calls if c.op == "torch.nn.functional.linear")
+    assert call.inputs[0].tensor is not None and call.inputs[0].tensor.dtype == "float32"
+    assert call.outputs[0].tensor is not None and call.outputs[0].tensor.dtype == "bfloat16"
