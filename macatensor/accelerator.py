@@ -26,14 +26,14 @@ from macatensor.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from macatensor.plan import _CODES
+from macatensor.request import DTYPE_CODES
 from macatensor.stream import current_stream, set_stream
 
 
 def get_device_capability(device: Any = None) -> dict[str, Any]:
     """``{"supported_dtypes": ...}``: dtypes that tensors on maca may have."""
     maca.get_device_properties(device)
-    return {"supported_dtypes": set(_CODES)}
+    return {"supported_dtypes": set(DTYPE_CODES)}
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -15,7 +15,8 @@ import torch
 from macatensor.internal import launch
 from macatensor.launcher import Launcher, special
 from macatensor.meta import Meta, contiguous_strides, meta_of
-from macatensor.plan import Declined, meta_tensor
+from macatensor.plan import meta_tensor
+from macatensor.request import Declined
 from macatensor.tensor import MacaTensor
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default

@@ -169,6 +169,13 @@ def embedding_bag_backward(
     )  # fmt: skip
 
 
+@composite
+def sample_dirichlet(self: Any, generator: Any = None) -> Any:
+    """Points of the simplex: gamma samples over their sum, kept inside as CUDA keeps them."""
+    drawn = torch.ops.aten._standard_gamma.default(self, generator)
+    return (drawn / drawn.sum(-1, keepdim=True)).clamp(torch.finfo(self.dtype).tiny, 1)
+
+
 def _spread_mask(self: Any, mask: Any, mask_type: int | None) -> Any:
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"Mask should be a boolean tensor, got {mask.dtype}")

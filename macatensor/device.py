@@ -36,7 +36,6 @@ from macatensor.memory import (
     set_per_process_memory_fraction,
 )
 from macatensor.ordinal import ordinal
-from macatensor.plan import Declined
 from macatensor.properties import (
     DeviceProperties,
     can_device_access_peer,
@@ -62,6 +61,7 @@ from macatensor.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from macatensor.request import Declined
 from macatensor.stream import (
     Event,
     ExternalStream,

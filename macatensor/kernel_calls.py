@@ -14,9 +14,7 @@ from macatensor.launcher import Launcher, remember, static_key
 from macatensor.meta import Meta, meta_of
 from macatensor.plan import (
     ABSENT,
-    Declined,
     Plan,
-    Refused,
     create,
     flatten,
     infer,
@@ -25,6 +23,7 @@ from macatensor.plan import (
     substitute,
 )
 from macatensor.random import drawn_from
+from macatensor.request import Declined, Refused
 from macatensor.resize import write_out
 from macatensor.rowless import without_row
 from macatensor.signature import Form, Role, Signature, read

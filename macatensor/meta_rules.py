@@ -5,6 +5,7 @@ A rule takes the operator's arguments in schema order, meta tensors in place of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,11 @@ def _writes_only(*args: Any) -> None:
 @meta_rule("binomial")
 def _binomial(count: torch.Tensor, prob: torch.Tensor, generator: Any) -> torch.Tensor:
     return torch.empty_like(count)
+
+
+@meta_rule("_standard_gamma_grad", "_dirichlet_grad")
+def _gradient_of_samples(*operands: torch.Tensor) -> torch.Tensor:
+    return functools.reduce(torch.add, operands).contiguous()
 
 
 def _contiguous(like: torch.Tensor, *size: int) -> torch.Tensor:

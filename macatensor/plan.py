@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from macatensor import counting
-from macatensor.ffi import DECLINED, INVALID, NULL, OK, ffi, launch_error, lib, out_of_memory
-from macatensor.flags import plan_flags
+from macatensor.ffi import NULL, ffi, launch_error, lib
 from macatensor.layout import STRIDE_RULES
 from macatensor.meta import Meta, meta_of, set_lazy_bits
 from macatensor.meta_rules import META_RULES
+from macatensor.request import Request, scalar_array
 from macatensor.signature import Role, Signature
 from macatensor.tensor import MacaTensor, wrap
 from op_table import Row
@@ -20,7 +20,6 @@ from op_table import Row
 _gc = ffi.gc
 _new = ffi.new
 _release = lib.maca_buffer_release
-_destroy = lib.maca_program_destroy
 _many = lib.maca_launch_many
 _launch_4 = lib.maca_launch_4
 
@@ -30,24 +29,6 @@ _PADDING = [[ABSENT] * (4 - n) for n in range(5)]
 _REFERENCES = ffi.typeof("maca_reference[]")
 _BUFFERS = ffi.typeof("maca_buffer*[]")
 
-_CODES: dict[torch.dtype, int] = {
-    torch.bool: 6,
-    torch.bfloat16: 4,
-    torch.complex32: 5,
-    torch.complex64: 5,
-    torch.complex128: 5,
-    torch.float16: 2,
-    torch.float32: 2,
-    torch.float64: 2,
-    torch.int8: 0,
-    torch.int16: 0,
-    torch.int32: 0,
-    torch.int64: 0,
-    torch.uint8: 1,
-    torch.uint16: 1,
-    torch.uint32: 1,
-    torch.uint64: 1,
-}
 _SCALAR_META: dict[type, Meta] = {
     bool: meta_of((), (), torch.bool),
     int: meta_of((), (), torch.int64),
@@ -56,41 +37,8 @@ _SCALAR_META: dict[type, Meta] = {
 }
 
 
-class Declined(Exception):
-    """The library has no kernel for the request; the text says why."""
-
-
-class Refused(Declined):
-    """The library found that operands contradict each other."""
-
-
 def is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float, complex))
-
-
-def fill_scalar(scalar: Any, value: Any) -> None:
-    """Writes a Python number into a ``maca_scalar``."""
-    if isinstance(value, bool):
-        scalar.tag, scalar.value.integer = 3, int(value)
-    elif isinstance(value, int):
-        if -(1 << 63) <= value < (1 << 63):
-            scalar.tag, scalar.value.integer = 0, value
-        elif value < (1 << 64):
-            scalar.tag, scalar.value.integer = 0, value - (1 << 64)
-        else:
-            raise OverflowError("int too big to convert")
-    elif isinstance(value, complex):
-        scalar.tag, scalar.value.real, scalar.imaginary = 2, value.real, value.imag
-    else:
-        scalar.tag, scalar.value.real = 1, float(value)
-
-
-def scalar_array(values: Sequence[Any]) -> Any:
-    """A ``maca_scalar[]``; its caller keeps it alive over the launch."""
-    array = _new("maca_scalar[]", len(values))
-    for i, value in enumerate(values):
-        fill_scalar(array[i], value)
-    return array
 
 
 def meta_tensor(meta: Meta) -> torch.Tensor:
@@ -154,93 +102,6 @@ def result_meta(tensor: torch.Tensor) -> Meta:
     return meta_of(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-class _Request:
-    """Builds a ``maca_plan_request`` and keeps what it points to alive."""
-
-    def __init__(self, kernel: str):
-        self.keep: list[Any] = []
-        self.arguments: list[tuple[int, bool, list[tuple[Meta | None, int]]]] = []
-        self.attributes: list[tuple[str, Any]] = []
-        self.operands: list[tuple[Meta | None, int]] = []  # meta, scalar slot
-        self.scalars = 0
-        self.kernel = kernel
-
-    def add(self, metas: Sequence[tuple[Meta | None, int]], *, is_list: bool, is_output: bool) -> None:
-        kind = 2 if is_list else (0 if metas[0][0] is None else 1)
-        self.arguments.append((kind, is_output, list(metas)))
-        self.operands.extend(metas)
-
-    def slots(self, count: int) -> int:
-        self.scalars += count
-        return self.scalars - count
-
-    def _hold(self, value: Any) -> Any:
-        self.keep.append(value)
-        return value
-
-    def _operand(self, operand: Any, meta: Meta | None, scalar_slot: int) -> None:
-        operand.size = ffi.sizeof("maca_operand")
-        operand.scalar_slot = scalar_slot
-        if meta is None:
-            operand.rank = -1
-            return
-        code = _CODES.get(meta.dtype)
-        if code is None:
-            raise Declined(f"{meta.dtype} has no code in maca.h")
-        operand.rank = len(meta.size)
-        operand.dtype.code = code
-        operand.dtype.bits = meta.itemsize * 8
-        operand.dtype.lanes = 1
-        operand.alignment = meta.itemsize
-        operand.sizes = self._hold(_new("int64_t[]", list(meta.size)))
-        operand.strides = self._hold(_new("int64_t[]", list(meta.stride)))
-
-    def _attribute(self, attribute: Any, name: str, value: Any) -> None:
-        attribute.size = ffi.sizeof("maca_attribute")
-        attribute.name = self._hold(_new("char[]", name.encode()))
-        if isinstance(value, torch.dtype):
-            value = str(value).removeprefix("torch.")
-        if isinstance(value, bool):
-            attribute.kind, attribute.integer = 2, int(value)
-        elif isinstance(value, int):
-            attribute.kind, attribute.integer = 0, value
-        elif isinstance(value, float):
-            attribute.kind, attribute.real = 1, value
-        elif isinstance(value, str):
-            attribute.kind, attribute.text = 3, self._hold(_new("char[]", value.encode()))
-        elif any(isinstance(v, float) for v in value):
-            attribute.kind, attribute.count = 5, len(value)
-            attribute.doubles = self._hold(_new("double[]", [float(v) for v in value]))
-        else:
-            attribute.kind = 6 if value and all(isinstance(v, bool) for v in value) else 4
-            attribute.count = len(value)
-            attribute.ints = self._hold(_new("int64_t[]", [int(v) for v in value]))
-
-    def build(self) -> Any:
-        request = self._hold(_new("maca_plan_request*"))
-        arguments = self._hold(_new("maca_argument[]", len(self.arguments)))
-        for argument, (kind, is_output, metas) in zip(arguments, self.arguments):
-            operands = self._hold(_new("maca_operand[]", max(len(metas), 1)))
-            for operand, (meta, slot) in zip(operands, metas):
-                self._operand(operand, meta, slot)
-            argument.size = ffi.sizeof("maca_argument")
-            argument.kind, argument.is_output = kind, int(is_output)
-            argument.count = len(metas)
-            argument.operands = operands
-        attributes = self._hold(_new("maca_attribute[]", max(len(self.attributes), 1)))
-        for attribute, (name, value) in zip(attributes, self.attributes):
-            self._attribute(attribute, name, value)
-        request.size = ffi.sizeof("maca_plan_request")
-        request.flags = plan_flags(self.kernel)
-        request.kernel = self._hold(_new("char[]", self.kernel.encode()))
-        request.argument_count = len(self.arguments)
-        request.attribute_count = len(self.attributes)
-        request.scalar_count = self.scalars
-        request.arguments = arguments
-        request.attributes = attributes
-        return request
-
-
 def _is_attribute(value: Any) -> bool:
     if value is None or isinstance(
         value, (torch.device, torch.layout, torch.memory_format, torch.Generator, torch.Tensor)
@@ -251,7 +112,7 @@ def _is_attribute(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, torch.dtype))
 
 
-def _operand_of(value: Any, request: _Request) -> tuple[Meta | None, int]:
+def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
     if value is None:
         return None, -1
     if isinstance(value, MacaTensor):
@@ -351,7 +212,7 @@ def create(
     caller that take the results instead of new ones, by position.
     Raises :class:`Declined`.
     """
-    request = _Request(row.kernel_name)
+    request = Request(row.kernel_name)
     written: list[bool] = []
     defaults: list[Any] = []
     for i, (argument, value) in enumerate(zip(signature.arguments, full)):
@@ -380,7 +241,6 @@ def create(
     if inplace_list:
         request.attributes.append(("inplace", True))
     inputs = len(request.operands)
-
     shaped = list(results) if isinstance(results, tuple) else [results] if results is not None else []
     lists = [len(r) if isinstance(r, (list, tuple)) else -1 for r in shaped]
     metas = [None if t is None else result_meta(t) for t in flatten(results)]
@@ -394,39 +254,11 @@ def create(
             request.operands[inputs + position] = (target, -1)
             request.arguments[len(request.arguments) - len(lists) + position][2][0] = (target, -1)
 
-    roles = _new("maca_role[]", max(len(request.operands), 1))
-    layouts: dict[Meta, int] = {}
-    for i, (meta, slot) in enumerate(request.operands):
-        role = roles[i]
-        role.output_bytes = -1
-        if meta is None:
-            continue
-        role.item_bytes = meta.itemsize
-        role.extent_bytes = meta.nbytes if slot < 0 else 0
-        role.scalar = int(slot >= 0)
-        role.dense = int(meta.dense)
-        role.layout = layouts.setdefault(meta, len(layouts))
-        if i < inputs:
-            role.written = int(written[i])
-        elif result_memory is not None:
-            role.written = 1
-        else:
-            role.output_bytes = meta.nbytes
-    program = _new("maca_program**")
-    reason = _new("maca_reason*")
-    reason.size = ffi.sizeof("maca_reason")
-    status = lib.maca_program_create(
-        request.build(), len(request.operands), roles, len(defaults), scalar_array(defaults), program, reason
-    )
-    if status == DECLINED or status == INVALID:
-        kind = Refused if status == INVALID else Declined
-        raise kind(ffi.string(reason.text).decode(errors="replace"))
-    if status != OK:
-        raise out_of_memory()
+    program = request.create_program(written, in_memory=result_memory is not None, defaults=defaults)
     counting.misses += 1
     made: list[Meta | None] = [] if result_memory is not None else metas
     return Plan(
-        _gc(program[0], _destroy),
+        program,
         made,
         [] if result_memory is not None else lists,
         signature.name,

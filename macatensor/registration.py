@@ -19,6 +19,7 @@ from macatensor import (
     drawing,
     factories,
     flags,
+    flattening,
     histogram,
     indexing,
     linear_algebra,
@@ -28,9 +29,12 @@ from macatensor import (
     recurrent,
     resize,
     sanitizer,
+    script_modules,
     serialization,
+    storage,
     switches,
     tensor,
+    tracing,
     transfer,
     transformer,
 )
@@ -62,6 +66,10 @@ def register() -> None:
     tensor.DEVICE = torch.device("maca", 0)
     factories.register()
     creation.register()
+    storage.register()
+    tracing.register()
+    script_modules.register()
+    flattening.register()
     serialization.register()
     pinning.register()
     modules.register()

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from macatensor.ffi import allocate, ffi, lib
-from macatensor.host_copy import upload
-from macatensor.meta import contiguous_strides, meta_of
+from macatensor.ffi import allocate, lib
 from macatensor.tensor import MacaTensor, wrap
 
 
@@ -67,37 +65,6 @@ def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
     return result
 
 
-class LoadedStorage(torch.UntypedStorage):
-    """Bytes read from a file, on their way to the device: says it lies on maca and is copied there once."""
-
-    _buffer: Any
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("maca", 0)
-
-
-class StorageFacts:
-    """What ``Tensor.storage()`` tells of device memory. Its elements are reached through tensors only."""
-
-    def __init__(self, t: MacaTensor):
-        self._buffer = t._payload[0]
-        self.dtype = t.dtype
-        self.device = t.device
-
-    def data_ptr(self) -> int:
-        return int(lib.maca_buffer_address(self._buffer))
-
-    def nbytes(self) -> int:
-        return int(lib.maca_buffer_bytes(self._buffer))
-
-    def size(self) -> int:
-        return self.nbytes() // self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.size()
-
-
 def _deserialize(storage: Any, location: str) -> Any:
     if not location.startswith("maca"):
         return None
@@ -107,30 +74,11 @@ def _deserialize(storage: Any, location: str) -> Any:
             f"Attempting to deserialize object on maca device {index} but torch.maca.device_count() is 1. Please use "
             "torch.load with map_location to map your storages to an existing device."
         )
-    loaded: Any = LoadedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
-    loaded.copy_(storage)
-    return loaded
+    return storage.maca()
 
 
 def _tag(storage: Any) -> str | None:
-    return "maca" if isinstance(storage, LoadedStorage) else None
-
-
-def over_storage(
-    storage: LoadedStorage, dtype: torch.dtype, offset: int = 0, size: Any = None, stride: Any = None
-) -> MacaTensor:
-    """A tensor over a loaded storage; tensors of one storage share one buffer."""
-    if not hasattr(storage, "_buffer"):
-        nbytes = storage.nbytes()
-        buffer = allocate(nbytes)
-        upload(buffer, 0, ffi.cast("void*", torch.UntypedStorage.data_ptr(storage)), nbytes)
-        storage._buffer = buffer
-    if size is None:
-        size = (storage.nbytes() // dtype.itemsize,)
-    size = tuple(size)
-    return wrap(
-        storage._buffer, offset, meta_of(size, tuple(stride) if stride else contiguous_strides(size), dtype)
-    )
+    return "maca" if storage.device.type == "maca" else None
 
 
 def register() -> None:

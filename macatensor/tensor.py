@@ -69,12 +69,19 @@ class MacaTensor(torch.Tensor):
         return deepcopy(self, memo)
 
     def set_(self, source: Any = None, *args: Any, **kwargs: Any) -> Any:
-        from macatensor.serialization import LoadedStorage, over_storage
+        from macatensor import storage
 
-        if isinstance(source, LoadedStorage):
-            return over_storage(source, self.dtype, *args, **kwargs)
-        operands = () if source is None else (source, *args)
+        if storage.is_storage(source):
+            source, args, kwargs = storage.over(source, self.dtype, *args, **kwargs), (), {}
+        operands: Any = () if source is None else (source, *args)
         return super().set_(*operands, **kwargs)
+
+    def new(self, *args: Any, **kwargs: Any) -> Any:
+        from macatensor import storage
+
+        if args and storage.is_storage(args[0]):
+            return storage.over(args[0], self.dtype)
+        return super().new(*args, **kwargs)
 
     def tolist(self) -> Any:
         """The elements as Python numbers, nested as the dimensions are."""
@@ -117,11 +124,19 @@ class MacaTensor(torch.Tensor):
     def is_shared(self) -> bool:
         return False
 
-    def storage(self) -> Any:
-        """Address and size of the memory, which is what programs ask of it to find tensors that share theirs."""
-        from macatensor.serialization import StorageFacts
+    def untyped_storage(self) -> Any:
+        """The memory that this tensor and its views share, as a :class:`macatensor.storage.MacaStorage`."""
+        from macatensor.storage import storage_of
 
-        return StorageFacts(self)
+        return storage_of(self)
+
+    def _typed_storage(self) -> Any:
+        storage: Any = torch.TypedStorage
+        return storage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
+
+    def storage(self) -> Any:
+        torch.storage._warn_typed_storage_removal(stacklevel=2)
+        return self._typed_storage()
 
     def data_ptr(self) -> int:
         """The opaque device address of the first element; 0 for an empty tensor. It cannot be dereferenced."""

@@ -4,7 +4,7 @@ A law's parameters come at launch: drawing with another one makes no new plan. T
 the law itself and that the numbers do not depend on threads or strides.
 """
 
-from op_table.row import BOOL, COMPLEX, FLOATING, REAL, composite, kernel, per_term
+from op_table.row import BOOL, COMPLEX, FLOATING, REAL, composite, kernel, per_term, pointwise, ulp
 
 kernel("uniform", FLOATING, random=True, launch_scalars=("from", "to"))
 kernel("normal_", FLOATING | COMPLEX, kernel="normal", random=True, launch_scalars=("mean", "std"))
@@ -26,6 +26,16 @@ kernel("multinomial", FLOATING, random=True)
 kernel("poisson", FLOATING, random=True)
 kernel("binomial", FLOATING, random=True)
 kernel("_standard_gamma", FLOATING, random=True)
+composite(
+    "_sample_dirichlet",
+    via="sample_dirichlet",
+    why="gamma samples over their sum, as CUDA makes them; four launches in no profile we have",
+    random=True,
+)
+_WIDE = frozenset({"float32", "float64"})  # PyTorch has these for no half
+_SERIES = "float64: powers and logarithms of sums; float32: PyTorch rounds 1 - x and its series to it"
+pointwise("_standard_gamma_grad", _WIDE, bound=ulp(f32=1, f64=256, why=_SERIES), domain=(0.0625, 30))
+pointwise("_dirichlet_grad", _WIDE, bound=ulp(f32=1, f64=256, why=_SERIES), domain=(0.0625, 0.9375))
 kernel("native_dropout", FLOATING, random=True, launch_scalars=("p",))
 kernel(
     "native_dropout_backward",

@@ -175,9 +175,9 @@ def view(name: str) -> Row:
     return _register(Row(name, Kind.VIEW))
 
 
-def composite(name: str, *, via: str = "decomposition", why: str) -> Row:
+def composite(name: str, *, via: str = "decomposition", why: str, random: bool = False) -> Row:
     """Other rows put together; ``why`` says why no kernel of its own (launches, share of a profile)."""
-    return _register(Row(name, Kind.COMPOSITE, via=via, why=why))
+    return _register(Row(name, Kind.COMPOSITE, via=via, why=why, random=random))
 
 
 def dynamic(

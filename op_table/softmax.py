@@ -10,7 +10,7 @@ for _name in ("_softmax", "_safe_softmax"):
 kernel(
     "_log_softmax",
     FLOATING,
-    bound=per_term("x - max and its logarithm round once each", f32=2, f64=2, f16=1, bf16=1),
+    bound=per_term("x - max, the sum and its logarithm round once each", f32=2, f64=2, f16=1, bf16=1),
 )
 _GRADIENT = per_term("four terms add up in the compute type, then in double", f32=6, f64=8, f16=2, bf16=2)
 kernel("_softmax_backward_data", FLOATING, bound=_GRADIENT)

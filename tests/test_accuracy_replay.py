@@ -14,7 +14,7 @@ from macatensor.cli import app
 
 
 def recorded(folder: Path, device: str, level: int = 2) -> Path:
-    from macatensor.accuracy.sessions import record
+    from macatensor.accuracy import record
 
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Flatten(),

@@ -40,6 +40,7 @@ def as_cuda() -> Iterator[object]:
     assert not module.is_enabled()
 
 
+@pytest.mark.supports("macatensor.as_cuda")
 @pytest.mark.parametrize("name", ["imagenet_trainer", "char_gpt", "dcgan"])
 def test_script_trains_unchanged(name: str) -> None:
     done = run_python(RUN_UNDER, str(SCRIPTS / f"{name}.py"), "import macatensor.as_cuda", timeout=240)
@@ -76,6 +77,7 @@ def test_host_code_is_unaffected(as_cuda) -> None:
     assert torch.einsum("cuda", torch.ones(1, 2, 3, 4)).shape == (4, 1, 3, 2)  # an equation, not a device
 
 
+@pytest.mark.supports("macatensor.as_cuda.disable")
 def test_disable_restores_every_attribute(as_cuda) -> None:
     as_cuda.disable()
     depth = _len_torch_function_stack()
@@ -96,6 +98,7 @@ def test_disable_restores_every_attribute(as_cuda) -> None:
     as_cuda.enable(quiet=True)
 
 
+@pytest.mark.supports("macatensor.as_cuda.redirect")
 def test_redirect_leaves_the_state_it_found(as_cuda) -> None:
     with as_cuda.redirect():
         assert torch.cuda.is_available()

@@ -43,6 +43,7 @@ def test_lists_are_pytorchs(macro: str, ours: tuple[str, ...]) -> None:
         assert set(ours) == _names(macro)
 
 
+@pytest.mark.supports("torch.autocast")
 @pytest.mark.parametrize("dtype", HALVES)
 def test_result_dtypes(dtype: torch.dtype) -> None:
     x, y = torch.rand(4, 4, device="maca") + 1, torch.rand(4, 4, device="maca") + 1
@@ -275,6 +276,7 @@ class _InFloat32(torch.autograd.Function):
         return grad
 
 
+@pytest.mark.supports("torch.amp: custom_fwd custom_bwd")
 def test_custom_functions_see_the_forward_state_in_backward() -> None:
     x = torch.rand(2, 2, device="maca", requires_grad=True)
     _Recorded.seen.clear()

@@ -27,6 +27,9 @@ def _restored() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.supports(
+    "torch.backends.maca: version enabled matmul.allow_fp16_reduced_precision_reduction matmul.allow_bf16_reduced_precision_reduction"
+)
 def test_defaults() -> None:
     import torch.backends.maca as imported
 
@@ -56,6 +59,7 @@ def test_values_are_checked() -> None:
         backend.benchmark = "yes"
 
 
+@pytest.mark.supports("torch.backends.maca: benchmark benchmark_limit deterministic")
 def test_flags_are_restored() -> None:
     with backend.flags(enabled=True, benchmark=True, benchmark_limit=3, deterministic=True, allow_tf32=True):
         assert backend.benchmark and backend.benchmark_limit == 3 and backend.deterministic
@@ -86,6 +90,7 @@ def test_frozen_flags() -> None:
     )
 
 
+@pytest.mark.supports("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE PYTORCH_ALLOW_CUDA_CUDNN_TF32")
 @pytest.mark.parametrize("value", ["0", "1", None])
 def test_environment(value: str | None) -> None:
     for name, attribute in (
@@ -102,6 +107,7 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
 
+@pytest.mark.supports("torch.backends.maca.matmul.allow_tf32")
 def test_matmul_rounds_its_factors() -> None:
     ties = torch.tensor(
         [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-10, 1 + 2.0**-11 + 2.0**-23, -1 - 2.0**-11]
@@ -257,6 +263,7 @@ def _attention_launches() -> int:
     return int(macatensor.counters()["launches"])
 
 
+@pytest.mark.supports("torch.backends.maca.enable_flash_sdp")
 def test_attention_switches() -> None:
     assert _attention_launches() == 1
     with sdpa_kernel(SDPBackend.MATH):

@@ -21,6 +21,9 @@ def test_every_name_of_torch_cuda_that_is_promised() -> None:
     assert set(torch.maca.__all__) <= set(dir(torch.maca))
 
 
+@pytest.mark.supports(
+    "torch.maca: current_device device device_of init ipc_collect is_bf16_supported is_initialized set_device synchronize"
+)
 def test_choice_of_the_device() -> None:
     for device in (None, 0, -1, "maca", "maca:0", torch.device("maca")):
         with torch.maca.device(device):
@@ -42,6 +45,9 @@ def test_choice_of_the_device() -> None:
     assert torch.maca.is_initialized() and torch.maca.is_bf16_supported() and torch.maca.ipc_collect() is None
 
 
+@pytest.mark.supports(
+    "torch.maca: can_device_access_peer current_blas_handle get_arch_list get_device_capability get_device_name get_device_properties get_gencode_flags library_info"
+)
 def test_properties() -> None:
     properties = torch.maca.get_device_properties("maca:0")
     info = torch.maca.library_info()
@@ -103,6 +109,7 @@ def test_sync_debug_mode_acts(name: str) -> None:
         call()
 
 
+@pytest.mark.supports("torch.maca: get_sync_debug_mode set_sync_debug_mode")
 def test_sync_debug_mode_lets_the_rest_pass() -> None:
     x, y = maca(torch.arange(4.0)), torch.ones(4)
     torch.maca.set_sync_debug_mode("error")
@@ -122,6 +129,7 @@ def test_sync_debug_mode_lets_the_rest_pass() -> None:
             torch.maca.set_sync_debug_mode(wrong)
 
 
+@pytest.mark.supports("torch.maca.nvtx: mark range_push range_pop")
 def test_nvtx_feeds_the_profiler() -> None:
     nvtx = torch.maca.nvtx
     with profile(activities=[ProfilerActivity.CPU]) as prof:
@@ -143,6 +151,9 @@ def test_nvtx_feeds_the_profiler() -> None:
     assert {"outer", "inner", "instant", "step 3", "handled", "decorated"} <= seen
 
 
+@pytest.mark.refuses(
+    "torch.maca.jiterator", reason="kernels are compiled ahead of time, in the device library"
+)
 def test_jiterator_is_refused_with_the_reason() -> None:
     with pytest.raises(NotImplementedError, match="compiles no code at run time"):
         torch.maca.jiterator._create_jit_fn("template <typename T> T f(T x) { return x; }")
@@ -156,6 +167,10 @@ TYPES = {"FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTenso
          "BoolTensor": torch.bool}  # fmt: skip
 
 
+@pytest.mark.supports(
+    "torch.maca: FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor BoolTensor",
+    "torch.Tensor.type",
+)
 @pytest.mark.parametrize("name", TYPES)
 def test_tensor_types(name: str) -> None:
     kind, dtype = getattr(torch.maca, name), TYPES[name]
@@ -180,16 +195,9 @@ def test_tensor_types(name: str) -> None:
     assert torch.ones(2).type() == "torch.FloatTensor"  # of the host, unchanged
 
 
-def test_storage_and_address() -> None:
-    x = torch.ones(3, 4, device="maca")
-    y = x[1:, 2:]
-    assert x.untyped_storage().nbytes() == y.untyped_storage().nbytes() == 48
-    assert y.data_ptr() == x.data_ptr() + (4 + 2) * 4 and x.data_ptr() != 0
-    assert x[:0].data_ptr() == 0
-    with pytest.raises(RuntimeError, match="data pointer"):
-        x.untyped_storage().data_ptr()
-
-
+@pytest.mark.supports(
+    "torch.accelerator: current_accelerator current_device_index current_stream device_count empty_cache get_device_capability get_memory_info is_available max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_stats reset_peak_memory_stats set_device_index set_stream synchronize"
+)
 def test_accelerator() -> None:
     accelerator = torch.accelerator
     assert accelerator.current_accelerator().type == "maca" and accelerator.is_available()

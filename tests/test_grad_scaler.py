@@ -48,6 +48,7 @@ def test_scale_of_a_loss() -> None:
     assert scaler.get_scale() == 8.0
 
 
+@pytest.mark.supports("torch.amp.GradScaler")
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("bad", [INF, NAN])
 def test_step_with_inf_is_skipped_and_the_scale_halves(fused: bool, bad: float) -> None:

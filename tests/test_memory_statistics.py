@@ -32,6 +32,7 @@ def test_the_names_and_parameters_of_torch_cuda() -> None:
         assert getattr(torch.maca.memory, name) is getattr(torch.maca, name)
 
 
+@pytest.mark.supports("torch.maca: max_memory_allocated memory_stats")
 def test_every_statistic_that_the_summary_of_cuda_needs() -> None:
     stats = torch.maca.memory_stats()
     assert list(stats) == sorted(stats)
@@ -124,6 +125,9 @@ def test_resets() -> None:
     )
 
 
+@pytest.mark.supports(
+    "torch.maca: max_memory_cached memory_cached reset_max_memory_allocated reset_max_memory_cached"
+)
 def test_deprecated_names_warn_as_in_cuda() -> None:
     for name, says in (("reset_max_memory_allocated", "resets /all/ peak"), ("reset_max_memory_cached", "resets /all/ peak"),
                        ("memory_cached", "renamed to `torch.maca.memory_reserved`"),
@@ -138,6 +142,7 @@ def cuda_summary(stats: dict[str, int], abbreviated: bool, monkeypatch: pytest.M
     return torch.cuda.memory.memory_summary(0, abbreviated)
 
 
+@pytest.mark.supports("torch.maca.memory_summary")
 def test_the_summary_is_cudas_table(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [torch.empty(n, device="maca") for n in (10, 1 << 20, 3 << 20)]
     for abbreviated in (False, True):
@@ -151,6 +156,7 @@ def test_the_summary_is_cudas_table(monkeypatch: pytest.MonkeyPatch) -> None:
     del kept
 
 
+@pytest.mark.supports("torch.maca: empty_cache mem_get_info set_per_process_memory_fraction OutOfMemoryError")
 def test_fractions() -> None:
     assert torch.maca.get_per_process_memory_fraction() == 1.0
     for wrong, error in (
@@ -178,6 +184,7 @@ def test_fractions() -> None:
     assert torch.empty(64 << 20, dtype=torch.uint8, device="maca").numel() == 64 << 20
 
 
+@pytest.mark.supports("torch.maca: caching_allocator_alloc caching_allocator_delete")
 def test_raw_allocations() -> None:
     before = torch.maca.memory_stats()["requested_bytes.all.current"]
     stream = torch.maca.Stream()
@@ -202,6 +209,7 @@ def test_raw_allocations() -> None:
         torch.maca.caching_allocator_alloc(-8)
 
 
+@pytest.mark.supports("torch.maca: memory_allocated reset_peak_memory_stats")
 def test_device_arguments() -> None:
     for device in (None, 0, "maca", "maca:0", torch.device("maca", 0)):
         assert torch.maca.memory_allocated(device) >= 0 and torch.maca.memory_stats(device)
@@ -215,6 +223,11 @@ def test_device_arguments() -> None:
             function(1.5)
 
 
+@pytest.mark.supports("torch.maca: get_allocator_backend list_gpu_processes")
+@pytest.mark.refuses(
+    "torch.maca.change_current_allocator",
+    reason="the runtime allocates from import on; a library brings its own",
+)
 def test_backend_and_processes() -> None:
     assert torch.maca.get_allocator_backend() == "native"
     with pytest.raises(RuntimeError, match="already initialized allocator"):
@@ -222,6 +235,7 @@ def test_backend_and_processes() -> None:
     assert torch.maca.list_gpu_processes().startswith("GPU:0\nprocess ")
 
 
+@pytest.mark.supports("torch.maca.memory_snapshot")
 def test_snapshot_in_cudas_form() -> None:
     x = torch.empty(100, device="maca")
     segments = torch.maca.memory_snapshot()
@@ -241,6 +255,7 @@ def test_snapshot_in_cudas_form() -> None:
     assert torch.cuda._memory_viz.segsum({"segments": segments, "device_traces": [[]]})
 
 
+@pytest.mark.supports("torch.maca.memory: _record_memory_history _dump_snapshot")
 def test_history_tells_operators_and_lines(tmp_path) -> None:
     with pytest.raises(RuntimeError, match="expected state"):
         torch.maca.memory._record_memory_history("everything")

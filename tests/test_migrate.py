@@ -263,6 +263,7 @@ def test_unsupported_is_listed_and_left(source: str, api: str) -> None:
     assert made.code.decode().endswith(source + "\n")
 
 
+@pytest.mark.supports("macatensor.migrate.--similar")
 def test_similar_uses_a_near_api_and_says_so() -> None:
     source = 'import torch\nn = torch.cuda.memory_cached()\ntorch.distributed.init_process_group("nccl")\n'
     made = rewritten(source, similar=True)
@@ -369,6 +370,7 @@ def test_output_must_be_empty_or_new(project: Path, tmp_path: Path) -> None:
     assert migrate(project / "main.py", tmp_path / "empty", Rules(exists=exists)).rewritten == ["main.py"]
 
 
+@pytest.mark.supports("macatensor.migrate: --report")
 def test_command(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run(app, ["migrate", str(project), "-o", str(out), "--report", "--json"])
@@ -395,6 +397,7 @@ def test_report_beside_a_folder_of_the_same_name(tmp_path: Path) -> None:
     assert (tmp_path / "o" / "migration_lists" / "unsupported.xlsx").exists()
 
 
+@pytest.mark.supports("macatensor.migrate.--rules")
 def test_command_with_nothing_left(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text('import torch\nd = "cuda"\n')
     (tmp_path / "rules.json").write_text('{"functions": {"torch.foo": "torch.bar"}}')
@@ -415,6 +418,7 @@ def test_missing_extra_is_named() -> None:
     assert "macatensor[migrate]" in run_python(code, expect=2, COLUMNS="200").stderr
 
 
+@pytest.mark.supports("macatensor.migrate.--distributed")
 def test_distributed_wraps_the_model(project: Path, tmp_path: Path) -> None:
     done = migrate(project, tmp_path / "out", Rules(exists=exists), ("main.py", "model"))
     code = (tmp_path / "out" / "main.py").read_text()

@@ -12,6 +12,7 @@ from torch import nn
 from macatensor import MacaTensor, maca
 
 
+@pytest.mark.supports("torch.nn.Module.to")
 @pytest.mark.parametrize(
     "move", [lambda m: m.to("maca"), lambda m: m.maca(), maca, lambda m: m.to(torch.device("maca", 0))]
 )
@@ -227,3 +228,32 @@ def test_a_move_leaks_nothing() -> None:
         model(maca(torch.rand(2, 64))).sum().backward()
         model.cpu()
         del model
+
+
+def test_a_module_in_a_live_graph_says_what_holds_it() -> None:
+    model = nn.Linear(2, 2)
+    kept = model(model(torch.ones(1, 2)))
+    with pytest.raises(RuntimeError, match="graph of an earlier forward holds it"):
+        model.to("maca")
+    del kept
+    assert model.to("maca").weight.device.type == "maca"
+
+
+def test_script_modules_move_train_and_are_saved(tmp_path) -> None:
+    host = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 2))
+    x = torch.rand(2, 3, 6, 6)
+    expected = host(x).detach()
+    for make in (torch.jit.script, lambda m: torch.jit.trace(m, x)):
+        module = make(host).to("maca")
+        for p in module.parameters():
+            assert p.device.type == "maca" and isinstance(p, nn.Parameter) and p.requires_grad
+        torch.testing.assert_close(module(maca(x)).cpu(), expected, rtol=1e-4, atol=1e-5)
+        module(maca(x)).square().sum().backward()
+        assert all(p.grad is not None and p.grad.device.type == "maca" for p in module.parameters())
+        torch.jit.save(module, str(tmp_path / "module.pt"))
+        for place in ("cpu", "maca", torch.device("maca", 0)):
+            loaded = torch.jit.load(str(tmp_path / "module.pt"), map_location=place)
+            given = maca(x) if torch.device(place).type == "maca" else x
+            assert all(t.device.type == torch.device(place).type for t in loaded.state_dict().values())
+            torch.testing.assert_close(loaded(given).cpu(), expected, rtol=1e-4, atol=1e-5)
+        assert next(module.parameters()).device.type == "maca"

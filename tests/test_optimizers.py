@@ -49,12 +49,7 @@ def _parameters(info: OptimizerInfo) -> list[nn.Parameter]:
     torch.manual_seed(0)
     sizes: list[tuple[int, ...]] = [(4, 3), (5, 4)]
     if info.optim_cls.__name__ != "Muon":  # which takes matrices only
-        sizes += [(3,), ()]
-    if info.optim_cls.__name__ not in (
-        "Muon",
-        "LBFGS",
-    ):  # whose .view(-1) wants a channels_last gradient row-major
-        sizes += [(2, 3, 3, 3)]
+        sizes += [(3,), (), (2, 3, 3, 3)]
     return [nn.Parameter(torch.randn(size)) for size in sizes]
 
 
@@ -75,6 +70,9 @@ def _stepped(info: OptimizerInfo, parameters: list[Any], kwargs: dict[str, Any])
     return optimizer
 
 
+@pytest.mark.supports(
+    "torch.optim: ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD"
+)
 @pytest.mark.parametrize("info, kwargs, implementation", _configurations())
 def test_three_steps(info: OptimizerInfo, kwargs: dict[str, Any], implementation: str) -> None:
     kwargs = deepcopy(kwargs)

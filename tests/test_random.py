@@ -25,6 +25,7 @@ def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b))
 
 
+@pytest.mark.supports("torch.maca: initial_seed manual_seed manual_seed_all seed")
 def test_seeds() -> None:
     torch.maca.manual_seed(5)
     first, second = draw(), draw()
@@ -40,6 +41,7 @@ def test_seeds() -> None:
     assert torch.maca.initial_seed() == 7
 
 
+@pytest.mark.supports("torch.manual_seed")
 def test_torch_manual_seed_seeds_the_device() -> None:
     torch.manual_seed(11)
     first = draw()
@@ -51,6 +53,7 @@ def test_torch_manual_seed_seeds_the_device() -> None:
     assert equal(draw(), first)
 
 
+@pytest.mark.supports("torch.maca: get_rng_state set_rng_state")
 def test_states() -> None:
     torch.maca.manual_seed(1)
     draw()
@@ -65,6 +68,7 @@ def test_states() -> None:
             torch.maca.set_rng_state(bad)
 
 
+@pytest.mark.supports("torch.random.fork_rng")
 def test_fork_rng() -> None:
     torch.maca.manual_seed(2)
     first = draw()
@@ -141,6 +145,7 @@ def test_checkpoint_replays_dropout() -> None:
         assert len(kept) == 2 and torch.equal(kept[0], kept[1])
 
 
+@pytest.mark.supports("torch.nn.init")
 def test_initializers() -> None:
     w = torch.empty(64, 64, device="maca")
     for fill in (nn.init.xavier_uniform_, nn.init.kaiming_normal_, nn.init.normal_, nn.init.uniform_, nn.init.zeros_,
@@ -150,6 +155,7 @@ def test_initializers() -> None:
     assert maca(torch.zeros(3)).uniform_(2, 3).ge(2).all().item()
 
 
+@pytest.mark.supports("torch.maca: device_count get_rng_state_all seed_all set_rng_state_all")
 def test_seed_all_and_states_of_all_devices() -> None:
     torch.maca.manual_seed_all(3)
     states = torch.maca.get_rng_state_all()

@@ -197,6 +197,7 @@ def test_off_costs_nothing() -> None:
     )
 
 
+@pytest.mark.supports("MACA_SANITIZE")
 def test_the_switch() -> None:
     code = """
     import torch, macatensor

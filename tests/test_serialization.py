@@ -20,6 +20,7 @@ def saved(value: object) -> io.BytesIO:
     return file
 
 
+@pytest.mark.supports("torch.save torch.load")
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize(
     "location", [None, "cpu", "maca", "maca:0", torch.device("maca"), torch.device("cpu")], ids=str
@@ -80,6 +81,7 @@ def test_parameters_and_requires_grad() -> None:
     assert torch.load(saved(leaf)).requires_grad
 
 
+@pytest.mark.supports("state_dict")
 def test_model_and_optimizer_state() -> None:
     model = maca(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)))
     optimizer = torch.optim.Adam(model.parameters())
@@ -134,6 +136,7 @@ def test_a_plain_pytorch_opens_our_checkpoint(tmp_path: Path, weights_only: bool
     assert float(shown.stdout) == pytest.approx(x.double().sum().item())
 
 
+@pytest.mark.supports("pickle")
 def test_pickles_cross_processes(tmp_path: Path) -> None:
     path = tmp_path / "tensor.pickle"
     path.write_bytes(pickle.dumps({"x": maca([1.0, 2.0])}))

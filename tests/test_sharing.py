@@ -30,6 +30,7 @@ def _typed_storages() -> Iterator[None]:
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
 
+@pytest.mark.supports("safetensors")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_safetensors_round_trip(dtype: torch.dtype, tmp_path: Path) -> None:
     host = {"a": (torch.rand(3, 4) * 5).to(dtype), "scalar": torch.ones((), dtype=dtype)}
@@ -94,6 +95,7 @@ def test_states_keep_memory_formats_between_devices() -> None:
         assert isinstance(assigned[0].weight, MacaTensor) and assigned[0].weight.stride() == strides
 
 
+@pytest.mark.supports("torch.multiprocessing")
 def test_processes_get_copies() -> None:
     x = torch.arange(6.0, device="maca")
     context = torch.multiprocessing.get_context("spawn")
@@ -113,6 +115,9 @@ def test_memory_is_not_shared() -> None:
         nn.Linear(2, 2).to("maca").share_memory()
 
 
+@pytest.mark.refuses(
+    "torch.Tensor.__dlpack__", reason="other libraries cannot reach device memory: `.cpu()` first"
+)
 def test_dlpack() -> None:
     x = torch.arange(6.0).reshape(2, 3).maca()
     for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack, np.from_dlpack, MacaTensor.__dlpack__):
@@ -135,6 +140,7 @@ def test_dlpack_copies_to_the_host_when_asked() -> None:
         np.from_dlpack(x.requires_grad_(), device="cpu")
 
 
+@pytest.mark.supports("torch.Tensor.__array__")
 def test_numpy_refuses_as_for_cuda() -> None:
     x = torch.ones(2, device="maca")
     uses: list[Any] = [np.asarray, np.sin, lambda t: np.array(t, dtype=np.float64), lambda t: t.__array__()]

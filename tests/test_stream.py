@@ -13,6 +13,7 @@ from running import nothing_leaked, run_python
 from macatensor import maca
 
 
+@pytest.mark.supports("torch.maca: Stream current_stream default_stream set_stream stream")
 def test_current_stream_and_nesting() -> None:
     default = torch.maca.current_stream()
     assert default == torch.maca.default_stream() and default.stream_id == 0
@@ -71,6 +72,11 @@ def test_results_do_not_depend_on_timing() -> None:
         del other
 
 
+@pytest.mark.supports(
+    "torch.maca: Event",
+    "torch.maca.Stream: wait_stream wait_event record_event query synchronize",
+    "torch.maca.Event: record wait query synchronize elapsed_time",
+)
 def test_events_time_and_order() -> None:
     stream = torch.maca.Stream()
     start, end = torch.maca.Event(enable_timing=True), torch.maca.Event(enable_timing=True)
@@ -192,6 +198,7 @@ def test_interpreter_exit_with_live_streams_and_pending_work() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.supports("torch.maca: StreamContext Stream.priority")
 def test_streams_as_cuda_has_them() -> None:
     least, greatest = torch.maca.Stream.priority_range()
     assert greatest <= -1 and least == 0
@@ -214,6 +221,7 @@ def test_streams_as_cuda_has_them() -> None:
             refused()
 
 
+@pytest.mark.supports("torch.Tensor.record_stream")
 def test_foreign_streams_and_events_are_refused() -> None:
     stream, event = torch.maca.Stream(), torch.maca.Event()
     host = torch.Stream(device="cpu")
@@ -235,6 +243,7 @@ def test_foreign_streams_and_events_are_refused() -> None:
         x.record_stream(host)
 
 
+@pytest.mark.supports("torch.maca._sleep")
 def test_a_delay_is_measured_by_events_in_milliseconds() -> None:
     stream = torch.maca.Stream()
     start, end = torch.maca.Event(enable_timing=True, blocking=True), torch.maca.Event(enable_timing=True)

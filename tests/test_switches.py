@@ -11,6 +11,10 @@ from running import run_python
 from macatensor import switches
 
 
+@pytest.mark.supports(
+    "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_SIMD MACA_LAUNCH_BLOCKING "
+    "PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
+)
 def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
     for switch in switches.ALL.values():
         monkeypatch.delenv(switch.name, raising=False)
@@ -18,6 +22,9 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(switch.name, "")
         assert switch.value() == switch.default and switch.origin == "default"
         assert switch.meaning and switch.unset and switch.when in ("import", "call", "library")
+    for name in ("MACA_LIBRARY", "MACA_VISIBLE_DEVICES", "MACA_DEVICE_MEMORY", "MACA_FALLBACK", "MACA_GRAIN", "MACA_SIMD",
+                 "MACA_LAUNCH_BLOCKING", "MACA_SANITIZE", "PYTORCH_DEFAULT_NCHW", "OMP_NUM_THREADS"):  # fmt: skip
+        assert name in switches.ALL
     for switch, text, value in (
         (switches.LIBRARY, "/a/b.so", Path("/a/b.so")),
         (switches.VISIBLE_DEVICES, "2,3", 2),

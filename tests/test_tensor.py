@@ -258,6 +258,7 @@ def test_interactive_numpy_attributes_do_not_crash() -> None:
             assert str(error) or isinstance(error, Exception)
 
 
+@pytest.mark.supports("copy.deepcopy")
 def test_deepcopy() -> None:
     x = maca(torch.rand(2, 3, 4, 5)).requires_grad_()
     x.grad = torch.ones_like(x)

@@ -268,3 +268,26 @@ def test_a_multiprocessing_child() -> None:
     )
     assert done.stderr == ""
     assert os.getpid() > 0
+
+
+def test_a_system_without_another_thread() -> None:
+    """A kernel that finds no thread to share its work with does all of it, loops inside of it included."""
+    program = """
+    import resource, torch, macatensor
+    x = torch.ones(1 << 20, device="maca")
+    matrix = torch.rand(256, 256)
+    ours = matrix.maca()
+    results = torch.empty(2, 256, 256, device="maca")
+    x.mul_(1), torch.mm(ours, ours, out=results[0]), x.sum()  # plans and memory of what follows
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), -1))  # a thread's stack is 8 MiB
+    torch.set_num_threads(4)
+    x.mul_(3)
+    torch.mm(ours, ours, out=results[1])
+    total = x.sum()
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    assert total.item() == 3 << 20
+    torch.testing.assert_close(results[1].cpu(), matrix @ matrix)
+    """
+    run_python(program, OMP_NUM_THREADS="1")

@@ -17,19 +17,19 @@ struct StaticLoop {
   bool taken;
 };
 thread_local StaticLoop t_loop;
+thread_local int t_inline_regions = 0;  // begun inside another region: run by their caller alone, a team of one
+
+int team_size() { return t_inline_regions > 0 ? 1 : ThreadPool::team_size(); }
+int thread_index() { return t_inline_regions > 0 ? 0 : ThreadPool::thread_index(); }
 }  // namespace
 
-EXPORT int omp_get_max_threads() { return ThreadPool::team_size() > 1 ? 1 : ThreadPool::instance().threads(); }
-EXPORT int omp_get_num_threads() { return ThreadPool::team_size(); }
-EXPORT int omp_get_thread_num() { return ThreadPool::thread_index(); }
-EXPORT int omp_in_parallel() { return ThreadPool::team_size() > 1; }
-
-namespace {
-thread_local int t_inline_regions = 0;  // begun inside another region: run by their caller alone
-}
+EXPORT int omp_get_max_threads() { return ThreadPool::in_region() ? 1 : ThreadPool::instance().threads(); }
+EXPORT int omp_get_num_threads() { return team_size(); }
+EXPORT int omp_get_thread_num() { return thread_index(); }
+EXPORT int omp_in_parallel() { return ThreadPool::in_region(); }
 
 EXPORT void GOMP_parallel_start(void (*task)(void*), void* context, unsigned count) {
-  if (ThreadPool::team_size() > 1 || count == 1) {
+  if (ThreadPool::in_region() || count == 1) {
     ++t_inline_regions;
     return;
   }
@@ -51,14 +51,16 @@ EXPORT void GOMP_parallel(void (*task)(void*), void* context, unsigned count, un
   GOMP_parallel_end();
 }
 
-EXPORT void GOMP_barrier() { ThreadPool::instance().barrier(); }
+EXPORT void GOMP_barrier() {
+  if (team_size() > 1) ThreadPool::instance().barrier();
+}
 
 // schedule(static) without a chunk size: each thread takes one contiguous piece.
 EXPORT bool GOMP_loop_static_next(long* begin, long* end) {
   if (t_loop.taken) return false;
   t_loop.taken = true;
   const long count = (t_loop.end - t_loop.start + t_loop.step - (t_loop.step > 0 ? 1 : -1)) / t_loop.step;
-  const long threads = ThreadPool::team_size(), index = ThreadPool::thread_index();
+  const long threads = team_size(), index = thread_index();
   *begin = t_loop.start + t_loop.step * (count * index / threads);
   *end = t_loop.start + t_loop.step * (count * (index + 1) / threads);
   return *begin != *end;

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -24,6 +25,7 @@ constexpr int kSpins = 1500;
 
 thread_local int t_team_size = 1;
 thread_local int t_thread_index = 0;
+thread_local bool t_in_region = false;
 
 struct Worker {
   std::atomic<uint64_t> ticket{0};  // number of the region it shall join
@@ -77,6 +79,7 @@ State& state() {
       g_state->limit = limit;
       t_team_size = 1;
       t_thread_index = 0;
+      t_in_region = false;
     });
   });
   return *g_state;
@@ -99,7 +102,9 @@ void work(State* s, Worker* self, int index) {
     done = self->ticket.load(std::memory_order_acquire);
     t_team_size = s->count;
     t_thread_index = index;
+    t_in_region = true;
     s->task(s->context);
+    t_in_region = false;
     t_team_size = 1;
     t_thread_index = 0;
     s->running.fetch_sub(1, std::memory_order_release);
@@ -122,15 +127,17 @@ int64_t ThreadPool::grain(int64_t wanted) {
 
 int ThreadPool::team_size() { return t_team_size; }
 int ThreadPool::thread_index() { return t_thread_index; }
+bool ThreadPool::in_region() { return t_in_region; }
 
 void ThreadPool::begin(int count, Task task, void* context) {
   State& s = state();
   s.region.lock();
   try {
     while (static_cast<int>(s.workers.size()) < count - 1) {
-      auto* worker = new Worker;
-      std::thread(work, &s, worker, static_cast<int>(s.workers.size()) + 1).detach();
-      s.workers.push_back(worker);
+      auto worker = std::make_unique<Worker>();
+      s.workers.reserve(s.workers.size() + 1);
+      std::thread(work, &s, worker.get(), static_cast<int>(s.workers.size()) + 1).detach();
+      s.workers.push_back(worker.release());
     }
   } catch (...) {  // the system has no more threads: go on with those there are
     count = static_cast<int>(s.workers.size()) + 1;
@@ -151,6 +158,7 @@ void ThreadPool::begin(int count, Task task, void* context) {
   }
   t_team_size = count;
   t_thread_index = 0;
+  t_in_region = true;
 }
 
 void ThreadPool::end() {
@@ -162,6 +170,7 @@ void ThreadPool::end() {
       std::this_thread::yield();
   }
   t_team_size = 1;
+  t_in_region = false;
   s.region.unlock();
 }
 

@@ -25,11 +25,13 @@ class ThreadPool {
 
   static int team_size();     // of the region the calling thread is in, 1 outside
   static int thread_index();  // in that region, 0 outside
+  static bool in_region();    // true too where the system had no thread for a second member of the team
 };
 
 // Splits [0, n) into at most one piece a thread, none smaller than `grain`, and calls f(begin, end). Runs inline
-// when one piece is enough or inside another region. The first exception is rethrown on the calling thread.
-// The split depends on the thread count: a result that must not (a float sum) has to cut its own fixed chunks.
+// when one piece is enough or inside another region. Of several exceptions the one of the first piece is rethrown on
+// the calling thread, so that an error names the same element in every run. The split depends on the thread count: a
+// result that must not (a float sum) has to cut its own fixed chunks.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f);
 
 }  // namespace maca
@@ -37,6 +39,8 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f);
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <limits>
+#include <mutex>
 
 namespace maca {
 
@@ -45,14 +49,15 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   ThreadPool& pool = ThreadPool::instance();
   grain = std::max<int64_t>(ThreadPool::grain(grain), 1);
   const int64_t pieces = std::min<int64_t>(pool.threads(), (n + grain - 1) / grain);
-  if (pieces <= 1 || ThreadPool::team_size() > 1) {
+  if (pieces <= 1 || ThreadPool::in_region()) {
     f(int64_t{0}, n);
     return;
   }
   struct Region {
     F& f;
     int64_t n;
-    std::atomic<bool> failed{false};
+    std::mutex mutex{};
+    int64_t failed = std::numeric_limits<int64_t>::max();  // the first piece that did
     std::exception_ptr error{};
   } region{f, n};
   const auto task = [](void* context) {
@@ -62,13 +67,14 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
     try {
       if (begin < end) r.f(begin, end);
     } catch (...) {
-      if (!r.failed.exchange(true)) r.error = std::current_exception();
+      std::lock_guard lock(r.mutex);
+      if (i < r.failed) r.failed = i, r.error = std::current_exception();
     }
   };
   pool.begin(static_cast<int>(pieces), task, &region);
   task(&region);
   pool.end();
-  if (region.failed) std::rethrow_exception(region.error);
+  if (region.error) std::rethrow_exception(region.error);
 }
 
 }  // namespace maca

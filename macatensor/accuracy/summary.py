@@ -16,7 +16,7 @@ import torch
 from macatensor import counting, flags, internal
 from macatensor.ffi import ffi, host_library_path, launch_error, lib
 from macatensor.meta import Meta, meta_of
-from macatensor.plan import _CODES, Declined
+from macatensor.request import DTYPE_CODES, Declined
 from macatensor.tensor import MacaTensor, physical
 
 _LONG = 1 << 18  # elements: below it keeping the interpreter's lock costs less than taking it again
@@ -106,7 +106,7 @@ def _on_host(tensor: torch.Tensor) -> Any:
     key = (tensor.dtype, tensor.shape, tensor.stride())
     arguments = _arguments.get(key)
     if arguments is None:
-        code = _CODES.get(tensor.dtype)
+        code = DTYPE_CODES.get(tensor.dtype)
         if code is None:
             return None
         rank = tensor.dim()

@@ -1,4 +1,4 @@
-"""Which kinds of rows serve a call: every launcher of a worker process counts itself."""
+"""Which kinds and families of rows serve a call: every launcher of a worker process counts itself."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from macatensor import tensor
 from macatensor.launcher import SPECIAL, Launcher
 from macatensor.signature import find_row
 from macatensor.tensor import LAUNCHERS
+from op_table import families
 
 kinds: Counter[str] = Counter()
+asked: set[str] = set()  # families
+_FAMILY = {row.name: family for family, rows in families.items() for row in rows}
 
 
-def _kind(func: Any) -> str:
+def _row(func: Any) -> tuple[str, str]:
+    """The kind and the family of an operator's row."""
     if str(func) in SPECIAL:
-        return "runtime"  # transfers, resize_, random state: served by hand
+        return "runtime", ""  # transfers, resize_, random state: served by hand
     found = find_row(func)
-    return found[0].kind.value if found is not None else "taken apart"
+    return (found[0].kind.value, _FAMILY.get(found[0].name, "")) if found is not None else ("taken apart", "")
 
 
-def _counted(kind: str, launcher: Launcher) -> Launcher:
+def _counted(kind: str, family: str, launcher: Launcher) -> Launcher:
     def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         kinds[kind] += 1
+        asked.add(family)
         return launcher(args, kwargs)
 
     return call
 
 
 def install() -> None:
-    """Counts in :data:`kinds` from now on, for the whole process."""
+    """Counts in :data:`kinds` and notes in :data:`asked` from now on, for the whole process."""
     bind = tensor.bind
 
     def bind_counted(func: Any) -> Launcher:
-        launcher = _counted(_kind(func), bind(func))
+        launcher = _counted(*_row(func), bind(func))
         LAUNCHERS[id(func)] = launcher
         return launcher
 

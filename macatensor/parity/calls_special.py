@@ -27,6 +27,22 @@ def _incomplete(draw: Draw) -> Iterator[Call]:
         yield Call((draw.tensor(0, 3, low=1, high=2), draw.tensor(3, low=1, high=2)))
 
 
+@calls("_standard_gamma_grad")
+def _gamma_samples(draw: Draw) -> Iterator[Call]:
+    """Of one size, as derivatives call it."""
+    for low, high in ((0.0625, 2.0), (0.0625, 9.0), (8.5, 100.0)):
+        for shape in ((5, 37), (2, 3, 4, 5), (7,), ()):
+            yield Call((draw.tensor(*shape, low=low, high=high), draw.tensor(*shape, low=low, high=high)))
+
+
+@calls("_dirichlet_grad")
+def _dirichlet_samples(draw: Draw) -> Iterator[Call]:
+    for top in (0.75, 4.0, 60.0):  # small: near the ends of (0, 1); large: the saddle point
+        for shape in ((5, 37), (2, 3, 4, 5), (7,)):
+            alpha = draw.tensor(*shape, low=0.25, high=top)
+            yield Call((draw.tensor(*shape, low=0.03125, high=0.96875), alpha, draw.lay(alpha * 2.5)))
+
+
 @calls("polygamma")
 def _polygamma(draw: Draw) -> Iterator[Call]:
     for n in (0, 1, 2, 3, 4, 7, 20):

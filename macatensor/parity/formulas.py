@@ -173,6 +173,10 @@ FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
     "_grid_sampler_2d_cpu_fallback_backward": _grid_gradients,
     "_thnn_fused_lstm_cell": lambda x, h, cx, *biases: [1 + cx.abs(), 1 + cx.abs()],
     "binary_cross_entropy_with_logits": _entropy_terms,
+    # x - max - log(sum): a rounding of the sum is as large in its logarithm, however small that is
+    "_log_softmax": lambda x, dim, half: [
+        x.log_softmax(dim).abs() + 1 + (x - x.amax(dim, keepdim=True)).logsumexp(dim, keepdim=True)
+    ],
     # grad - softmax * sum(grad) cancels where one gradient is the sum
     "_log_softmax_backward_data": lambda grad, output, dim, dtype: [
         grad.abs() + output.exp() * grad.sum(dim, keepdim=True).abs() if grad.dim() else grad.abs()

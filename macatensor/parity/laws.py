@@ -59,6 +59,9 @@ LAWS: dict[str, Law] = {
     "poisson": Law(_of(value=4.0), 4, 2, 0),
     "binomial": Law(lambda d: (_like(8.0)(d), _like(0.25)(d)), 2, math.sqrt(1.5), 0, 8),
     "_standard_gamma": Law(_of(value=_GAMMA), _GAMMA, math.sqrt(_GAMMA), 0),
+    "_sample_dirichlet": Law(
+        lambda d: (torch.full((_COUNT, 2), _GAMMA).to(d),), 0.5, math.sqrt(0.25 / (2 * _GAMMA + 1)), 0, 1
+    ),
     "native_dropout": Law(_of(0.25, True, value=1.0), 1, math.sqrt(0.25 / 0.75), 0, 1.34),
     "multinomial": Law(
         lambda d: (torch.tensor([1.0, 2.0, 0.0, 1.0]).to(d), _COUNT, True), 1.25, 1.0897, 0, 3

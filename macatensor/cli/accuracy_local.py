@@ -1,4 +1,4 @@
-"""``macatensor accuracy bisect``: the first operator of a program that is wrong."""
+"""``macatensor accuracy bisect`` and ``replay``: operators judged from the same inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from .console import Json, emit_json, err, error_panel, out
+from .console import Json, emit_json, err, error_panel, out, table, verdict
 
 
 def bisect(
@@ -33,7 +33,7 @@ def bisect(
             seconds=seconds,
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
-        refuse("The program could not be examined", error, as_json)
+        _refuse("The program could not be examined", error, as_json)
     finding = result.finding
     if as_json:
         emit_json(
@@ -59,7 +59,45 @@ def bisect(
         raise typer.Exit(1)
 
 
-def refuse(title: str, error: Exception, as_json: bool) -> NoReturn:
+def replay(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A record with whole tensors (record_level=2).")
+    ],
+    device: Annotated[str, typer.Option(help="Where the operators run again: maca, cuda or cpu.")] = "maca",
+    as_json: Json = False,
+) -> None:
+    """Run recorded operators again from their recorded inputs; judge by float64 and by what was recorded.
+
+    Exit status: 0 when all agree, 1 when one does not, 2 when the record cannot be read.
+    """
+    from macatensor.accuracy.replaying import replay as run
+
+    try:
+        report = run(folder, device=device)
+    except (ValueError, RuntimeError) as error:
+        _refuse("The record could not be replayed", error, as_json)
+    if as_json:
+        emit_json(report.as_dict())
+    else:
+        numbers = ("call", "of its bound", "recorded: of its bound")
+        page = table(
+            f"Replay on {device}", "operator", "call", "verdict", *numbers[1:], "recorded", right=numbers
+        )
+        for r in report.shown():
+            page.add_row(
+                r.op, str(r.number), verdict(r.verdict), _share(r.share), _share(r.recorded_share), r.recorded
+            )
+        out.print(page)
+        out.print(str(report), markup=False, highlight=False, soft_wrap=True)
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
+
+
+def _refuse(title: str, error: Exception, as_json: bool) -> NoReturn:
     """Says why nothing could be examined, with the program's own traceback, and ends with status 2."""
     if as_json:
         emit_json({"error": str(error)})

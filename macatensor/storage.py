@@ -1,0 +1,233 @@
+"""``torch.Storage`` on maca: the bytes of a device buffer, with the methods that storages of other devices have.
+
+PyTorch's C++ has no allocator for this device: there a storage that says ``device="maca"`` ended the process. So
+``torch.UntypedStorage(8, device="maca")`` makes a :class:`MacaStorage`, and so does ``Tensor.untyped_storage()``: the
+storage object of the tensor's own wrapper, which PyTorch's identities and weak references hang on, with these methods.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from macatensor.ffi import allocate, ffi, lib
+from macatensor.host_copy import download, host_address, upload
+from macatensor.meta import contiguous_strides, meta_of
+from macatensor.ordinal import ordinal
+from macatensor.tensor import MacaTensor, wrap
+
+_UntypedStorage: Any = torch.UntypedStorage
+_TypedStorage: Any = torch.TypedStorage
+_host_copy: Any = torch.UntypedStorage.copy_
+_rewrap: Any = torch.TypedStorage._new_wrapped_storage
+
+
+class MacaStorage(_UntypedStorage):  # type: ignore[misc]
+    """Bytes of device memory. Arguments and errors are those of :class:`torch.UntypedStorage`.
+
+    ``data_ptr()`` is the opaque device address. Resizing is refused: the tensors over a buffer would keep the old one.
+    """
+
+    _buffer: Any
+
+    @staticmethod
+    def __new__(cls: Any, *args: Any, device: Any = "maca") -> Any:
+        ordinal(device)
+        if len(args) > 1:
+            raise TypeError(f"UntypedStorage() takes a size or a sequence, got {len(args)} arguments")
+        given = args[0] if args else 0
+        self = torch._C.StorageBase.__new__(cls, 0)  # type: ignore[call-arg]
+        if isinstance(given, int):
+            if given < 0:
+                raise RuntimeError(f"Storage size must be non-negative, got {given}")
+            self._buffer = allocate(given)
+        else:
+            self._buffer = allocate(len(given))
+            self.copy_(torch.UntypedStorage(given))
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("maca", 0)
+
+    def get_device(self) -> int:
+        return 0
+
+    def data_ptr(self) -> int:
+        return int(lib.maca_buffer_address(self._buffer)) if self.nbytes() else 0
+
+    def nbytes(self) -> int:
+        return int(lib.maca_buffer_bytes(self._buffer))
+
+    size = nbytes
+    __len__ = nbytes
+
+    def element_size(self) -> int:
+        return 1
+
+    def _bytes(self) -> Any:
+        return wrap(self._buffer, 0, meta_of((self.nbytes(),), (1,), torch.uint8))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            made = type(self)(0)
+            made._buffer = self._bytes()[index].clone()._payload[0]
+            return made
+        return self._bytes()[index].item()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._bytes()[index] = value
+
+    def __repr__(self) -> str:
+        rows = "".join(f" {n}\n" for n in self.tolist())
+        return f"{rows}[{torch.typename(self)}(device={self.device}) of size {len(self)}]"
+
+    __str__ = __repr__
+
+    def fill_(self, value: int) -> Any:
+        self._bytes().fill_(value)
+        return self
+
+    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
+        """Takes the bytes of a storage of this device or the host. Raises RuntimeError for another size."""
+        source = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
+        n = self.nbytes()
+        if n != source.nbytes():
+            raise RuntimeError(f"size does not match, self was {n} bytes but src was {source.nbytes()} bytes")
+        if isinstance(source, MacaStorage):
+            lib.maca_buffer_copy(self._buffer, 0, source._buffer, 0, n)
+        elif n:
+            upload(self._buffer, 0, ffi.cast("void*", source.data_ptr()), n, non_blocking)
+        return self
+
+    def cpu(self) -> torch.UntypedStorage:
+        return torch.UntypedStorage(self.nbytes()).copy_(self)
+
+    def tolist(self) -> list[int]:
+        return list(self._bytes().tolist())
+
+    def byteswap(self, dtype: torch.dtype) -> None:
+        host = self.cpu()
+        host.byteswap(dtype)
+        self.copy_(host)
+
+    def resize_(self, size: int) -> Any:
+        if size == self.nbytes():
+            return self
+        raise NotImplementedError(
+            f"a storage on maca keeps its {self.nbytes()} bytes; got resize_({size}). Use Tensor.resize_() or "
+            "make a new storage"
+        )
+
+    def is_pinned(self, device: Any = "cuda") -> bool:
+        return False
+
+    def is_shared(self) -> bool:
+        return False
+
+    def share_memory_(self) -> Any:
+        raise RuntimeError(
+            "maca storages cannot be shared between processes; to share memory, use a storage on the host"
+        )
+
+    def __reduce__(self) -> Any:
+        return _on_maca, (self.cpu(),)
+
+    def __copy__(self) -> Any:
+        return self.clone()
+
+    def clone(self) -> Any:
+        return type(self)(self.nbytes()).copy_(self)
+
+
+def _on_maca(host: Any) -> MacaStorage:
+    host = getattr(host, "_untyped_storage", host)  # torch.load() makes typed ones
+    return MacaStorage(host.nbytes()).copy_(host)  # type: ignore[no-any-return]
+
+
+def storage_of(tensor: MacaTensor) -> Any:
+    """``Tensor.untyped_storage()``: one object for as long as the tensor lives."""
+    storage = torch.Tensor.untyped_storage(tensor)
+    if type(storage) is not MacaStorage:
+        storage.__class__ = MacaStorage
+    storage._buffer = tensor._payload[0]  # type: ignore[attr-defined]
+    return storage
+
+
+def over(
+    source: Any, dtype: torch.dtype, offset: int = 0, size: Any = None, stride: Any = None
+) -> MacaTensor:
+    """A tensor over a storage of this device; tensors of one storage share one buffer.
+
+    Raises RuntimeError for a storage of another device, for one of another dtype and where the tensor would not fit.
+    """
+    if isinstance(source, torch.TypedStorage):
+        if source.dtype != dtype:
+            raise RuntimeError(
+                f"Expected a Storage of type {dtype} or an UntypedStorage, but got {source.dtype}"
+            )
+        source = source._untyped_storage
+    if not isinstance(source, MacaStorage):
+        raise RuntimeError(
+            'Attempted to set the storage of a tensor on device "maca:0" to a storage on different device '
+            f'"{source.device}".  This is no longer allowed; the devices must match.'
+        )
+    if size is None:
+        size = (source.nbytes() // dtype.itemsize - offset,)
+    size = tuple(size)
+    meta = meta_of(size, tuple(stride) if stride else contiguous_strides(size), dtype)
+    needed = (offset + meta.extent) * meta.itemsize
+    if offset < 0 or (meta.numel and needed > source.nbytes()):
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(meta.stride)}, storage offset {offset}, and itemsize "
+            f"{meta.itemsize} requiring a storage size of {needed} are out of bounds for storage of size "
+            f"{source.nbytes()}"
+        )
+    return wrap(source._buffer, offset, meta)
+
+
+def is_storage(value: object) -> bool:
+    return isinstance(value, (torch.UntypedStorage, torch.TypedStorage))
+
+
+@functools.wraps(_host_copy)
+def _copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
+    if not isinstance(source, MacaStorage):
+        return _host_copy(self, source) if non_blocking is None else _host_copy(self, source, non_blocking)
+    n = source.nbytes()
+    if self.nbytes() != n:
+        raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {n} bytes")
+    if n:
+        host = torch.empty(0, dtype=torch.uint8).set_(self)
+        host_address(host)
+        download(host, source._buffer, 0, n, bool(non_blocking))
+    return self
+
+
+def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    device = kwargs.get("device")
+    if cls is torch.UntypedStorage and device is not None and torch.device(device).type == "maca":
+        return MacaStorage(*args, **kwargs)
+    return torch._C.StorageBase.__new__(cls, *args, **kwargs)
+
+
+@functools.wraps(_rewrap)
+def _new_wrapped_storage(self: Any, untyped_storage: Any) -> Any:
+    if isinstance(untyped_storage, MacaStorage):  # PyTorch's takes its own class only
+        return _TypedStorage(wrap_storage=untyped_storage, dtype=self.dtype, _internal=True)
+    return _rewrap(self, untyped_storage)
+
+
+def register() -> None:
+    """Makes storages on maca possible: ``UntypedStorage(..., device="maca")``, ``.maca()``, ``.is_maca``, copies."""
+    _TypedStorage._new_wrapped_storage = _new_wrapped_storage
+    torch.serialization.add_safe_globals([_on_maca])
+    _UntypedStorage.__new__ = staticmethod(_new)
+    _UntypedStorage.copy_ = _copy_
+    backend_registration._generate_storage_methods_for_privateuse1_backend("maca")

@@ -1,0 +1,146 @@
+"""``torch.Storage`` on maca: bytes, addresses, copies, and tensors over them."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from running import nothing_leaked
+
+
+@pytest.mark.supports("torch.Tensor: data_ptr storage untyped_storage")
+def test_size_and_address() -> None:
+    x = torch.ones(3, 4, device="maca")
+    y = x[1:, 2:]
+    assert x.untyped_storage().nbytes() == y.untyped_storage().nbytes() == len(y.storage()) * 4 == 48
+    assert y.data_ptr() == x.data_ptr() + (4 + 2) * 4 and x.data_ptr() != 0
+    assert (
+        x.untyped_storage().data_ptr()
+        == y.untyped_storage().data_ptr()
+        == y.storage().data_ptr()
+        == x.data_ptr()
+    )
+    assert x[:0].data_ptr() == 0 and torch.empty(0, device="maca").untyped_storage().data_ptr() == 0
+    assert x.untyped_storage() is x.untyped_storage() and isinstance(
+        x.untyped_storage(), torch.UntypedStorage
+    )
+    storage = x.untyped_storage()
+    assert storage.device == torch.device("maca", 0) and storage.get_device() == 0 and storage.is_maca
+    assert not storage.is_cuda and not storage.is_pinned() and not storage.is_shared()
+    with pytest.raises(TypeError, match="cannot pin"):
+        storage.pin_memory()
+    with pytest.raises(RuntimeError, match="cannot be shared between processes"):
+        storage.share_memory_()
+
+
+def test_bytes_are_read_and_written() -> None:
+    x = torch.arange(3.0, device="maca")
+    storage = x.untyped_storage()
+    host = x.cpu().untyped_storage()
+    assert (
+        storage.tolist() == host.tolist()
+        and storage[7] == host[7]
+        and storage[2:8].tolist() == host[2:8].tolist()
+    )
+    assert x.storage()[2] == 2.0 and x.storage().tolist() == [0.0, 1.0, 2.0]
+    assert "device=maca:0" in repr(storage) and "device=maca:0" in repr(x.storage())
+    storage.fill_(0)
+    assert x.tolist() == [0, 0, 0]
+    storage[3] = 64
+    x.storage()[1] = 5.0
+    assert x.tolist() == [2.0, 5.0, 0.0]
+    storage.byteswap(torch.float32)
+    assert x.cpu().untyped_storage().tolist()[0] == 64
+    with pytest.raises(IndexError):
+        storage[12]
+
+
+@pytest.mark.supports("torch.UntypedStorage")
+def test_copies_between_devices() -> None:
+    with nothing_leaked():
+        host = torch.arange(6.0).untyped_storage()
+        for moved in (host.maca(), host.to(device="maca"), torch.UntypedStorage(list(host), device="maca")):
+            assert moved.device.type == "maca" and moved.tolist() == host.tolist()
+            for back in (moved.cpu(), moved.to(device="cpu"), torch.UntypedStorage(24).copy_(moved)):
+                assert back.device.type == "cpu" and back.tolist() == host.tolist()
+            for copied in (moved.clone(), copy.copy(moved), copy.deepcopy(moved)):
+                assert copied.tolist() == host.tolist() and copied.data_ptr() != moved.data_ptr()
+        typed = torch.FloatStorage([1, 2]).maca()
+        assert (
+            typed.tolist() == [1.0, 2.0]
+            and typed.cpu().tolist() == [1.0, 2.0]
+            and typed.dtype == torch.float32
+        )
+        assert typed.double().tolist() == [1.0, 2.0] and typed.clone().is_maca
+        with pytest.raises(RuntimeError, match="size does not match"):
+            moved.copy_(torch.UntypedStorage(3))
+        with pytest.raises(RuntimeError, match="size does not match"):
+            torch.UntypedStorage(3).copy_(moved)
+        del moved, back, copied, typed
+
+
+def test_tensors_over_a_storage() -> None:
+    storage = torch.UntypedStorage(24, device="maca").fill_(0)
+    x = torch.empty(0, device="maca").set_(storage)
+    y = torch.empty(0, device="maca").set_(storage, 1, (2, 2), (2, 1))
+    y.fill_(3)
+    assert x.tolist() == [0, 3, 3, 3, 3, 0] and x.data_ptr() == storage.data_ptr()
+    assert torch.ones(1, device="maca").new(storage).tolist() == x.tolist()
+    assert torch.ones(1, device="maca").new(2, 3).shape == (2, 3)
+    assert torch.tensor(torch.FloatStorage([1, 2]), device="maca").tolist() == [1, 2]
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "host storage": (
+        lambda x: x.set_(torch.ones(3).untyped_storage()),
+        RuntimeError,
+        "the devices must match",
+    ),
+    "host storage, new": (lambda x: x.new(torch.FloatStorage(3)), RuntimeError, "the devices must match"),
+    "another dtype": (
+        lambda x: x.set_(torch.DoubleStorage(3).maca()),
+        RuntimeError,
+        "Expected a Storage of type",
+    ),
+    "past the end": (
+        lambda x: x.set_(x.untyped_storage(), 2, (3,)),
+        RuntimeError,
+        "out of bounds for storage",
+    ),
+    "before the start": (
+        lambda x: x.set_(x.untyped_storage(), -1, (1,)),
+        RuntimeError,
+        "out of bounds|offset",
+    ),
+    "resize": (lambda x: x.untyped_storage().resize_(100), NotImplementedError, "keeps its 12 bytes"),
+    "negative size": (lambda x: torch.UntypedStorage(-1, device="maca"), RuntimeError, "non-negative"),
+    "two sizes": (lambda x: torch.UntypedStorage(1, 2, device="maca"), TypeError, "size or a sequence"),
+    "another device": (lambda x: torch.UntypedStorage(1, device="maca:1"), RuntimeError, "device ordinal"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    call, error, says = BAD[name]
+    with pytest.raises(error, match=says):
+        call(torch.ones(3, device="maca"))
+
+
+def test_saved() -> None:
+    storage = torch.arange(3.0, device="maca").untyped_storage()
+    file = io.BytesIO()
+    torch.save({"bytes": storage}, file)
+    file.seek(0)
+    loaded = torch.load(file)["bytes"]
+    assert loaded.device.type == "maca" and loaded.tolist() == storage.tolist()
+
+
+def test_host_storages_are_as_ever() -> None:
+    made = torch.UntypedStorage(4).fill_(7)
+    assert type(made) is torch.UntypedStorage and made.tolist() == [7] * 4 and not made.is_maca
+    assert torch.UntypedStorage([1, 2]).copy_(torch.UntypedStorage([3, 4])).tolist() == [3, 4]
+    assert torch.FloatStorage([1, 2]).clone().tolist() == [1, 2]
+    assert torch.UntypedStorage(4, device="meta").device.type == "meta"
