@@ -293,6 +293,34 @@ def test_a_repro_of_a_right_call_is_right(
     assert write_repro(tmp_path / "repro.py", call, "nothing", "a test", "maca").name == "repro_2.py"
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_repro_of_attention_is_plain_torch(
+    kind: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from macatensor.accuracy.repro import write_repro
+    from macatensor.parity.watch import NamedKernel, row_of_kernel
+
+    q, k, v, grad = (torch.randn(1, 2, 3, 4).to(kind) for _ in range(4))
+    options = {"is_causal": True, "scale": 0.5}
+    forward = OpCall(
+        NamedKernel("sdpa_forward"), row_of_kernel("sdpa_forward"), (q, k, v, None), options,
+        made=(kind, torch.float32),
+    )  # fmt: skip
+    results, _ = forward.run("maca")
+    backward = OpCall(
+        NamedKernel("sdpa_backward"), row_of_kernel("sdpa_backward"), (grad, q, k, v, None, *results), options,
+        made=(kind,) * 3,
+    )  # fmt: skip
+    for call in (forward, backward):
+        assert call.judge("maca").text == "pass"
+        file = write_repro(tmp_path / "repro.py", call, "nothing", "a test", "maca")
+        assert "torch.nn.functional.scaled_dot_product_attention" in file.read_text()
+        monkeypatch.setattr(sys, "argv", [str(file)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(file), run_name="__main__")
+        assert ended.value.code == 0
+
+
 # --- bad input
 
 

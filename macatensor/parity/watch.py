@@ -130,7 +130,7 @@ def why_not_judged(row: Row | None, operands: list[Any]) -> str:
 
 
 # Rows state what maca's kernels keep. PyTorch's own multiply by a reciprocal where we divide: 2.8 times our bound.
-_ELSEWHERE = 4.0
+ELSEWHERE = 4.0
 
 
 def verdict_of(func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], changed: list[Any]) -> Verdict:
@@ -164,7 +164,7 @@ def is_on_maca(found: list[Any]) -> bool:
 
 def leniently(verdict: Verdict) -> Verdict:
     """The verdict on another device's kernel."""
-    if verdict.failed and 1 < verdict.worst.share <= _ELSEWHERE:
+    if verdict.failed and 1 < verdict.worst.share <= ELSEWHERE:
         return dataclasses.replace(verdict, text="pass")
     return verdict
 
