@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # Before macatensor is imported: an operator without a working kernel fails its test.
 os.environ.setdefault("MACA_FALLBACK", "error")
@@ -46,3 +47,11 @@ def _seeded(_free_global_flags: None) -> None:
 
     torch.manual_seed(0)
     torch.get_device_module("maca").manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def interposer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled interposer."""
+    from interposer_library import compile_interposer
+
+    return compile_interposer(tmp_path_factory.mktemp("interposer"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,3 +23,15 @@ def compile_interposer(folder: Path) -> Path:
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     return library
+
+
+def host_library() -> Path:
+    """The device library that macatensor would load, found without loading it."""
+    chosen = os.environ.get("MACA_LIBRARY")
+    if chosen:
+        return Path(chosen)
+    import libmaca_ffi
+    from libmaca_ffi import _binding
+
+    folders = [*libmaca_ffi.__path__, Path(_binding.__file__).parent]
+    return next(p for p in (Path(f) / "lib" / "libmaca_host.so" for f in folders) if p.exists())

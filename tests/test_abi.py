@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
-from running import ROOT, run_python
+from running import run_python
 
 import macatensor
 
@@ -72,21 +71,6 @@ def allocated():
     gc.collect()
     return torch.maca.memory_allocated()
 """
-
-
-@pytest.fixture(scope="session")
-def interposer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled interposer."""
-    compiler = next((c for c in ("cc", "gcc", "clang", "c++") if shutil.which(c)), None)
-    assert compiler is not None, "this test needs a C compiler, as the build does"
-    library = tmp_path_factory.mktemp("interposer") / "libinterposer.so"
-    subprocess.run(
-        [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden",
-         "-I", str(ROOT / "libmaca_ffi" / "include"), str(ROOT / "tests" / "interposer" / "interposer.c"),
-         "-o", str(library), "-ldl"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return library
 
 
 def through(library: Path, code: str, **environment: str | Path | None) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ def test_readme_shows_what_its_first_snippet_prints() -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [n.stem[:2] for n in NOTEBOOKS] == ["01", "02", "03", "04"]
+    assert [n.stem[:2] for n in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -2,7 +2,8 @@
 
 Every call is looked at cheaply first (:mod:`macatensor.accuracy.screen`); only where that leaves a doubt is it judged
 in full, against float64 and the sums of its terms. So one run of the program is enough and nothing has to repeat.
-Each kernel is also launched again from the same inputs: results that differ are those of a race.
+Each kernel is also launched again from the same inputs: results that differ are those of a race in it. Every operator
+is waited for, so a race between streams does not happen here; with MACA_SANITIZE=1 it is reported all the same.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from macatensor import sanitizer
 from macatensor.accuracy.local_error import chosen_devices, known_operators
 from macatensor.accuracy.op_call import OpCall, same_bits
 from macatensor.accuracy.origin import Origin, origin, traced
@@ -63,7 +65,7 @@ class Finding:
         lines = [
             f"{self.op} {what.get(self.kind, 'breaks its bound')}: {self.text}",
             f"  call {self.number}, {self.origin}",
-            *(f"    {frame}" for frame in self.origin.own),
+            *(f"    {frame}" for frame in self.origin.shown),
             f"  inputs {sizes_of(self.original)}, still wrong with {sizes_of(self.call)}",
         ]
         if self.kind == "race":
@@ -81,16 +83,19 @@ class Bisection:
     clean: int = 0  # settled by the cheap look
     judged: int = 0  # in full
     unjudged: dict[str, str] = field(default_factory=dict)  # operator -> why
+    hazards: list[Any] = field(
+        default_factory=list
+    )  # with MACA_SANITIZE=1: streams without an order between them
 
     def __bool__(self) -> bool:
-        return self.finding is not None
+        return self.finding is not None or bool(self.hazards)
 
     def __str__(self) -> str:
         seen = f"{self.calls} calls: {self.clean} clean at first sight, {self.judged} judged against float64"
         if self.unjudged:
             seen += f", without reference {', '.join(f'{k} ({v})' for k, v in sorted(self.unjudged.items()))}"
         head = str(self.finding) if self.finding else "every operator keeps its bound"
-        return f"{head}\n{seen}"
+        return "\n".join([head, seen, *map(str, self.hazards)])
 
 
 class _Stop(BaseException):
@@ -105,6 +110,7 @@ class _Bisect(Watch):
         self.found: tuple[Seen, Verdict, Origin, str] | None = None
         self.launched_again: Counter[Any] = Counter()
         self.is_over = False
+        self.hazards_before = len(sanitizer.hazards)
 
     def wants(self, row: Row | None, name: str) -> bool:
         if self.found is not None:
@@ -252,6 +258,7 @@ def bisect(
 
 def _finish(watch: _Bisect, device: str | None, folder: Path, seconds: float, program: str) -> Bisection:
     result = watch.result
+    result.hazards = sanitizer.hazards[watch.hazards_before :]
     if watch.found is not None:
         with watch.closed():
             result.finding = _describe(watch.found, result.calls - 1, folder, seconds)
@@ -310,4 +317,9 @@ def bisect_script(
             raise RuntimeError(
                 f"accuracy: {path} failed before an operator broke its bound: {type(error).__name__}: {error}"
             ) from error
+    if watch.found is not None:
+        seen, verdict, came, kind = watch.found
+        own = [i for i, frame in enumerate(came.frames) if frame.startswith(f"{path}:")]
+        frames = came.frames[own[0] :] if own else came.frames  # without what started the program
+        watch.found = seen, verdict, replace(came, frames=frames), kind
     return _finish(watch, device, Path(output_dir), seconds, str(path))

@@ -13,6 +13,7 @@ import torch
 from macatensor import sites
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
+_SHOWN = 8
 _INSIDE = (sites._TORCH, "<frozen")
 
 
@@ -28,6 +29,11 @@ class Origin:
     def own(self) -> list[str]:
         """The frames outside of PyTorch."""
         return [f for f in self.frames if not f.startswith(_INSIDE)]
+
+    @property
+    def shown(self) -> list[str]:
+        """The innermost of :attr:`own` for a message."""
+        return self.own[-_SHOWN:]
 
     @property
     def line(self) -> str:

@@ -51,7 +51,7 @@ class NonFinite:
             f"{self.op} makes {held} from inputs without: {self.arguments}",
             f"  call {self.number}, {self.origin}",
         ]
-        lines += [f"    {frame}" for frame in self.origin.own]
+        lines += [f"    {frame}" for frame in self.origin.shown]
         if self.file is not None:
             lines.append(f"  inputs: {self.file}")
         return "\n".join(lines)
@@ -132,7 +132,9 @@ class _Overflow(Watch):
                 results = [None if t is None else host_copy(t) for t in seen.results]
             else:
                 inputs = [t for t in tensors(seen.copies) if t is not None]
-                results = seen.host + seen.changed
+                # a written operand that is the result counts once
+                own = [h for h, t in zip(seen.host, seen.results) if id(t) not in seen.written]
+                results = own + seen.changed
             self.count_halves(seen, inputs, results)
             event = self.judge(seen, number, inputs, results)
             if event is None or len(self.report.events) >= self.most:

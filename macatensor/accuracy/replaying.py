@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from macatensor.accuracy.elements import dtype_named
 from macatensor.accuracy.op_call import OpCall, same_bits
 from macatensor.accuracy.record import Argument, Call, Process, TensorEntry, read
 from macatensor.parity.transport import tensors
@@ -111,11 +112,18 @@ def _value(value: Any) -> Any:
     raise CannotReplay(f"its argument {text} ({kind}) was recorded as text only")
 
 
-def _nested(process: Process, arguments: list[Argument]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments put together from their places: ``"0"``, ``"0.1"``, ``"weight"``."""
+def _nested(
+    process: Process, arguments: list[Argument], filled: bool = False
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments put together from their places: ``"0"``, ``"0.1"``, ``"weight"``. ``filled``: a tensor without
+    recorded elements is only written."""
     tree: dict[str, Any] = {}
     for argument in arguments:
-        held = _tensor(process, argument.tensor) if argument.tensor is not None else _value(argument.value)
+        held = (
+            _tensor(process, argument.tensor, filled)
+            if argument.tensor is not None
+            else _value(argument.value)
+        )
         *path, last = argument.place.split(".")
         node = tree
         for step in path:
@@ -131,9 +139,11 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _tensor(process: Process, entry: TensorEntry) -> torch.Tensor:
+def _tensor(process: Process, entry: TensorEntry, filled: bool) -> torch.Tensor:
     if entry.layout != "strided":
         raise CannotReplay(f"a {entry.layout} tensor has no kernel of the op table")
+    if entry.file is None and filled and entry.stride is not None:
+        return torch.empty_strided(entry.shape, entry.stride, dtype=dtype_named(entry.dtype))
     if entry.file is None:
         raise CannotReplay("its inputs were not recorded whole; record with record_level=2")
     return process.tensor(entry)
@@ -213,8 +223,8 @@ class _Replayer:
         if call.error is not None:
             raise CannotReplay(f"it raised {call.error.splitlines()[0][:100]}")
         func = _operator(call.op)
-        args, kwargs = _nested(self.process, call.inputs)
         row = (find_row(func) or (None,))[0]
+        args, kwargs = _nested(self.process, call.inputs, filled=row is not None and row.random)
         operands = tensors((args, kwargs))
         if any(t is not None and t.is_meta for t in operands):
             raise CannotReplay("a meta tensor has no elements")
@@ -244,14 +254,15 @@ class _Replayer:
         done.share, done.ulp = verdict.worst.share, verdict.worst.ulp
         theirs_changed: list[torch.Tensor | None] = [None] * len(one.operands)
         places = [i for i, t in enumerate(changed) if t is not None]
-        if recorded is not None and not results and len(recorded) == len(places):
+        returns = any(t is not None for t in results)
+        if recorded is not None and not returns and len(recorded) == len(places):
             for i, t in zip(places, recorded):  # an operator without results: what it wrote was recorded
                 theirs_changed[i] = t
-            recorded = []
+            recorded = list(results)
         if recorded is None or len(recorded) != len(results):
             done.recorded = "n/a: its outputs were not recorded whole"
             return
-        if same_bits(recorded, results) and (results or same_bits(theirs_changed, changed)):
+        if same_bits(recorded, results) and (returns or same_bits(theirs_changed, changed)):
             done.recorded, done.recorded_share = "the same bits", done.share
             return
         with torch.no_grad():  # what an in-place operator wrote is its result

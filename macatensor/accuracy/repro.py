@@ -13,7 +13,7 @@ import torch
 from macatensor.accuracy.op_call import OpCall
 from macatensor.meta import meta_of_tensor
 from macatensor.parity.measure import allowance
-from macatensor.parity.watch import NamedKernel
+from macatensor.parity.watch import ELSEWHERE, NamedKernel
 
 RACE_RUNS = 200
 _LITERAL = 256  # elements written as numbers; more are written as compressed bytes
@@ -123,9 +123,8 @@ def repro_text(
         want = aim.want.resolve_conj().resolve_neg().contiguous()
         allowed = "0.0"
         if aim.bound is not None:
-            allowed = tensor_code(
-                allowance(got.dtype, want, aim.bound, aim.terms, aim.loose).contiguous(), to_device=False
-            )
+            error = allowance(got.dtype, want, aim.bound, aim.terms, aim.loose).contiguous()
+            allowed = tensor_code(error if device == "maca" else ELSEWHERE * error, to_device=False)
         checks.append(
             {
                 "source": source,
@@ -141,7 +140,10 @@ def repro_text(
             f"accuracy: results of {call.name} have several right values; no repro of one file"
         )
     template = Environment(
-        loader=PackageLoader("macatensor.accuracy", "."), trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("macatensor.accuracy", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     ).get_template("repro.py.j2")
     return template.render(
         operator=call.name, why=why.replace('"""', "'''"), where=where, device=device, inputs=inputs, define=define,

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from macatensor.meta import meta_of, meta_of_tensor, set_lazy_bits
 from macatensor.parity.canonical import is_brought_to_a_form
 from macatensor.parity.formulas import FORMULAS
-from macatensor.parity.reference import _FLOAT32, _float64, _host
+from macatensor.parity.reference import _FLOAT32, _as_computed, _float64, _host
 from macatensor.parity.transport import fetch, tensors, twin, wide
 from macatensor.parity.watch import Seen
 from macatensor.tensor import MacaTensor, wrap
@@ -103,9 +103,10 @@ class Shadows:
                 return type(value)(visit(v, c) for v, c in zip(value, copy))
             if isinstance(value, dict):
                 return {k: copy[k] if k in _FLOAT32 else visit(v, copy[k]) for k, v in value.items()}
-            return _host(value)
+            return _host(copy)
 
-        args, kwargs = seen.copies
+        assert seen.row is not None
+        args, kwargs = _as_computed(seen.func, seen.row, *seen.copies)
         return visit(tuple(seen.args), args), visit(seen.kwargs, kwargs)
 
     def follow(self, seen: Seen, arguments: tuple[Any, Any] | None) -> list[torch.Tensor | None] | None:

@@ -12,4 +12,5 @@ accuracy = typer.Typer(
 )
 for _command in (compare, replay):
     accuracy.command()(_command)
-accuracy.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bisect)
+# what follows the script are its own arguments, options included
+accuracy.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(bisect)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,7 +23,7 @@ def bisect(
     """Run a program up to the first operator whose own error breaks its bound; shrink its inputs; write a repro.
 
     Options of this command come before SCRIPT. Exit status: 0 when every operator keeps its bound, 1 when one does
-    not, 2 when the program could not be examined.
+    not or MACA_SANITIZE=1 finds a race between streams, 2 when the program could not be examined.
     """
     from macatensor.accuracy.bisection import bisect_script
 
@@ -50,11 +50,12 @@ def bisect(
                 "clean": result.clean,
                 "judged": result.judged,
                 "unjudged": result.unjudged,
+                "hazards": [str(h) for h in result.hazards],
             }
         )
     else:
         out.print(str(result), markup=False, highlight=False, soft_wrap=True)
-    if finding:
+    if result:
         raise typer.Exit(1)
 
 
@@ -96,7 +97,8 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
 
 
-def _refuse(title: str, error: Exception, as_json: bool) -> Any:
+def _refuse(title: str, error: Exception, as_json: bool) -> NoReturn:
+    """Says why nothing could be examined, with the program's own traceback, and ends with status 2."""
     if as_json:
         emit_json({"error": str(error)})
     if error.__cause__ is not None and isinstance(error, RuntimeError):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from macatensor import internal
+from macatensor import internal, stream
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
 from macatensor.parity.reference import Expected, bound_of, expected, judge
@@ -31,7 +31,8 @@ from op_table import Kind, Row
 from op_table.row import per_term, ulp
 
 # Kernels that no row names: attention's, whose operator PyTorch never brings here.
-_ATTENTION = per_term("softmax of a product, times a matrix", f32=8, f64=16, f16=4, bf16=4)
+# Their terms are estimated by random disturbances: of 196608 elements (T 128, head 64) the worst lay at 9.1.
+_ATTENTION = per_term("softmax of a product, times a matrix", f32=16, f64=32, f16=4, bf16=4)
 _DROPOUT = ulp("the factor 1 / (1 - p) and the product round once each", f32=2, f64=2)
 _no_modes: Any = _disable_current_modes
 _UNINITIALIZED = {"empty_like", "new_empty", "new_empty_strided", "empty", "empty_strided"}
@@ -129,7 +130,7 @@ def why_not_judged(row: Row | None, operands: list[Any]) -> str:
 
 
 # Rows state what maca's kernels keep. PyTorch's own multiply by a reciprocal where we divide: 2.8 times our bound.
-_ELSEWHERE = 4.0
+ELSEWHERE = 4.0
 
 
 def verdict_of(func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], changed: list[Any]) -> Verdict:
@@ -163,7 +164,7 @@ def is_on_maca(found: list[Any]) -> bool:
 
 def leniently(verdict: Verdict) -> Verdict:
     """The verdict on another device's kernel."""
-    if verdict.failed and 1 < verdict.worst.share <= _ELSEWHERE:
+    if verdict.failed and 1 < verdict.worst.share <= ELSEWHERE:
         return dataclasses.replace(verdict, text="pass")
     return verdict
 
@@ -171,6 +172,16 @@ def leniently(verdict: Verdict) -> Verdict:
 def synchronize() -> None:
     """Waits for maca."""
     torch.get_device_module("maca").synchronize()
+
+
+@contextlib.contextmanager
+def _unobserved() -> Iterator[None]:
+    """The sanitizer does not take our own waits for the program's."""
+    watching, stream.observer = stream.observer, None
+    try:
+        yield
+    finally:
+        stream.observer = watching
 
 
 class Watch:
@@ -244,7 +255,7 @@ class Watch:
         operands = tensors((args, kwargs))
         call_seen = Seen(func, row, name, args, kwargs, operands, written)
         call_seen.why_not = why_not_judged(row, operands)
-        with self.closed(), _no_modes():
+        with self.closed(), _no_modes(), _unobserved():
             if not call_seen.why_not:
                 call_seen.copies = replace((args, kwargs), host_copy)
             self.before(call_seen)
@@ -252,7 +263,7 @@ class Watch:
         start = time.perf_counter()
         with self.closed():
             call_seen.outcome = call()
-        with self.closed(), _no_modes():
+        with self.closed(), _no_modes(), _unobserved():
             synchronize()
             call_seen.seconds = time.perf_counter() - start
             call_seen.results = tensors(call_seen.outcome)

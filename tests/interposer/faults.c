@@ -75,6 +75,14 @@ static void store(const shape* s, char* base, int64_t i, double value) {
   if (s->dtype.code == MACA_INT && s->dtype.bits == 32) *(int32_t*)p = (int32_t)value;
 }
 
+/* Rounded to float16's 11 digits; not every compiler of the build has the type. */
+static double half(double value) {
+  int exponent;
+  if (!isfinite(value)) return value;
+  const double digits = frexp(value, &exponent);
+  return ldexp(nearbyint(ldexp(digits, 11)), exponent - 11);
+}
+
 static int is_float32(const shape* s) { return s->dtype.code == MACA_FLOAT && s->dtype.bits == 32; }
 
 #define RESULT                                \
@@ -144,11 +152,11 @@ static void float16_sum(const faulty_plan* p, const maca_launch* launch) {
   OPERAND(0, in, from);
   if (!is_float32(in) || !is_float32(out)) return;
   if (count_of(out) == 1) {
-    _Float16 sum = 0;
-    EACH(i, in) sum += (_Float16)load(in, from, i);
+    double sum = 0;
+    EACH(i, in) sum = half(sum + half(load(in, from, i)));
     store(out, to, 0, sum);
   } else {
-    EACH(i, out) store(out, to, i, (_Float16)load(out, to, i));
+    EACH(i, out) store(out, to, i, half(load(out, to, i)));
   }
 }
 
@@ -230,7 +238,7 @@ static void zero_padded_maximum(const faulty_plan* p, const maca_launch* launch)
 
 static void coarse(const faulty_plan* p, const maca_launch* launch) {
   RESULT;
-  EACH(i, out) store(out, to, i, (_Float16)load(out, to, i));
+  EACH(i, out) store(out, to, i, half(load(out, to, i)));
 }
 
 static const fault kFaults[] = {
