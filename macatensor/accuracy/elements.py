@@ -74,7 +74,9 @@ def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tenso
     """A tensor of several parts: sparse_coo of indices and values, compressed ones of their two index tensors and
     values, jagged of values and offsets."""
     if entry.layout == "sparse_coo":
-        return torch.sparse_coo_tensor(parts["indices"], parts["values"], entry.shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(
+            parts["indices"], parts["values"], entry.shape, is_coalesced=True, check_invariants=True
+        )
     if entry.layout in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
         compressed, plain = (
             ("crow_indices", "col_indices")
@@ -82,7 +84,12 @@ def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tenso
             else ("ccol_indices", "row_indices")
         )
         return torch.sparse_compressed_tensor(
-            parts[compressed], parts[plain], parts["values"], entry.shape, layout=getattr(torch, entry.layout)
+            parts[compressed],
+            parts[plain],
+            parts["values"],
+            entry.shape,
+            layout=getattr(torch, entry.layout),
+            check_invariants=True,
         )
     if entry.layout == "jagged":
         return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"])
