@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy import elements
-from macatensor.accuracy.record import (
+from macatensor.accuracy.records import (
     CALLS,
     ENVIRONMENT,
     FORMAT,

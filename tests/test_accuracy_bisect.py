@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import macatensor
 from macatensor import accuracy, maca, sanitizer
-from macatensor.accuracy.bisection import bisect_script
-from macatensor.accuracy.op_call import OpCall
-from macatensor.accuracy.shrink import shrink
+from macatensor.accuracy.local.bisection import bisect_script
+from macatensor.accuracy.local.op_call import OpCall
+from macatensor.accuracy.local.shrink import shrink
 from macatensor.cli import app
 from op_table import TABLE
 
@@ -50,7 +50,7 @@ DRIVER = """
 import contextlib, ctypes, io, json, os, runpy, sys, time
 import torch, macatensor
 from macatensor import flags
-from macatensor.accuracy.bisection import bisect_script
+from macatensor.accuracy.local.bisection import bisect_script
 torch.set_num_threads(1)
 library = ctypes.CDLL(os.environ["MACA_LIBRARY"])
 
@@ -280,7 +280,7 @@ def test_shrinking_is_bounded() -> None:
 def test_a_repro_of_a_right_call_is_right(
     name: str, args: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from macatensor.accuracy.repro import write_repro
+    from macatensor.accuracy.local.repro import write_repro
 
     packet, _, overload = name.partition(".")
     func = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -297,7 +297,7 @@ def test_a_repro_of_a_right_call_is_right(
 def test_a_repro_of_attention_is_plain_torch(
     kind: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from macatensor.accuracy.repro import write_repro
+    from macatensor.accuracy.local.repro import write_repro
     from macatensor.parity.watch import NamedKernel, row_of_kernel
 
     q, k, v, grad = (torch.randn(1, 2, 3, 4).to(kind) for _ in range(4))
@@ -378,7 +378,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_the_repro_is_plain_torch(tmp_path: Path) -> None:
-    from macatensor.accuracy.repro import write_repro
+    from macatensor.accuracy.local.repro import write_repro
 
     call = OpCall(torch.ops.aten.exp.default, TABLE["exp"], (torch.randn(3),))
     file = write_repro(tmp_path / "repro.py", call, "nothing", "a test", "maca")

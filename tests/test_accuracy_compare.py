@@ -13,11 +13,11 @@ import pytest
 import torch
 from accuracy_records import Record
 
-from macatensor.accuracy.align import align, matched
-from macatensor.accuracy.compare import compare
-from macatensor.accuracy.distance import of_tensors
-from macatensor.accuracy.record import Call, read
-from macatensor.accuracy.report import gen_report, make_report
+from macatensor.accuracy.comparison.align import align, matched
+from macatensor.accuracy.comparison.compare import compare
+from macatensor.accuracy.comparison.distance import of_tensors
+from macatensor.accuracy.comparison.report import gen_report, make_report
+from macatensor.accuracy.records import Call, read
 
 NAN, INF = math.nan, math.inf
 

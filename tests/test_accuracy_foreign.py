@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from macatensor.accuracy import sources
-from macatensor.accuracy.report import make_report
-from macatensor.accuracy.restricted_pickle import elements_of, load
+from macatensor.accuracy.comparison.report import make_report
+from macatensor.accuracy.foreign.restricted_pickle import elements_of, load
 
 X = torch.arange(6.0).reshape(2, 3)
 STACK = [

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from macatensor import accuracy
-from macatensor.accuracy.overflows import NonFiniteError
-from macatensor.accuracy.perturbations import moved_by_one
+from macatensor.accuracy.local.overflows import NonFiniteError
+from macatensor.accuracy.local.perturbations import moved_by_one
 
 
 @pytest.mark.parametrize("device", ["maca", "cpu"])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from macatensor import accuracy, maca
-from macatensor.accuracy.local_error import distance
-from macatensor.accuracy.shadow import Shadows
+from macatensor.accuracy.local.local_error import distance
+from macatensor.accuracy.local.shadow import Shadows
 from macatensor.parity.watch import Seen, written_by
 from macatensor.signature import find_row
 from macatensor.tensor import MacaTensor

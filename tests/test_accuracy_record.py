@@ -15,7 +15,7 @@ from torch import nn
 from torch import relu as imported_relu
 
 from macatensor import accuracy, counters
-from macatensor.accuracy.record import Argument, Call, Process, read
+from macatensor.accuracy.records import Argument, Call, Process, read
 
 DEVICES = ("cpu", "maca")
 
@@ -354,7 +354,7 @@ def test_a_crash_leaves_what_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_value_is_measured_once_and_never_stale(device: str, tmp_path: Path, monkeypatch: Any) -> None:
-    from macatensor.accuracy import describe
+    from macatensor.accuracy.recording import describe
 
     measured: list[list[int]] = []
     measure = describe.measure
@@ -419,7 +419,7 @@ def test_sparse_quantized_and_nested_tensors_by_parts(tmp_path: Path) -> None:
     ids=str,
 )
 def test_numbers_are_those_of_pytorch(dtype: torch.dtype) -> None:
-    from macatensor.accuracy import numbers, summary
+    from macatensor.accuracy.recording import numbers, summary
 
     torch.manual_seed(0)
     x = (torch.randn(40, 50) * 20).to(dtype)
@@ -443,7 +443,7 @@ def test_numbers_are_those_of_pytorch(dtype: torch.dtype) -> None:
 
 
 def test_numbers_do_not_depend_on_threads() -> None:
-    from macatensor.accuracy.numbers import measure
+    from macatensor.accuracy.recording.numbers import measure
 
     x = torch.randn(300_000)
     threads = torch.get_num_threads()

@@ -14,7 +14,7 @@ import torch
 from running import run_python
 
 from macatensor import accuracy
-from macatensor.accuracy.record import read
+from macatensor.accuracy.records import read
 
 
 def test_threads_started_meanwhile(tmp_path: Path) -> None:

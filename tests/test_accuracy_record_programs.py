@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from macatensor import accuracy
-from macatensor.accuracy.record import Call, read
+from macatensor.accuracy.records import Call, read
 
 DEVICES = ("cpu", "maca")
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# name -> the module that has it; imported when it is asked for
+# name -> the module that has it, imported when it is asked for; none has a function's name, which it would hide
 _WHERE = {
-    "gen_report": "report",
-    "record": "record",
-    "record_switch": "sessions",
-    "start_record": "sessions",
-    # a module of a function's own name would hide it once imported
-    "bisect": "bisection",
-    "overflow": "overflows",
-    "parity": "local_error",
-    "perturbation": "perturbations",
-    "replay": "replaying",
+    "gen_report": "comparison.report",
+    "record": "recording.sessions",
+    "record_switch": "recording.sessions",
+    "start_record": "recording.sessions",
+    "bisect": "local.bisection",
+    "overflow": "local.overflows",
+    "parity": "local.local_error",
+    "perturbation": "local.perturbations",
+    "replay": "local.replaying",
 }
 __all__ = list(_WHERE)
 
@@ -25,10 +24,7 @@ def __getattr__(name: str) -> Any:
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{where}")
-    if name == where:
-        return module  # record, which can be called
-    value = globals()[name] = getattr(module, name)
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{where}"), name)
     return value
 
 

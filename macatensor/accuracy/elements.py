@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from macatensor.accuracy.record import TensorEntry
+from macatensor.accuracy.records import TensorEntry
 
 # dtypes that the file format has no name for, and the view of them that is written
 _WRITTEN_AS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
@@ -41,7 +41,7 @@ def save(file: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def load(folder: Path, entry: TensorEntry) -> torch.Tensor:
-    """As :meth:`macatensor.accuracy.record.Process.tensor`."""
+    """As :meth:`macatensor.accuracy.records.Process.tensor`."""
     if entry.parts is not None:
         return _together(entry, {name: load(folder, part) for name, part in entry.parts.items()})
     if entry.file is None or entry.key is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from macatensor.accuracy import foreign_mcpytorch, foreign_msprobe
-from macatensor.accuracy.record import Run, runs_in
-from macatensor.accuracy.record import read as read_record
+from macatensor.accuracy.foreign import mcpytorch as foreign_mcpytorch
+from macatensor.accuracy.foreign import msprobe as foreign_msprobe
+from macatensor.accuracy.records import Run, runs_in
+from macatensor.accuracy.records import read as read_record
 
 
 def read(folder: str | Path) -> Run:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from macatensor.accuracy.sessions import record
+from macatensor.accuracy.recording.sessions import record
 from macatensor.bench.leak import resident
 from macatensor.bench.models import GPT_SIZES
 from macatensor.bench.result import Result

@@ -10,7 +10,7 @@ import typer
 from .console import Json, emit_json, err, error_panel, out, table
 
 if TYPE_CHECKING:
-    from macatensor.accuracy.report import Report
+    from macatensor.accuracy.comparison.report import Report
 
 _STYLES = {"pass": "green", "warning": "yellow", "error": "bold red"}
 
@@ -29,7 +29,7 @@ def compare(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from macatensor.accuracy.report import make_report
+    from macatensor.accuracy.comparison.report import make_report
 
     bar = Progress(
         TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=err,
@@ -57,7 +57,7 @@ def compare(
 
 def show(report: Report) -> None:
     """Prints the counts, the first divergence and where the files lie."""
-    from macatensor.accuracy.report import describe, unpaired
+    from macatensor.accuracy.comparison.report import describe, unpaired
 
     found = report.comparison
     names = ("paired", "moved", "only 0", "only 1", "pass", "warning", "error")

@@ -25,7 +25,7 @@ def bisect(
     Options of this command come before SCRIPT. Exit status: 0 when every operator keeps its bound, 1 when one does
     not or MACA_SANITIZE=1 finds a race between streams, 2 when the program could not be examined.
     """
-    from macatensor.accuracy.bisection import bisect_script
+    from macatensor.accuracy.local.bisection import bisect_script
 
     try:
         result = bisect_script(
@@ -70,7 +70,7 @@ def replay(
 
     Exit status: 0 when all agree, 1 when one does not, 2 when the record cannot be read.
     """
-    from macatensor.accuracy.replaying import replay as run
+    from macatensor.accuracy.local.replaying import replay as run
 
     try:
         report = run(folder, device=device)

@@ -1,0 +1,286 @@
+"""The rules by which a pair of tensors passes, is warned of or is an error. All of them are here.
+
+An output's error (diff2, the relative L2 error) is held against what its inputs' error explains:
+
+    bound = local + growth * inherited
+
+``inherited`` is the largest error among the call's inputs (of a backward call, among its forward call's tensors too),
+``local`` what the coarsest dtype that takes part may add by itself (:data:`TOLERANCES`), ``growth`` is 10 for a warning
+and 100 for an error, whose ``local`` is 10-fold as well. So an error that only travels through the network raises
+nothing; the call that made it does.
+
+Where a small result is left of large terms, the error is held against the terms (:func:`_scale`): the bias in front of
+a batch norm has a gradient of 0, and what is computed for it is the rounding of the sum. Where a result jumps
+(:data:`JUMPING`), a share of elements near the jump may flip: the growth is 10 (100) of the root of the inherited error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from macatensor.accuracy.comparison.align import kind_of
+from macatensor.accuracy.comparison.distance import Distance, elements
+from macatensor.accuracy.records import Call, TensorEntry
+
+Verdict = Literal["pass", "warning", "error"]
+SEVERITY: dict[Verdict, int] = {"pass": 0, "warning": 1, "error": 2}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What the operators may add to the error of a tensor of one dtype."""
+
+    local: float  # relative L2 error from equal inputs
+    why: str
+
+
+TOLERANCES: dict[str, Tolerance] = {
+    "float64": Tolerance(1e-11, "eps 2.2e-16; sums of 1e6 terms in another order differ by 1e-13"),
+    "float32": Tolerance(
+        2e-5, "eps 1.2e-7; weight gradients sum 1e5 terms in another order: 300 eps in the worst case"
+    ),
+    "float16": Tolerance(
+        5e-3, "eps 9.8e-4; a result rounded once more on one side, five times in a composite"
+    ),
+    "bfloat16": Tolerance(
+        4e-2, "eps 7.8e-3; a result rounded once more on one side, five times in a composite"
+    ),
+    "float8_e4m3fn": Tolerance(0.3, "eps 0.125"),
+    "float8_e4m3fnuz": Tolerance(0.3, "eps 0.125"),
+    "float8_e5m2": Tolerance(0.6, "eps 0.25"),
+    "float8_e5m2fnuz": Tolerance(0.6, "eps 0.25"),
+    "complex128": Tolerance(1e-11, "as float64"),
+    "complex64": Tolerance(2e-5, "as float32"),
+    "complex32": Tolerance(5e-3, "as float16"),
+}
+TF32 = Tolerance(2e-3, "factors rounded to 10 mantissa bits, as float16 has, with sums in float32")
+EXACT = Tolerance(0.0, "integers, booleans and bits have no rounding")
+
+GROWTH_WARNING, GROWTH_ERROR = 10.0, 100.0
+# summaries tell errors from below only: an input's true error may be larger than what they show
+SUMMARY_FACTOR = 10.0
+# of integers and booleans computed from inexact inputs: the share of elements that may differ for a pass
+FLIPS = 1e-2
+
+# the smallest step near zero: below it values are flushed or rounded to nothing (2^-24 is float16's subnormal step)
+_STEP = {"float16": 2.0**-24, "complex32": 2.0**-24}
+_SMALLEST = 2.0**-126
+
+# results that are left of sums whose terms cancel: their error is held against the terms' norm
+SUMMING = frozenset(
+    "sum add sub rsub subtract cumsum addmm addcmul addcdiv sum_to_size nansum index_add scatter_add "
+    "_foreach_add _foreach_sub iadd __add__ __sub__ __radd__ __rsub__ __iadd__ __isub__ lerp _foreach_lerp "
+    "_foreach_addcmul _foreach_addcdiv embedding_dense_backward".split()
+)
+# functions that jump, or whose derivative does: a change of rounding size flips single elements altogether
+JUMPING = frozenset(
+    "relu relu6 leaky_relu prelu rrelu threshold threshold_backward leaky_relu_backward hardtanh hardtanh_backward "
+    "hardswish hardswish_backward hardsigmoid hardsigmoid_backward hardshrink hardshrink_backward softshrink "
+    "softshrink_backward elu elu_backward clamp clamp_min clamp_max clip abs sign sgn max_pool1d max_pool2d max_pool3d "
+    "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward "
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool2d_backward max min amax amin maximum "
+    "minimum fmax fmin aminmax median nanmedian mode kthvalue sort topk argsort where masked_fill index gather scatter "
+    "masked_select round floor ceil trunc frac fmod remainder bucketize searchsorted dropout grid_sample "
+    "value_selecting_reduction_backward evenly_distribute_backward smooth_l1_loss huber_loss l1_loss quantize_per_tensor "
+    "fake_quantize_per_tensor_affine one_hot embedding multi_margin_loss hinge_embedding_loss index_put".split()
+)
+# modules under the names of the functions above: torch.nn.MaxPool2d is max_pool2d
+_SNAKE = {name.replace("_", ""): name for name in JUMPING | SUMMING}
+# they hand on what was made and judged elsewhere
+PASSING = frozenset({"AccumulateGrad"})
+# the contents of their results are whatever the memory held
+UNINITIALIZED = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize resize_as".split()
+)
+# other numbers on other devices for the same seed
+RANDOM = frozenset(
+    "rand randn randint randperm rand_like randn_like randint_like normal uniform bernoulli multinomial dropout "
+    "native_dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout rrelu exponential "
+    "cauchy geometric log_normal random poisson binomial rrelu_with_noise trunc_normal xavier_normal xavier_uniform "
+    "kaiming_normal kaiming_uniform gumbel_softmax native_alpha_dropout _fused_dropout manual_seed".split()
+)
+
+
+@dataclass
+class Judged:
+    """A verdict with the rule that fired, and what it was held against."""
+
+    verdict: Verdict = "pass"
+    rule: str = ""
+    error: float | None = None  # relative to the scale that the rule took
+    bound: float | None = None  # beyond which the error would have been an error
+
+
+@dataclass
+class Sight:
+    """What is known of a call when one of its outputs is judged."""
+
+    kind: str  # "relu" of torch.nn.ReLU, aten.relu_.default
+    direction: str
+    tolerance: Tolerance
+    inherited: float  # the largest relative error of the inputs
+    inputs_equal: bool  # the same bytes on both sides, as far as recorded
+    input_norm: float  # the largest norm among floating inputs of the reference
+    largest_input: int  # elements of the largest input
+    random: bool = False
+    summaries: bool = False  # level 1
+    below: Judged | None = None  # the worst of the calls below, where they are judged instead of this one
+
+
+def short_name(op: str) -> str:
+    """``relu`` of ``torch.nn.ReLU``, ``torch.Tensor.relu_`` and ``aten.relu_.default``."""
+    name = kind_of(op).rpartition(".")[2].removesuffix("_") or op
+    return name if name.startswith("__") else _SNAKE.get(name.lower().replace("_", ""), name)
+
+
+def tolerance_of(dtypes: set[str], tf32: bool = False) -> Tolerance:
+    """The tolerance of the coarsest floating dtype among several."""
+    known = [TOLERANCES[d] for d in dtypes if d in TOLERANCES]
+    if not known:
+        return EXACT
+    coarsest = max(known, key=lambda t: t.local)
+    return TF32 if tf32 and coarsest.local == TOLERANCES["float32"].local else coarsest
+
+
+def floating(dtype: str) -> bool:
+    """A dtype with rounding."""
+    return dtype in TOLERANCES
+
+
+def mixes(dtypes: set[str]) -> bool:
+    """Mixed precision is in use: float32 beside a half type."""
+    return "float32" in dtypes and bool(dtypes & {"float16", "bfloat16"})
+
+
+def structure(base: TensorEntry, other: TensorEntry, casts_differ: bool) -> Judged | None:
+    """Dtype and shape: an error where they differ.
+
+    ``casts_differ``: the runs are of two kinds of device and both mix float32 with a half type, as under autocast, whose
+    lists of operators are each device's own (PyTorch has one for the CPU and another for accelerators); then two
+    floating dtypes are a warning.
+    """
+    if base.shape != other.shape:
+        return Judged("error", f"shape: {base.shape} against {other.shape}")
+    if base.dtype != other.dtype:
+        text = f"dtype: {base.dtype} against {other.dtype}"
+        if casts_differ and floating(base.dtype) and floating(other.dtype):
+            return Judged("warning", f"{text}: autocast casts otherwise on the two devices")
+        return Judged("error", text)
+    return None
+
+
+def nonfinite(distance: Distance) -> Judged | None:
+    """NaN or infinity on one side only: always an error."""
+    if distance.nan_against_number:
+        return Judged("error", f"NaN against a number ({distance.nonfinite} elements)")
+    if distance.inf_against_number:
+        return Judged("error", f"infinity against something else ({distance.nonfinite} elements)")
+    return None
+
+
+def input_error(base: TensorEntry, distance: Distance) -> float:
+    """An input's error as outputs inherit it; of integers and booleans the root of the share that differs."""
+    if distance.identical:
+        return 0.0
+    if floating(base.dtype):
+        return min(distance.error, 1e3)
+    return math.sqrt(2 * distance.unequal) if distance.unequal is not None else min(distance.error, 1e3)
+
+
+def judge_input(base: TensorEntry, distance: Distance, tolerance: Tolerance, made: bool) -> Judged:
+    """An input. What a recorded call made was judged there; other inputs are the runs' own weights and data."""
+    found = nonfinite(distance)
+    if found is not None:
+        return found
+    limit = 10 * tolerance.local
+    if not made and distance.error > limit:
+        return Judged(
+            "warning",
+            "differs before any recorded call made it: other weights, data or seed, or a range that begins here",
+            distance.error,
+            limit,
+        )
+    return Judged(error=distance.error)
+
+
+def _scale(base: TensorEntry, distance: Distance, sight: Sight) -> float:
+    """The norm against which an output's error is taken: its own, or that of the terms it is left of.
+
+    A sum of uncorrelated terms has the norm of its terms together, whatever the reduction: sqrt(K) * rms each. That is
+    the measure for sums and for what a backward call sums over a batch, which has fewer elements than its input.
+    """
+    own = distance.base_norm
+    count = elements(base.shape)
+    column_sum = (sight.direction == "bwd" or sight.kind.endswith("backward")) and count < sight.largest_input
+    if own == 0 or sight.kind in SUMMING or (column_sum and len(base.shape) <= 1):
+        return max(own, sight.input_norm)
+    return own
+
+
+def judge_output(base: TensorEntry, distance: Distance, sight: Sight) -> Judged:
+    """An output whose shape agrees."""
+    if sight.kind in UNINITIALIZED:
+        return Judged(rule="uninitialized memory: not compared")
+    if sight.random and not distance.identical:
+        found = nonfinite(distance)
+        return found or Judged("warning", "random: other numbers on the two devices", distance.error)
+    found = nonfinite(distance)
+    if found is not None:
+        return found
+    if distance.identical:
+        return Judged(error=0.0)
+    if sight.kind in PASSING:
+        return Judged(rule="handed on: judged by the call that made it", error=distance.error)
+    if not floating(base.dtype):
+        return _judge_exact(distance, sight)
+    scale = _scale(base, distance, sight)
+    flushed = math.sqrt(elements(base.shape)) * _STEP.get(base.dtype, _SMALLEST)
+    error = distance.difference_norm / scale if scale else (math.inf if distance.difference_norm else 0.0)
+    local = sight.tolerance.local * (SUMMARY_FACTOR if sight.summaries else 1.0)
+    inherited = sight.inherited * (SUMMARY_FACTOR if sight.summaries else 1.0)
+    reached = math.sqrt(inherited) if sight.kind in JUMPING and inherited < 1 else inherited
+    warning = local + GROWTH_WARNING * reached
+    bound = 10 * local + GROWTH_ERROR * reached
+    judged = Judged(error=error, bound=bound)
+    if distance.difference_norm <= flushed or error <= warning:
+        return judged
+    text = f"error {error:.2g}, of which inputs ({sight.inherited:.2g}) explain"
+    if sight.below is not None:
+        judged.verdict, judged.rule = sight.below.verdict, sight.below.rule
+    elif error <= bound:
+        judged.verdict, judged.rule = "warning", f"growth: {text} {warning:.2g}"
+    else:
+        judged.verdict, judged.rule = "error", f"growth: {text} {bound:.2g} at most"
+    return judged
+
+
+def _judge_exact(distance: Distance, sight: Sight) -> Judged:
+    """Integers and booleans: equal from equal inputs; positions of ties, and what depends on inexact inputs, may flip."""
+    share = distance.unequal
+    if share is None:  # summaries without a hash
+        if distance.error == 0:
+            return Judged(error=0.0)
+        share = math.nan
+    text = "values differ" if math.isnan(share) else f"{share:.2%} of the values differ"
+    if sight.below is not None and sight.below.verdict != "error":
+        return Judged(sight.below.verdict, sight.below.rule, distance.error)
+    if sight.inherited > 0 or not sight.inputs_equal:
+        if not math.isnan(share) and share > 0.5 and sight.inherited < FLIPS and not sight.summaries:
+            return Judged("error", f"{text}, inputs by {sight.inherited:.2g} only", distance.error)
+        if sight.summaries and sight.kind in JUMPING:  # how many is not known
+            return Judged(rule="values differ: inputs differ too", error=distance.error)
+        if share <= max(FLIPS, 10 * sight.inherited):
+            return Judged(rule=f"{text}: inputs differ too", error=distance.error)
+        return Judged("warning", f"{text}: inputs differ too", distance.error)
+    if sight.kind in JUMPING:
+        return Judged(
+            "warning", f"{text} from equal inputs: positions of ties are not specified", distance.error
+        )
+    return Judged("error", f"{text} from equal inputs", distance.error)
+
+
+def is_random(*calls: Call) -> bool:
+    """A call that draws random numbers."""
+    return any(call.random is not None or short_name(call.op) in RANDOM for call in calls)

@@ -1,0 +1,162 @@
+"""Records that mcPyTorch's ``maca_tools.accuracy`` wrote (mcPyTorch 2.4, maca_tools/accuracy/record.py).
+
+A folder, or one for each rank (``rank0``, …), holds ``files_seqs.pt``, the list of the other files in the order in which
+they were written, and for each call up to two: ``torch.relu.12.fwd.input.pt`` and ``torch.relu.12.fwd.output.pt``.
+Each is a dictionary: ``args``, ``kwargs`` and for modules ``module``; ``res``; of a backward call ``grad_out`` and
+``grad_in``; and ``stack``, lines of ``traceback.format_stack``. Level 2 has whole tensors, level 1 dtype, size, stride,
+minimum and maximum; level 0 leaves a log only, no record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from macatensor.accuracy.foreign.restricted_pickle import HeldSummary, HeldTensor, Inert, elements_of, load
+from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
+
+SEQUENCE = "files_seqs.pt"
+SOURCE = "mcPyTorch maca_tools"
+_NAME = re.compile(r"(?P<op>.+)\.(?P<count>\d+)\.(?P<direction>fwd|bwd)\.(?P<role>input|output)\.pt")
+_FRAME = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
+
+
+def folders(folder: Path) -> list[Path]:
+    """The folders of processes in a record; none if it is no such record."""
+    if (folder / SEQUENCE).is_file():
+        return [folder]
+    return sorted(p.parent for p in folder.glob(f"rank*/{SEQUENCE}"))
+
+
+class McPytorchProcess(Process):
+    """A process whose tensors stay in the files of ``torch.save``."""
+
+    def tensor(self, entry: TensorEntry) -> torch.Tensor:
+        """The elements, from level 2. Raises ValueError where there are none or the file is damaged."""
+        if entry.file is None or entry.key is None:
+            raise ValueError("accuracy: this record has minima and maxima only; record with record_level=2")
+        path = self.folder / entry.file
+        found = dict(_tensors(load(path))).get(entry.key)
+        if not isinstance(found, HeldTensor):
+            raise ValueError(f"accuracy: {path} has no tensor {entry.key}")
+        return elements_of(path, found)
+
+
+def _walk(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Leaves of nested tuples, lists and dictionaries by their places."""
+    if isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _walk(f"{place}.{i}" if place else str(i), item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _walk(f"{place}.{key}" if place else str(key), item)
+    else:
+        yield place, value
+
+
+def _leaves(content: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(content, dict):
+        return
+    module = content.get("module")
+    yield from _walk("", content.get("args", ()))
+    yield from _walk("", content.get("kwargs", {}))
+    if isinstance(module, Inert) and isinstance(module.state, dict):
+        for held in ("_parameters", "_buffers"):
+            yield from _walk("", module.state.get(held) or {})
+    for key in ("res", "grad_out", "grad_in"):
+        value = content.get(key)
+        yield from _walk(
+            "", value if isinstance(value, (list, tuple, dict)) else (value,) if value is not None else ()
+        )
+
+
+def _tensors(content: Any) -> Iterator[tuple[str, HeldTensor | HeldSummary]]:
+    for place, value in _leaves(content):
+        if isinstance(value, (HeldTensor, HeldSummary)):
+            yield place, value
+
+
+def _argument(file: str, place: str, value: Any) -> Argument:
+    if isinstance(value, HeldTensor):
+        device = value.storage.device.partition(":")[0]
+        entry = TensorEntry(
+            value.dtype, list(value.size), list(value.stride), device, requires_grad=value.requires_grad, file=file,
+            key=place,
+        )  # fmt: skip
+        return Argument(place, entry)
+    if isinstance(value, HeldSummary):
+        entry = TensorEntry(
+            value.dtype, list(value.size), list(value.stride), "unknown", min=value.min, max=value.max
+        )
+        return Argument(place, entry)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return Argument(place, value=value)
+    return Argument(place, value={"type": type(value).__name__, "repr": repr(value)})
+
+
+def _frames(stack: Any) -> list[str]:
+    """``file:line function`` of the lines that traceback formats."""
+    lines = [stack] if isinstance(stack, str) else stack if isinstance(stack, (list, tuple)) else []
+    found = (_FRAME.match(line) for text in lines for line in str(text).splitlines())
+    return [f"{m['file']}:{m['line']} {m['function']}" for m in found if m]
+
+
+def _read_process(folder: Path) -> Process:
+    names = load(folder / SEQUENCE)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"accuracy: {folder / SEQUENCE} is no list of file names")
+    calls: dict[tuple[str, str, str], Call] = {}
+    stacks: dict[int, list[str]] = {}
+    known: dict[tuple[str, ...], int] = {}
+    cut_off = False
+    for i, name in enumerate(dict.fromkeys(names)):
+        parsed = _NAME.fullmatch(name)
+        if parsed is None or Path(name).name != name:
+            raise ValueError(f"accuracy: {folder / SEQUENCE} names {name!r}, which is no file of a call")
+        try:
+            content = load(folder / name)
+        except ValueError:
+            if i < len(names) - 1 or "is refused" in _reason(folder / name):
+                raise
+            cut_off = True  # the list is written before the file
+            break
+        op, count, direction, role = parsed["op"], parsed["count"], parsed["direction"], parsed["role"]
+        call = calls.get((op, count, direction))
+        if call is None:
+            way: Literal["fwd", "bwd"] = "fwd" if direction == "fwd" else "bwd"
+            call = calls[op, count, direction] = Call(len(calls), "api", f"{op}.{count}.{way}", op, way)
+            forward = calls.get((op, count, "fwd")) if way == "bwd" else None
+            call.forward = forward.number if forward is not None else None
+        arguments = [_argument(name, place, value) for place, value in _leaves(content)]
+        if role == "input":
+            call.inputs = arguments
+        else:
+            call.outputs = arguments
+        frames = _frames(content.get("stack") if isinstance(content, dict) else None)
+        if frames:
+            call.stack = known.setdefault(tuple(frames), len(known))
+            stacks[call.stack] = frames
+    rank = re.fullmatch(r"rank(\d+)", folder.name)
+    environment = {"rank": int(rank[1]) if rank else 0, "source": SOURCE}
+    return McPytorchProcess(folder, environment, list(calls.values()), stacks, cut_off)
+
+
+def _reason(path: Path) -> str:
+    try:
+        load(path)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def read(folder: Path) -> Run:
+    """Reads a record of maca_tools.
+
+    Raises:
+        ValueError: a file in its middle is damaged, or a pickle in it names what no record holds.
+    """
+    return Run(folder, sorted((_read_process(p) for p in folders(folder)), key=lambda p: p.rank))

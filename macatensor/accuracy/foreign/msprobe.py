@@ -1,0 +1,247 @@
+"""Dumps of Ascend's msprobe (MindStudio Probe) of PyTorch programs.
+
+``dump.json`` has the calls with summaries, ``stack.json`` their Python stacks, ``construct.json`` which module each ran
+in, ``dump_tensor_data/NAME.pt`` the tensors of task "tensor". They lie in a folder, in ``rank0`` or ``proc123`` of it, or in
+such folders of ``step0``, ``step1``, …, whose calls follow each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
+
+DUMP, STACK, CONSTRUCT, DATA = "dump.json", "stack.json", "construct.json", "dump_tensor_data"
+SOURCE = "msprobe"
+_PREFIXES = {
+    "Functional": "torch.nn.functional", "Tensor": "torch.Tensor", "Torch": "torch", "VF": "torch._VF",
+    "Aten": "torch.ops.aten", "Distributed": "torch.distributed", "NPU": "torch_npu", "MindSpeed": "mindspeed.ops",
+    "Triton": "triton",
+}  # fmt: skip
+_API = re.compile(r"(?P<prefix>\w+)\.(?P<op>.+)\.(?P<count>\d+)\.(?P<way>forward|backward)")
+_MODULE = re.compile(
+    r"Module\.(?:(?P<path>.+)\.)?(?P<cls>[^.]+)\.(?P<way>forward|backward|parameters_grad)(?:\.(?P<count>\d+))?"
+)
+_FRAME = re.compile(r"File (?P<file>.+?), line (?P<line>\d+), in (?P<function>[^,]+)")
+_PLACE = re.compile(r"(step\d+/)?(rank\d*|proc\d+)?")
+
+
+def _dumps(folder: Path) -> list[Path]:
+    found = [folder / DUMP, *folder.glob(f"*/{DUMP}"), *folder.glob(f"step*/*/{DUMP}")]
+    return [p.parent for p in found if p.is_file() and _PLACE.fullmatch(_relative(folder, p.parent))]
+
+
+def _relative(folder: Path, below: Path) -> str:
+    text = below.relative_to(folder).as_posix()
+    return "" if text == "." else f"{text}/" if re.fullmatch(r"step\d+", text) else text
+
+
+def folders(folder: Path) -> list[Path]:
+    """The folders with a ``dump.json``; none if this is no dump of msprobe."""
+    return sorted(
+        _dumps(folder),
+        key=lambda p: [int(n) for n in re.findall(r"(?:step|rank)(\d+)", str(p.relative_to(folder)))],
+    )
+
+
+class MsprobeProcess(Process):
+    """A process whose tensors lie in files of their own."""
+
+    def tensor(self, entry: TensorEntry) -> torch.Tensor:
+        """The elements, of task "tensor". Raises ValueError where there are none or the file is damaged."""
+        if entry.file is None:
+            raise ValueError("accuracy: this dump has summaries only; dump with task 'tensor'")
+        path = self.folder / entry.file
+        try:
+            held = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # pickle, zip and file errors alike
+            raise ValueError(
+                f"accuracy: {path} cannot be read as a tensor: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(held, torch.Tensor):
+            raise ValueError(f"accuracy: {path} holds a {type(held).__name__}, expected a tensor")
+        return held.detach()
+
+
+def _json(path: Path, needed: bool = False) -> dict[str, Any]:
+    if not path.exists() and not needed:
+        return {}
+    try:
+        held = json.loads(path.read_text(encoding="utf-8") or "{}")
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"accuracy: {path} cannot be read ({error}); msprobe completes it when the debugger stops, so a run that "
+            "was cut off may lack it"
+        ) from error
+    if not isinstance(held, dict):
+        raise ValueError(f"accuracy: {path} is no JSON object")
+    return held
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return float(value) if isinstance(value, bool) else None
+    try:
+        return float(value)  # "nan" and "inf" are written as text by some versions
+    except ValueError:
+        return None
+
+
+def _entry(held: dict[str, Any], data: str) -> TensorEntry:
+    name = held.get("data_name")
+    if name is not None and (not isinstance(name, str) or Path(name).name != name):
+        raise ValueError(f"accuracy: {name!r} is no name of a file in {DATA}")
+    digest = held.get("md5")
+    return TensorEntry(
+        str(held["dtype"]).removeprefix("torch."),
+        [int(n) for n in held["shape"]],
+        device="unknown",
+        requires_grad=bool(held.get("requires_grad")),
+        min=_number(held.get("Min")),
+        max=_number(held.get("Max")),
+        mean=_number(held.get("Mean")),
+        norm=_number(held.get("Norm")),
+        hash=None if digest is None else str(digest),
+        file=None if name is None else f"{data}/{name}",
+        key=name,
+    )
+
+
+def _arguments(place: str, held: Any, data: str) -> Iterator[Argument]:
+    if (
+        isinstance(held, dict)
+        and "dtype" in held
+        and "shape" in held
+        and "ndarray" not in str(held.get("type"))
+    ):
+        yield Argument(place, _entry(held, data))
+    elif isinstance(held, dict) and "type" in held:
+        yield Argument(place, value=held.get("value", held["type"]))
+    elif isinstance(held, (list, dict)):
+        for key, item in enumerate(held) if isinstance(held, list) else held.items():
+            yield from _arguments(f"{place}.{key}" if place else str(key), item, data)
+    else:
+        yield Argument(place, value=held)
+
+
+def _call(name: str, held: dict[str, Any], data: str) -> Call:
+    api, module = _API.fullmatch(name), _MODULE.fullmatch(name)
+    path = None
+    if module is not None:
+        cls, way, count = module["cls"], module["way"], module["count"] or "0"
+        op = f"torch.nn.{cls}" if hasattr(torch.nn, cls) else cls
+        path = module["path"] or ""
+    elif api is not None:
+        way, count = api["way"], api["count"]
+        op = f"{_PREFIXES.get(api['prefix'], api['prefix'])}.{api['op']}"
+    else:
+        raise ValueError(f"accuracy: {name!r} is no name of a call as msprobe writes them")
+    direction: Literal["fwd", "bwd"] = "fwd" if way == "forward" else "bwd"
+    if way == "parameters_grad":
+        return Call(
+            0, "api", f"{op}.parameters_grad.{count}.bwd", f"{op}.parameters_grad", "bwd", path,
+            outputs=list(_arguments("", held, data)),
+        )  # fmt: skip
+    call = Call(0, "api", f"{op}.{count}.{direction}", op, direction, path)
+    for key in ("input_args", "input_kwargs", "parameters", "input"):
+        call.inputs += _arguments("", held.get(key) or [], data)
+    output = held.get("output")
+    call.outputs = list(
+        _arguments("", output if isinstance(output, list) else [output] if output else [], data)
+    )
+    return call
+
+
+def _stacks(held: dict[str, Any]) -> dict[str, list[str]]:
+    """Frames by call, innermost last; newer dumps list the calls that share a stack."""
+    found = {}
+    for key, value in held.items():
+        shared = isinstance(value, list) and len(value) == 2 and all(isinstance(v, list) for v in value)
+        names, frames = value if shared else ([key], value if isinstance(value, list) else [])
+        matches = [m for m in (_FRAME.match(str(f)) for f in frames) if m]
+        for name in names:
+            found[str(name)] = [f"{m['file']}:{m['line']} {m['function'].strip()}" for m in reversed(matches)]
+    return found
+
+
+def _in_order(names: list[str], parents: dict[str, Any]) -> list[str]:
+    """Calls before those that ran in them: msprobe writes a call when it ends."""
+    known = set(names)
+    inside: dict[str | None, list[str]] = defaultdict(list)
+    for name in names:
+        parent = parents.get(name)
+        parent = parent[0] if isinstance(parent, list) and parent else parent
+        inside[parent if isinstance(parent, str) and parent in known and parent != name else None].append(
+            name
+        )
+    out: list[str] = []
+    seen: set[str] = set()
+    work = inside[None][::-1]
+    while work:
+        name = work.pop()
+        if name not in seen:
+            seen.add(name)
+            out.append(name)
+            work += inside[name][::-1]
+    return out + [n for n in names if n not in seen]  # of circles, which no good file has
+
+
+def _read_step(root: Path, folder: Path, calls: list[Call], stacks: dict[int, list[str]]) -> None:
+    dump = _json(folder / DUMP, needed=True)
+    held = dump.get("data")
+    if not isinstance(held, dict):
+        raise ValueError(f'accuracy: {folder / DUMP} has no object "data"; it is no dump of msprobe')
+    if dump.get("framework", "pytorch") != "pytorch":
+        raise ValueError(
+            f"accuracy: {folder / DUMP} is of {dump['framework']}; only dumps of PyTorch are read"
+        )
+    parents, frames = _json(folder / CONSTRUCT), _stacks(_json(folder / STACK))
+    data = (folder / DATA).relative_to(root).as_posix()
+    numbers: dict[str, int] = {}
+    for name in _in_order(list(held), parents):
+        if not isinstance(held[name], dict):
+            raise ValueError(f"accuracy: {name} in {folder / DUMP} is no object")
+        try:
+            call = _call(name, held[name], data)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"accuracy: {name} in {folder / DUMP} is damaged: {error!r}") from error
+        call.number = numbers[name] = len(calls)
+        parent = parents.get(name)
+        parent = parent[0] if isinstance(parent, list) and parent else parent
+        call.parent = numbers.get(parent) if isinstance(parent, str) else None
+        if call.direction == "bwd":
+            call.forward = numbers.get(
+                name.replace(".backward", ".forward").replace(".parameters_grad", ".forward")
+            )
+        if name in frames:
+            call.stack = call.number
+            stacks[call.number] = frames[name]
+        calls.append(call)
+
+
+def read(folder: Path) -> Run:
+    """Reads a dump of msprobe.
+
+    Raises:
+        ValueError: one of its files is damaged, or it is of another framework.
+    """
+    by_process: dict[str, list[Path]] = defaultdict(list)
+    for path in folders(folder):
+        by_process[path.name if re.fullmatch(r"(rank|proc)\d*", path.name) else ""].append(path)
+    processes: list[Process] = []
+    for name, paths in by_process.items():
+        calls: list[Call] = []
+        stacks: dict[int, list[str]] = {}
+        for path in paths:
+            _read_step(folder, path, calls, stacks)
+        rank = re.fullmatch(r"rank(\d+)", name)
+        environment = {"rank": int(rank[1]) if rank else 0, "source": SOURCE}
+        processes.append(MsprobeProcess(folder, environment, calls, stacks, False))
+    return Run(folder, sorted(processes, key=lambda p: p.rank))

@@ -1,0 +1,325 @@
+"""Finds the first operator of a program whose own error breaks its bound, shrinks its inputs, writes a repro.
+
+Every call is looked at cheaply first (:mod:`macatensor.accuracy.local.screen`); only where that leaves a doubt is it judged
+in full, against float64 and the sums of its terms. So one run of the program is enough and nothing has to repeat.
+Each kernel is also launched again from the same inputs: results that differ are those of a race in it. Every operator
+is waited for, so a race between streams does not happen here; with MACA_SANITIZE=1 it is reported all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from macatensor import sanitizer
+from macatensor.accuracy.local.local_error import chosen_devices, known_operators
+from macatensor.accuracy.local.op_call import OpCall, same_bits
+from macatensor.accuracy.local.origin import Origin, origin, traced
+from macatensor.accuracy.local.repro import write_repro
+from macatensor.accuracy.local.screen import is_clean
+from macatensor.accuracy.local.shrink import shrink, sizes_of
+from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca, leniently
+from macatensor.tensor import MacaTensor
+from op_table import Kind, Row
+
+_AGAIN = 2  # further launches of a kernel from the same inputs
+_SIGNATURE_CALLS = 16  # calls of the same operator and sizes that are launched again
+_RACE_RUNS = (
+    24  # launches that tell a race from a kernel that is always wrong, and that a shrunk race has to show in
+)
+_REPEATED = (Kind.KERNEL, Kind.DYNAMIC, Kind.COMPOSITE)
+
+
+@dataclass
+class Finding:
+    """The first operator that is wrong.
+
+    ``kind``: ``"bound"`` (its error breaks its bound), ``"NaN"`` (NaN or infinity where the reference has none) or
+    ``"race"`` (not the same for the same inputs). ``call``: shrunk; ``original``: as the program made it.
+    """
+
+    op: str
+    kind: str
+    text: str
+    number: int  # of the call, from 0
+    origin: Origin
+    original: OpCall
+    call: OpCall
+    repro: Path | None = None
+    note: str = ""  # why there is no repro
+    rate: float = 1.0  # share of launches that are wrong
+
+    def __str__(self) -> str:
+        what = {
+            "race": "is not the same for the same inputs",
+            "NaN": "gives NaN or infinity where there is none",
+        }
+        lines = [
+            f"{self.op} {what.get(self.kind, 'breaks its bound')}: {self.text}",
+            f"  call {self.number}, {self.origin}",
+            *(f"    {frame}" for frame in self.origin.shown),
+            f"  inputs {sizes_of(self.original)}, still wrong with {sizes_of(self.call)}",
+        ]
+        if self.kind == "race":
+            lines.append(f"  {self.rate:.0%} of {_RACE_RUNS} launches differ")
+        lines.append(f"  repro: python {self.repro}" if self.repro else f"  no repro: {self.note}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Bisection:
+    """What :func:`bisect` found. ``finding`` is None when every judged call kept its bound."""
+
+    finding: Finding | None = None
+    calls: int = 0
+    clean: int = 0  # settled by the cheap look
+    judged: int = 0  # in full
+    unjudged: dict[str, str] = field(default_factory=dict)  # operator -> why
+    hazards: list[Any] = field(
+        default_factory=list
+    )  # with MACA_SANITIZE=1: streams without an order between them
+
+    def __bool__(self) -> bool:
+        return self.finding is not None or bool(self.hazards)
+
+    def __str__(self) -> str:
+        seen = f"{self.calls} calls: {self.clean} clean at first sight, {self.judged} judged against float64"
+        if self.unjudged:
+            seen += f", without reference {', '.join(f'{k} ({v})' for k, v in sorted(self.unjudged.items()))}"
+        head = str(self.finding) if self.finding else "every operator keeps its bound"
+        return "\n".join([head, seen, *map(str, self.hazards)])
+
+
+class _Stop(BaseException):
+    """Ends the program; no ``except Exception`` of its own catches it."""
+
+
+class _Bisect(Watch):
+    def __init__(self, devices: tuple[str, ...], op_list: frozenset[str]):
+        super().__init__(devices)
+        self.op_list = op_list
+        self.result = Bisection()
+        self.found: tuple[Seen, Verdict, Origin, str] | None = None
+        self.launched_again: Counter[Any] = Counter()
+        self.is_over = False
+        self.hazards_before = len(sanitizer.hazards)
+
+    def wants(self, row: Row | None, name: str) -> bool:
+        if self.found is not None:
+            # not inside of a backward pass, whose traceback autograd would print
+            if torch._C._current_graph_task_id() == -1 and not self.is_over:
+                self.is_over = True
+                raise _Stop
+            return False
+        return not self.op_list or name in self.op_list or (row is not None and row.operator in self.op_list)
+
+    def after(self, seen: Seen) -> None:
+        with self.lock:
+            if self.found is not None:
+                return
+            self.result.calls += 1
+            if seen.why_not:
+                self.result.unjudged[seen.name] = seen.why_not.removeprefix("n/a: ")
+                return
+            verdict = Verdict("pass")
+            if is_clean(seen):
+                self.result.clean += 1
+            else:
+                verdict = self.verdict(seen)
+                if verdict.text.startswith("n/a"):
+                    self.result.unjudged[seen.name] = verdict.text.removeprefix("n/a: ")
+                    return
+                self.result.judged += 1
+            kind = "bound" if verdict.failed else ""
+            if not kind and self.differs(seen):
+                kind, verdict = "race", Verdict("FAIL: another launch from the same inputs gives other bits")
+            if kind:
+                self.found = seen, verdict, origin(), kind
+
+    def differs(self, seen: Seen) -> bool:
+        """Does another launch from the same inputs give other bits?"""
+        row = seen.row
+        if row is None or row.random or row.kind not in _REPEATED or not is_on_maca(seen.operands):
+            return False
+        signature = (seen.name, *(t._payload[2] for t in seen.operands if isinstance(t, MacaTensor)))
+        self.launched_again[signature] += 1
+        if self.launched_again[signature] > _SIGNATURE_CALLS:
+            return False
+        call = OpCall.of(seen)
+        got = [None if t is None else t.resolve_conj().resolve_neg() for t in seen.host]
+        for _ in range(_AGAIN):
+            try:
+                results, changed = call.run("maca")
+            except Exception:
+                return False
+            if not same_bits(results, got) or not same_bits(changed, seen.changed):
+                return True
+        return False
+
+
+def _device_of(seen: Seen) -> str:
+    here = [t for t in seen.operands + seen.results if isinstance(t, torch.Tensor)]
+    return "maca" if is_on_maca(here) else here[0].device.type if here else "cpu"
+
+
+def _judge(call: OpCall, device: str) -> Verdict:
+    verdict = call.judge(device)
+    return verdict if device == "maca" else leniently(verdict)
+
+
+def _rate(call: OpCall, device: str, runs: int) -> float:
+    """The share of launches that are wrong, or not as the first right one."""
+    first: Any = None
+    wrong = 0
+    for _ in range(runs):
+        results, changed = call.run(device)
+        if first is not None and same_bits(results + changed, first):
+            continue
+        if _judge(call, device).failed:
+            wrong += 1
+        elif first is None:
+            first = results + changed
+        else:
+            wrong += 1
+    return wrong / runs
+
+
+def _is_sometimes_wrong(call: OpCall, device: str) -> bool:
+    _judge(call, device)  # operands that contradict each other raise
+    return any(_judge(call, device).failed for _ in range(_RACE_RUNS))
+
+
+def _kind_of(verdict: Verdict) -> str:
+    return "NaN" if any(f"got {strange}" in verdict.text for strange in ("nan", "inf", "-inf")) else "bound"
+
+
+def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Path, seconds: float) -> Finding:
+    seen, verdict, came, kind = found
+    device = _device_of(seen)
+    original = OpCall.of(seen)
+    rate = 1.0
+    if kind == "race" or not all(_judge(original, device).failed for _ in range(3)):
+        kind, rate = "race", _rate(original, device, _RACE_RUNS)
+    if kind == "race":
+        smaller = shrink(original, lambda c: _is_sometimes_wrong(c, device), seconds)
+    else:
+        kind = _kind_of(verdict)
+
+        def still(c: OpCall) -> bool:
+            again = _judge(c, device)
+            return again.failed and _kind_of(again) == kind
+
+        smaller = shrink(original, still, seconds) if still(original) else original
+        verdict = _judge(smaller, device)
+    text = verdict.text.removeprefix("FAIL: ") + (f"; bound {verdict.bound}" if verdict.bound else "")
+    finding = Finding(seen.name, kind, text, number, came, original, smaller, rate=rate)
+    file = folder / f"repro_{seen.name.replace('.', '_')}.py"
+    try:
+        finding.repro = write_repro(file, smaller, text, str(came), device, kind == "race")
+    except NotImplementedError as error:
+        finding.note = str(error)
+    return finding
+
+
+def bisect(
+    function: Callable[..., object],
+    *args: Any,
+    device: str | None = "maca",
+    op_list: Any = (),
+    output_dir: str | Path = ".",
+    seconds: float = 20.0,
+    **kwargs: Any,
+) -> Bisection:
+    """Runs ``function(*args, **kwargs)`` up to the first operator whose local error breaks its row's bound.
+
+    Forward, backward and optimizer steps; the run ends there. The operator's inputs are shrunk while it stays wrong,
+    for ``seconds`` at most, and a file ``repro_OP.py`` of plain torch code is written to ``output_dir``.
+
+    Args:
+        device: ``"maca"``, ``"cuda"`` or ``"cpu"``: operators on it are judged; None: on all.
+        op_list: names as in ``"sum"`` or ``"add.Tensor"``: only these are judged.
+
+    Raises:
+        ValueError: an unknown device or operator, or a program without an operator on the device.
+    """
+    watch = _Bisect(chosen_devices(device), known_operators(op_list))
+    with contextlib.suppress(_Stop), traced(), watch.watching():
+        function(*args, **kwargs)
+    return _finish(watch, device, Path(output_dir), seconds, getattr(function, "__name__", "the function"))
+
+
+def _finish(watch: _Bisect, device: str | None, folder: Path, seconds: float, program: str) -> Bisection:
+    result = watch.result
+    result.hazards = sanitizer.hazards[watch.hazards_before :]
+    if watch.found is not None:
+        with watch.closed():
+            result.finding = _describe(watch.found, result.calls - 1, folder, seconds)
+    elif not result.calls:
+        wanted = "on any device" if device is None else f"on a {device} tensor"
+        raise ValueError(
+            f"accuracy: {program} runs no operator {wanted}"
+            + (f" among {', '.join(sorted(watch.op_list))}" if watch.op_list else "")
+            + "; move its tensors there (tensor.to('maca')), or name another device"
+        )
+    return result
+
+
+@contextlib.contextmanager
+def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
+    argv, path = sys.argv, sys.path[:]
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def bisect_script(
+    script: str | Path,
+    arguments: list[str] | None = None,
+    *,
+    device: str | None = "maca",
+    op_list: Any = (),
+    output_dir: str | Path = ".",
+    seconds: float = 20.0,
+) -> Bisection:
+    """:func:`bisect` of a program, which runs as ``__main__`` with ``arguments``.
+
+    Raises:
+        ValueError: the script cannot be read or is no Python; and as :func:`bisect`.
+        RuntimeError: the script itself failed before an operator did; its exception is the cause.
+    """
+    path = Path(script)
+    try:
+        compile(path.read_bytes(), str(path), "exec")
+    except OSError as error:
+        raise ValueError(f"accuracy: cannot read the script {path}: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"accuracy: {path} is no Python program: {error}") from error
+    watch = _Bisect(chosen_devices(device), known_operators(op_list))
+    try:
+        with contextlib.suppress(_Stop), _as_main(path, arguments or []), traced(), watch.watching():
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0) and watch.found is None:
+            raise RuntimeError(f"accuracy: {path} ended with exit status {ended.code}") from ended
+    except Exception as error:
+        if watch.found is None:
+            raise RuntimeError(
+                f"accuracy: {path} failed before an operator broke its bound: {type(error).__name__}: {error}"
+            ) from error
+    if watch.found is not None:
+        seen, verdict, came, kind = watch.found
+        own = [i for i, frame in enumerate(came.frames) if frame.startswith(f"{path}:")]
+        frames = came.frames[own[0] :] if own else came.frames  # without what started the program
+        watch.found = seen, verdict, replace(came, frames=frames), kind
+    return _finish(watch, device, Path(output_dir), seconds, str(path))

@@ -1,0 +1,171 @@
+"""Writes a failing call as one file of plain torch code: inputs embedded, expected and got values, exit status 1 or 0."""
+
+from __future__ import annotations
+
+import base64
+import textwrap
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from macatensor.accuracy.local.op_call import OpCall
+from macatensor.meta import meta_of_tensor
+from macatensor.parity.measure import allowance
+from macatensor.parity.watch import ELSEWHERE, NamedKernel
+
+RACE_RUNS = 200
+_LITERAL = 256  # elements written as numbers; more are written as compressed bytes
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype)
+
+
+def _values(row: torch.Tensor) -> str:
+    """A 1-D tensor as an expression."""
+    if row.numel() > _LITERAL:
+        raw = bytes(row.contiguous().view(torch.uint8).tolist())
+        packed = base64.b85encode(zlib.compress(raw, 9)).decode()
+        lines = "\n".join(f'    "{part}"' for part in textwrap.wrap(packed, 96))
+        return f"packed(\n{lines},\n    {_dtype(row.dtype)},\n)"
+    # repr of the float64 gives back the very bits of any narrower float
+    numbers = repr((row.to(torch.complex128) if row.is_complex() else _plain(row)).tolist())
+    return f"torch.tensor({numbers}, dtype={_dtype(row.dtype)})"
+
+
+def _plain(row: torch.Tensor) -> torch.Tensor:
+    return row.double() if row.is_floating_point() else row
+
+
+def tensor_code(t: torch.Tensor, to_device: bool = True) -> str:
+    """An expression for a host tensor, on ``device`` with its strides: a row of memory, seen by ``as_strided``."""
+    meta = meta_of_tensor(t)
+    if t.is_contiguous():
+        memory = t.reshape(-1)
+        shaped = "" if t.dim() == 1 else f".view({list(t.shape)})"
+    else:
+        memory = torch.as_strided(t, (meta.extent,), (1,), t.storage_offset())
+        shaped = f".as_strided({list(t.shape)}, {list(t.stride())})"
+    moved = ".to(device)" if to_device else ""
+    return f"{_values(memory)}{moved}{shaped}"
+
+
+def value_code(value: Any, names: dict[int, str]) -> str:
+    """An argument as an expression; tensors by their names."""
+    if isinstance(value, torch.Tensor):
+        return names[id(value)]
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(value_code(v, names) for v in value)
+        return f"[{inner}]"
+    if isinstance(value, torch.device):
+        return "torch.device(device)"
+    if value is None or isinstance(
+        value, (bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format)
+    ):
+        return repr(value)
+    raise NotImplementedError(f"accuracy: a {type(value).__name__} cannot be written in a repro")
+
+
+# kernels that no aten operator names: what launches them
+_KERNELS = {
+    "sdpa_forward": (
+        "def call(query, key, value, mask, is_causal, scale):\n"
+        "    attention = torch.nn.functional.scaled_dot_product_attention\n"
+        "    with torch.no_grad():\n"
+        "        return attention(query, key, value, mask, is_causal=is_causal, scale=scale)",
+        1,
+    ),
+    "sdpa_backward": (
+        "def call(grad, query, key, value, mask, output, logsumexp, is_causal, scale):\n"
+        "    attention = torch.nn.functional.scaled_dot_product_attention\n"
+        "    operands = [t.detach().requires_grad_() for t in (query, key, value)]\n"
+        "    result = attention(*operands, mask, is_causal=is_causal, scale=scale)\n"
+        "    return torch.autograd.grad(result, operands, grad)",
+        3,
+    ),
+}
+
+
+def repro_text(
+    call: OpCall, why: str, where: str, device: str, race: bool = False, name: str = "repro.py"
+) -> str:
+    """The file's text.
+
+    Raises:
+        NotImplementedError: the results have several right values (eigenvectors), or an argument has no literal form.
+    """
+    from jinja2 import Environment, PackageLoader
+
+    results, changed = call.run(device)
+    aimed = call.aims(results, changed)
+    operands = call.operands
+    names: dict[int, str] = {}
+    inputs = []
+    for i, t in enumerate(operands):
+        if t is None:
+            continue
+        if id(t) not in names:
+            names[id(t)] = f"x{len(names)}"
+            inputs.append((names[id(t)], tensor_code(t, i not in call.at_host)))
+    args = [value_code(a, names) for a in call.args]
+    args += [f"{k}={value_code(v, names)}" for k, v in call.kwargs.items()]
+    kernel = isinstance(call.func, NamedKernel)
+    define, count = (
+        _KERNELS[call.func._schema.name] if kernel else (f"call = torch.ops.{call.func}", len(results))
+    )
+    checks = []
+    for i, (got, aim) in enumerate(zip(results + changed, aimed)):
+        if got is None or aim is None or (kernel and i >= count):
+            continue
+        source = f"results[{i}]" if i < len(results) else names[id(operands[i - len(results)])]
+        want = aim.want.resolve_conj().resolve_neg().contiguous()
+        allowed = "0.0"
+        if aim.bound is not None:
+            error = allowance(got.dtype, want, aim.bound, aim.terms, aim.loose).contiguous()
+            allowed = tensor_code(error if device == "maca" else ELSEWHERE * error, to_device=False)
+        checks.append(
+            {
+                "source": source,
+                "dtype": _dtype(got.dtype),
+                "want": tensor_code(want, to_device=False),
+                "allowed": allowed,
+                "got": _shown(got),
+                "shown": _shown(want),
+            }
+        )
+    if not checks:
+        raise NotImplementedError(
+            f"accuracy: results of {call.name} have several right values; no repro of one file"
+        )
+    template = Environment(
+        loader=PackageLoader("macatensor.accuracy.local", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template("repro.py.j2")
+    return template.render(
+        operator=call.name, why=why.replace('"""', "'''"), where=where, device=device, inputs=inputs, define=define,
+        arguments=", ".join(args), checks=checks, runs=RACE_RUNS if race else 1, name=name,
+        packs=any("packed(" in code for _, code in inputs) or any("packed(" in c["want"] + c["allowed"] for c in checks),
+    )  # fmt: skip
+
+
+def _shown(t: torch.Tensor) -> str:
+    flat = t.reshape(-1)[:6].tolist()
+    return ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat) + (
+        " …" if t.numel() > 6 else ""
+    )
+
+
+def write_repro(file: Path, call: OpCall, why: str, where: str, device: str, race: bool = False) -> Path:
+    """Writes :func:`repro_text`; an existing file is never overwritten, a number is added to the name."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    chosen, number = file, 1
+    while chosen.exists():
+        number += 1
+        chosen = file.with_name(f"{file.stem}_{number}{file.suffix}")
+    text = repro_text(call, why, where, device, race, chosen.name)
+    chosen.write_text(text)
+    return chosen

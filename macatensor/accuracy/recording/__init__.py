@@ -1,0 +1,1 @@
+"""Recording calls, their tensors and stacks."""

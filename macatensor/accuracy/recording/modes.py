@@ -1,0 +1,299 @@
+"""Where calls are seen: one function mode and one dispatch mode in each thread, and the global module hooks.
+
+They are there while a session records and at no other time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from macatensor.accuracy.recording.naming import function_name
+from macatensor.accuracy.recording.quiet import untraced
+
+_tracing = torch._C._get_tracing_state
+
+# what computes nothing: questions about a tensor, conversions that only hand it over, and what runs backward
+_SILENT = frozenset(
+    """device dtype __dir__ __format__ __hash__ __len__ __repr__ __reduce__ __reduce_ex__ __setstate__ __dlpack__
+    __dlpack_device__ __array__ __cuda_array_interface__ backward can_cast data_ptr dim dim_order
+    element_size get_device has_names ndimension nelement numel numpy refine_names register_hook
+    register_post_accumulate_grad_hook requires_grad_ result_type retain_grad size storage storage_offset
+    storage_type stride sym_numel type untyped_storage share_memory_ _typed_storage _is_view
+    _make_subclass as_subclass _make_wrapper_subclass _set_grad_enabled""".split()
+)
+_PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag"))
+_names: dict[Any, str | None] = {}
+
+
+def _recorded_name(func: Any) -> str | None:
+    """The name a function is recorded under; None when it computes nothing."""
+    name = getattr(func, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        owner = getattr(func, "__self__", None)
+        if name == "__get__" and getattr(owner, "__name__", "") in _PROPERTIES:
+            return function_name(func)
+        return None
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return None  # the aten level has it
+    if name in _SILENT or name.startswith(("is_", "_is_", "has_")) or func is torch.autograd.grad:
+        return None
+    return function_name(func)
+
+
+class _Functions(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recorders = hub.recorders
+        options = kwargs or {}
+        if not recorders:
+            return func(*args, **options)
+        try:
+            name = _names[func]
+        except KeyError:
+            name = _names[func] = _recorded_name(func)
+        if name is None:
+            return func(*args, **options)
+        with _aside():
+            calls = [(r, r.function_begins(name, args, options)) for r in recorders]
+        try:
+            result = func(*args, **options)
+        except BaseException as error:
+            for recorder, call in calls:
+                recorder.function_ends(call, None, error)
+            raise
+        with _aside():
+            for recorder, call in calls:
+                recorder.function_ends(call, result, None)
+        return result
+
+
+class _Operators(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch decorates the method below, see _uncompiled
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recorders = hub.recorders
+        options = kwargs or {}
+        # in torch.jit.trace sizes that are read here would be nodes of its graph; functions are recorded there
+        if not recorders or _tracing() is not None:
+            return func(*args, **options)
+        calls = [(r, r.operator_begins(func, args, options)) for r in recorders]
+        try:
+            result = func(*args, **options)
+        except BaseException as error:
+            for recorder, call in calls:
+                recorder.operator_ends(call, func, args, options, None, error)
+            raise
+        for recorder, call in calls:
+            recorder.operator_ends(call, func, args, options, result, None)
+        return result
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+def _aside() -> Any:
+    """Sizes that the recorder reads are no part of a graph that is being traced."""
+    return _NOTHING if _tracing() is None else untraced()
+
+
+def _uncompiled(*functions: Any) -> None:
+    """Keeps torch.compile from compiling the recorder, at no cost a call; PyTorch's decorator for it costs 60 us."""
+    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+    for function in functions:
+        set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+
+
+class Hub:
+    """The recorders that are at work in this process, and what is installed for them."""
+
+    def __init__(self) -> None:
+        self.recorders: tuple[Any, ...] = ()
+        self._lock = threading.RLock()
+        self._installed: list[Callable[[], None]] = []
+
+    def add(self, recorder: Any) -> None:
+        """Starts giving calls to a recorder."""
+        with self._lock:
+            if not self.recorders:
+                self._install()
+            self.recorders = (*self.recorders, recorder)
+
+    def remove(self, recorder: Any) -> None:
+        """Stops giving calls to a recorder; with the last one everything is taken away."""
+        with self._lock:
+            self.recorders = tuple(r for r in self.recorders if r is not recorder)
+            if not self.recorders:
+                self._uninstall()
+
+    def after_fork(self) -> None:
+        """In a forked child: locks that other threads held are theirs no more."""
+        self._lock = threading.RLock()
+
+    def _install(self) -> None:
+        from macatensor.accuracy.recording import processes, threads
+
+        self._installed += [_below_others(), _within_backward()]
+        before = torch_module.register_module_forward_pre_hook(_module_begins)
+        after = torch_module.register_module_forward_hook(_module_ends, with_kwargs=True, always_call=True)
+        self._installed += [before.remove, after.remove, threads.follow(self), processes.follow(self)]
+
+    def _uninstall(self) -> None:
+        for undo in reversed(self._installed):
+            undo()
+        self._installed.clear()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Calls of this thread are seen inside; for threads that the program starts."""
+        functions, operators = _Functions(), _Operators()  # type: ignore[no-untyped-call]
+        torch._C._push_on_torch_function_stack(functions)
+        # without the flags that entering sets: they are the process's, and threads end in any order
+        torch._C._push_on_torch_dispatch_stack(operators)
+        try:
+            yield
+        finally:
+            _take_dispatch_off(operators)
+            _take_function_off(functions)
+
+
+hub = Hub()
+
+
+def _module_begins(module: Any, args: Any) -> None:
+    with _aside():
+        for recorder in hub.recorders:
+            recorder.module_begins(module, args)
+
+
+def _module_ends(module: Any, args: Any, *rest: Any) -> None:
+    result, kwargs = (
+        rest[-1],
+        rest[0] if len(rest) == 2 else None,
+    )  # of a call that raised PyTorch gives no kwargs
+    error = sys.exc_info()[1] if result is None else None
+    with _aside():
+        for recorder in hub.recorders:
+            recorder.module_ends(module, args, kwargs, result, error)
+
+
+def _within_backward() -> Callable[[], None]:
+    """What Python runs in backward is seen, as the second forward of a checkpoint: PyTorch gives ``backward`` itself to
+    the mode, and takes the mode away while it runs."""
+    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+    def run_recorded(*args: Any, **kwargs: Any) -> Any:
+        held = range(torch._C._len_torch_function_stack())
+        if not hub.recorders or any(isinstance(torch._C._get_function_stack_at(i), _Functions) for i in held):
+            return run(*args, **kwargs)
+        with _Functions():
+            return run(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = run_recorded  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        if torch.autograd._engine_run_backward is run_recorded:  # type: ignore[attr-defined]
+            torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+
+    return undo
+
+
+_uncompiled(_Functions.__torch_function__, _Operators.__torch_dispatch__, _module_begins, _module_ends)
+
+
+def _pop_functions(until: Any = None) -> list[Any]:
+    taken = []
+    while torch._C._len_torch_function_stack():
+        mode = torch._C._pop_torch_function_stack()
+        if mode is until:
+            break
+        taken.append(mode)
+    return taken
+
+
+def _pop_operators(until: Any = None) -> list[Any]:
+    taken: list[Any] = []
+    while _user_dispatch_modes():
+        if _top_dispatch_mode() is until:
+            break
+        taken.append(torch._C._pop_torch_dispatch_stack(None))
+    return taken
+
+
+def _user_dispatch_modes() -> int:
+    return torch._C._len_torch_dispatch_stack() - sum(
+        torch._C._get_dispatch_mode(key) is not None
+        for key in (
+            torch._C._TorchDispatchModeKey.FAKE,
+            torch._C._TorchDispatchModeKey.PROXY,
+            torch._C._TorchDispatchModeKey.FUNCTIONAL,
+        )
+    )
+
+
+def _top_dispatch_mode() -> Any:
+    return torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1)
+
+
+def _take_function_off(mode: Any) -> None:
+    held = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    if not any(m is mode for m in held):
+        return
+    for other in reversed(_pop_functions(until=mode)):
+        torch._C._push_on_torch_function_stack(other)
+
+
+def _take_dispatch_off(mode: Any, leave: Callable[[], None] | None = None) -> None:
+    held = [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+    if not any(m is mode for m in held):
+        return
+    others = _pop_operators(until=mode)
+    if leave is not None:
+        leave()
+    else:
+        torch._C._pop_torch_dispatch_stack(None)
+    for other in reversed(others):
+        torch._C._push_on_torch_dispatch_stack(other)
+
+
+def _below_others() -> Callable[[], None]:
+    """Puts the modes below those that the program has entered, which it leaves in the order it entered them."""
+    functions, operators = _Functions(), _Operators()  # type: ignore[no-untyped-call]
+    others = _pop_functions()
+    torch._C._push_on_torch_function_stack(functions)
+    for other in reversed(others):
+        torch._C._push_on_torch_function_stack(other)
+    dispatch = _pop_operators()
+    operators.__enter__()  # type: ignore[no-untyped-call]
+    for other in reversed(dispatch):
+        torch._C._push_on_torch_dispatch_stack(other)
+
+    def undo() -> None:
+        _take_dispatch_off(operators, lambda: operators.__exit__(None, None, None))  # type: ignore[no-untyped-call]
+        _take_function_off(functions)
+
+    return undo

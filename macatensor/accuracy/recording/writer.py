@@ -1,0 +1,105 @@
+"""A process's folder of a run: lines that are whole as soon as they are there, and tensors before them."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from macatensor.accuracy import elements
+from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
+
+_STEP = 1 << 22  # bytes that the file of lines grows by
+
+
+class Writer:
+    """Writes a process's record. The folder is made when there is something to write.
+
+    The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,
+    which takes 20 us on some machines. Until it is closed zeros follow the last line.
+    """
+
+    def __init__(self, place: Callable[[], tuple[Path, dict[str, Any]]]):
+        """``place`` says the folder and the environment when the first line comes: a rank may be known only then."""
+        self.folder: Path | None = None
+        self._place = place
+        self._file = -1
+        self._map: mmap.mmap | None = None
+        self._start = self._used = 0  # the map's place in the file, bytes used of it
+        self._ended = True
+
+    def _open(self) -> mmap.mmap:
+        if self.folder is None:
+            self.folder, environment = self._place()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1) + "\n")
+        if self._file < 0:
+            self._file = os.open(self.folder / CALLS, os.O_RDWR | os.O_CREAT, 0o666)
+            end = os.fstat(self._file).st_size
+            self._start = end - end % mmap.ALLOCATIONGRANULARITY
+            self._used = end - self._start
+        if self._map is None:
+            os.ftruncate(self._file, self._start + _STEP)
+            self._map = mmap.mmap(self._file, _STEP, offset=self._start)
+        return self._map
+
+    def line(self, text: str) -> None:
+        """Writes a line."""
+        self._ended = False
+        data = text.encode()
+        place = self._map or self._open()
+        end = self._used + len(data)
+        while end > _STEP:
+            left = _STEP - self._used
+            place[self._used : _STEP] = data[:left]
+            place.close()
+            self._map = None
+            self._start, self._used, data = self._start + _STEP, 0, data[left:]
+            place, end = self._open(), len(data)
+        place[self._used : end] = data
+        self._used = end
+
+    def stack(self, number: int, frames: list[str]) -> None:
+        """Writes a stack that is new."""
+        self.line(line_of_stack(number, frames))
+
+    def tensors(self, file: str, tensors: dict[str, torch.Tensor]) -> None:
+        """Writes whole tensors, which are on the host and contiguous."""
+        self._open()
+        assert self.folder is not None
+        elements.save(self.folder / file, tensors)
+
+    def end(self, calls: int, is_needed: bool) -> None:
+        """Says that the record is whole up to here; ``is_needed``: of a run without calls too."""
+        if not self._ended or is_needed and self.folder is None:
+            self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")) + "\n")
+            self._ended = True
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; more may be written later."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._file >= 0:
+            os.ftruncate(self._file, self._start + self._used)
+            os.close(self._file)
+            self._file = -1
+
+    def abandon(self) -> None:
+        """In a forked child: the file is the parent's."""
+        if self._map is not None:
+            self._map.close()
+        if self._file >= 0:
+            os.close(self._file)
+        self._map, self._file = None, -1
+
+
+def file_of(call: int, part: int = 0) -> str:
+    """Where the tensors that a call was the first to see are written: its inputs at once, then its results."""
+    return f"{TENSORS}/{call:06d}{f'.{part}' if part else ''}.safetensors"
