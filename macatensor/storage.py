@@ -95,8 +95,17 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         return self
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
-        """Takes the bytes of a storage of this device or the host. Raises RuntimeError for another size."""
+        """Takes the bytes of a storage of this device or the host.
+
+        Raises RuntimeError for another size, NotImplementedError for a storage of another device.
+        """
         source = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
+        if not isinstance(source, torch.UntypedStorage):
+            raise TypeError(f"copy_(): expected a storage, got {type(source).__name__}")
+        if not isinstance(source, MacaStorage) and source.device.type != "cpu":
+            raise NotImplementedError(
+                f"a storage on maca takes bytes of maca or the host, got {source.device}"
+            )
         n = self.nbytes()
         if n != source.nbytes():
             raise RuntimeError(f"size does not match, self was {n} bytes but src was {source.nbytes()} bytes")

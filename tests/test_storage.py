@@ -82,6 +82,14 @@ def test_copies_between_devices() -> None:
         del moved, back, copied, typed
 
 
+def test_copies_from_elsewhere_are_refused() -> None:
+    storage = torch.UntypedStorage(8, device="maca")
+    with pytest.raises(NotImplementedError, match="got meta"):
+        storage.copy_(torch.UntypedStorage(8, device="meta"))
+    with pytest.raises(TypeError, match="got bytes"):
+        storage.copy_(b"12345678")
+
+
 def test_tensors_over_a_storage() -> None:
     storage = torch.UntypedStorage(24, device="maca").fill_(0)
     x = torch.empty(0, device="maca").set_(storage)
