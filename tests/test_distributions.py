@@ -146,8 +146,9 @@ def test_kl_divergence(name: str) -> None:
     close(ours, D.kl_divergence(make(*parameters), make(*others)), rtol=1e-4, atol=1e-5)
 
 
-def test_constraints() -> None:
+def test_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bijections onto constrained spaces and back, and arguments outside of them refused by name."""
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)  # torch.compile turns it off for the process
     unconstrained = torch.tensor([[0.3, -1.0, 2.0], [0.1, 0.2, 0.5], [1.0, -0.3, 0.7]])
     for constraint in (D.constraints.positive, D.constraints.unit_interval, D.constraints.simplex,
                        D.constraints.lower_cholesky, D.constraints.greater_than(2.0)):  # fmt: skip
