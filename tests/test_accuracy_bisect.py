@@ -386,5 +386,7 @@ def test_the_repro_is_plain_torch(tmp_path: Path) -> None:
         line.split()[1] for line in file.read_text().splitlines() if line.strip().startswith("import ")
     ]
     assert sorted(imports) == ["macatensor", "sys", "torch"]
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--select", "E9,F", str(file)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--select", "E9,F", str(file)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
