@@ -7,17 +7,17 @@ norm of a whole tensor: ``norm(a - b) / norm(b)``.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
 import torch
 
-from macatensor.accuracy.local.origin import origin, traced
+from macatensor.accuracy.local.origin import origin
+from macatensor.accuracy.local.program import run_under
 from macatensor.accuracy.local.shadow import Shadows
 from macatensor.parity.samples import describe
 from macatensor.parity.watch import Seen, Watch
@@ -271,14 +271,4 @@ def parity(
         ValueError: an unknown device, or a name that the op table does not have.
     """
     watch = _Parity(chosen_devices(device), known_operators(op_list), shadows)
-
-    @contextlib.contextmanager
-    def run() -> Iterator[LocalErrors]:
-        with traced(), watch.watching():
-            yield watch.report
-
-    if function is None:
-        return run()
-    with run():
-        function()
-    return watch.report
+    return run_under(watch, function)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 
 from macatensor.accuracy.local.local_error import chosen_devices, distance, known_operators
 from macatensor.accuracy.local.op_call import OpCall
-from macatensor.accuracy.local.origin import Origin, origin, traced
+from macatensor.accuracy.local.origin import Origin, origin
+from macatensor.accuracy.local.program import run_under
 from macatensor.parity.measure import ulp_at
 from macatensor.parity.transport import twin
 from macatensor.parity.watch import Seen, Watch, is_on_maca
@@ -176,14 +177,4 @@ def perturbation(
         ValueError: an unknown device, or a name that the op table does not have.
     """
     watch = _Perturb(chosen_devices(device), known_operators(op_list), trials, seed)
-
-    @contextlib.contextmanager
-    def run() -> Iterator[Movements]:
-        with traced(), watch.watching():
-            yield watch.report
-
-    if function is None:
-        return run()
-    with run():
-        function()
-    return watch.report
+    return run_under(watch, function)

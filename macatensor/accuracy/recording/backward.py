@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macatensor.accuracy.recording.calls import Open
+from macatensor.accuracy.recording.calls import Open, version_of
 from macatensor.accuracy.recording.describe import Found
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
@@ -89,7 +89,7 @@ class Backward:
         return [
             (place, value)
             for (place, value), version in zip(tensors, call.versions)
-            if _counted(value) != version
+            if version_of(value) != version
         ]
 
     def _watch(self, leaf: torch.Tensor) -> None:
@@ -199,6 +199,13 @@ class _Gradients:
         self.running: Open | None = None
         self.task = -1
 
+    def _begun(self) -> Open:
+        """The backward call, which begins with the first hook that runs."""
+        if self.running is None:
+            self.owner.begin(self)
+        assert self.running is not None
+        return self.running
+
     def coming(self, places: list[tuple[int, str]], name: str) -> Any:
         """The hook before a node: the gradients of the call's results."""
 
@@ -207,10 +214,7 @@ class _Gradients:
             if not recorder.active:
                 return
             with torch._C.DisableTorchFunction(), recorder.lock:
-                if self.running is None:
-                    self.owner.begin(self)
-                call = self.running
-                assert call is not None
+                call = self._begun()
                 call.node = call.node or name.removeprefix("torch::autograd::")
                 if call.number >= 0 and recorder.settings.record_input:
                     found = [
@@ -230,10 +234,7 @@ class _Gradients:
             if not recorder.active:
                 return
             with torch._C.DisableTorchFunction(), recorder.lock:
-                if self.running is None:
-                    self.owner.begin(self)
-                call = self.running
-                assert call is not None
+                call = self._begun()
                 if call.number >= 0 and edges:
                     found: Found = [(p, into[i]) for i, p in edges if i < len(into) and into[i] is not None]
                     call.outputs = _joined(call.outputs, recorder.describe_outputs(call, found) or None)
@@ -248,10 +249,3 @@ def _joined(first: str | None, second: str | None) -> str | None:
     if not first or not second or first == "[]":
         return second or first
     return first if second == "[]" else f"{first[:-1]},{second[1:]}"
-
-
-def _counted(tensor: torch.Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:
-        return -1

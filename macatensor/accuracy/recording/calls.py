@@ -7,6 +7,8 @@ import threading
 from array import array
 from typing import Any
 
+import torch
+
 from macatensor.accuracy.recording.describe import Found, value_text
 
 
@@ -118,3 +120,11 @@ class Thread:
         self.text = f',"thread":{json.dumps(self.name)}'
         self.open: list[Open] = []
         self.nodes = Nodes()
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often PyTorch counted a write to the tensor's memory."""
+    try:
+        return tensor._version
+    except RuntimeError:  # inference tensors do not count their writes
+        return -1

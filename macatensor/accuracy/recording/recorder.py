@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.recording import backward
-from macatensor.accuracy.recording.calls import Open, Thread
+from macatensor.accuracy.recording.calls import Open, Thread, version_of
 from macatensor.accuracy.recording.collectives import Collectives
 from macatensor.accuracy.recording.describe import Describer, Found, flatten_call, flatten_result
 from macatensor.accuracy.recording.identity import Identities
@@ -173,7 +173,7 @@ class Recorder:
         differentiates = torch.is_grad_enabled()
         for place, value in call.found:
             if isinstance(value, torch.Tensor):
-                call.versions.append(_version(value))
+                call.versions.append(version_of(value))
                 if differentiates and value.requires_grad and (made := value.grad_fn) is not None:
                     call.grad_fns.append((made, value.output_nr, place))
         if taken:
@@ -198,7 +198,7 @@ class Recorder:
         if call.number < 0:
             return
         given = [(p, v) for p, v in call.found if isinstance(v, torch.Tensor)]
-        changed = {id(v): (p, v) for (p, v), before in zip(given, call.versions) if _version(v) != before}
+        changed = {id(v): (p, v) for (p, v), before in zip(given, call.versions) if version_of(v) != before}
         returned = {id(v) for _, v in results}
         results += [pair for number, pair in changed.items() if number not in returned]
         if results:
@@ -367,13 +367,6 @@ class Recorder:
     def resume(self) -> None:
         """Goes on after a pause."""
         self.active = True
-
-
-def _version(tensor: torch.Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors do not count their writes
-        return -1
 
 
 def _class_name(kind: type) -> str:
