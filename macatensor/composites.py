@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from macatensor import counting
-from macatensor.ffi import lib
 from macatensor.forms import in_form
 from macatensor.launcher import Launcher
 from macatensor.signature import Form
@@ -50,7 +49,7 @@ def as_strided_scatter(
     if self._payload[2].overlaps_itself():
         copied = self.clone()
     else:
-        held = lib.maca_buffer_bytes(self._payload[0]) // self.element_size()
+        held = self._payload[0].nbytes // self.element_size()
         memory = self.as_strided((held,), (1,), 0).clone()
         copied = memory.as_strided(self.size(), self.stride(), self.storage_offset())
     target = copied.as_strided(size, stride, storage_offset)

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from macatensor import composites, dynamic, host_fallback, tensor
+from macatensor.ffi import launch_error, native
 from macatensor.kernel_calls import KernelLauncher, RandomLauncher
-from macatensor.launcher import SPECIAL, Launcher
+from macatensor.launcher import SPECIAL, Launcher, static_key
 from macatensor.out_arguments import checked
+from macatensor.plan import ABSENT
 from macatensor.rowless import without_row
 from macatensor.signature import Form, find_row
 from macatensor.tensor import LAUNCHERS
@@ -19,12 +21,12 @@ from op_table import Kind
 
 def bind(func: Any) -> Launcher:
     """Finds the way of an overload, once."""
-    launcher = _way_of(func)
+    way = _way_of(func)
     if any(a.is_out for a in func._schema.arguments):
-        launcher = checked(func, launcher)
-    LAUNCHERS[id(func)] = launcher
+        way = checked(func, way)
+    LAUNCHERS[id(func)] = way
     _bound.append(func)  # ids stay theirs
-    return launcher
+    return way
 
 
 _bound: list[Any] = []
@@ -41,9 +43,9 @@ def _way_of(func: Any) -> Launcher:
         return lambda args, kwargs: without_row(func, args, kwargs, "the op table has no row for it")
     row, form, twin = found
     if row.kind is Kind.KERNEL:
-        return (RandomLauncher if row.random else KernelLauncher)(func, row, form, twin).quick()
+        return (RandomLauncher if row.random else KernelLauncher)(func, row, form, twin)
     if row.kind is Kind.VIEW and form is Form.DIRECT:
-        return ViewLauncher(func).quick()
+        return ViewLauncher(func)
     if row.kind is Kind.COMPOSITE:
         return composites.launcher(func, row, form, twin)
     if row.kind is Kind.DYNAMIC:
@@ -52,3 +54,22 @@ def _way_of(func: Any) -> Launcher:
 
 
 tensor.bind = bind
+
+
+def configure_launcher() -> None:
+    """Tells the launchers' module, once the device is registered, what it has to know of PyTorch and of us."""
+    native.configure(
+        tensor=tensor.MacaTensor,
+        make_wrapper=torch.Tensor._make_wrapper_subclass,
+        strided=torch.strided,
+        device=tensor.DEVICE,
+        launchers=LAUNCHERS,
+        bind=lambda func: tensor.bind(func),  # whoever counts calls puts a bind of its own there
+        failure=launch_error,
+        static_key=static_key,
+        true_key=static_key(True),
+        false_key=static_key(False),
+        plain_types=(str, torch.dtype, torch.layout, torch.memory_format, torch.device),
+        in_inference=torch.is_inference_mode_enabled,
+        absent=ABSENT,
+    )

@@ -1,7 +1,8 @@
-"""The only module that touches cffi: loads the device library and turns its failures into exceptions."""
+"""The only module that touches the compiled ones: loads the device library, turns its failures into exceptions."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +19,18 @@ except ImportError as error:  # pragma: no cover - a broken install
         "Run `make build` in a checkout, or reinstall the wheel."
     ) from error
 
+
+def _load_launcher() -> Any:
+    """The second module of the same shared library; Python finds modules by the names of files."""
+    spec: Any = importlib.util.spec_from_file_location("libmaca_ffi._launcher", _binding.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 ffi: Any = _binding.ffi
 lib: Any = _binding.lib
+native: Any = _load_launcher()  # shim/python: Buffer, Program, the launchers' bases, __torch_dispatch__
 NULL: Any = ffi.NULL
 T = TypeVar("T")
 
@@ -78,17 +89,21 @@ MEMORY_LIMIT = _at_import(switches.DEVICE_MEMORY)  # bytes; 0: none
 if MEMORY_LIMIT:
     lib.maca_memory_set_limit(MEMORY_LIMIT)
 
-_gc = ffi.gc
-_allocate = lib.maca_buffer_allocate
-_release = lib.maca_buffer_release
+_allocate = native.allocate
+_cast = ffi.cast
 
 
 def allocate(nbytes: int) -> Any:
-    """A buffer of device memory that is released with its last reference."""
+    """A ``Buffer`` of device memory, released with its last reference. Raises torch.OutOfMemoryError."""
     buffer = _allocate(nbytes)
-    if buffer == NULL:
+    if buffer is None:
         raise out_of_memory()
-    return _gc(buffer, _release)
+    return buffer
+
+
+def pointer(buffer: Any) -> Any:
+    """A buffer as the functions of :data:`lib` take it; its caller keeps the buffer alive."""
+    return _cast("maca_buffer*", buffer.handle)
 
 
 def size_text(nbytes: int) -> str:

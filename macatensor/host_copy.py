@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from macatensor import stream, sync_debug
-from macatensor.ffi import ffi, launch_error, lib, raise_pending
+from macatensor.ffi import ffi, launch_error, lib, pointer, raise_pending
 
 _cast = ffi.cast
 
@@ -35,7 +35,7 @@ def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blockin
     if nbytes:
         if sync_debug.mode and not non_blocking:
             sync_debug.waits()
-        status = lib.maca_buffer_from_host(buffer, byte_offset, address, nbytes)
+        status = lib.maca_buffer_from_host(pointer(buffer), byte_offset, address, nbytes)
         if status:
             raise launch_error(status, "copy to the device")
         if stream.observer is not None and not non_blocking:
@@ -52,7 +52,9 @@ def download(
     if nbytes:
         if sync_debug.mode and not non_blocking:
             sync_debug.waits()
-        status = lib.maca_buffer_to_host(_cast("void*", host.data_ptr()), buffer, byte_offset, nbytes)
+        status = lib.maca_buffer_to_host(
+            _cast("void*", host.data_ptr()), pointer(buffer), byte_offset, nbytes
+        )
         if status:
             raise launch_error(status, "copy to the host")
         if stream.observer is not None and not non_blocking:

@@ -7,11 +7,11 @@ from typing import Any
 from macatensor import counting, flags
 from macatensor.launcher import remember
 from macatensor.meta import Meta
-from macatensor.plan import ABSENT, Plan
+from macatensor.plan import ABSENT, program
 from macatensor.request import Declined, Request
 from macatensor.tensor import MacaTensor
 
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, Any] = {}
 flags.caches.append(_plans)
 
 
@@ -23,14 +23,14 @@ def launch(
     Raises :class:`macatensor.request.Declined` when the library has no kernel for them.
     """
     payloads = [t._payload if t is not None else ABSENT for t in inputs]
-    payloads += [ABSENT for r in results if r is None]
-    return plan(kernel, inputs, results, attributes).launch(payloads, [])
+    made: list[Any] = plan(kernel, inputs, results, attributes).launch(payloads, ())
+    return made
 
 
 def plan(
     kernel: str, inputs: list[MacaTensor | None], results: list[Meta | None], attributes: dict[str, Any]
-) -> Plan:
-    """The plan that :func:`launch` runs."""
+) -> Any:
+    """The ``Program`` that :func:`launch` runs."""
     key = (
         kernel,
         tuple(t._payload[2] if t is not None else None for t in inputs),
@@ -45,7 +45,7 @@ def plan(
     return found
 
 
-def _create(kernel: str, inputs: list[Any], results: list[Meta | None], attributes: dict[str, Any]) -> Plan:
+def _create(kernel: str, inputs: list[Any], results: list[Meta | None], attributes: dict[str, Any]) -> Any:
     request = Request(kernel)
     for t in inputs:
         request.add([(t._payload[2] if t is not None else None, -1)], is_list=False, is_output=False)
@@ -53,7 +53,6 @@ def _create(kernel: str, inputs: list[Any], results: list[Meta | None], attribut
         request.add([(meta, -1)], is_list=False, is_output=True)
     request.attributes = [(k, v) for k, v in attributes.items() if v is not None]
     try:
-        program = request.create_program([False] * len(inputs))
+        return program(request, kernel, [False] * len(inputs), results, [-1] * len(results))
     except Declined as error:
         raise Declined(f"{kernel}: {error}") from None
-    return Plan(program, results, [-1] * len(results), kernel, kernel)

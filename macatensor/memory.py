@@ -207,7 +207,7 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
         return 0
     with StreamContext(stream):
         buffer = allocate(size)
-    address = int(lib.maca_buffer_address(buffer))
+    address = int(buffer.address)
     _raw[address] = buffer
     return address
 

@@ -8,26 +8,17 @@ from typing import Any
 import torch
 
 from macatensor import counting
-from macatensor.ffi import NULL, ffi, launch_error, lib
+from macatensor.ffi import ffi, native
 from macatensor.layout import STRIDE_RULES
 from macatensor.meta import Meta, meta_of, set_lazy_bits
 from macatensor.meta_rules import META_RULES
-from macatensor.request import Request, scalar_array
+from macatensor.request import Request
 from macatensor.signature import Role, Signature
-from macatensor.tensor import MacaTensor, wrap
+from macatensor.tensor import MacaTensor
 from op_table import Row
 
-_gc = ffi.gc
-_new = ffi.new
-_release = lib.maca_buffer_release
-_many = lib.maca_launch_many
-_launch_4 = lib.maca_launch_4
-
 Payload = tuple[Any, int, Meta]
-ABSENT: Payload = (NULL, 0, None)  # type: ignore[assignment]
-_PADDING = [[ABSENT] * (4 - n) for n in range(5)]
-_REFERENCES = ffi.typeof("maca_reference[]")
-_BUFFERS = ffi.typeof("maca_buffer*[]")
+ABSENT: Payload = (None, 0, None)  # type: ignore[assignment]
 
 _SCALAR_META: dict[type, Meta] = {
     bool: meta_of((), (), torch.bool),
@@ -122,77 +113,27 @@ def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
     return _SCALAR_META[type(value)], request.slots(1)
 
 
-class Plan:
-    """A program of the library with the metas of its results. Immutable."""
+def program(
+    request: Request,
+    operator: str,
+    written: Sequence[bool],
+    metas: Sequence[Meta | None],
+    lists: Sequence[int],
+    *,
+    returned: Sequence[int] | None = None,
+    repeats_first: bool = False,
+    in_memory: bool = False,
+    defaults: Sequence[Any] = (),
+) -> Any:
+    """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
 
-    __slots__ = ("program", "metas", "lists", "operator", "single", "made", "absent", "kernel", "is_small")
-
-    def __init__(
-        self, program: Any, metas: list[Meta | None], lists: Sequence[int], operator: str, kernel: str
-    ):
-        self.program = program
-        self.metas = metas
-        self.lists = lists  # for each result: -1 for a tensor, else the length of the list
-        self.operator = operator
-        self.kernel = kernel
-        self.made = sum(m is not None for m in metas)
-        self.absent = [i for i, m in enumerate(metas) if m is None]
-        self.single = len(metas) == 1 and metas[0] is not None and list(lists) == [-1]
-        self.is_small = self.single or not metas
-
-    def launch_small(self, payloads: list[Payload], scalars: list[Any]) -> Any:
-        """As :meth:`launch`, without arrays, for at most 4 operands, 2 real scalars and one result.
-
-        Returns the new tensor, or None when the program writes memory of the caller.
-        """
-        (a, a0, _), (b, b0, _), (c, c0, _), (d, d0, _) = payloads + _PADDING[len(payloads)]
-        if not scalars:
-            buffer = _launch_4(self.program, a, a0, b, b0, c, c0, d, d0, 0, 0, 0, 0.0, 0, 0, 0.0)
-        else:
-            x = scalars[0]
-            y = scalars[1] if len(scalars) > 1 else 0
-            x_real = type(x) is float
-            y_real = type(y) is float
-            buffer = _launch_4(
-                self.program, a, a0, b, b0, c, c0, d, d0, len(scalars),
-                1 if x_real else 0, 0 if x_real else x, x if x_real else 0.0,
-                1 if y_real else 0, 0 if y_real else y, y if y_real else 0.0,
-            )  # fmt: skip
-        if not buffer:
-            raise launch_error(lib.maca_runtime_status(), self.operator)
-        meta = self.metas[0] if self.metas else None
-        return wrap(_gc(buffer, _release), 0, meta) if meta is not None else None
-
-    def run(self, payloads: list[Payload], scalars: list[Any]) -> Any:
-        """Launches and returns the operator's result (None for programs that only write)."""
-        if self.is_small and 0 < len(payloads) <= 4 and len(scalars) <= 2:
-            for s in scalars:
-                if type(s) is not float and type(s) is not int:
-                    break
-            else:
-                return self.launch_small(payloads, scalars)
-        if self.absent:
-            payloads = payloads + [ABSENT] * len(self.absent)
-        return self.results(self.launch(payloads, scalars))
-
-    def launch(self, payloads: list[Payload], scalars: list[Any]) -> list[Any]:
-        """Runs the program; ``payloads`` in operand order for every operand that is not allocated here."""
-        references = _new(_REFERENCES, [(p[0], p[1]) for p in payloads] or 1)
-        values = scalar_array(scalars) if scalars else NULL
-        made = _new(_BUFFERS, self.made or 1)
-        status = _many(self.program, len(payloads), references, values, len(scalars), made)
-        if status:
-            raise launch_error(status, self.operator)
-        buffers = iter(made)
-        return [wrap(_gc(next(buffers), _release), 0, m) if m is not None else None for m in self.metas]
-
-    def results(self, tensors: list[Any]) -> Any:
-        """The launch's tensors in the shape of the operator's result."""
-        if self.single:
-            return tensors[0]
-        flat = iter(tensors)
-        shaped = [next(flat) if n < 0 else [next(flat) for _ in range(n)] for n in self.lists]
-        return shaped[0] if len(shaped) == 1 else tuple(shaped) if shaped else None
+    ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
+    operator -1, or the length of the list that it is. ``returned``: instead, which arguments are the results.
+    ``repeats_first``: the first operand is the result as well. Raises :class:`Declined`.
+    """
+    held = request.create_program(written, in_memory=in_memory, defaults=defaults)
+    address = int(ffi.cast("intptr_t", held))
+    return native.Program(held, address, operator, metas, lists, returned, repeats_first)
 
 
 def create(
@@ -204,13 +145,15 @@ def create(
     *,
     result_memory: list[Meta] | None = None,
     inplace_list: bool = False,
-) -> Plan:
-    """Asks the library for a plan.
+    returned: Sequence[int] | None = None,
+    repeats_first: bool = False,
+) -> Any:
+    """Asks the library for a plan and makes a :func:`program` of it.
 
     ``full``: every argument; the first ``given`` of them bring their scalars at each launch, the others' defaults
     are kept with the program. ``results``: the meta kernel's result. ``result_memory``: metas of tensors of the
-    caller that take the results instead of new ones, by position.
-    Raises :class:`Declined`.
+    caller that take the results instead of new ones, by position. ``returned``: which arguments are then the
+    operator's results. Raises :class:`Declined`.
     """
     request = Request(row.kernel_name)
     written: list[bool] = []
@@ -254,13 +197,17 @@ def create(
             request.operands[inputs + position] = (target, -1)
             request.arguments[len(request.arguments) - len(lists) + position][2][0] = (target, -1)
 
-    program = request.create_program(written, in_memory=result_memory is not None, defaults=defaults)
-    counting.misses += 1
-    made: list[Meta | None] = [] if result_memory is not None else metas
-    return Plan(
-        program,
-        made,
-        [] if result_memory is not None else lists,
+    in_memory = result_memory is not None
+    made = program(
+        request,
         signature.name,
-        row.kernel_name,
+        written,
+        [] if in_memory else metas,
+        [] if in_memory else lists,
+        returned=returned,
+        repeats_first=repeats_first,
+        in_memory=in_memory,
+        defaults=defaults,
     )
+    counting.misses += 1
+    return made

@@ -64,6 +64,7 @@ def register() -> None:
     )
     device_guard.register()
     tensor.DEVICE = torch.device("maca", 0)
+    dispatch.configure_launcher()
     factories.register()
     creation.register()
     storage.register()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import allocate, lib
+from macatensor.ffi import allocate, lib, pointer
 from macatensor.launcher import Launcher, special
 from macatensor.layout import channels_last_strides
 from macatensor.meta import contiguous_strides, meta_of
@@ -20,11 +20,11 @@ def restride(target: MacaTensor, size: tuple[int, ...], stride: tuple[int, ...])
     buffer, offset, meta = target._payload
     wanted = meta_of(size, stride, meta.dtype)
     needed = (offset + wanted.extent) * meta.itemsize
-    held = lib.maca_buffer_bytes(buffer)
+    held = buffer.nbytes
     if needed > held:
         grown = allocate(needed)
         if held:
-            lib.maca_buffer_copy(grown, 0, buffer, 0, held)
+            lib.maca_buffer_copy(pointer(grown), 0, pointer(buffer), 0, held)
         buffer = grown
     adopt(target, wrap(buffer, offset, wanted))
 

@@ -157,7 +157,7 @@ class Sanitizer:
             if self.in_backward():  # CUDA's engine makes the wait
                 known[other.stream_id] = other.number
             else:
-                self.report(Hazard(other, use, int(lib.maca_buffer_bytes(buffer))))
+                self.report(Hazard(other, use, int(buffer.nbytes)))
         if writes:
             history.write = use
             history.reads.clear()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from macatensor.ffi import allocate, lib
+from macatensor.ffi import allocate, lib, pointer
 from macatensor.tensor import MacaTensor, wrap
 
 
@@ -50,10 +50,10 @@ def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
     # by address: one buffer has many handles' worth of tensors, all with the same Python object
     copied = memo.get(id(buffer))
     if copied is None:
-        nbytes = lib.maca_buffer_bytes(buffer)
+        nbytes = buffer.nbytes
         copied = allocate(nbytes)
         if nbytes:
-            lib.maca_buffer_copy(copied, 0, buffer, 0, nbytes)
+            lib.maca_buffer_copy(pointer(copied), 0, pointer(buffer), 0, nbytes)
         memo[id(buffer)] = copied
     result = wrap(copied, offset, meta)
     result.requires_grad_(t.requires_grad) if t.requires_grad else None

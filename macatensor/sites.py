@@ -119,13 +119,13 @@ def observed(operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recorded_dispatch(
-    cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Any:
     with running(str(func)) as outer:
         if watcher is None or not outer.is_outermost:
-            return _plain_dispatch.__func__(cls, func, types, args, kwargs)
+            return _plain_dispatch(func, types, args, kwargs)
         held = watcher.before(func, args, kwargs)
-        result = _plain_dispatch.__func__(cls, func, types, args, kwargs)
+        result = _plain_dispatch(func, types, args, kwargs)
         watcher.after(outer.operator, result, held)
         return result
 
@@ -138,7 +138,7 @@ def is_recorded() -> bool:
 def record(user: str, on: bool) -> None:
     """Switches recording on or off for ``user``; it stays on until every user has switched it off."""
     (_users.add if on else _users.discard)(user)
-    MacaTensor.__torch_dispatch__ = classmethod(_recorded_dispatch) if _users else _plain_dispatch  # type: ignore[assignment]
+    MacaTensor.__torch_dispatch__ = staticmethod(_recorded_dispatch) if _users else _plain_dispatch
 
 
 def forget() -> None:

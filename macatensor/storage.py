@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from macatensor.ffi import allocate, ffi, lib
+from macatensor.ffi import allocate, ffi, lib, pointer
 from macatensor.host_copy import download, host_address, upload
 from macatensor.meta import contiguous_strides, meta_of
 from macatensor.ordinal import ordinal
@@ -60,10 +60,10 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         return 0
 
     def data_ptr(self) -> int:
-        return int(lib.maca_buffer_address(self._buffer)) if self.nbytes() else 0
+        return int(self._buffer.address) if self.nbytes() else 0
 
     def nbytes(self) -> int:
-        return int(lib.maca_buffer_bytes(self._buffer))
+        return int(self._buffer.nbytes)
 
     size = nbytes
     __len__ = nbytes
@@ -110,7 +110,7 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         if n != source.nbytes():
             raise RuntimeError(f"size does not match, self was {n} bytes but src was {source.nbytes()} bytes")
         if isinstance(source, MacaStorage):
-            lib.maca_buffer_copy(self._buffer, 0, source._buffer, 0, n)
+            lib.maca_buffer_copy(pointer(self._buffer), 0, pointer(source._buffer), 0, n)
         elif n:
             upload(self._buffer, 0, ffi.cast("void*", source.data_ptr()), n, non_blocking)
         return self

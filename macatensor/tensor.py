@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from macatensor.ffi import native
 from macatensor.meta import Meta, meta_of, meta_of_tensor
 
 DEVICE = torch.device("cpu")  # becomes maca:0 when the device is registered
@@ -34,14 +35,8 @@ class MacaTensor(torch.Tensor):
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("MacaTensor cannot be made directly; use macatensor.maca(data) or tensor.to('maca')")
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        launcher = LAUNCHERS.get(id(func))
-        if launcher is None:
-            launcher = bind(func)
-        return launcher(args, kwargs)
+    # (func, types, args=(), kwargs=None): calls LAUNCHERS[id(func)](args, kwargs), after bind(func) the first time
+    __torch_dispatch__ = native.dispatch
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
         from macatensor.display import text
@@ -140,10 +135,8 @@ class MacaTensor(torch.Tensor):
 
     def data_ptr(self) -> int:
         """The opaque device address of the first element; 0 for an empty tensor. It cannot be dereferenced."""
-        from macatensor.ffi import lib
-
         buffer, offset, meta = self._payload
-        return int(lib.maca_buffer_address(buffer)) + offset * meta.itemsize if meta.numel else 0
+        return int(buffer.address) + offset * meta.itemsize if meta.numel else 0
 
     def record_stream(self, s: Any) -> None:
         """Says that stream ``s`` uses this tensor. The runtime knows already: memory that is freed is handed out again

@@ -42,18 +42,15 @@ def _set_tracer(state: Any) -> None:
     _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, excluded)
 
 
-@classmethod  # type: ignore[misc]
-def _untraced(
-    cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-) -> Any:
+def _untraced(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     state = _C._get_tracing_state()
     if state is None:
-        return _dispatch.__func__(cls, func, types, args, kwargs)
+        return _dispatch(func, types, args, kwargs)
     if func is _convolution:
         return _recorded_convolution(*args)
     _set_tracer(None)
     try:
-        return _dispatch.__func__(cls, func, types, args, kwargs)
+        return _dispatch(func, types, args, kwargs)
     finally:
         _set_tracer(state)
 
@@ -77,7 +74,7 @@ def _count(change: int) -> None:
     global _traces
     with _lock:
         _traces += change
-        MacaTensor.__torch_dispatch__ = _untraced if _traces else _dispatch  # type: ignore[method-assign, assignment]
+        MacaTensor.__torch_dispatch__ = staticmethod(_untraced) if _traces else _dispatch
 
 
 def _starting(trace: Any) -> Any:

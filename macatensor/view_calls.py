@@ -8,57 +8,26 @@ import torch
 
 from macatensor import counting, flags, tensor
 from macatensor.errors import reject
-from macatensor.ffi import lib
+from macatensor.ffi import native
 from macatensor.launcher import Launcher, remember
 from macatensor.meta import Meta, meta_of
 from macatensor.plan import meta_tensor
 from macatensor.signature import read
-from macatensor.tensor import MacaTensor, wrap
-
-_Maca = MacaTensor
+from macatensor.tensor import wrap
 
 
-class ViewLauncher:
-    """Calls of one overload that only makes metadata."""
+class ViewLauncher(native.ViewCall):  # type: ignore[misc]
+    """Calls of one overload that only makes metadata.
+
+    Called with (args, kwargs). The base class, written in C, makes a view that was made before; others come here.
+    """
 
     def __init__(self, func: Any):
         self.func = func
         self.signature = read(func)
         self.cache: dict[Any, Any] = {}
+        super().__init__(self.cache)
         flags.caches.append(self.cache)
-        self.lists = [i for i, a in enumerate(func._schema.arguments) if str(a.type).startswith("List[")]
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        return self.general(args, kwargs)
-
-    def quick(self) -> Launcher:
-        """The launcher for the table: a known view of a known meta in one function."""
-        general = self.general
-        find = self.cache.get
-        make, device, strided = torch.Tensor._make_wrapper_subclass, tensor.DEVICE, torch.strided
-        inference = torch.is_inference_mode_enabled
-        # sizes and dimensions come as a list, which cannot be part of a key as it is
-        first_is_list = self.lists == [1]
-
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-            if kwargs or inference():
-                return general(args, kwargs)
-            buffer, offset, meta = args[0]._payload
-            try:
-                found = find((meta, tuple(args[1]), *args[2:]) if first_is_list else (meta, *args[1:]))
-            except TypeError:
-                found = None
-            if found is None:
-                return general(args, None)
-            meta, delta, size, stride, dtype, is_plain = found
-            if not is_plain:
-                return general(args, None)
-            offset += delta
-            result = make(_Maca, size, stride, offset, None, dtype, strided, device)
-            result._payload = (buffer, offset, meta)
-            return result
-
-        return call
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         if kwargs:
@@ -124,7 +93,7 @@ class ViewLauncher:
         start = self.signature.fill(args, None)[self.signature.positions["storage_offset"]]
         start = offset if start is None else start
         meta = found[0]
-        held = lib.maca_buffer_bytes(buffer)
+        held = buffer.nbytes
         needed = (start + meta.extent) * meta.itemsize
         if start < 0 or (meta.numel and needed > held):
             raise RuntimeError(

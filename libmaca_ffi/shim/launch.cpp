@@ -188,18 +188,25 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
   return status;
 }
 
-// `capacity`: entries of `references`, so that a program of more operands is refused rather than read past them.
-maca_buffer* launch_one_result(maca_program* p, maca_reference* references, int capacity, const maca_scalar* scalars,
-                               int count) {
-  if (p->operands > capacity || p->made != 1) {
-    t_status = MACA_INVALID;
-    return nullptr;
+}  // namespace
+
+namespace maca_shim {
+
+int32_t operand_count(const maca_program& program) { return program.operands; }
+
+bool allocates(const maca_program& program, int32_t operand) { return program.roles[operand].output_bytes >= 0; }
+
+int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars,
+                   int32_t scalar_count) {
+  if (program.operands <= kInlineOperands) {
+    char* pointers[kInlineOperands];
+    return launch(program, references, pointers, scalars, scalar_count);
   }
-  char* pointers[kInlineOperands];
-  return launch(*p, references, pointers, scalars, count) == MACA_OK ? references[p->operands - 1].buffer : nullptr;
+  std::vector<char*> pointers(static_cast<size_t>(program.operands));
+  return launch(program, references, pointers.data(), scalars, scalar_count);
 }
 
-}  // namespace
+}  // namespace maca_shim
 
 extern "C" {
 
@@ -247,71 +254,6 @@ void maca_program_destroy(maca_program* program) {
 int maca_program_info(maca_program* program, maca_plan_info* info) {
   *info = program->info;
   return MACA_OK;
-}
-
-int maca_launch_many(maca_program* p, int32_t given_count, const maca_reference* given, const maca_scalar* scalars,
-                     int32_t scalar_count, maca_buffer** made) {
-  if (given_count + p->made != p->operands) return t_status = MACA_INVALID;
-  maca_reference inline_references[kInlineOperands];
-  char* inline_pointers[kInlineOperands];
-  std::unique_ptr<maca_reference[]> many_references;
-  std::unique_ptr<char*[]> many_pointers;
-  maca_reference* references = inline_references;
-  char** pointers = inline_pointers;
-  if (p->operands > kInlineOperands) {
-    many_references.reset(new maca_reference[static_cast<size_t>(p->operands)]);
-    many_pointers.reset(new char*[static_cast<size_t>(p->operands)]);
-    references = many_references.get();
-    pointers = many_pointers.get();
-  }
-  for (int i = 0; i < p->operands; ++i)
-    references[i] = p->roles[i].output_bytes >= 0 ? maca_reference{nullptr, 0} : *given++;
-  const int status = launch(*p, references, pointers, scalars, scalar_count);
-  if (status != MACA_OK) return status;
-  for (int i = 0; i < p->operands; ++i)
-    if (p->roles[i].output_bytes >= 0) *made++ = references[i].buffer;
-  return MACA_OK;
-}
-
-maca_buffer* maca_launch_1(maca_program* p, maca_buffer* a, int64_t a_offset) {
-  maca_reference references[2] = {{a, a_offset}, {nullptr, 0}};
-  return launch_one_result(p, references, 2, nullptr, 0);
-}
-
-maca_buffer* maca_launch_2(maca_program* p, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset) {
-  maca_reference references[3] = {{a, a_offset}, {b, b_offset}, {nullptr, 0}};
-  return launch_one_result(p, references, 3, nullptr, 0);
-}
-
-maca_buffer* maca_launch_4(maca_program* p, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset,
-                           maca_buffer* c, int64_t c_offset, maca_buffer* d, int64_t d_offset, int32_t scalar_count,
-                           uint32_t tag0, int64_t integer0, double real0, uint32_t tag1, int64_t integer1,
-                           double real1) {
-  maca_reference references[5] = {{a, a_offset}, {b, b_offset}, {c, c_offset}, {d, d_offset}, {nullptr, 0}};
-  maca_scalar scalars[2] = {{tag0, 0, {integer0}, 0.0}, {tag1, 0, {integer1}, 0.0}};
-  if (tag0 == MACA_SCALAR_FLOAT) scalars[0].value.real = real0;
-  if (tag1 == MACA_SCALAR_FLOAT) scalars[1].value.real = real1;
-  if (p->made == 1) return launch_one_result(p, references, 5, scalars, scalar_count);
-  if (p->operands > 5) {
-    t_status = MACA_INVALID;
-    return nullptr;
-  }
-  char* pointers[kInlineOperands];
-  return launch(*p, references, pointers, scalars, scalar_count) == MACA_OK ? a : nullptr;
-}
-
-// The scalar stands for the second operand or for none: roles tell, so both slots are there.
-maca_buffer* maca_launch_1_real(maca_program* p, maca_buffer* a, int64_t a_offset, double value) {
-  maca_scalar scalar = {MACA_SCALAR_FLOAT, 0, {0}, 0.0};
-  scalar.value.real = value;
-  maca_reference references[3] = {{a, a_offset}, {nullptr, 0}, {nullptr, 0}};
-  return launch_one_result(p, references, 3, &scalar, 1);
-}
-
-maca_buffer* maca_launch_1_integer(maca_program* p, maca_buffer* a, int64_t a_offset, int64_t value) {
-  maca_scalar scalar = {MACA_SCALAR_INT, 0, {value}, 0.0};
-  maca_reference references[3] = {{a, a_offset}, {nullptr, 0}, {nullptr, 0}};
-  return launch_one_result(p, references, 3, &scalar, 1);
 }
 
 }  // extern "C"

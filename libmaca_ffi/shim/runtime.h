@@ -26,6 +26,14 @@ struct maca_buffer {
   std::vector<maca_shim::Packed> packed;
 };
 
+// Where one operand's first element lies. buffer nullptr: absent.
+struct maca_reference {
+  maca_buffer* buffer;
+  int64_t offset;  // in elements
+};
+
+struct maca_program;
+
 namespace maca_shim {
 
 struct Runtime {
@@ -49,5 +57,13 @@ StreamSlot* stream_slot(int64_t id);  // nullptr: no such stream
 void order_block(Block* block, StreamSlot* stream);
 
 inline constexpr int kPartialOverlap = 100;
+
+int32_t operand_count(const maca_program& program);
+bool allocates(const maca_program& program, int32_t operand);  // is it a result that every launch allocates?
+
+// `references`: one entry an operand; those of allocated results are filled in, and then the caller's to release.
+// Returns a maca_status, or kPartialOverlap when an operand that is written overlaps another in part. Long plans
+// release the interpreter's lock.
+int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars, int32_t scalar_count);
 
 }  // namespace maca_shim

@@ -8,12 +8,6 @@
 /* A block of device memory. Tensors that share memory share one. */
 typedef struct maca_buffer maca_buffer;
 
-/* Where one operand's first element lies: a buffer and an offset in elements. buffer NULL: absent. */
-typedef struct maca_reference {
-  maca_buffer* buffer;
-  int64_t offset;
-} maca_reference;
-
 typedef struct maca_statistic {
   int64_t current, peak, allocated, freed;
 } maca_statistic;
@@ -113,7 +107,8 @@ int maca_events_query(maca_event* event);
 int maca_events_synchronize(maca_event* event); /* releases the lock */
 int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds);
 
-/* --- launches ------------------------------------------------------------------------------------------- */
+/* --- programs ------------------------------------------------------------------------------------------- */
+/* Launched by the types of shim/python. */
 /* `roles` holds one entry an operand, in the order of the request. `defaults` are scalars that follow those given
  * at each launch: the defaults of arguments the caller left out. On failure the status and the reason. */
 int maca_program_create(const maca_plan_request* request, int32_t operand_count, const maca_role* roles,
@@ -121,22 +116,3 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         maca_reason* reason);
 void maca_program_destroy(maca_program* program);
 int maca_program_info(maca_program* program, maca_plan_info* info);
-
-/* `references`: one entry an operand that the caller brings, in order (inputs, then results with memory).
- * `made`: receives the buffers of the results that the launch allocates. Returns a maca_status, or 100 when an
- * operand that is written overlaps another in part. Long plans release the lock. */
-int maca_launch_many(maca_program* program, int32_t reference_count, const maca_reference* references,
-                     const maca_scalar* scalars, int32_t scalar_count, maca_buffer** made);
-
-/* The same for the commonest signatures, without arrays: one allocated result, returned (NULL: see
- * maca_runtime_status()). */
-maca_buffer* maca_launch_1(maca_program* program, maca_buffer* a, int64_t a_offset);
-maca_buffer* maca_launch_2(maca_program* program, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset);
-/* Up to four operands that the caller brings (absent ones NULL) and up to two scalars, each by tag, integer and
- * real. With one allocated result it is returned; a program without any returns the first operand. */
-maca_buffer* maca_launch_4(maca_program* program, maca_buffer* a, int64_t a_offset, maca_buffer* b, int64_t b_offset,
-                           maca_buffer* c, int64_t c_offset, maca_buffer* d, int64_t d_offset, int32_t scalar_count,
-                           uint32_t tag0, int64_t integer0, double real0, uint32_t tag1, int64_t integer1,
-                           double real1);
-maca_buffer* maca_launch_1_real(maca_program* program, maca_buffer* a, int64_t a_offset, double scalar);
-maca_buffer* maca_launch_1_integer(maca_program* program, maca_buffer* a, int64_t a_offset, int64_t scalar);

@@ -288,10 +288,8 @@ class Watch:
         plain = MacaTensor.__dict__["__torch_dispatch__"]
         real = internal.launch
 
-        def observed(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return self.operator(
-                func, args, kwargs or {}, lambda: plain.__func__(cls, func, types, args, kwargs)
-            )
+        def observed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.operator(func, args, kwargs or {}, lambda: plain(func, types, args, kwargs))
 
         def observed_launch(kernel: str, inputs: Any, results: Any, attributes: Any) -> Any:
             return self.launched(real, kernel, inputs, results, attributes)
@@ -300,7 +298,7 @@ class Watch:
         elsewhere = set(self.devices) - {"maca"}
         mode = _Elsewhere(self) if elsewhere else contextlib.nullcontext()
         if "maca" in self.devices:
-            type.__setattr__(MacaTensor, "__torch_dispatch__", classmethod(observed))
+            type.__setattr__(MacaTensor, "__torch_dispatch__", staticmethod(observed))
             for module in holders:
                 module.launch = observed_launch
         try:

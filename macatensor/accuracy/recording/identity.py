@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import lib
 from macatensor.tensor import MacaTensor
 
-_writes = lib.maca_buffer_writes
 _SWEEP = 1024  # new allocations between two searches for those that are gone
 _VIEWS = 256  # of one allocation that are remembered
 
@@ -87,7 +85,7 @@ class Identities:
     def _maca_allocation(self, buffer: Any) -> _Allocation:
         number = id(buffer)
         allocation = self._maca.get(number)
-        writes = _writes(buffer)
+        writes = buffer.writes
         if allocation is None or allocation.held() is not buffer:
             table = self._maca
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from macatensor import counting, flags, internal
-from macatensor.ffi import ffi, host_library_path, launch_error, lib
+from macatensor.ffi import ffi, host_library_path, lib, pointer
 from macatensor.meta import Meta, meta_of
 from macatensor.request import DTYPE_CODES, Declined
 from macatensor.tensor import MacaTensor, physical
@@ -25,7 +25,6 @@ _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 
 _plans: dict[Meta, Any] = {}  # False: the device's library has no kernel for it
-_launch = lib.maca_launch_1
 flags.caches.append(_plans)
 _arguments: dict[Any, Any] = {}
 
@@ -72,13 +71,9 @@ def _on_maca(tensor: MacaTensor) -> Any:
         plan = _plan_of(tensor, meta)
     if plan is False:
         return None
-    buffer, offset, _ = tensor._payload
-    made = _launch(plan.program, buffer, offset)
-    if not made:
-        raise launch_error(lib.maca_runtime_status(), "summary")
+    made = plan.launch_into_buffer(tensor._payload)
     held = bytearray(64)
-    lib.maca_buffer_to_host(ffi.from_buffer(held), made, 0, 64)
-    lib.maca_buffer_release(made)
+    lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 64)
     counting.discount(launches=1, bytes_to_host=64)
     return _unpack(held)
 

@@ -1,0 +1,98 @@
+// Buffer: device memory that is released with its last reference.
+#include "launcher.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+
+extern "C" {
+#include "shim.h"
+}
+
+namespace maca_launcher {
+namespace {
+
+struct Buffer {
+  PyObject_HEAD maca_buffer* buffer;
+  PyObject* weak_references;
+};
+
+PyTypeObject* g_type = nullptr;
+
+void dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Buffer*>(object);
+  PyTypeObject* type = Py_TYPE(object);
+  if (self->weak_references) PyObject_ClearWeakRefs(object);
+  maca_buffer_release(self->buffer);
+  PyObject_Free(object);
+  Py_DECREF(type);
+}
+
+PyObject* nbytes(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->bytes); }
+
+PyObject* writes(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->writes); }
+
+PyObject* address(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(maca_buffer_address(reinterpret_cast<Buffer*>(self)->buffer));
+}
+
+PyObject* handle(PyObject* self, void*) { return PyLong_FromVoidPtr(reinterpret_cast<Buffer*>(self)->buffer); }
+
+PyGetSetDef g_properties[] = {
+    {"nbytes", nbytes, nullptr, "Bytes.", nullptr},
+    {"writes", writes, nullptr, "Moves with every launch or copy that writes the buffer.", nullptr},
+    {"address", address, nullptr, "The opaque device address.", nullptr},
+    {"handle", handle, nullptr, "The address of the runtime's maca_buffer, valid while this object lives.", nullptr},
+    {},
+};
+
+PyMemberDef g_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Buffer, weak_references), READONLY, nullptr},
+    {},
+};
+
+PyType_Slot g_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_getset, g_properties},
+    {Py_tp_members, g_members},
+    {Py_tp_doc, const_cast<char*>("Device memory that is released with its last reference.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.Buffer", sizeof(Buffer), 0, Py_TPFLAGS_DEFAULT, g_slots};
+
+}  // namespace
+
+bool add_buffer_type(PyObject* module) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && PyModule_AddObjectRef(module, "Buffer", reinterpret_cast<PyObject*>(g_type)) == 0;
+}
+
+PyObject* new_buffer(maca_buffer* buffer) {
+  Buffer* self = PyObject_New(Buffer, g_type);
+  if (!self) {
+    maca_buffer_release(buffer);
+    return nullptr;
+  }
+  self->buffer = buffer;
+  self->weak_references = nullptr;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+maca_buffer* buffer_of(PyObject* object) {
+  if (Py_TYPE(object) != g_type) {
+    PyErr_SetString(PyExc_TypeError, "the payload of a MacaTensor is (Buffer, offset in elements, Meta)");
+    return nullptr;
+  }
+  return reinterpret_cast<Buffer*>(object)->buffer;
+}
+
+PyObject* allocate(PyObject*, PyObject* nbytes) {
+  const long long n = PyLong_AsLongLong(nbytes);
+  if (n == -1 && PyErr_Occurred()) return nullptr;
+  maca_buffer* buffer = maca_buffer_allocate(n);
+  if (!buffer) Py_RETURN_NONE;
+  return new_buffer(buffer);
+}
+
+}  // namespace maca_launcher

@@ -1,0 +1,239 @@
+// KernelCall: the base of the launchers of kernels. Looks a call's signature up among the plans and launches.
+#include "launcher.h"
+
+namespace maca_launcher {
+namespace {
+
+using Key = Few<PyObject*, 8>;
+
+struct KernelCall {
+  PyObject_HEAD PyObject* roles;  // bytes: one letter an argument
+  PyObject* cache;                // from a signature to a Program, or to a function of (arguments, payloads, numbers)
+  Py_ssize_t tensors_end;         // past the last argument that takes tensors
+  int is_sized_by_numbers;        // the result's size may follow from the numbers: they are part of the signature
+  int is_direct;                  // no subclass has a __call__ of its own
+};
+
+PyTypeObject* g_type = nullptr;
+
+// What an argument is to a plan; macatensor.signature.Role.
+enum Role : char { kTensor = 'T', kTensors = 'L', kOut = 'O', kNumber = 'N', kNumbers = 'M', kStatic = 'S' };
+
+bool is_number(PyObject* value) {
+  return PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);  // a bool is an int
+}
+
+PyObject* type_of(PyObject* value) { return Ref::borrowed(reinterpret_cast<PyObject*>(Py_TYPE(value))).release(); }
+
+// A new reference to the key of an argument that is part of the plan.
+PyObject* static_key(PyObject* value) {
+  if (value == Py_True) return Ref::borrowed(known.true_key).release();
+  if (value == Py_False) return Ref::borrowed(known.false_key).release();
+  if (value == Py_None || PyLong_CheckExact(value)) return Ref::borrowed(value).release();
+  const int is_plain = PySequence_Contains(known.plain_types, reinterpret_cast<PyObject*>(Py_TYPE(value)));
+  if (is_plain) return is_plain < 0 ? nullptr : Ref::borrowed(value).release();
+  return PyObject_CallFunctionObjArgs(known.static_key, value, nullptr);
+}
+
+// A tensor that is not one of ours, or something that is none: Python says its key and its number, or the error.
+PyObject* odd_operand(KernelCall* self, PyObject* value, PyObject* args, Operands& operands) {
+  Ref pair(PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "odd_operand", "OO", value, args));
+  if (!pair) return nullptr;
+  PyObject* key = PyTuple_GetItem(pair.get(), 0);
+  PyObject* number = key ? PyTuple_GetItem(pair.get(), 1) : nullptr;
+  if (!number || !operands.add_number(Ref::borrowed(number))) return nullptr;
+  return Ref::borrowed(key).release();
+}
+
+PyObject* maca_operand(PyObject* tensor, Operands& operands) {
+  Ref payload(PyObject_GetAttr(tensor, known.payload_name));
+  PyObject* meta = payload ? PyTuple_GetItem(payload.get(), 2) : nullptr;
+  if (!meta) return nullptr;
+  Ref key = Ref::borrowed(meta);
+  return operands.add(std::move(payload)) ? key.release() : nullptr;
+}
+
+bool is_maca(PyObject* value) { return reinterpret_cast<PyObject*>(Py_TYPE(value)) == known.tensor; }
+
+PyObject* tensor_operand(KernelCall* self, PyObject* value, PyObject* args, Operands& operands) {
+  operands.add_absent();
+  if (value == Py_None) return Ref::borrowed(value).release();
+  if (!is_number(value)) return odd_operand(self, value, args, operands);
+  return operands.add_number(Ref::borrowed(value)) ? type_of(value) : nullptr;
+}
+
+PyObject* list_operand(KernelCall* self, PyObject* values, PyObject* args, Operands& operands) {
+  if (values == Py_None) {
+    operands.add_absent();
+    return Ref::borrowed(values).release();
+  }
+  const Py_ssize_t n = PySequence_Size(values);
+  Ref keys(n < 0 ? nullptr : PyTuple_New(n));
+  for (Py_ssize_t i = 0; keys && i < n; ++i) {
+    Ref value(PySequence_GetItem(values, i));
+    PyObject* key = nullptr;
+    if (value && is_maca(value.get())) {
+      key = maca_operand(value.get(), operands);
+    } else if (value) {
+      operands.add_absent();
+      key = value.get() == Py_None ? Ref::borrowed(Py_None).release() : odd_operand(self, value.get(), args, operands);
+    }
+    if (!key) return nullptr;
+    PyTuple_SetItem(keys.get(), i, key);
+  }
+  return keys.release();
+}
+
+PyObject* number_operand(KernelCall* self, PyObject* value, Operands& operands) {
+  Ref key(self->is_sized_by_numbers ? static_key(value) : type_of(value));
+  if (!key || value == Py_None) return key.release();
+  // a 0-dim tensor where PyTorch takes a number
+  Ref number(is_number(value) ? Ref::borrowed(value).release() : PyObject_CallMethod(value, "item", nullptr));
+  return number && operands.add_number(std::move(number)) ? key.release() : nullptr;
+}
+
+PyObject* numbers_operand(PyObject* values, Operands& operands) {
+  const Py_ssize_t n = PySequence_Size(values);
+  Ref kinds(n < 0 ? nullptr : PyTuple_New(n));
+  for (Py_ssize_t i = 0; kinds && i < n; ++i) {
+    Ref value(PySequence_GetItem(values, i));
+    if (!value) return nullptr;
+    PyTuple_SetItem(kinds.get(), i, type_of(value.get()));
+    if (!operands.add_number(std::move(value))) return nullptr;
+  }
+  return kinds.release();
+}
+
+PyObject* operand(KernelCall* self, char role, PyObject* value, PyObject* args, Operands& operands) {
+  if (is_maca(value)) return maca_operand(value, operands);
+  switch (role) {
+    case kTensor:
+    case kOut: return tensor_operand(self, value, args, operands);
+    case kTensors: return list_operand(self, value, args, operands);
+    case kNumber: return number_operand(self, value, operands);
+    case kNumbers: return numbers_operand(value, operands);
+    default: return static_key(value);
+  }
+}
+
+// The signature of a call, as a tuple; fills in `operands`.
+PyObject* signature(KernelCall* self, PyObject* args, Operands& operands) {
+  char* roles;
+  Py_ssize_t role_count;
+  if (PyBytes_AsStringAndSize(self->roles, &roles, &role_count)) return nullptr;
+  const Py_ssize_t given = PyTuple_Size(args);
+  Ref key(PyTuple_New(given));
+  for (Py_ssize_t i = 0; key && i < given; ++i) {
+    PyObject* part = operand(self, i < role_count ? roles[i] : char{kStatic}, PyTuple_GetItem(args, i), args, operands);
+    if (!part) return nullptr;
+    PyTuple_SetItem(key.get(), i, part);
+  }
+  // PyTorch leaves out trailing arguments that have their default: absent tensors still take their place
+  for (Py_ssize_t i = given; i < self->tensors_end; ++i)
+    if (roles[i] == kTensor || roles[i] == kTensors) operands.add_absent();
+  return key.release();
+}
+
+PyObject* run(KernelCall* self, PyObject* args) {
+  Operands operands;
+  Ref key(signature(self, args, operands));
+  if (!key) return nullptr;
+  Ref found = Ref::borrowed(PyDict_GetItemWithError(self->cache, key.get()));
+  if (!found) {
+    if (PyErr_Occurred()) return nullptr;
+    found = Ref(PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "miss", "OO", key.get(), args));
+    if (!found) return nullptr;
+  }
+  if (is_program(found.get())) return run_program(found.get(), operands, args);
+  Ref payloads(operands.payloads()), numbers(operands.numbers());
+  if (!payloads || !numbers) return nullptr;
+  return PyObject_CallFunctionObjArgs(found.get(), args, payloads.get(), numbers.get(), nullptr);
+}
+
+PyObject* run_filled(KernelCall* self, PyObject* args, PyObject* kwargs) {
+  if (is_empty(kwargs) && PyTuple_Check(args)) return run(self, args);
+  Ref filled(PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "fill", "OO", args, kwargs ? kwargs : Py_None));
+  return filled ? run(self, filled.get()) : nullptr;
+}
+
+PyObject* call(PyObject* self, PyObject* args, PyObject*) {
+  PyObject *arguments, *options = nullptr;
+  if (!PyArg_ParseTuple(args, "O|O:KernelCall", &arguments, &options)) return nullptr;
+  return run_filled(reinterpret_cast<KernelCall*>(self), arguments, options);
+}
+
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (self)
+    reinterpret_cast<KernelCall*>(self)->is_direct = PyType_GetSlot(type, Py_tp_call) == reinterpret_cast<void*>(call);
+  return self;
+}
+
+int initialize(PyObject* object, PyObject* args, PyObject*) {
+  auto* self = reinterpret_cast<KernelCall*>(object);
+  PyObject *roles, *cache;
+  if (!PyArg_ParseTuple(args, "SO!np:KernelCall", &roles, &PyDict_Type, &cache, &self->tensors_end,
+                        &self->is_sized_by_numbers))
+    return -1;
+  self->tensors_end = self->tensors_end < PyBytes_Size(roles) ? self->tensors_end : PyBytes_Size(roles);
+  Ref old_roles(self->roles), old_cache(self->cache);
+  self->roles = Ref::borrowed(roles).release();
+  self->cache = Ref::borrowed(cache).release();
+  return 0;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<KernelCall*>(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->cache);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* self = reinterpret_cast<KernelCall*>(object);
+  Py_CLEAR(self->cache);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  Py_CLEAR(reinterpret_cast<KernelCall*>(object)->roles);
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(object);
+  Py_DECREF(type);
+}
+
+PyType_Slot g_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_init, reinterpret_cast<void*>(initialize)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_call, reinterpret_cast<void*>(call)},
+    {Py_tp_doc,
+     const_cast<char*>(
+         "KernelCall(roles, cache, tensors_end, is_sized_by_numbers)\n\nCalled with (args, kwargs) of an operator. A "
+         "subclass has miss(key, args), which makes, remembers and returns what runs a signature; fill(args, kwargs), "
+         "every argument as a tuple; and odd_operand(value, args), the key and the number of what is no MacaTensor.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.KernelCall", sizeof(KernelCall), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
+
+}  // namespace
+
+bool add_kernel_call_type(PyObject* module) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && PyModule_AddObjectRef(module, "KernelCall", reinterpret_cast<PyObject*>(g_type)) == 0;
+}
+
+PyObject* try_kernel_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
+  is_one = PyObject_TypeCheck(launcher, g_type) && reinterpret_cast<KernelCall*>(launcher)->is_direct;
+  return is_one ? run_filled(reinterpret_cast<KernelCall*>(launcher), args, kwargs) : nullptr;
+}
+
+}  // namespace maca_launcher

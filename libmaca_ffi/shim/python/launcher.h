@@ -1,0 +1,127 @@
+// The way of an operator from __torch_dispatch__ to a kernel and back, as types of Python: `libmaca_ffi._launcher`.
+//
+// What is decided once is Python (macatensor/kernel_calls.py): which row, which plan, what the result is. What is done
+// at every call is here, since each attribute, call and object of Python costs 30 to 150 ns of an operator's 3 us. Only
+// Python's limited API is used and nothing of PyTorch's, so one build serves every version of both.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime.h"
+
+namespace maca_launcher {
+
+// A reference to a Python object that this scope owns.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+  static Ref borrowed(PyObject* object) {
+    Py_XINCREF(object);
+    return Ref(object);
+  }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// A list that needs no memory of its own while it is short.
+template <typename T, size_t kInline> class Few {
+ public:
+  void push(T value) {
+    if (size_ == kInline) more_.assign(inline_, inline_ + kInline);
+    if (size_ >= kInline)
+      more_.push_back(value);
+    else
+      inline_[size_] = value;
+    ++size_;
+  }
+  size_t size() const { return size_; }
+  T* data() { return size_ <= kInline ? inline_ : more_.data(); }
+  T& operator[](size_t i) { return data()[i]; }
+
+ private:
+  T inline_[kInline];
+  std::vector<T> more_;
+  size_t size_ = 0;
+};
+
+// What macatensor says once, by configure(): its own types and functions and PyTorch's.
+struct Known {
+  PyObject* tensor = nullptr;        // the type MacaTensor
+  PyObject* make_wrapper = nullptr;  // torch.Tensor._make_wrapper_subclass
+  PyObject* strided = nullptr;       // torch.strided
+  PyObject* device = nullptr;        // torch.device("maca", 0)
+  PyObject* launchers = nullptr;     // from the id of an OpOverload to what is called for it
+  PyObject* bind = nullptr;          // makes the launcher of an OpOverload that is not among them
+  PyObject* failure = nullptr;       // from (status, operator) to an exception
+  PyObject* static_key = nullptr;    // a hashable stand-in for an argument that is part of the plan
+  PyObject* true_key = nullptr;      // static_key(True), static_key(False)
+  PyObject* false_key = nullptr;
+  PyObject* in_inference = nullptr;  // torch.is_inference_mode_enabled
+  PyObject* plain_types = nullptr;   // types of static arguments that are their own key
+  PyObject* absent = nullptr;        // the payload of an operand that is not given
+  PyObject* payload_name = nullptr;  // "_payload"
+  PyObject* zero = nullptr;
+};
+extern Known known;
+
+// --- buffers ------------------------------------------------------------------------------------------------
+bool add_buffer_type(PyObject* module);
+PyObject* new_buffer(maca_buffer* buffer);  // takes it over; releases it when that fails
+maca_buffer* buffer_of(PyObject* object);   // nullptr and TypeError when it is none
+PyObject* allocate(PyObject* module, PyObject* nbytes);
+
+// --- operands -----------------------------------------------------------------------------------------------
+// What one launch is given. Holds the payloads, so that nobody frees the memory while a kernel runs.
+class Operands {
+ public:
+  Operands() = default;
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+  ~Operands();
+  bool add(Ref payload);  // false and an exception when it is no payload
+  void add_absent();
+  bool add_number(Ref number);  // false and an exception when it does not fit
+  void repeat_first();
+  PyObject* payloads();  // new lists, for launchers that are written in Python
+  PyObject* numbers();
+
+  Few<maca_reference, 8> references;
+  Few<maca_scalar, 4> scalars;
+
+ private:
+  Few<PyObject*, 8> held_;  // nullptr: absent
+  Few<PyObject*, 4> numbers_;
+};
+
+// --- programs -----------------------------------------------------------------------------------------------
+bool add_program_type(PyObject* module);
+bool is_program(PyObject* object);
+PyObject* run_program(PyObject* program, Operands& operands, PyObject* args);
+
+// A tensor of ours: `make` are the arguments of _make_wrapper_subclass. Takes `buffer` over.
+PyObject* new_tensor(PyObject* make, PyObject* buffer, PyObject* offset, PyObject* meta);
+
+// --- launchers ----------------------------------------------------------------------------------------------
+bool add_kernel_call_type(PyObject* module);
+bool add_view_call_type(PyObject* module);
+// nullptr without an exception when `launcher` is none of that type, or a subclass that has its own __call__.
+PyObject* try_kernel_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
+PyObject* try_view_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
+
+inline bool is_empty(PyObject* kwargs) { return !kwargs || kwargs == Py_None || PyDict_Size(kwargs) == 0; }
+
+}  // namespace maca_launcher

@@ -1,0 +1,92 @@
+// The module `libmaca_ffi._launcher`: its types, what it is told once, and MacaTensor's __torch_dispatch__.
+#include "launcher.h"
+
+namespace maca_launcher {
+
+Known known;
+
+namespace {
+
+PyObject* launch(PyObject* launcher, PyObject* args, PyObject* kwargs) {
+  bool is_one = false;
+  PyObject* result = try_kernel_call(launcher, args, kwargs, is_one);
+  if (is_one) return result;
+  result = try_view_call(launcher, args, kwargs, is_one);
+  if (is_one) return result;
+  return PyObject_CallFunctionObjArgs(launcher, args, kwargs ? kwargs : Py_None, nullptr);
+}
+
+// __torch_dispatch__(func, types, args=(), kwargs=None)
+PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count < 2 || count > 4) {
+    PyErr_Format(PyExc_TypeError, "__torch_dispatch__(func, types, args=(), kwargs=None) got %zd arguments", count);
+    return nullptr;
+  }
+  PyObject* func = given[0];
+  Ref empty(count > 2 ? nullptr : PyTuple_New(0));
+  PyObject* args = count > 2 ? given[2] : empty.get();
+  PyObject* kwargs = count > 3 ? given[3] : nullptr;
+  // by id, since OpOverload.__hash__ is a Python function (0.15 us)
+  Ref id(PyLong_FromVoidPtr(func));
+  if (!id || !args) return nullptr;
+  Ref launcher = Ref::borrowed(PyDict_GetItemWithError(known.launchers, id.get()));
+  if (!launcher) {
+    if (PyErr_Occurred()) return nullptr;
+    launcher = Ref(PyObject_CallFunctionObjArgs(known.bind, func, nullptr));
+    if (!launcher) return nullptr;
+  }
+  return launch(launcher.get(), args, kwargs);
+}
+
+// configure(**facts): what the module has to know of macatensor and PyTorch.
+PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"tensor",      "make_wrapper", "strided",    "device",   "launchers",
+                                "bind",        "failure",      "static_key", "true_key", "false_key",
+                                "plain_types", "in_inference", "absent",     nullptr};
+  PyObject** slots[] = {&known.tensor,      &known.make_wrapper, &known.strided,    &known.device,   &known.launchers,
+                        &known.bind,        &known.failure,      &known.static_key, &known.true_key, &known.false_key,
+                        &known.plain_types, &known.in_inference, &known.absent};
+  PyObject* given[13];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO!OOOOOO!OO:configure", const_cast<char**>(names), &given[0],
+                                   &given[1], &given[2], &given[3], &PyDict_Type, &given[4], &given[5], &given[6],
+                                   &given[7], &given[8], &given[9], &PyTuple_Type, &given[10], &given[11], &given[12]))
+    return nullptr;
+  for (size_t i = 0; i < std::size(slots); ++i) {
+    Ref old(*slots[i]);
+    *slots[i] = Ref::borrowed(given[i]).release();
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef g_functions[] = {
+    {"dispatch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatch)), METH_FASTCALL,
+     "dispatch(func, types, args=(), kwargs=None): MacaTensor's __torch_dispatch__."},
+    {"configure", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)), METH_VARARGS | METH_KEYWORDS,
+     "configure(**facts): what the module has to know of macatensor and PyTorch."},
+    {"allocate", allocate, METH_O, "allocate(nbytes): a Buffer, or None when there is no memory."},
+    {},
+};
+
+PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
+                        "libmaca_ffi._launcher",
+                        "The way of an operator from __torch_dispatch__ to a kernel and back.",
+                        -1,
+                        g_functions,
+                        nullptr,
+                        nullptr,
+                        nullptr,
+                        nullptr};
+
+}  // namespace
+}  // namespace maca_launcher
+
+PyMODINIT_FUNC PyInit__launcher() {
+  using namespace maca_launcher;
+  Ref module(PyModule_Create(&g_module));
+  known.payload_name = PyUnicode_InternFromString("_payload");
+  known.zero = PyLong_FromLong(0);
+  if (!module || !known.payload_name || !known.zero || !add_buffer_type(module.get()) ||
+      !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()))
+    return nullptr;
+  return module.release();
+}

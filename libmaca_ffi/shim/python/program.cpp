@@ -1,0 +1,296 @@
+// Program: a plan of the library that can be called, with what its results are in Python.
+#include "launcher.h"
+
+extern "C" {
+#include "shim.h"
+}
+
+using maca_shim::allocates;
+using maca_shim::launch_program;
+using maca_shim::operand_count;
+
+namespace maca_launcher {
+namespace {
+
+struct Result {
+  PyObject* make;  // arguments of _make_wrapper_subclass; nullptr: the result is None
+  PyObject* meta;
+};
+
+struct Facts {
+  maca_program* program = nullptr;
+  Ref keep;  // what destroys it
+  Ref operator_name;
+  std::vector<Result> results;  // that each launch allocates, and those that are None
+  std::vector<int64_t> lists;   // for each result of the operator: -1 for a tensor, else the length of the list
+  bool is_one = false;          // one tensor and nothing else
+  bool repeats_first = false;   // the first operand is the result as well
+  bool writes_only = false;
+  std::vector<Py_ssize_t> returned;  // positions of the arguments that are the operator's results
+
+  Facts() = default;
+  Facts(const Facts&) = delete;
+  Facts& operator=(const Facts&) = delete;
+  ~Facts() {
+    for (const Result& r : results) {
+      Py_XDECREF(r.make);
+      Py_XDECREF(r.meta);
+    }
+  }
+};
+
+struct Program {
+  PyObject_HEAD Facts* facts;
+};
+
+PyTypeObject* g_type = nullptr;
+
+Facts& facts_of(PyObject* program) { return *reinterpret_cast<Program*>(program)->facts; }
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  delete reinterpret_cast<Program*>(object)->facts;
+  PyObject_Free(object);
+  Py_DECREF(type);
+}
+
+PyObject* fail(const Facts& f, int status) {
+  Ref number(PyLong_FromLong(status));
+  if (!number) return nullptr;
+  Ref error(PyObject_CallFunctionObjArgs(known.failure, number.get(), f.operator_name.get(), nullptr));
+  if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  return nullptr;
+}
+
+// The arguments of _make_wrapper_subclass for a tensor at offset 0.
+PyObject* make_arguments(PyObject* meta) {
+  Ref size(PyObject_GetAttrString(meta, "size"));
+  Ref stride(PyObject_GetAttrString(meta, "stride"));
+  Ref dtype(PyObject_GetAttrString(meta, "dtype"));
+  if (!size || !stride || !dtype) return nullptr;
+  return PyTuple_Pack(8, known.tensor, size.get(), stride.get(), known.zero, Py_None, dtype.get(), known.strided,
+                      known.device);
+}
+
+// Sets what the operator returns: written arguments, or new tensors in the shape of `lists`.
+bool read_results(Facts& f, PyObject* metas, PyObject* lists, PyObject* returned) {
+  for (Py_ssize_t i = 0; i < PySequence_Size(metas); ++i) {
+    Ref meta(PySequence_GetItem(metas, i));
+    if (!meta) return false;
+    const bool is_none = meta.get() == Py_None;
+    Ref make(is_none ? nullptr : make_arguments(meta.get()));
+    if (!is_none && !make) return false;
+    f.results.push_back({make.release(), is_none ? nullptr : meta.release()});
+  }
+  for (Py_ssize_t i = 0; i < PySequence_Size(lists); ++i) {
+    Ref n(PySequence_GetItem(lists, i));
+    if (!n) return false;
+    f.lists.push_back(PyLong_AsLongLong(n.get()));
+  }
+  f.is_one = f.results.size() == 1 && f.results[0].make && f.lists.size() == 1 && f.lists[0] == -1;
+  f.writes_only = returned != Py_None;
+  for (Py_ssize_t i = 0; f.writes_only && i < PySequence_Size(returned); ++i) {
+    Ref n(PySequence_GetItem(returned, i));
+    if (!n) return false;
+    f.returned.push_back(PyLong_AsSsize_t(n.get()));
+  }
+  return !PyErr_Occurred();
+}
+
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *keep, *handle, *name, *metas, *lists, *returned;
+  int repeats_first = 0;
+  if (!PyArg_ParseTuple(args, "OOOOOOp:Program", &keep, &handle, &name, &metas, &lists, &returned, &repeats_first))
+    return nullptr;
+  void* program = PyLong_AsVoidPtr(handle);
+  if (!program && PyErr_Occurred()) return nullptr;
+  Program* self = PyObject_New(Program, type);
+  if (!self) return nullptr;
+  self->facts = new Facts;
+  Ref made(reinterpret_cast<PyObject*>(self));
+  Facts& f = *self->facts;
+  f.program = static_cast<maca_program*>(program);
+  f.keep = Ref::borrowed(keep);
+  f.operator_name = Ref::borrowed(name);
+  f.repeats_first = repeats_first != 0;
+  return read_results(f, metas, lists, returned) ? made.release() : nullptr;
+}
+
+// Launches with `operands`; `references` then has the memory of every operand.
+int launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
+  size_t next = 0;
+  const int32_t count = operand_count(*f.program);
+  for (int32_t i = 0; i < count; ++i) {
+    const bool is_given = !allocates(*f.program, i) && next < operands.references.size();
+    references.push(is_given ? operands.references[next++] : maca_reference{nullptr, 0});
+  }
+  if (next != operands.references.size()) return MACA_INVALID;
+  return launch_program(*f.program, references.data(), operands.scalars.data(),
+                        static_cast<int32_t>(operands.scalars.size()));
+}
+
+// The memory of allocated results, in order; what nobody takes is released.
+class Made {
+ public:
+  Made(const Facts& f, Few<maca_reference, 8>& references) : f_(f), references_(references) {}
+  ~Made() {
+    while (maca_buffer* buffer = next()) maca_buffer_release(buffer);
+  }
+  maca_buffer* next() {
+    while (at_ < static_cast<int32_t>(references_.size())) {
+      const int32_t i = at_++;
+      if (allocates(*f_.program, i)) return references_[static_cast<size_t>(i)].buffer;
+    }
+    return nullptr;
+  }
+
+ private:
+  const Facts& f_;
+  Few<maca_reference, 8>& references_;
+  int32_t at_ = 0;
+};
+
+PyObject* new_result(const Result& result, Made& made) {
+  if (!result.make) return Ref::borrowed(Py_None).release();
+  maca_buffer* memory = made.next();
+  PyObject* buffer = memory ? new_buffer(memory) : nullptr;
+  return buffer ? new_tensor(result.make, buffer, known.zero, result.meta) : nullptr;
+}
+
+// The new tensors in a flat list.
+PyObject* flat_results(const Facts& f, Made& made) {
+  Ref list(PyList_New(static_cast<Py_ssize_t>(f.results.size())));
+  for (size_t i = 0; list && i < f.results.size(); ++i) {
+    PyObject* result = new_result(f.results[i], made);
+    if (!result) return nullptr;
+    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), result);
+  }
+  return list.release();
+}
+
+PyObject* shaped_results(const Facts& f, Made& made) {
+  if (f.is_one) return new_result(f.results[0], made);
+  Ref flat(flat_results(f, made));
+  if (!flat) return nullptr;
+  Ref shaped(PyTuple_New(static_cast<Py_ssize_t>(f.lists.size())));
+  Py_ssize_t at = 0;
+  for (size_t i = 0; shaped && i < f.lists.size(); ++i) {
+    const auto n = static_cast<Py_ssize_t>(f.lists[i]);
+    PyObject* item =
+        n < 0 ? Ref::borrowed(PyList_GetItem(flat.get(), at)).release() : PyList_GetSlice(flat.get(), at, at + n);
+    if (!item) return nullptr;
+    at += n < 0 ? 1 : n;
+    PyTuple_SetItem(shaped.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  if (!shaped || f.lists.size() > 1) return shaped.release();
+  return Ref::borrowed(f.lists.empty() ? Py_None : PyTuple_GetItem(shaped.get(), 0)).release();
+}
+
+PyObject* returned_arguments(const Facts& f, PyObject* args) {
+  if (f.returned.size() == 1) return Ref::borrowed(PyTuple_GetItem(args, f.returned[0])).release();
+  if (f.returned.empty()) return Ref::borrowed(Py_None).release();
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(f.returned.size())));
+  for (size_t i = 0; tuple && i < f.returned.size(); ++i) {
+    PyObject* argument = PyTuple_GetItem(args, f.returned[i]);
+    if (!argument) return nullptr;
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), Ref::borrowed(argument).release());
+  }
+  return tuple.release();
+}
+
+// Reads the two lists that Python brings.
+bool read_operands(PyObject* payloads, PyObject* numbers, Operands& operands) {
+  for (Py_ssize_t i = 0, n = PySequence_Size(payloads); i < n; ++i) {
+    Ref payload(PySequence_GetItem(payloads, i));
+    if (!payload || !operands.add(std::move(payload))) return false;
+  }
+  for (Py_ssize_t i = 0, n = PySequence_Size(numbers); i < n; ++i) {
+    Ref number(PySequence_GetItem(numbers, i));
+    if (!number || !operands.add_number(std::move(number))) return false;
+  }
+  return !PyErr_Occurred();
+}
+
+PyObject* call(PyObject* self, PyObject* args, PyObject*) {
+  PyObject *arguments, *payloads, *numbers;
+  Operands operands;
+  if (!PyArg_ParseTuple(args, "O!OO:Program", &PyTuple_Type, &arguments, &payloads, &numbers) ||
+      !read_operands(payloads, numbers, operands))
+    return nullptr;
+  return run_program(self, operands, arguments);
+}
+
+// launch(payloads, numbers) -> [tensor or None, ...]
+PyObject* launch_method(PyObject* self, PyObject* args) {
+  PyObject *payloads, *numbers;
+  Operands operands;
+  if (!PyArg_ParseTuple(args, "OO:launch", &payloads, &numbers) || !read_operands(payloads, numbers, operands))
+    return nullptr;
+  const Facts& f = facts_of(self);
+  Few<maca_reference, 8> references;
+  if (const int status = launch(f, operands, references)) return fail(f, status);
+  Made made(f, references);
+  return flat_results(f, made);
+}
+
+// launch_into_buffer(payload) -> Buffer
+PyObject* launch_into_buffer(PyObject* self, PyObject* payload) {
+  const Facts& f = facts_of(self);
+  Operands operands;
+  if (!operands.add(Ref::borrowed(payload))) return nullptr;
+  Few<maca_reference, 8> references;
+  if (const int status = launch(f, operands, references)) return fail(f, status);
+  Made made(f, references);
+  maca_buffer* memory = made.next();
+  return memory ? new_buffer(memory) : fail(f, MACA_INVALID);
+}
+
+PyMethodDef g_methods[] = {
+    {"launch", launch_method, METH_VARARGS, "launch(payloads, numbers): the new tensors, in a flat list."},
+    {"launch_into_buffer", launch_into_buffer, METH_O, "launch_into_buffer(payload): the first result's memory."},
+    {},
+};
+
+PyType_Slot g_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(call)},
+    {Py_tp_methods, g_methods},
+    {Py_tp_doc,
+     const_cast<char*>(
+         "Program(keep, handle, operator, metas, lists, returned, repeats_first)\n\nCalled with (arguments, payloads, "
+         "numbers): launches and returns what the operator returns.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT, g_slots};
+
+}  // namespace
+
+bool add_program_type(PyObject* module) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && PyModule_AddObjectRef(module, "Program", reinterpret_cast<PyObject*>(g_type)) == 0;
+}
+
+bool is_program(PyObject* object) { return Py_TYPE(object) == g_type; }
+
+PyObject* run_program(PyObject* program, Operands& operands, PyObject* args) {
+  const Facts& f = facts_of(program);
+  if (f.repeats_first) operands.repeat_first();
+  Few<maca_reference, 8> references;
+  if (const int status = launch(f, operands, references)) return fail(f, status);
+  if (f.writes_only) return returned_arguments(f, args);
+  Made made(f, references);
+  return shaped_results(f, made);
+}
+
+PyObject* new_tensor(PyObject* make, PyObject* buffer, PyObject* offset, PyObject* meta) {
+  Ref memory(buffer);
+  Ref tensor(PyObject_Call(known.make_wrapper, make, nullptr));
+  if (!tensor) return nullptr;
+  Ref payload(PyTuple_Pack(3, memory.get(), offset, meta));
+  if (!payload || PyObject_SetAttr(tensor.get(), known.payload_name, payload.get())) return nullptr;
+  return tensor.release();
+}
+
+}  // namespace maca_launcher
