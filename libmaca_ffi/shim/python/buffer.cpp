@@ -59,7 +59,8 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.Buffer", sizeof(Buffer), 0, Py_TPFLAGS_DEFAULT, g_slots};
+PyType_Spec g_spec = {"libmaca_ffi._launcher.Buffer", sizeof(Buffer), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, g_slots};
 
 }  // namespace
 
@@ -79,12 +80,13 @@ PyObject* new_buffer(maca_buffer* buffer) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-maca_buffer* buffer_of(PyObject* object) {
-  if (Py_TYPE(object) != g_type) {
+maca_buffer* memory_of(PyObject* payload) {
+  if (!PyTuple_Check(payload) || PyTuple_Size(payload) != 3 || Py_TYPE(PyTuple_GetItem(payload, 0)) != g_type ||
+      !PyLong_Check(PyTuple_GetItem(payload, 1))) {
     PyErr_SetString(PyExc_TypeError, "the payload of a MacaTensor is (Buffer, offset in elements, Meta)");
     return nullptr;
   }
-  return reinterpret_cast<Buffer*>(object)->buffer;
+  return reinterpret_cast<Buffer*>(PyTuple_GetItem(payload, 0))->buffer;
 }
 
 PyObject* allocate(PyObject*, PyObject* nbytes) {

@@ -47,9 +47,8 @@ PyObject* odd_operand(KernelCall* self, PyObject* value, PyObject* args, Operand
 
 PyObject* maca_operand(PyObject* tensor, Operands& operands) {
   Ref payload(PyObject_GetAttr(tensor, known.payload_name));
-  PyObject* meta = payload ? PyTuple_GetItem(payload.get(), 2) : nullptr;
-  if (!meta) return nullptr;
-  Ref key = Ref::borrowed(meta);
+  if (!payload || !memory_of(payload.get())) return nullptr;
+  Ref key = Ref::borrowed(PyTuple_GetItem(payload.get(), 2));
   return operands.add(std::move(payload)) ? key.release() : nullptr;
 }
 

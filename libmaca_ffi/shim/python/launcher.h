@@ -81,7 +81,8 @@ extern Known known;
 // --- buffers ------------------------------------------------------------------------------------------------
 bool add_buffer_type(PyObject* module);
 PyObject* new_buffer(maca_buffer* buffer);  // takes it over; releases it when that fails
-maca_buffer* buffer_of(PyObject* object);   // nullptr and TypeError when it is none
+// The memory of a payload, (Buffer, offset in elements, Meta); nullptr and TypeError when it is none.
+maca_buffer* memory_of(PyObject* payload);
 PyObject* allocate(PyObject* module, PyObject* nbytes);
 
 // --- operands -----------------------------------------------------------------------------------------------

@@ -17,15 +17,25 @@ PyObject* launch(PyObject* launcher, PyObject* args, PyObject* kwargs) {
 }
 
 // __torch_dispatch__(func, types, args=(), kwargs=None)
-PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count < 2 || count > 4) {
-    PyErr_Format(PyExc_TypeError, "__torch_dispatch__(func, types, args=(), kwargs=None) got %zd arguments", count);
+PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+  PyObject* func = nullptr;
+  PyObject* types = nullptr;
+  PyObject* args = nullptr;
+  PyObject* kwargs = nullptr;
+  PyObject** slots[] = {&func, &types, &args, &kwargs};
+  for (Py_ssize_t i = 0; i < count && i < 4; ++i) *slots[i] = given[i];
+  for (Py_ssize_t i = 0; names && i < PyTuple_Size(names); ++i) {  // a subclass of ours may name them
+    static const char* const known_names[] = {"func", "types", "args", "kwargs"};
+    for (size_t j = 0; j < 4; ++j)
+      if (PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, i), known_names[j]) == 0)
+        *slots[j] = given[count + i];
+  }
+  if (!func || !types || count > 4) {
+    PyErr_SetString(PyExc_TypeError, "__torch_dispatch__ takes (func, types, args=(), kwargs=None)");
     return nullptr;
   }
-  PyObject* func = given[0];
-  Ref empty(count > 2 ? nullptr : PyTuple_New(0));
-  PyObject* args = count > 2 ? given[2] : empty.get();
-  PyObject* kwargs = count > 3 ? given[3] : nullptr;
+  Ref empty(args ? nullptr : PyTuple_New(0));
+  if (!args) args = empty.get();
   // by id, since OpOverload.__hash__ is a Python function (0.15 us)
   Ref id(PyLong_FromVoidPtr(func));
   if (!id || !args) return nullptr;
@@ -59,7 +69,7 @@ PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef g_functions[] = {
-    {"dispatch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatch)), METH_FASTCALL,
+    {"dispatch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatch)), METH_FASTCALL | METH_KEYWORDS,
      "dispatch(func, types, args=(), kwargs=None): MacaTensor's __torch_dispatch__."},
     {"configure", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)), METH_VARARGS | METH_KEYWORDS,
      "configure(**facts): what the module has to know of macatensor and PyTorch."},

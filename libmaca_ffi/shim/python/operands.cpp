@@ -18,12 +18,9 @@ bool Operands::add(Ref payload) {
     add_absent();
     return true;
   }
-  PyObject* buffer = PyTuple_GetItem(payload.get(), 0);
-  PyObject* offset = buffer ? PyTuple_GetItem(payload.get(), 1) : nullptr;
-  if (!offset) return false;
-  maca_buffer* memory = buffer_of(buffer);
+  maca_buffer* memory = memory_of(payload.get());
   if (!memory) return false;
-  const int64_t elements = PyLong_AsLongLong(offset);
+  const int64_t elements = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
   if (elements == -1 && PyErr_Occurred()) return false;
   references.push({memory, elements});
   held_.push(payload.release());

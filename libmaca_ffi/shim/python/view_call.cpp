@@ -32,7 +32,7 @@ PyObject* known_view(ViewCall* self, PyObject* args) {
   PyObject* base = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!base || reinterpret_cast<PyObject*>(Py_TYPE(base)) != known.tensor) return nullptr;
   Ref payload(PyObject_GetAttr(base, known.payload_name));
-  if (!payload) return nullptr;
+  if (!payload || !memory_of(payload.get())) return nullptr;
   Ref key(signature(PyTuple_GetItem(payload.get(), 2), args));
   if (!key) return nullptr;
   Ref found = Ref::borrowed(PyDict_GetItemWithError(self->cache, key.get()));

@@ -1,0 +1,95 @@
+"""The launchers' module: what it takes, what it refuses, and that it keeps what it is given."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from macatensor.ffi import native, pointer
+from macatensor.tensor import LAUNCHERS, MacaTensor
+
+add = torch.ops.aten.add.Tensor
+
+
+def test_dispatch_takes_what_a_subclass_hands_on() -> None:
+    x = torch.ones(3).maca()
+    assert MacaTensor.__torch_dispatch__(add, (), (x, x)).tolist() == [2, 2, 2]
+    assert MacaTensor.__torch_dispatch__(add, (), args=(x, x), kwargs={"alpha": 2}).tolist() == [3, 3, 3]
+    assert MacaTensor.__torch_dispatch__(add, types=(), args=(x, 1)).tolist() == [2, 2, 2]
+    for wrong in ((), (add,), (add, (), (x, x), {}, 1)):
+        with pytest.raises(TypeError, match=r"takes \(func, types, args=\(\), kwargs=None\)"):
+            MacaTensor.__torch_dispatch__(*wrong)
+    with pytest.raises(TypeError):
+        LAUNCHERS[id(add)]()
+    with pytest.raises(TypeError):
+        LAUNCHERS[id(add)](5, None)
+
+
+@pytest.mark.parametrize("payload", [(), (1,), None, 7, (object(), 0, None), ("", "", "")])
+def test_a_payload_that_is_none_is_an_error_not_a_crash(payload: object) -> None:
+    x, y = torch.ones(3).maca(), torch.ones(3).maca()
+    _ = x + y, x.view(3)
+    x._payload = payload
+    for call in (
+        lambda: x + y,
+        lambda: y + x,
+        lambda: x.view(3),
+        lambda: torch.cat([x, y]),
+        lambda: x.add_(1),
+    ):
+        with pytest.raises((TypeError, IndexError, ValueError, AttributeError, SystemError)):
+            call()
+    x._payload = y._payload
+
+
+def test_a_wrapper_that_reaches_outside_its_memory_is_refused() -> None:
+    x, small = torch.ones(1000).maca(), torch.ones(2).maca()
+    meta = x._payload[2]
+    x._payload = (small._payload[0], 0, meta)
+    with pytest.raises(RuntimeError, match="reaches outside its memory"):
+        x + x
+    x._payload = (small._payload[0], -5, meta)
+    with pytest.raises(RuntimeError, match="reaches outside its memory"):
+        x.exp()
+
+
+@pytest.mark.parametrize("number", [1, 1.0, True, -(2**63), 2**63 - 1, 0.1, 1j])
+def test_numbers_reach_the_kernel_as_they_are(number: complex) -> None:
+    for dtype in (torch.int64, torch.float64, torch.complex128):
+        x = torch.tensor([0, 3], dtype=dtype)
+        assert torch.equal((x.maca() + number).cpu(), x + number)
+        assert (x.maca() + number).dtype == (x + number).dtype
+
+
+def test_numbers_that_no_64_bits_hold() -> None:
+    x = torch.zeros(2, dtype=torch.uint64)
+    assert torch.equal(x.maca().fill_(2**64 - 1).cpu(), x.fill_(2**64 - 1))
+    with pytest.raises((OverflowError, RuntimeError)):
+        torch.zeros(2, dtype=torch.int64).maca() + 2**64
+
+
+def test_a_buffer_lives_as_long_as_its_last_view() -> None:
+    x = torch.arange(6.0).maca()
+    buffer = weakref.ref(x._payload[0])
+    assert buffer().nbytes == 24 and buffer().address == x.data_ptr() and int(pointer(buffer()) != 0)
+    view = x.view(2, 3)[1]
+    before = buffer().writes
+    view.add_(1)
+    assert buffer().writes > before
+    del x
+    gc.collect()
+    assert view.tolist() == [4, 5, 6] and buffer() is not None
+    del view
+    gc.collect()
+    assert buffer() is None
+
+
+def test_buffers_are_not_made_by_hand() -> None:
+    assert native.allocate(1 << 60) is None
+    with pytest.raises(TypeError):
+        native.allocate("8")
+    with pytest.raises(TypeError):
+        native.Buffer()
