@@ -2,8 +2,8 @@
 
 PyTorch's C++ asks a device's guard, hooks and allocator, and from Python a backend can give it hardly any of them:
 ``synchronize()`` and the memory functions fail in C++. Here they go to torch.maca while the current accelerator is
-maca, and to PyTorch's own function for any other. ``Graph`` and ``empty_host_cache`` stay PyTorch's, and fail: maca
-captures no graphs and keeps no cache of pinned memory.
+maca, and to PyTorch's own function for any other. ``Graph`` and ``empty_host_cache`` stay PyTorch's, and fail: a
+graph needs a class of C++ behind it (``torch.maca.MacaGraph`` captures), and no cache of pinned memory is kept.
 """
 
 from __future__ import annotations

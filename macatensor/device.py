@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from macatensor import jiterator, memory, nvtx, random, sync_debug
+from macatensor import capture, jiterator, memory, nvtx, random, sync_debug
 from macatensor import stream as streams
 from macatensor.ffi import lib, raise_pending
+from macatensor.graphed_callables import make_graphed_callables
+from macatensor.graphs import MacaGraph, graph, graph_pool_handle, is_current_stream_capturing
 from macatensor.internal import launch
 from macatensor.memory import (
     caching_allocator_alloc,
@@ -88,6 +90,7 @@ from macatensor.tensor_types import (
 )
 
 OutOfMemoryError = torch.OutOfMemoryError
+CUDAGraph = MacaGraph  # under the name that scripts for torch.cuda look for
 _initialized = True  # torch.utils.checkpoint keeps random states only of devices that say so
 
 
@@ -128,6 +131,7 @@ def synchronize(device: Any = None) -> None:
     ordinal(device)
     if sync_debug.mode:
         sync_debug.waits()
+    capture.refuse("synchronize()")
     lib.maca_runtime_synchronize()
     if streams.observer is not None:
         streams.observer.device_synchronized()
@@ -162,15 +166,16 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 __all__ = [
-    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DeviceProperties", "DoubleTensor", "Event",
-    "ExternalStream", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor", "OutOfMemoryError", "ShortTensor",
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CUDAGraph", "CharTensor", "DeviceProperties", "DoubleTensor", "Event",
+    "ExternalStream", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor", "MacaGraph", "OutOfMemoryError",
+    "ShortTensor",
     "Stream", "StreamContext", "caching_allocator_alloc", "caching_allocator_delete", "can_device_access_peer",
     "change_current_allocator", "current_blas_handle", "current_device", "current_stream", "default_stream", "device",
     "device_count", "device_of", "empty_cache", "get_allocator_backend", "get_amp_supported_dtype", "get_arch_list",
     "get_device_capability", "get_device_name", "get_device_properties", "get_gencode_flags",
     "get_per_process_memory_fraction", "get_rng_state", "get_rng_state_all", "get_stream_from_external",
-    "get_sync_debug_mode", "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
-    "is_initialized", "jiterator", "library_info", "list_gpu_processes", "manual_seed", "manual_seed_all",
+    "get_sync_debug_mode", "graph", "graph_pool_handle", "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
+    "is_current_stream_capturing", "is_initialized", "jiterator", "library_info", "list_gpu_processes", "make_graphed_callables", "manual_seed", "manual_seed_all",
     "max_memory_allocated", "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory", "memory_allocated",
     "memory_cached", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
     "memory_summary", "nvtx", "random", "reset_accumulated_memory_stats", "reset_max_memory_allocated",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from macatensor import stream, sync_debug
+from macatensor import capture, stream, sync_debug
 from macatensor.ffi import ffi, launch_error, lib, pointer, raise_pending
 
 _cast = ffi.cast
@@ -33,6 +33,7 @@ def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blockin
     ``non_blocking`` says that the caller asked for no wait; the host's memory is free to change on return either way.
     """
     if nbytes:
+        capture.refuse("a copy from the host")
         if sync_debug.mode and not non_blocking:
             sync_debug.waits()
         status = lib.maca_buffer_from_host(pointer(buffer), byte_offset, address, nbytes)
@@ -50,6 +51,7 @@ def download(
     ``non_blocking`` says that the caller asked for no wait; the bytes are there on return either way.
     """
     if nbytes:
+        capture.refuse("a copy to the host")
         if sync_debug.mode and not non_blocking:
             sync_debug.waits()
         status = lib.maca_buffer_to_host(

@@ -7,6 +7,7 @@ import os
 import warnings
 from typing import Any
 
+from macatensor import capture
 from macatensor.ffi import MEMORY_LIMIT, allocate, ffi, lib, memory_statistics
 from macatensor.memory_history import _dump_snapshot as _dump_snapshot
 from macatensor.memory_history import _record_memory_history as _record_memory_history
@@ -144,6 +145,7 @@ def reset_max_memory_cached(device: Any = None) -> None:
 
 def empty_cache() -> None:
     """Gives segments without live blocks back to the device."""
+    capture.refuse("empty_cache()")
     lib.maca_memory_empty_cache()
 
 

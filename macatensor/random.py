@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from macatensor import capture
 from macatensor.ffi import lib
 from macatensor.ordinal import ordinal
 
@@ -93,6 +94,7 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
     if generator is None:
         yield
         return
+    capture.refuse("a number from a generator of the host")
     state = lib.maca_random_seed(), lib.maca_random_offset()
     drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
     lib.maca_random_set(int(drawn) & _MASK, 0)

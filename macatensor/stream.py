@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from macatensor import sync_debug
+from macatensor import capture, sync_debug
 from macatensor.ffi import NOT_READY, OK, ffi, lib, raise_pending
 from macatensor.ordinal import ordinal
 
@@ -56,7 +56,7 @@ class Event:
     """A point in a stream's work. ``enable_timing=True`` lets :meth:`elapsed_time` measure, in milliseconds.
 
     ``blocking`` is taken for CUDA's sake: a wait never spins here. Raises NotImplementedError for ``interprocess`` and
-    ``external``: events stay in their process, and there are no graphs.
+    ``external``: events stay in their process, and graphs record none.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Event:
         if interprocess:
             raise NotImplementedError("maca events are not shared between processes")
         if external:
-            raise NotImplementedError("maca events cannot be external: maca captures no graphs")
+            raise NotImplementedError("maca events cannot be external: graphs record no events")
         handle = lib.maca_events_create()
         if handle == ffi.NULL:
             raise RuntimeError("MACA error: no event could be made")
@@ -109,6 +109,7 @@ class Event:
 
     def synchronize(self) -> None:
         """Waits for the event; at once when it was never recorded. Raises what failed in the work before it."""
+        capture.refuse("Event.synchronize()")
         if sync_debug.mode:
             sync_debug.waits()
         _check(lib.maca_events_synchronize(self._handle), "synchronize")
@@ -174,6 +175,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Waits for everything submitted so far. Raises what failed in it."""
+        capture.refuse("Stream.synchronize()")
         if sync_debug.mode:
             sync_debug.waits()
         _check(lib.maca_streams_synchronize(self.stream_id), "synchronize")

@@ -24,6 +24,9 @@ AREAS: dict[str, list[str]] = {
         "torch.maca.Event: record wait query synchronize elapsed_time",
         "torch.Tensor.record_stream MACA_SANITIZE",
     ],
+    "Graphs": [
+        "torch.maca: MacaGraph graph graph_pool_handle is_current_stream_capturing make_graphed_callables"
+    ],
     "Memory": [
         "torch.maca: caching_allocator_alloc caching_allocator_delete change_current_allocator empty_cache "
         "get_allocator_backend list_gpu_processes max_memory_allocated max_memory_cached max_memory_reserved "

@@ -332,7 +332,7 @@ def project(tmp_path: Path) -> Path:
     )
     (folder / "pkg" / "broken.py").write_text('print "cuda"\n')
     (folder / "pkg" / "data.bin").write_bytes(b"\x00cuda")
-    (folder / "pkg" / "graph.py").write_text("import torch\ng = torch.cuda.CUDAGraph\nx = '=1+1'\n")
+    (folder / "pkg" / "several.py").write_text("import torch\ng = torch.cuda.comm.broadcast\nx = '=1+1'\n")
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("cuda")
     return folder
@@ -347,9 +347,9 @@ def test_folder(project: Path, tmp_path: Path) -> None:
     done = migrate(project, tmp_path / "out", Rules(exists=exists))
     assert contents(project) == before
     made = contents(tmp_path / "out")
-    assert set(made) == {"main.py", "pkg/broken.py", "pkg/data.bin", "pkg/graph.py"}
+    assert set(made) == {"main.py", "pkg/broken.py", "pkg/data.bin", "pkg/several.py"}
     assert b"model.maca()" in made["main.py"]
-    for name in ("pkg/broken.py", "pkg/data.bin", "pkg/graph.py"):
+    for name in ("pkg/broken.py", "pkg/data.bin", "pkg/several.py"):
         assert made[name] == before[name]
     assert list(done.unparsed) == ["pkg/broken.py"] and done.unparsed["pkg/broken.py"].startswith("line 1:")
     assert done.files == 4 and done.rewritten == ["main.py"]
@@ -374,7 +374,7 @@ def test_output_must_be_empty_or_new(project: Path, tmp_path: Path) -> None:
 def test_command(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run(app, ["migrate", str(project), "-o", str(out), "--report", "--json"])
-    assert result.exit_code == 1, result.output  # an unparsable file and a CUDAGraph are left
+    assert result.exit_code == 1, result.output  # an unparsable file and a use of several devices are left
     facts = json.loads(result.stdout)
     assert facts["files"] == 4 and facts["rewritten"] == ["main.py"] and "pkg/broken.py" in facts["unparsed"]
     with (out / "migration" / "changes.csv").open() as file:
@@ -384,7 +384,7 @@ def test_command(project: Path, tmp_path: Path) -> None:
     sheet = openpyxl.load_workbook(out / "migration" / "unsupported.xlsx").active
     table = [[cell.value for cell in row] for row in sheet.iter_rows()]
     assert table[0] == ["file", "line", "api", "why", "remedy"]
-    assert {row[0] for row in table[1:]} == {"pkg/graph.py", "pkg/broken.py"}
+    assert {row[0] for row in table[1:]} == {"pkg/several.py", "pkg/broken.py"}
     assert run(app, ["migrate", str(project), "-o", str(out)]).exit_code == 2  # not empty any more
 
 

@@ -18,6 +18,7 @@ struct StreamSlot {
 };
 
 struct Segment;
+struct GraphPool;
 
 struct Block {
   char* address = nullptr;
@@ -28,6 +29,8 @@ struct Block {
   StreamSlot* stream = nullptr;  // the stream that used it last; another one must wait for it
   int64_t requested = 0;         // bytes that the caller asked for
   int64_t site = 0;              // what allocated it: the number Python gave the running operator, 0 unknown
+  int64_t writes = 0;            // moves with every launch or copy that writes the block
+  GraphPool* pool = nullptr;     // of captured graphs, to which it goes back when it is released
 };
 
 struct Segment {

@@ -6,24 +6,12 @@
 #include <cstring>
 #include <memory>
 
+#include "graph.h"
+#include "program.h"
 #include "runtime.h"
-extern "C" {
 #include "shim.h"
-}
 
 using namespace maca_shim;
-
-struct maca_program {
-  maca_plan* plan;
-  maca_plan_info info;
-  uint64_t id;  // never used twice, so a packed weight cannot meet a stranger
-  int32_t operands;
-  int32_t made;  // results that a launch allocates
-  bool checks_overlap;
-  bool is_long;
-  std::unique_ptr<maca_role[]> roles;
-  std::vector<maca_scalar> defaults;  // of arguments left out; they follow the scalars given at launch
-};
 
 namespace {
 
@@ -35,25 +23,18 @@ class Scratch {
  public:
   bool allocate(uint64_t bytes, StreamSlot* stream) {
     if (bytes == 0) return true;
-    block_ = runtime().allocator.allocate(static_cast<int64_t>(bytes), t_site);
+    block_ = allocate_block(static_cast<int64_t>(bytes));
     if (block_) order_block(block_, stream);
     return block_ != nullptr;
   }
   void* address() const { return block_ ? block_->address : nullptr; }
   ~Scratch() {
-    if (block_) runtime().allocator.release(block_);
+    if (block_) release_block(block_);
   }
 
  private:
   Block* block_ = nullptr;
 };
-
-maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
-  Block* block = runtime().allocator.allocate(bytes, t_site);
-  if (!block) return nullptr;
-  order_block(block, stream);
-  return new maca_buffer{block, bytes, 0, {}};
-}
 
 // Touches of two operands overlap in part: neither apart nor the very same elements.
 bool partial_overlap(const maca_program& p, const maca_reference* references, const char* const* pointers, int written,
@@ -78,12 +59,12 @@ const void* packed_weight(const maca_program& p, const maca_reference& weight, c
       if (entries.front().block) runtime().allocator.release(entries.front().block);
       entries.erase(entries.begin());
     }
-    entries.push_back({p.id, weight.offset, weight.buffer->writes, nullptr, false});
+    entries.push_back({p.id, weight.offset, weight.buffer->writes(), nullptr, false});
     return nullptr;
   }
   Packed& e = *found;
-  if (e.writes != weight.buffer->writes) {
-    e.writes = weight.buffer->writes;
+  if (e.writes != weight.buffer->writes()) {
+    e.writes = weight.buffer->writes();
     e.valid = false;
     return nullptr;
   }
@@ -97,8 +78,6 @@ const void* packed_weight(const maca_program& p, const maca_reference& weight, c
   }
   return e.valid ? e.block->address : nullptr;
 }
-
-std::atomic<uint64_t> g_correlation{0};
 
 // `references` has an entry for every operand; those of allocated results are filled in here.
 int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* scalars,
@@ -150,7 +129,9 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
   }
   Scratch workspace;
   if (status == MACA_OK && !workspace.allocate(p.info.workspace_bytes, stream)) status = MACA_OUT_OF_MEMORY;
-  if (status == MACA_OK) {
+  if (Graph* graph = status == MACA_OK ? capturing() : nullptr) {
+    graph->launch(p, references, pointers, scalars, scalar_count, workspace.address());
+  } else if (status == MACA_OK) {
     Runtime& r = runtime();
     const int weight = p.info.packed_operand;
     maca_launch call;
@@ -167,7 +148,7 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
     call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
     call.stream = stream->handle;
-    call.correlation = ++g_correlation;
+    call.correlation = next_correlation();
     r.launches.fetch_add(1, std::memory_order_relaxed);
     if (p.is_long) {
       PyThreadState* state = PyEval_SaveThread();
@@ -178,7 +159,7 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     }
     if (r.blocking && stream->handle && status == MACA_OK) r.library->stream_synchronize(r.device, stream->handle);
     for (int i = 0; i < p.operands; ++i)
-      if (p.roles[i].written && references[i].buffer) ++references[i].buffer->writes;
+      if (p.roles[i].written && references[i].buffer) ++references[i].buffer->block->writes;
   }
   if (status != MACA_OK) {
     for (int i = 0; i < p.operands; ++i)
@@ -191,6 +172,11 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
 }  // namespace
 
 namespace maca_shim {
+
+uint64_t next_correlation() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 int32_t operand_count(const maca_program& program) { return program.operands; }
 
@@ -246,7 +232,7 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
 }
 
 void maca_program_destroy(maca_program* program) {
-  if (!program) return;
+  if (!program || --program->uses) return;
   runtime().library->plan_destroy(runtime().device, program->plan);
   delete program;
 }

@@ -10,10 +10,9 @@
 #include <deque>
 #include <string>
 
+#include "graph.h"
 #include "runtime.h"
-extern "C" {
 #include "shim.h"
-}
 
 namespace maca_shim {
 
@@ -24,6 +23,13 @@ Runtime& runtime() {
 
 thread_local int t_status = MACA_OK;
 thread_local int64_t t_site = 0;
+
+maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
+  Block* block = allocate_block(bytes);
+  if (!block) return nullptr;
+  order_block(block, stream);
+  return new maca_buffer{block, bytes, block->writes, 1, {}};
+}
 
 namespace {
 std::mutex g_streams_mutex;
@@ -181,25 +187,21 @@ void maca_runtime_counters(maca_counters* c) {
 }
 
 maca_buffer* maca_buffer_allocate(int64_t bytes) {
-  Block* block = runtime().allocator.allocate(bytes, t_site);
-  if (!block) {
-    t_status = MACA_OUT_OF_MEMORY;
-    return nullptr;
-  }
-  order_block(block, current_stream());
-  return new maca_buffer{block, bytes, 0, {}};
+  maca_buffer* buffer = make_buffer(bytes, current_stream());
+  if (!buffer) t_status = MACA_OUT_OF_MEMORY;
+  return buffer;
 }
 
 void maca_buffer_release(maca_buffer* buffer) {
-  if (!buffer) return;
+  if (!buffer || --buffer->uses) return;
   for (const Packed& p : buffer->packed)
-    if (p.block) runtime().allocator.release(p.block);
-  runtime().allocator.release(buffer->block);
+    if (p.block) release_block(p.block);
+  release_block(buffer->block);
   delete buffer;
 }
 
 int64_t maca_buffer_bytes(maca_buffer* buffer) { return buffer->bytes; }
-int64_t maca_buffer_writes(maca_buffer* buffer) { return buffer->writes; }
+int64_t maca_buffer_writes(maca_buffer* buffer) { return buffer->writes(); }
 uint64_t maca_buffer_address(maca_buffer* buffer) { return reinterpret_cast<uint64_t>(buffer->block->address); }
 
 static bool within(const maca_buffer* buffer, int64_t offset, int64_t bytes) {
@@ -210,7 +212,7 @@ int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int
   if (!within(to, offset, bytes)) return MACA_INVALID;
   StreamSlot* stream = current_stream();
   order_block(to->block, stream);
-  ++to->writes;
+  ++to->block->writes;
   runtime().bytes_to_device += bytes;
   Unlocked unlocked(bytes > kLongCopy || !stream->is_default);
   return runtime().library->copy(runtime().device, MACA_COPY_TO_DEVICE, to->block->address + offset, from,
@@ -233,7 +235,11 @@ int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int6
   StreamSlot* stream = current_stream();
   order_block(to->block, stream);
   order_block(from->block, stream);
-  ++to->writes;
+  if (Graph* graph = capturing()) {
+    graph->copy(*to, to_offset, *from, from_offset, bytes);
+    return MACA_OK;
+  }
+  ++to->block->writes;
   runtime().bytes_on_device += bytes;
   Unlocked unlocked(bytes > kLongCopy);
   return runtime().library->copy(runtime().device, MACA_COPY_ON_DEVICE, to->block->address + to_offset,
@@ -244,7 +250,11 @@ int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t 
   if (!within(buffer, offset, bytes)) return MACA_INVALID;
   StreamSlot* stream = current_stream();
   order_block(buffer->block, stream);
-  ++buffer->writes;
+  if (Graph* graph = capturing()) {
+    graph->fill(*buffer, offset, byte, bytes);
+    return MACA_OK;
+  }
+  ++buffer->block->writes;
   Unlocked unlocked(bytes > kLongCopy);
   return runtime().library->fill(runtime().device, buffer->block->address + offset, byte, static_cast<uint64_t>(bytes),
                                  stream->handle);

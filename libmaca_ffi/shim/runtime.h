@@ -22,8 +22,11 @@ struct Packed {  // a weight in the form one program prefers, valid while the bu
 struct maca_buffer {
   maca_shim::Block* block;
   int64_t bytes;
-  int64_t writes;
+  int64_t writes_before;  // of the block, when it was made
+  int64_t uses;           // by Python, and by captured graphs
   std::vector<maca_shim::Packed> packed;
+
+  int64_t writes() const { return block->writes - writes_before; }
 };
 
 // Where one operand's first element lies. buffer nullptr: absent.
@@ -56,7 +59,12 @@ StreamSlot* stream_slot(int64_t id);  // nullptr: no such stream
 // streams never race for one buffer, at the price that readers on different streams run one after the other.
 void order_block(Block* block, StreamSlot* stream);
 
+uint64_t next_correlation();  // never used twice
+
 inline constexpr int kPartialOverlap = 100;
+
+// A new buffer in a block of the allocator, or of the pool of the graph that is being captured. nullptr: no memory.
+maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream);
 
 int32_t operand_count(const maca_program& program);
 bool allocates(const maca_program& program, int32_t operand);  // is it a result that every launch allocates?

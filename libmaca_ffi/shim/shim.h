@@ -5,6 +5,11 @@
  * costs 85 us when another Python thread is busy, 0.1 us when it keeps it.
  */
 
+#pragma once
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* A block of device memory. Tensors that share memory share one. */
 typedef struct maca_buffer maca_buffer;
 
@@ -30,6 +35,10 @@ typedef struct maca_memory_block {
   int64_t site; /* see maca_memory_set_site() */
   int32_t is_small, is_live;
 } maca_memory_block;
+
+/* Launches that were recorded, to be run again; the memory that such graphs share. */
+typedef struct maca_graph maca_graph;
+typedef struct maca_graph_pool maca_graph_pool;
 
 typedef struct maca_counters {
   int64_t launches, packs, bytes_to_device, bytes_to_host, bytes_on_device, stream_waits;
@@ -116,3 +125,18 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         maca_reason* reason);
 void maca_program_destroy(maca_program* program);
 int maca_program_info(maca_program* program, maca_plan_info* info);
+
+/* --- graphs --------------------------------------------------------------------------------------------- */
+maca_graph_pool* maca_graph_pools_create(void);
+void maca_graph_pools_destroy(maca_graph_pool* pool); /* its graphs keep it as long as they live */
+/* From here to maca_graphs_end() launches, fills and copies on the device are recorded and not run, whichever thread
+ * gives them. NULL: another graph is being captured. */
+maca_graph* maca_graphs_begin(maca_graph_pool* pool);
+void maca_graphs_end(maca_graph* graph);
+int maca_graphs_replay(maca_graph* graph); /* a maca_status; releases the lock when it is long */
+int64_t maca_graphs_launches(maca_graph* graph);
+void maca_graphs_destroy(maca_graph* graph);
+
+#ifdef __cplusplus
+}
+#endif

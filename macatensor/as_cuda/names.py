@@ -18,11 +18,6 @@ _KEPT = frozenset({"amp", "AcceleratorError", "CudaError", "DeferredCudaCallErro
 _NVTX = ("mark", "range", "range_end", "range_pop", "range_push", "range_start")
 
 
-def _false(*_: Any, **__: Any) -> bool:
-    """No work is being captured into a graph: maca has none."""
-    return False
-
-
 def _nothing(*_: Any, **__: Any) -> None:
     """Annotates nothing, or tidies nothing up."""
 
@@ -39,7 +34,6 @@ def _host_range(message: str, *_: Any, **__: Any) -> Any:
 
 # for what torch.maca lacks and PyTorch itself calls, or what has no effect on results
 _STAND_INS: dict[str, Callable[..., Any]] = {
-    "is_current_stream_capturing": _false,
     "get_arch_list": _no_list,
     "get_gencode_flags": lambda: "",
     "ipc_collect": _nothing,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.bench import launch, leak, models, recording, startup
+from macatensor.bench import graphs, launch, leak, models, recording, startup
 from macatensor.bench.result import Result
 
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
@@ -21,6 +21,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "gpt.forward": models.gpt_forward,
     "gpt.training": models.gpt_training,
     "lstm": models.lstm,
+    "graph": graphs.graphs,
     "import": startup.startup,
     "leak": leak.leak,
     "record": recording.recording,

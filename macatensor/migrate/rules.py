@@ -140,9 +140,6 @@ SIMILAR = {
 
 # prefix of a qualified name -> why it does not run on maca, and what to do
 UNSUPPORTED = {
-    "torch.cuda.CUDAGraph": ("maca records no graphs of launches", "call the function itself"),
-    "torch.cuda.graph": ("maca records no graphs of launches", "run the block without the context manager"),
-    "torch.cuda.make_graphed_callables": ("maca records no graphs of launches", "call the function itself"),
     "torch.cuda.nccl": ("NCCL is a library of CUDA", 'use torch.distributed with the backend "gloo"'),
     "torch.cuda.comm": ("one device is visible in a process", "use one process per device"),
     "torch.cuda.profiler": ("it starts CUDA's profiler", "use torch.profiler.profile"),

@@ -5,9 +5,7 @@
 
 #include <cstddef>
 
-extern "C" {
 #include "shim.h"
-}
 
 namespace maca_launcher {
 namespace {
@@ -30,7 +28,9 @@ void dealloc(PyObject* object) {
 
 PyObject* nbytes(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->bytes); }
 
-PyObject* writes(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->writes); }
+PyObject* writes(PyObject* self, void*) {
+  return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->writes());
+}
 
 PyObject* address(PyObject* self, void*) {
   return PyLong_FromUnsignedLongLong(maca_buffer_address(reinterpret_cast<Buffer*>(self)->buffer));

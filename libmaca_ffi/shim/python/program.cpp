@@ -1,9 +1,7 @@
 // Program: a plan of the library that can be called, with what its results are in Python.
 #include "launcher.h"
 
-extern "C" {
 #include "shim.h"
-}
 
 using maca_shim::allocates;
 using maca_shim::launch_program;

@@ -1,0 +1,204 @@
+#define Py_LIMITED_API 0x030a0000
+#include "graph.h"
+
+#include <Python.h>
+
+#include <algorithm>
+
+namespace maca_shim {
+namespace {
+
+Graph* g_capturing = nullptr;  // guarded by the interpreter's lock, as all launches are
+
+// Launches of short plans that a replay may make before it lets other Python threads run.
+constexpr int64_t kLongReplay = 64;
+
+void release_pool(GraphPool* pool) {
+  if (--pool->uses) return;
+  for (Block* block : pool->blocks) block->pool = nullptr;  // those in use go to the allocator one by one
+  for (Block* block : pool->idle) runtime().allocator.release(block);
+  delete pool;
+}
+
+}  // namespace
+
+Graph* capturing() { return g_capturing; }
+
+// The smallest idle block that is large enough, unless half of it or more would lie idle.
+Block* GraphPool::take(int64_t bytes) {
+  auto best = idle.end();
+  for (auto i = idle.begin(); i != idle.end(); ++i)
+    if ((*i)->bytes >= bytes && (*i)->bytes <= 2 * bytes + 512 && (best == idle.end() || (*i)->bytes < (*best)->bytes))
+      best = i;
+  if (best == idle.end()) return nullptr;
+  Block* block = *best;
+  idle.erase(best);
+  return block;
+}
+
+Block* allocate_block(int64_t bytes) {
+  if (!g_capturing) return runtime().allocator.allocate(bytes, t_site);
+  GraphPool* pool = g_capturing->pool();
+  if (Block* block = pool->take(bytes)) return block;
+  Block* block = runtime().allocator.allocate(bytes, t_site);
+  if (block) {
+    block->pool = pool;
+    pool->blocks.push_back(block);
+  }
+  return block;
+}
+
+void release_block(Block* block) {
+  if (block->pool)
+    block->pool->idle.push_back(block);
+  else
+    runtime().allocator.release(block);
+}
+
+Graph::Graph(GraphPool* pool) : pool_(pool) { ++pool->uses; }
+
+Graph::~Graph() {
+  if (g_capturing == this) g_capturing = nullptr;
+  for (const Weight& w : weights_)
+    if (w.packed) release_block(w.packed);
+  for (maca_buffer* buffer : held_) maca_buffer_release(buffer);
+  for (maca_program* program : programs_) maca_program_destroy(program);
+  release_pool(pool_);
+}
+
+void Graph::use(maca_buffer* buffer, bool writes) {
+  Block* block = buffer->block;
+  blocks_.insert(block);
+  if (writes) written_.insert(block);
+  if (block->pool != pool_ && held_.insert(buffer).second) ++buffer->uses;
+}
+
+void Graph::launch(maca_program& program, const maca_reference* references, char* const* pointers,
+                   const maca_scalar* scalars, int32_t scalar_count, void* workspace) {
+  Step step = {Step::kLaunch, &program,    pointers_.size(), scalars_.size(), 0, 0, workspace,
+               nullptr,       rng_blocks_, nullptr,          nullptr,         0, 0};
+  step.pointer_count = static_cast<uint32_t>(program.operands);
+  step.scalar_count = static_cast<uint32_t>(scalar_count);
+  for (int32_t i = 0; i < program.operands; ++i) {
+    pointers_.push_back(pointers[i]);
+    const maca_role& role = program.roles[i];
+    if (references[i].buffer) use(references[i].buffer, role.written || role.output_bytes >= 0);
+  }
+  scalars_.insert(scalars_.end(), scalars, scalars + scalar_count);
+  rng_blocks_ += program.info.rng_blocks;
+  is_long_ = is_long_ || program.is_long;
+  ++launches_;
+  if (programs_.insert(&program).second) ++program.uses;
+  const int weight = program.info.packed_operand;
+  if (weight >= 0 && program.info.packed_bytes && references[weight].buffer)
+    weights_.push_back({steps_.size(), references[weight].buffer, pointers[weight], nullptr, -1});
+  steps_.push_back(step);
+}
+
+void Graph::copy(maca_buffer& to, int64_t to_offset, maca_buffer& from, int64_t from_offset, int64_t bytes) {
+  use(&from, false);
+  use(&to, true);
+  steps_.push_back({Step::kCopy, nullptr, 0, 0, 0, 0, nullptr, nullptr, 0, to.block->address + to_offset,
+                    from.block->address + from_offset, bytes, 0});
+}
+
+void Graph::fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes) {
+  use(&buffer, true);
+  steps_.push_back(
+      {Step::kFill, nullptr, 0, 0, 0, 0, nullptr, nullptr, 0, buffer.block->address + offset, nullptr, bytes, byte});
+}
+
+// Weights that the graph does not write itself are packed before the replay that meets them changed.
+void Graph::finish() {
+  std::vector<Weight> kept;
+  for (Weight& w : weights_) {
+    if (!held_.count(w.buffer) || written_.count(w.buffer->block)) continue;
+    w.packed = allocate_block(static_cast<int64_t>(steps_[w.step].program->info.packed_bytes));
+    if (!w.packed) continue;  // the launch takes the weight as it lies
+    blocks_.insert(w.packed);
+    kept.push_back(w);
+  }
+  weights_ = std::move(kept);
+}
+
+void Graph::pack_weights(maca_stream* stream) {
+  Runtime& r = runtime();
+  for (Weight& w : weights_) {
+    if (w.writes == w.buffer->writes()) continue;
+    const maca_program& program = *steps_[w.step].program;
+    const bool packed = r.library->plan_pack(r.device, program.plan, w.address, w.packed->address, stream) == MACA_OK;
+    steps_[w.step].packed = packed ? w.packed->address : nullptr;
+    w.writes = w.buffer->writes();
+    ++r.packs;
+  }
+}
+
+int Graph::run(const Step& step, uint64_t rng_offset, maca_stream* stream) {
+  Runtime& r = runtime();
+  const auto bytes = static_cast<uint64_t>(step.bytes);
+  if (step.kind == Step::kCopy)
+    return r.library->copy(r.device, MACA_COPY_ON_DEVICE, step.to, step.from, bytes, stream);
+  if (step.kind == Step::kFill) return r.library->fill(r.device, step.to, step.byte, bytes, stream);
+  maca_launch call = {};
+  call.size = sizeof call;
+  call.pointer_count = step.pointer_count;
+  call.pointers = pointers_.data() + step.pointers;
+  call.scalars = scalars_.data() + step.scalars;
+  call.scalar_count = step.scalar_count;
+  call.workspace = step.workspace;
+  call.packed = step.packed;
+  call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
+  call.rng_offset = rng_offset + step.rng_offset;
+  call.stream = stream;
+  call.correlation = next_correlation();
+  return r.library->plan_launch(r.device, step.program->plan, &call);
+}
+
+int Graph::replay() {
+  Runtime& r = runtime();
+  StreamSlot* stream = current_stream();
+  for (Block* block : blocks_) order_block(block, stream);
+  pack_weights(stream->handle);
+  const uint64_t rng_offset = r.rng_offset.fetch_add(rng_blocks_);
+  r.launches.fetch_add(launches_, std::memory_order_relaxed);
+  PyThreadState* state = is_long_ || launches_ > kLongReplay ? PyEval_SaveThread() : nullptr;
+  int status = MACA_OK;
+  for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream->handle);
+  if (state) PyEval_RestoreThread(state);
+  for (Block* block : written_) ++block->writes;
+  if (r.blocking && stream->handle && status == MACA_OK) r.library->stream_synchronize(r.device, stream->handle);
+  return status;
+}
+
+}  // namespace maca_shim
+
+using namespace maca_shim;
+
+struct maca_graph_pool : GraphPool {};
+struct maca_graph : Graph {
+  using Graph::Graph;
+};
+
+extern "C" {
+
+maca_graph_pool* maca_graph_pools_create(void) { return new maca_graph_pool; }
+void maca_graph_pools_destroy(maca_graph_pool* pool) {
+  if (pool) release_pool(pool);
+}
+
+maca_graph* maca_graphs_begin(maca_graph_pool* pool) {
+  if (g_capturing) return nullptr;
+  auto* graph = new maca_graph(pool);
+  g_capturing = graph;
+  return graph;
+}
+void maca_graphs_end(maca_graph* graph) {
+  if (g_capturing != graph) return;
+  graph->finish();
+  g_capturing = nullptr;
+}
+int maca_graphs_replay(maca_graph* graph) { return graph->replay(); }
+int64_t maca_graphs_launches(maca_graph* graph) { return graph->launches(); }
+void maca_graphs_destroy(maca_graph* graph) { delete graph; }
+
+}  // extern "C"

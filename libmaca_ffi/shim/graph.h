@@ -1,0 +1,86 @@
+// Captured graphs: launches that were recorded instead of run, to be run again and again without Python.
+//
+// A graph is the list of its launches, copies and fills with their addresses, in the order in which they were given,
+// whatever streams they were given to: that order is one that the streams allow. It keeps every buffer it found alive,
+// and its own memory in a pool, in which memory that is freed during the capture is used again by what follows.
+#pragma once
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+#include "allocator.h"
+#include "maca.h"
+#include "program.h"
+#include "runtime.h"
+
+namespace maca_shim {
+
+// Blocks that only graphs of one pool use. Counted: the handle and each graph.
+struct GraphPool {
+  int64_t uses = 1;
+  std::vector<Block*> blocks;  // all
+  std::vector<Block*> idle;    // not used by a buffer now
+
+  Block* take(int64_t bytes);  // nullptr: none fits
+};
+
+// From the pool of the graph that is being captured, or from the allocator. nullptr: no memory.
+Block* allocate_block(int64_t bytes);
+void release_block(Block* block);
+
+class Graph {
+ public:
+  explicit Graph(GraphPool* pool);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch(maca_program& program, const maca_reference* references, char* const* pointers,
+              const maca_scalar* scalars, int32_t scalar_count, void* workspace);
+  void copy(maca_buffer& to, int64_t to_offset, maca_buffer& from, int64_t from_offset, int64_t bytes);
+  void fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes);
+  void finish();  // after the last launch: chooses the weights that are packed
+  int replay();   // a maca_status; releases the interpreter's lock when it is long
+  int64_t launches() const { return launches_; }
+  GraphPool* pool() const { return pool_; }
+
+ private:
+  struct Step {
+    enum Kind { kLaunch, kCopy, kFill } kind;
+    maca_program* program;
+    size_t pointers, scalars;  // where theirs begin in pointers_ and scalars_
+    uint32_t pointer_count, scalar_count;
+    void* workspace;
+    const void* packed;
+    uint64_t rng_offset;  // from the replay's first
+    char *to, *from;      // of copies and fills
+    int64_t bytes;
+    int32_t byte;
+  };
+  struct Weight {  // that some launch reads in packed form
+    size_t step;
+    maca_buffer* buffer;
+    const void* address;
+    Block* packed;
+    int64_t writes;  // of the buffer, when it was packed
+  };
+  void use(maca_buffer* buffer, bool writes);
+  int run(const Step& step, uint64_t rng_offset, maca_stream* stream);
+  void pack_weights(maca_stream* stream);
+
+  GraphPool* pool_;
+  std::vector<Step> steps_;
+  std::vector<void*> pointers_;
+  std::vector<maca_scalar> scalars_;
+  std::vector<Weight> weights_;
+  std::unordered_set<maca_buffer*> held_;  // that were there before the capture
+  std::unordered_set<maca_program*> programs_;
+  std::unordered_set<Block*> blocks_, written_;
+  uint64_t rng_blocks_ = 0;
+  int64_t launches_ = 0;
+  bool is_long_ = false;
+};
+
+Graph* capturing();  // the graph that records what is launched now; nullptr: none
+
+}  // namespace maca_shim
