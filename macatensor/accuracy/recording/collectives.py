@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.recording.calls import Open
-from macatensor.accuracy.recording.describe import Found, flatten_call
+from macatensor.accuracy.recording.flatten import Found, flatten_call
+from macatensor.accuracy.recording.identity import API
 
 
 class Collectives:
@@ -19,8 +20,8 @@ class Collectives:
 
     def add(self, call: Open, args: Any, kwargs: Any, result: Any) -> None:
         """A collective was started; every tensor it was given may be a result."""
-        found = [(place, v) for place, v in flatten_call(args, kwargs) if isinstance(v, torch.Tensor)]
-        self.pending.append((call, found, _work(result)))
+        _, tensors = flatten_call(args, kwargs)
+        self.pending.append((call, tensors, _work(result)))
         self.look()
 
     def look(self) -> None:
@@ -42,10 +43,10 @@ class Collectives:
         call, found, _ = entry
         for _, tensor in found:
             self._recorder.identities.wrote(tensor)
-        call.outputs = self._recorder.describe_outputs(call, found, {id(v) for _, v in found}) or None
+        call.outputs = self._recorder.describe_outputs(call, found, {id(v) for _, v in found})
         if call.parent is not None:
             for _, tensor in found:
-                self._recorder.identities.written_by(tensor, "api", call.parent)
+                self._recorder.identities.written_by(tensor, API, call.parent)
         self._recorder.write(call)
 
 
