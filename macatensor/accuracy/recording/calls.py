@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Open:
     in_backward = False  # it began while a node of the autograd graph ran in its thread
     has_modules = False
     grad_fns: Sequence[tuple[Any, int, str]] = ()  # nodes that made its arguments, which result, the place
+    received: Set[int] = frozenset()  # ids of tensors that collectives, which it has started, were given
     files = 0  # written after that of the inputs
 
     def __init__(self, level: int, name: str, op: str, direction: str):

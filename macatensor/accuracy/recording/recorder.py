@@ -201,6 +201,9 @@ class Recorder:
             self.backward.attach(call, [*tensors, *written] if written else tensors, module)
         if call.number < 0:
             return
+        if call.received and error is None:
+            self.collectives.function_ends(call, results)
+            return
         changed = {id(v): (p, v) for p, v in written}
         if changed:
             returned = {id(v) for _, v in tensors}
@@ -339,7 +342,8 @@ class Recorder:
                 self.write(call, error)
                 return
             if facts.is_collective:
-                self.collectives.add(call, args, kwargs, result)
+                opened = self.thread().open
+                self.collectives.add(call, opened[-1] if opened else None, args, kwargs, result)
                 return
             results, tensors = flatten_result(result)
             if facts.is_blank and isinstance(result, torch.Tensor) and result.layout is torch.strided:
