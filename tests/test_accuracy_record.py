@@ -443,7 +443,7 @@ def test_numbers_are_those_of_pytorch(dtype: torch.dtype) -> None:
 
 
 def test_numbers_do_not_depend_on_threads() -> None:
-    from macatensor.accuracy.recording.numbers import measure
+    from macatensor.accuracy.recording.measure import measure
 
     x = torch.randn(300_000)
     threads = torch.get_num_threads()

@@ -114,6 +114,16 @@ _RANKS = """
             got * 1
         with accuracy.record(sys.argv[1] + "/one", record_level=0, ranks=[1]):
             torch.relu(x)
+        last = dist.new_group([1])
+        with accuracy.record(sys.argv[1] + "/group", record_level=0, process_group=last) as session:
+            torch.relu(x)
+        assert (session.folder is None) == (rank == 0)
+        # ranks are then ranks in the group, where rank 1 is the first
+        with accuracy.record(sys.argv[1] + "/first", record_level=0, process_group=last, ranks=[0]):
+            torch.tanh(x)
+        with accuracy.record(sys.argv[1] + "/none", record_level=0, process_group=last, ranks=[1]) as session:
+            torch.tanh(x)
+        assert session.folder is None
         dist.destroy_process_group()
 
     if __name__ == "__main__":
@@ -127,9 +137,40 @@ _RANKS = """
 """
 
 
-def test_collectives_of_two_ranks(tmp_path: Path) -> None:
-    run_python(_RANKS, str(tmp_path / "out"), str(tmp_path / "store"))
-    run = read(tmp_path / "out" / "run-000")
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes with gloo have recorded."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_python(_RANKS, str(folder / "out"), str(folder / "store"))
+    return folder / "out"
+
+
+def test_functions_of_torch_distributed_show_what_they_received(two_ranks: Path) -> None:
+    """Blocking ones and those with ``async_op=True``, whose line comes when the work is done."""
+    for rank, process in enumerate(read(two_ranks / "run-000").processes):
+        api = {c.op: c for c in process.calls if c.level == "api"}
+        reduce = api["torch.distributed.all_reduce"]
+        assert [(a.place, a.tensor.mean) for a in reduce.inputs if a.tensor] == [("0", rank + 1)]
+        assert [(a.place, a.tensor.mean) for a in reduce.outputs if a.tensor] == [("0", 3)]
+        gather = api["torch.distributed.all_gather"]
+        assert [a.tensor.mean for a in gather.outputs if a.tensor and a.place.startswith("0.")] == [0, 1]
+        receive = api["torch.distributed.irecv"]
+        assert [a.tensor.mean for a in receive.outputs if a.tensor] == [2 - rank]
+        add = api["torch.Tensor.add_"]
+        assert add.inputs[0].tensor is not None and add.inputs[0].tensor.made_by == reduce.number
+
+
+def test_process_group_chooses_the_processes(two_ranks: Path) -> None:
+    for name, op in (("group", "torch.relu"), ("first", "torch.tanh")):
+        (process,) = read(two_ranks / name).processes
+        assert process.rank == 1 and process.environment["group_rank"] == 0
+        assert "ProcessGroup" in process.environment["recorder"]["process_group"]
+        assert [c.op for c in process.calls if c.level == "api"] == [op]
+    assert not (two_ranks / "none").exists()
+
+
+def test_collectives_of_two_ranks(two_ranks: Path) -> None:
+    run = read(two_ranks / "run-000")
     assert [p.rank for p in run.processes] == [0, 1]
     for rank, process in enumerate(run.processes):
         reduce = next(c for c in process.calls if c.op.startswith("c10d.allreduce_"))
@@ -145,7 +186,7 @@ def test_collectives_of_two_ranks(tmp_path: Path) -> None:
         assert [a.tensor.mean for a in received.outputs if a.tensor is not None] == [2 - rank]
         last = [c for c in process.calls if c.op == "aten.mul.Tensor"][-1]
         assert last.inputs[0].tensor is not None and last.inputs[0].tensor.made_by == received.number
-    assert [p.rank for p in read(tmp_path / "out" / "one").processes] == [1]
+    assert [p.rank for p in read(two_ranks / "one").processes] == [1]
 
 
 def test_ranks_of_a_launcher_share_a_folder(tmp_path: Path) -> None:

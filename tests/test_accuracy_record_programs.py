@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,96 @@ def test_autocast(device: str, tmp_path: Path) -> None:
     call = next(c for c in calls if c.op == "torch.nn.functional.linear")
     assert call.inputs[0].tensor is not None and call.inputs[0].tensor.dtype == "float32"
     assert call.outputs[0].tensor is not None and call.outputs[0].tensor.dtype == "bfloat16"
+
+
+# -- what the manual of mcPyTorch's tool (chapter 5.4) says it cannot record ------------------------------------
+
+
+@dataclasses.dataclass
+class Out:
+    loss: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+
+
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> Out:
+        y = self.layer(x) * scale
+        return Out(y.sum(), (y, y.detach()))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_limit_results_in_tuples_and_dataclasses_and_named_tensors(device: str, tmp_path: Path) -> None:
+    model = Several().to(device)
+    x, scale = torch.randn(2, 3).to(device), torch.full((3,), 2.0).to(device)
+    _, calls = recorded(tmp_path, lambda: model(x, scale=scale).loss.backward())
+    call = next(c for c in calls if c.op.endswith("Several"))
+    assert {a.place for a in call.inputs} == {"0", "scale"}
+    assert {a.place: a.tensor.shape for a in call.outputs if a.tensor} == {
+        "loss": [], "parts.0": [2, 3], "parts.1": [2, 3],
+    }  # fmt: skip
+    given = next(a.tensor for a in call.inputs if a.place == "scale")
+    assert given is not None and given.mean == 2
+    back = next(c for c in calls if c.op == "torch.nn.Linear" and c.direction == "bwd")
+    assert {a.place for a in back.outputs} == {"weight", "bias"} and back.inputs[0].tensor is not None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_limit_dropout(device: str, tmp_path: Path) -> None:
+    layer, x = nn.Dropout(0.5), torch.ones(64).to(device).requires_grad_()
+
+    def program() -> torch.Tensor:
+        torch.manual_seed(1)
+        x.grad = None
+        layer(x).sum().backward()
+        return x.grad.cpu()  # type: ignore[union-attr]
+
+    expected = program()
+    result, calls = recorded(tmp_path, program, level=2)
+    assert torch.equal(result, expected)
+    forward = next(c for c in calls if c.op == "torch.nn.Dropout" and c.direction == "fwd")
+    backward = next(c for c in calls if c.op == "torch.nn.Dropout" and c.direction == "bwd")
+    made, gradient = forward.outputs[0].tensor, backward.outputs[0].tensor
+    assert made is not None and gradient is not None and made.hash == gradient.hash and made.max == 2
+    assert any(c.random for c in calls if c.level == "aten")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_limit_in_place_operators_that_are_differentiated(device: str, tmp_path: Path) -> None:
+    x = torch.tensor([-1.0, 2.0]).to(device).requires_grad_()
+
+    def program() -> None:
+        y = x * 1
+        y.mul_(2)
+        y[0] = 3
+        y.sum().backward()
+
+    _, calls = recorded(tmp_path, program)
+    places = {c.name: [a.tensor.mean for a in c.outputs if a.tensor] for c in calls if c.level == "api"}
+    assert places["torch.Tensor.mul_.0.fwd"] == [1] and places["torch.Tensor.__setitem__.0.fwd"] == [3.5]
+    assert places["torch.Tensor.mul_.0.bwd"] == [1]  # of [0, 1], twice
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_limit_operators_newer_than_its_lists(device: str, tmp_path: Path) -> None:
+    x = torch.randn(2, 8).to(device)
+    _, calls = recorded(tmp_path, lambda: F.rms_norm(x, (8,)))  # PyTorch 2.4
+    call = next(c for c in calls if c.op == "torch.nn.functional.rms_norm")
+    assert call.outputs[0].tensor is not None and call.outputs[0].tensor.norm == pytest.approx(4, rel=1e-3)
+    assert any(c.parent == call.number and c.level == "aten" for c in calls)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_limit_operators_of_the_program(device: str, tmp_path: Path) -> None:
+    @torch.library.custom_op("macatensor_test_limits::thrice", mutates_args=())
+    def thrice(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    x = torch.ones(2).to(device)
+    result, calls = recorded(tmp_path, lambda: thrice(x))
+    assert torch.equal(result.cpu(), torch.full((2,), 3.0))
+    call = next(c for c in calls if "thrice" in c.op)
+    assert call.outputs[0].tensor is not None and call.outputs[0].tensor.mean == 3

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from macatensor.accuracy.recording.calls import Open, version_of
-from macatensor.accuracy.recording.describe import Found
+from macatensor.accuracy.recording.calls import Open
+from macatensor.accuracy.recording.flatten import Found
+from macatensor.accuracy.recording.identity import API
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
 GRADIENT = "torch.autograd.AccumulateGrad"
@@ -30,12 +31,12 @@ class Backward:
         self._tasks: set[int] = set()
 
     def attach(self, call: Open, results: Found, module: Any) -> None:
-        """Hooks the nodes that a call has made."""
+        """Hooks the nodes that a call has made; ``results`` are tensors, those that it wrote among them."""
         before = {id(node) for node, _, _ in call.grad_fns}
         starts: list[tuple[Any, list[tuple[int, str]]]] = []
         met: set[int] = set()
-        for place, value in [*results, *self._changed(call)]:
-            if not isinstance(value, torch.Tensor) or not value.requires_grad or id(value) in met:
+        for place, value in results:
+            if not value.requires_grad or id(value) in met:
                 continue
             met.add(id(value))
             node = value.grad_fn
@@ -50,7 +51,7 @@ class Backward:
         if not starts:
             return
         place_of = {(id(node), number): place for node, number, place in call.grad_fns}
-        leaves = {id(v): p for p, v in call.found if isinstance(v, torch.Tensor) and v.is_leaf}
+        leaves = {id(v): p for p, v in call.tensors if v.is_leaf}
         if module is not None:
             leaves.update({id(p): name for name, p in module._parameters.items() if p is not None})
         nodes = [node for node, _ in starts]
@@ -83,15 +84,6 @@ class Backward:
             if several:
                 node.metadata["macatensor.thread"] = number
 
-    @staticmethod
-    def _changed(call: Open) -> Found:
-        tensors = [(p, v) for p, v in call.found if isinstance(v, torch.Tensor)]
-        return [
-            (place, value)
-            for (place, value), version in zip(tensors, call.versions)
-            if version_of(value) != version
-        ]
-
     def _watch(self, leaf: torch.Tensor) -> None:
         """Records the gradient of a leaf each time it has been accumulated."""
         hooks = leaf._post_accumulate_grad_hooks
@@ -102,7 +94,7 @@ class Backward:
     def begin(self, gradients: _Gradients) -> None:
         """A call's first node runs."""
         recorder, forward = self.recorder, gradients.forward
-        call = gradients.running = Open("api", f"{gradients.stem}.bwd", forward.op, "bwd")
+        call = gradients.running = Open(API, f"{gradients.stem}.bwd", forward.op, "bwd")
         call.serial, call.module, call.stack = forward.serial, forward.module, forward.stack
         call.forward = forward.number if forward.number >= 0 else None
         call.thread = recorder.thread().text
@@ -156,13 +148,13 @@ class Backward:
         if not recorder.active:
             return
         with torch._C.DisableTorchFunction(), recorder.lock:
-            call = Open("api", f"{GRADIENT}.{recorder.count(GRADIENT, 'bwd')}.bwd", GRADIENT, "bwd")
+            call = Open(API, recorder.name(GRADIENT, "bwd"), GRADIENT, "bwd")
             call.node, call.thread = "AccumulateGrad", recorder.thread().text
             call.module = recorder.paths.parameter(leaf)
             if not recorder.decide(call, None, True):
                 return
             recorder.describe_inputs(call, [("variable", leaf)])
-            call.outputs = recorder.describe_outputs(call, [("grad", leaf.grad)], {id(leaf.grad)}) or None
+            call.outputs = recorder.describe_outputs(call, [("grad", leaf.grad)], {id(leaf.grad)})
             recorder.write(call)
 
 
@@ -222,7 +214,7 @@ class _Gradients:
                         for i, p in places
                         if i < len(gradients) and gradients[i] is not None
                     ]
-                    call.inputs = _joined(call.inputs, recorder.describe_inputs_of_backward(call, found))
+                    call.inputs = _joined(call.inputs, recorder.describe_more(call, found))
 
         return hook
 
@@ -237,7 +229,7 @@ class _Gradients:
                 call = self._begun()
                 if call.number >= 0 and edges:
                     found: Found = [(p, into[i]) for i, p in edges if i < len(into) and into[i] is not None]
-                    call.outputs = _joined(call.outputs, recorder.describe_outputs(call, found) or None)
+                    call.outputs = _joined(call.outputs, recorder.describe_outputs(call, found))
                 self.left -= 1
                 if self.left <= 0:
                     self.owner.end(self)

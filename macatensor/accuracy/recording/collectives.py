@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from macatensor.accuracy.recording.calls import Open
-from macatensor.accuracy.recording.describe import Found, flatten_call
+from macatensor.accuracy.recording.flatten import Found, flatten_call
+from macatensor.accuracy.recording.identity import API
+
+
+class _Started(NamedTuple):
+    call: Open
+    function: Open | None  # that started it
+    tensors: Found
+    work: Any
 
 
 class Collectives:
@@ -15,37 +23,54 @@ class Collectives:
 
     def __init__(self, recorder: Any):
         self._recorder = recorder
-        self.pending: list[tuple[Open, Found, Any]] = []
+        self.pending: list[_Started] = []
+        self._returned: list[
+            tuple[Open, Found]
+        ] = []  # functions with their results; what they started goes on
 
-    def add(self, call: Open, args: Any, kwargs: Any, result: Any) -> None:
+    def add(self, call: Open, function: Open | None, args: Any, kwargs: Any, result: Any) -> None:
         """A collective was started; every tensor it was given may be a result."""
-        found = [(place, v) for place, v in flatten_call(args, kwargs) if isinstance(v, torch.Tensor)]
-        self.pending.append((call, found, _work(result)))
+        _, tensors = flatten_call(args, kwargs)
+        self.pending.append(_Started(call, function, tensors, _work(result)))
+        if function is not None:
+            function.received = {*function.received, *(id(v) for _, v in tensors)}
+        self.look()
+
+    def function_ends(self, call: Open, results: Found) -> None:
+        """A function that has started collectives has returned: its line is written when they are done."""
+        self._returned.append((call, results))
         self.look()
 
     def look(self) -> None:
         """Writes those that are done."""
-        for entry in list(self.pending):
-            work = entry[2]
-            if work is None or work.is_completed():
-                self._done(entry)
+        for started in list(self.pending):
+            if started.work is None or started.work.is_completed():
+                self._done(started)
+        for held in list(self._returned):
+            call, results = held
+            if not any(started.function is call for started in self.pending):
+                self._returned.remove(held)
+                results = [*results, *(pair for pair in call.tensors if id(pair[1]) in call.received)]
+                if call.number >= 0:
+                    call.outputs = self._recorder.describe_outputs(call, results, call.received)
+                    self._recorder.write(call)
 
     def finish(self) -> None:
         """Waits for those that are left: the recording ends."""
-        for entry in list(self.pending):
-            if entry[2] is not None:
-                entry[2].wait()
-            self._done(entry)
+        for started in self.pending:
+            if started.work is not None:
+                started.work.wait()
+        self.look()
 
-    def _done(self, entry: tuple[Open, Found, Any]) -> None:
-        self.pending.remove(entry)
-        call, found, _ = entry
-        for _, tensor in found:
+    def _done(self, started: _Started) -> None:
+        self.pending.remove(started)
+        call, tensors = started.call, started.tensors
+        for _, tensor in tensors:
             self._recorder.identities.wrote(tensor)
-        call.outputs = self._recorder.describe_outputs(call, found, {id(v) for _, v in found}) or None
+        call.outputs = self._recorder.describe_outputs(call, tensors, {id(v) for _, v in tensors})
         if call.parent is not None:
-            for _, tensor in found:
-                self._recorder.identities.written_by(tensor, "api", call.parent)
+            for _, tensor in tensors:
+                self._recorder.identities.written_by(tensor, API, call.parent)
         self._recorder.write(call)
 
 

@@ -2,104 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
+import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from macatensor.accuracy import elements
+from macatensor.accuracy.recording.flatten import PLAIN, TENSORS, Found
 from macatensor.accuracy.recording.identity import Identities, Value
-from macatensor.accuracy.recording.numbers import measure
+from macatensor.accuracy.recording.measure import measure
+from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.meta import Meta
 from macatensor.tensor import MacaTensor
 
-_DEPTH = 6  # of nested arguments that are looked into
+_DEPTH = 6  # of values in values that are written
 _LIMIT = 1 << 14  # texts kept
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _TEXT = 1000  # characters of a value that are written
-
-Found = list[tuple[str, Any]]  # places and what is there
-
-
-def flatten(value: Any, place: str, found: Found, depth: int = 0) -> bool:
-    """Appends what is in ``value``, with its place; a list, tuple or dict without tensors stays whole.
-
-    Returns whether there were tensors."""
-    if isinstance(value, torch.Tensor):
-        found.append((place, value))
-        return True
-    if depth < _DEPTH:
-        inner: Any = None
-        if isinstance(value, (list, tuple)):
-            inner = enumerate(value)
-        elif isinstance(value, dict):
-            inner = value.items()
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            inner = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
-        if inner is not None:
-            start = len(found)
-            some = False
-            for name, held in inner:
-                some |= flatten(held, f"{place}.{name}" if place else str(name), found, depth + 1)
-            if some:
-                return True
-            del found[start:]
-    found.append((place, value))
-    return False
-
-
-def flatten_call(args: Any, kwargs: Any) -> Found:
-    """Positional arguments by number, others by name."""
-    found: Found = []
-    for i, value in enumerate(args):
-        if isinstance(value, torch.Tensor):
-            found.append((str(i), value))
-        else:
-            flatten(value, str(i), found)
-    if kwargs:
-        for name, value in kwargs.items():
-            flatten(value, name, found)
-    return found
-
-
-def flatten_result(result: Any) -> Found:
-    """A single result is at place 0."""
-    if result is None:
-        return []
-    if isinstance(result, torch.Tensor):
-        return [("0", result)]
-    found: Found = []
-    nested = isinstance(result, (list, tuple, dict)) or dataclasses.is_dataclass(result)
-    if nested and flatten(result, "", found):
-        return found
-    return [("0", result)]
-
-
-_values: dict[Any, str] = {}
 
 
 def value_text(value: Any) -> str:
     """What is no tensor, as JSON."""
     kind = type(value)
-    if kind in (int, bool, str, float):
-        key = (kind, value)
-        found = _values.get(key)
-        if found is None:
-            if len(_values) >= _LIMIT:
-                _values.clear()
-            found = _values[key] = json.dumps(_plain(value))
-        return found
+    if kind is int or kind is float and math.isfinite(value):
+        return repr(value)
+    if kind is str:
+        return _string(value[:_TEXT])
     return json.dumps(_plain(value))
 
 
-@functools.lru_cache(_LIMIT)
-def _place(place: str) -> str:
-    return '{"place":' + json.dumps(place)
+_string = functools.lru_cache(_LIMIT)(json.dumps)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -120,119 +54,179 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return {"type": name, "repr": text}
 
 
+class _Places(dict[str, str]):
+    """How an argument at a place begins; found without a call of a function."""
+
+    def __init__(self, ends: str):
+        super().__init__()
+        self._ends = ends
+
+    def __missing__(self, place: str) -> str:
+        if len(self) >= _LIMIT:
+            self.clear()
+        text = self[place] = f'{{"place":{json.dumps(place)}{self._ends}'
+        return text
+
+
+_place, _place_of_tensor = _Places(""), _Places(',"tensor":{')
+
+
+class _Form:
+    """What entries say of all tensors with these sizes, strides, dtype and device."""
+
+    __slots__ = ("text", "grad_text")
+
+    def __init__(self, tensor: torch.Tensor):
+        shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
+        text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
+        if str(tensor.device) != "cpu":
+            text += f',"device":"{tensor.device}"'
+        self.text = text.replace(", ", ",")
+        self.grad_text = self.text + ',"requires_grad":true'
+
+
 class Describer:
-    """Tensors as entries. ``level`` is the session's record_level; ``save`` is given what level 2 writes."""
+    """Tensors as entries. ``level`` is the session's record_level."""
 
     def __init__(self, level: int, identities: Identities):
         self.level = level
         self.identities = identities
         self.file: str | None = None  # where the elements of what is described now go
-        self.saves: dict[str, torch.Tensor] = {}
-        self._structures: dict[Any, str] = {}
+        self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
+        self._forms: dict[Any, _Form] = {}
         self._warned: set[str] = set()
 
-    def arguments(self, found: Found, kind: str, call: int = -1, written: Any = ()) -> str:
-        """Places and what is there as a JSON list. ``kind`` is the call's level; of results ``call`` is the number
-        of the call and ``written`` the ids of those that were there before."""
+    def arguments(self, found: Found, level: int, call: int = -1, written: Any = ()) -> str:
+        """Places and what is there as a JSON list. ``level`` is the call's; of results ``call`` is the number of the
+        call and ``written`` the ids of those that were there before."""
         parts = []
-        for place, value in found:
-            if isinstance(value, torch.Tensor):
-                entry = self.tensor(value, kind, call, id(value) in written, place)
-                parts.append(f'{_place(place)},"tensor":{entry}}}')
-            elif value is None:
-                parts.append(_place(place) + "}")
+        identities = self.identities
+        maca, host = identities.maca, self._on_host
+        prefix, plain = _place_of_tensor, PLAIN
+        # one loop with a call or two for a tensor that was met before: an optimizer's step describes 5000
+        for place, held in found:
+            kind = type(held)
+            if kind is MacaTensor:
+                value: Value | None = maca(held)
+            elif kind in plain:
+                value = host(held)
+            elif isinstance(held, torch.Tensor):
+                value = None
             else:
-                parts.append(f'{_place(place)},"value":{value_text(value)}}}')
-        return "[" + ",".join(parts) + "]"
+                end = "}" if held is None else f',"value":{value_text(held)}}}'
+                parts.append(_place[place] + end)
+                continue
+            if value is None:
+                text = self.entry(held, None, level, call, id(held) in written, place)
+                parts.append(f"{prefix[place]}{text}}}}}")
+                continue
+            text = (value.grad_text if held.requires_grad else value.text) or self.entry(
+                held, value, level, call, False, place
+            )
+            if call >= 0:
+                value.made[level] = call
+                if written and id(held) in written:
+                    identities.wrote_last(held, level, call)
+                parts.append(f"{prefix[place]}{text}}}}}")
+            elif (made := value.made[level]) >= 0:
+                parts.append(f'{prefix[place]}{text},"made_by":{made}}}}}')
+            else:
+                parts.append(f"{prefix[place]}{text}}}}}")
+        return f"[{','.join(parts)}]"
 
-    def tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
-        """One tensor's entry. Where a tensor of an unknown kind cannot be read, its structure, and a warning."""
+    def value_of(self, tensor: torch.Tensor) -> Value | None:
+        """What is known of a tensor's elements; None where nothing can be."""
+        if isinstance(tensor, MacaTensor):
+            return self.identities.maca(tensor)
+        return self._on_host(tensor) if type(tensor) in PLAIN else None
+
+    def _on_host(self, tensor: torch.Tensor) -> Value | None:
+        try:  # most have a storage; asking each for its layout first would take as long as all else
+            return self.identities.host(tensor, self._form(tensor))
+        except (NotImplementedError, RuntimeError):
+            return None
+
+    def _form(self, tensor: torch.Tensor) -> _Form:
+        dtype = tensor.dtype
+        key: Any = (tensor.shape, tensor.stride(), dtype, tensor.device)
+        if dtype.is_complex or tensor.is_neg():
+            key = (*key, tensor.is_conj(), tensor.is_neg())
+        return self._forms.get(key) or self._new_form(key, tensor)
+
+    def _new_form(self, key: Any, tensor: torch.Tensor) -> _Form:
+        if len(self._forms) >= _LIMIT:
+            self._forms.clear()
+        found = self._forms[key] = _Form(tensor)
+        return found
+
+    def entry(
+        self, tensor: torch.Tensor, value: Value | None, level: int, call: int, wrote: bool, place: str
+    ) -> str:
+        """What an entry says of a tensor whose text is not known; without a value who made it, too. Where one of an
+        unknown kind cannot be read, its structure, and a warning."""
+        if value is not None and type(tensor) is MacaTensor:
+            meta = value.form
+            return self._text(tensor, self._forms.get(meta) or self._new_form(meta, tensor), value, place)
         try:
-            return self._tensor(tensor, kind, call, written, place)
+            return self._entry(tensor, value, level, call, wrote, place)
         except Exception as error:  # a subclass that forbids what others allow must not stop the program
             name = type(tensor).__name__
             if name not in self._warned:
                 self._warned.add(name)
                 warnings.warn(f"accuracy: a {name} is recorded without numbers: {error}", stacklevel=2)
             shape = json.dumps(_plain(list(tensor.shape)))
-            return f'{{"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"layout":"{name}"}}'
+            return f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"layout":"{name}"'
 
-    def _tensor(self, tensor: torch.Tensor, kind: str, call: int, written: bool, place: str) -> str:
-        value: Value | None = None
-        needs = tensor.requires_grad
-        if isinstance(tensor, MacaTensor):
-            value = self.identities.maca(tensor)
-            key: Any = (tensor._payload[2], needs)
-        else:
-            try:  # most have a storage; asking each for its layout first would take as long as all else
-                value = self.identities.host(tensor) if type(tensor) in _PLAIN else None
-            except (NotImplementedError, RuntimeError):
-                value = None
-            key = None
+    def _entry(
+        self, tensor: torch.Tensor, value: Value | None, level: int, call: int, wrote: bool, place: str
+    ) -> str:
+        if type(tensor) not in TENSORS or type(tensor) in PLAIN and not _is_strided(tensor):
+            tensor, parts, layout = taken_apart(tensor)
+            if parts is not None:
+                return self._of_parts(tensor, parts, layout, level, call, wrote, place)
+        if tensor.is_quantized:
+            with quiet():
+                parts = quantized_parts(tensor)
+            return self._of_parts(tensor, parts, "quantized", level, call, wrote, place)
         if value is not None:
-            known = value.texts.get((kind, needs)) if call < 0 else value.results.get(needs)
-            if known is not None:
-                if call >= 0:
-                    self.identities.made_by(tensor, value, kind, call, written)
-                return known
-        if key is None:
-            if (
-                type(tensor) not in _PLAIN
-                or tensor.layout is not torch.strided
-                or tensor.is_nested
-                or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            ):
-                tensor, parts, layout = _taken_apart(tensor)
-                if parts is not None:
-                    return self._of_parts(tensor, parts, layout, kind, call, written, place)
-                if isinstance(tensor, MacaTensor):
-                    return self._tensor(tensor, kind, call, written, place)
-                value = None if tensor.device.type == "meta" else self.identities.host(tensor)
-            if tensor.is_quantized:
-                with quiet():
-                    parts = _quantized_parts(tensor)
-                return self._of_parts(tensor, parts, "quantized", kind, call, written, place)
-            if tensor.device.type == "meta":
-                return "{" + self._structure(tensor, None) + "}"
-            key = (tensor.dtype, tensor.shape, tensor.stride(), needs, tensor.device)
-        structure = self._structures.get(key) or self._structure(tensor, key)
+            return self._text(tensor, value.form, value, place)
+        form = self._form(tensor)
+        if tensor.device.type == "meta":
+            return form.grad_text if tensor.requires_grad else form.text
+        value = self.value_of(tensor)
         if value is None:
-            value = Value(0, False)
-        elif call >= 0:
-            self.identities.made_by(tensor, value, kind, call, written)
-        text = "{" + structure
-        if call < 0 and (made := value.made.get(kind)) is not None:
+            return self._text(tensor, form, Value(form, 0, False, [], None), place)
+        text = self._text(tensor, form, value, place)
+        if call >= 0:
+            value.made[level] = call
+            if wrote:
+                self.identities.wrote_last(tensor, level, call)
+        elif (made := value.made[level]) >= 0:
             text += f',"made_by":{made}'
-        if self.level and not value.is_blank:
-            if value.numbers is None:
-                found = measure(tensor)
-                value.numbers = "," + found.text() if found is not None else ""
-            text += value.numbers
-            if self.level == 2:
-                if value.file is None and self.file is not None:
-                    value.file, value.key = self.file, place
-                    with quiet():
-                        self.saves[place] = elements.writable(tensor)
-                text += f',"file":"{value.file}","key":"{value.key}"'
-        text += "}"
-        if call < 0:
-            value.texts[kind, needs] = text
-        else:
-            value.results[needs] = text
         return text
 
-    def _structure(self, tensor: torch.Tensor, key: Any) -> str:
-        shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
-        text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
-        if str(tensor.device) != "cpu":
-            text += f',"device":"{tensor.device}"'
+    def _text(self, tensor: torch.Tensor, form: _Form, value: Value, place: str) -> str:
+        """What is said of a strided tensor, kept with the value."""
+        numbers = ""
+        if self.level:
+            if value.numbers is None:
+                value.numbers = self._numbers(tensor, place)
+            numbers = value.numbers
         if tensor.requires_grad:
-            text += ',"requires_grad":true'
-        text = text.replace(", ", ",")
-        if key is not None:
-            if len(self._structures) >= _LIMIT:
-                self._structures.clear()
-            self._structures[key] = text
+            text = value.grad_text = form.grad_text + numbers
+        else:
+            text = value.text = form.text + numbers
+        return text
+
+    def _numbers(self, tensor: torch.Tensor, place: str) -> str:
+        found = measure(tensor)
+        if found is None:  # no elements: a meta tensor, or its memory was given back
+            return ""
+        text = "," + found.text()
+        if self.level == 2 and self.file is not None:
+            with quiet():
+                self.saves[place] = elements.writable(tensor)
+            text += f',"file":"{self.file}","key":{json.dumps(place)}'
         return text
 
     def _of_parts(
@@ -240,95 +234,28 @@ class Describer:
         tensor: torch.Tensor,
         parts: dict[str, torch.Tensor],
         layout: str,
-        kind: str,
+        level: int,
         call: int,
-        written: bool,
+        wrote: bool,
         place: str,
     ) -> str:
-        shape = json.dumps(_shape(tensor), separators=(",", ":"))
+        shape = json.dumps(shape_of(tensor), separators=(",", ":"))
         dtype = elements.dtype_name(tensor.dtype)
-        text = f'{{"dtype":"{dtype}","shape":{shape},"layout":"{layout}"'
+        text = f'"dtype":"{dtype}","shape":{shape},"layout":"{layout}"'
         if str(tensor.device) != "cpu":
             text += f',"device":"{tensor.device}"'
         if tensor.requires_grad:
             text += ',"requires_grad":true'
         inner = [
-            f'"{name}":{self._tensor(part, kind, call, written, f"{place}.{name}")}'
+            f'"{name}":{{{self._entry(part, None, level, call, wrote, f"{place}.{name}")}}}'
             for name, part in parts.items()
         ]
-        return text + ',"parts":{' + ",".join(inner) + "}}"
+        return text + ',"parts":{' + ",".join(inner) + "}"
 
 
-def _shape(tensor: torch.Tensor) -> list[int]:
-    if tensor.is_nested and tensor.layout is torch.strided:
-        return [int(tensor.size(0)), *[-1] * (tensor.dim() - 1)]
-    return [int(n) if type(n) is int else -1 for n in tensor.shape]  # -1: a ragged dimension
-
-
-_Apart = tuple[torch.Tensor, "dict[str, torch.Tensor] | None", str]
-
-
-def _taken_apart(tensor: torch.Tensor) -> _Apart:
-    """A tensor that is not plain and strided: itself or what it wraps, its parts, and its layout."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
-    with quiet():
-        if tensor.layout is torch.sparse_coo:
-            held = tensor if tensor.is_coalesced() else tensor.detach().coalesce()
-            return tensor, {"indices": held._indices(), "values": held._values()}, "sparse_coo"
-        if tensor.layout in _COMPRESSED:
-            held = tensor.detach()
-            rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-            names = ("crow_indices", "col_indices") if rows else ("ccol_indices", "row_indices")
-            parts = {name: getattr(held, name)() for name in (*names, "values")}
-            return tensor, parts, str(tensor.layout).removeprefix("torch.")
-        if tensor.is_nested and tensor.layout is torch.jagged:
-            jagged: Any = tensor
-            return tensor, {"values": jagged._values, "offsets": jagged._offsets}, "jagged"
-        if tensor.is_nested:
-            return tensor, {str(i): part for i, part in enumerate(tensor.detach().unbind())}, "nested"
-        if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
-            return tensor, {"values": tensor.detach().to_dense()}, "_mkldnn"
-        if type(tensor) in _PLAIN or isinstance(tensor, MacaTensor):
-            return tensor, None, ""
-        if hasattr(tensor, "__tensor_flatten__"):
-            names, _ = tensor.__tensor_flatten__()
-            return tensor, {name: getattr(tensor, name) for name in names}, type(tensor).__name__
-        return _unwrapped(tensor), None, ""
-
-
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """A subclass that holds its elements as any tensor does, as one of no class; a wrapper as a meta tensor."""
-    if _has_elements(tensor):
-        return tensor.as_subclass(torch.Tensor)
-    sizes = [int(n) for n in tensor.shape]
-    strides = [int(n) for n in tensor.stride()]
-    return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
-
-
-def _has_elements(tensor: torch.Tensor) -> bool:
-    if "__torch_dispatch__" in dir(type(tensor)) and (
-        type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-    ):
-        return False
-    return True
-
-
-_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-
-
-def _quantized_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    held = tensor.detach()
-    parts = {"values": held.int_repr()}
-    if held.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        parts["scale"] = torch.tensor(held.q_scale(), dtype=torch.float64)
-        parts["zero_point"] = torch.tensor(held.q_zero_point())
-    else:
-        parts["scale"], parts["zero_point"] = held.q_per_channel_scales(), held.q_per_channel_zero_points()
-        parts["axis"] = torch.tensor(held.q_per_channel_axis())
-    return parts
-
-
-Save = Callable[[str, dict[str, torch.Tensor]], None]
-__all__ = ["Describer", "Meta", "flatten", "flatten_call", "flatten_result", "value_text"]
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )

@@ -15,23 +15,24 @@ from macatensor.tensor import MacaTensor
 _SWEEP = 1024  # new allocations between two searches for those that are gone
 _VIEWS = 256  # of one allocation that are remembered
 
+API, ATEN = 0, 1  # the levels of calls: of each a value has a call that made it
+NO_CALL = -1
+
 
 class Value:
     """What is known of the elements a view shows."""
 
-    __slots__ = ("version", "unsettled", "numbers", "made", "file", "key", "is_blank", "texts", "results")
+    __slots__ = ("form", "version", "unsettled", "made", "numbers", "text", "grad_text")
 
-    def __init__(self, version: int, unsettled: bool):
+    def __init__(self, form: Any, version: int, unsettled: bool, made: list[int], numbers: str | None):
+        self.form = form  # what tells views at one offset apart: sizes, strides and dtype
         self.version = version
         # an in-place operator's result is met before PyTorch counts the write
         self.unsettled = unsettled
-        self.numbers: str | None = None
-        self.made: dict[str, int] = {}  # level -> the call whose result it is
-        self.file: str | None = None
-        self.key: str | None = None
-        self.is_blank = False  # memory as it was found: its numbers mean nothing
-        self.texts: dict[Any, str] = {}  # its entry as an argument, by the call's level and requires_grad
-        self.results: dict[bool, str] = {}  # its entry as a result, by requires_grad
+        self.made = made  # by level, the call whose result it is
+        self.numbers = numbers  # those of its elements and where they are kept, as text; None: not asked yet
+        self.text: str | None = None  # all that an entry says of it but who made it,
+        self.grad_text: str | None = None  # and the same of a tensor that requires a gradient
 
 
 class _Allocation:
@@ -44,13 +45,22 @@ class _Allocation:
         self.writes = writes
         self.values: dict[Any, Value] = {}
         self.written = False  # since the program's own counter was seen last
-        self.last: dict[str, int] = {}  # level -> the call that wrote it last
+        self.last = [NO_CALL, NO_CALL]  # by level, the call that wrote it last
         self.is_blank = False  # not written since it was allocated
 
     def forget(self) -> None:
-        self.values.clear()
-        self.last = {}
+        self.values = {}
+        self.last = [NO_CALL, NO_CALL]
         self.is_blank = False
+
+    def new(self, key: Any, version: int = 0, unsettled: bool = False) -> Value:
+        """The value of a view that was not met before. Memory as it was found has numbers that mean nothing: none."""
+        if len(self.values) >= _VIEWS:
+            self.values.clear()
+        found = self.values[key] = Value(
+            key[1], version, unsettled, self.last.copy(), "" if self.is_blank else None
+        )
+        return found
 
 
 class Identities:
@@ -68,39 +78,30 @@ class Identities:
         self._host.clear()
         self._maca.clear()
 
-    def maca(self, tensor: MacaTensor) -> Value:
+    def maca(self, tensor: Any) -> Value:
         """What is known of a tensor on maca."""
         buffer, offset, meta = tensor._payload
-        allocation = self._maca_allocation(buffer)
-        key = (offset, meta)
-        found = allocation.values.get(key)
-        if found is None:
-            if len(allocation.values) >= _VIEWS:
-                allocation.values.clear()
-            found = allocation.values[key] = Value(0, False)
-            found.made.update(allocation.last)
-            found.is_blank = allocation.is_blank
-        return found
-
-    def _maca_allocation(self, buffer: Any) -> _Allocation:
-        number = id(buffer)
-        allocation = self._maca.get(number)
-        writes = buffer.writes
-        if allocation is None or allocation.held() is not buffer:
-            table = self._maca
-
-            def gone(held: Any) -> None:
-                if (kept := table.get(number)) is not None and kept.held is held:
-                    del table[number]
-
-            allocation = table[number] = _Allocation(weakref.ref(buffer, gone), writes)
-        elif allocation.writes != writes:
+        allocation = self._maca.get(id(buffer))
+        if allocation is None:
+            allocation = self._new_maca(buffer)
+        elif allocation.writes != (writes := buffer.writes):
             allocation.forget()
             allocation.writes = writes
+        key = (offset, meta)
+        return allocation.values.get(key) or allocation.new(key)
+
+    def _new_maca(self, buffer: Any) -> _Allocation:
+        table, number = self._maca, id(buffer)
+
+        def gone(held: Any) -> None:  # before the id can be another's
+            table.pop(number, None)
+
+        allocation = table[number] = _Allocation(weakref.ref(buffer, gone), buffer.writes)
         return allocation
 
-    def host(self, tensor: torch.Tensor) -> Value | None:
-        """What is known of another strided tensor; None where writes to it may go unseen (NumPy shares it)."""
+    def host(self, tensor: torch.Tensor, form: Any) -> Value | None:
+        """What is known of another strided tensor, of this form; None where writes to it may go unseen (NumPy shares
+        it)."""
         storage = tensor.untyped_storage()
         if not storage.resizable():
             return None
@@ -109,10 +110,7 @@ class Identities:
             version = tensor._version
         except RuntimeError:  # inference tensors do not count
             version = 0
-        dtype = tensor.dtype
-        key: Any = (tensor.storage_offset(), tensor.shape, tensor.stride(), dtype)
-        if dtype.is_complex or tensor.is_neg():
-            key = (*key, tensor.is_conj(), tensor.is_neg())
+        key = (tensor.storage_offset(), form)
         found = allocation.values.get(key)
         if found is not None:
             if found.version == version:
@@ -121,12 +119,7 @@ class Identities:
                 found.version, found.unsettled = version, False
                 allocation.written = False
                 return found
-        if len(allocation.values) >= _VIEWS:
-            allocation.values.clear()
-        found = allocation.values[key] = Value(version, allocation.written)
-        found.made.update(allocation.last)
-        found.is_blank = allocation.is_blank
-        return found
+        return allocation.new(key, version, allocation.written)
 
     def _new_host(self, storage: Any) -> _Allocation:
         self._since += 1
@@ -160,25 +153,21 @@ class Identities:
             return self._maca.get(id(tensor._payload[0]))
         return self._host.get(tensor.untyped_storage()._cdata)
 
-    def made_by(self, tensor: torch.Tensor, value: Value, level: str, call: int, wrote: bool) -> None:
-        """``call`` of ``level`` returned the tensor; ``wrote``: into memory that was there before."""
-        value.made[level] = call
-        if value.texts:
-            value.texts = {}
-        if wrote and (allocation := self._allocation(tensor)) is not None:
+    def wrote_last(self, tensor: torch.Tensor, level: int, call: int) -> None:
+        """``call`` of ``level`` returned the tensor and wrote it, into memory that was there before."""
+        if (allocation := self._allocation(tensor)) is not None:
             allocation.last[level] = call
 
-    def written_by(self, tensor: torch.Tensor, level: str, call: int) -> None:
+    def written_by(self, tensor: torch.Tensor, level: int, call: int) -> None:
         """A call that no result tells of has written the tensor's memory."""
         if (allocation := self._allocation(tensor)) is not None:
             allocation.last[level] = call
             for value in allocation.values.values():
-                value.made[level], value.texts = call, {}
+                value.made[level] = call
 
-    def blank(self, tensor: torch.Tensor) -> None:
-        """The tensor is of memory that nobody has written."""
-        value = self.maca(tensor) if isinstance(tensor, MacaTensor) else self.host(tensor)
+    def blank(self, tensor: torch.Tensor, value: Value | None) -> None:
+        """The tensor, of this value, is of memory that nobody has written."""
         allocation = self._allocation(tensor)
         if value is not None and allocation is not None:
-            value.is_blank = allocation.is_blank = True
-            value.texts, value.results = {}, {}
+            allocation.is_blank = True
+            value.numbers, value.text, value.grad_text = "", None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -53,27 +53,23 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        recorders = hub.recorders
+        recorder = hub.recorder
         options = kwargs or {}
-        if not recorders:
-            return func(*args, **options)
         try:
             name = _names[func]
         except KeyError:
             name = _names[func] = _recorded_name(func)
-        if name is None:
+        if name is None or recorder is None:
             return func(*args, **options)
-        with _aside():
-            calls = [(r, r.function_begins(name, args, options)) for r in recorders]
+        if _tracing() is not None:
+            recorder = Untraced(recorder)
+        call = recorder.function_begins(name, args, options)
         try:
             result = func(*args, **options)
         except BaseException as error:
-            for recorder, call in calls:
-                recorder.function_ends(call, None, error)
+            recorder.function_ends(call, None, error)
             raise
-        with _aside():
-            for recorder, call in calls:
-                recorder.function_ends(call, result, None)
+        recorder.function_ends(call, result, None)
         return result
 
 
@@ -87,37 +83,60 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        recorders = hub.recorders
+        recorder = hub.recorder
         options = kwargs or {}
         # in torch.jit.trace sizes that are read here would be nodes of its graph; functions are recorded there
-        if not recorders or _tracing() is not None:
+        if recorder is None or _tracing() is not None:
             return func(*args, **options)
-        calls = [(r, r.operator_begins(func, args, options)) for r in recorders]
+        call = recorder.operator_begins(func, args, options)
         try:
             result = func(*args, **options)
         except BaseException as error:
-            for recorder, call in calls:
-                recorder.operator_ends(call, func, args, options, None, error)
+            recorder.operator_ends(call, func, args, options, None, error)
             raise
-        for recorder, call in calls:
-            recorder.operator_ends(call, func, args, options, result, None)
+        recorder.operator_ends(call, func, args, options, result, None)
         return result
 
 
-class _Nothing:
-    def __enter__(self) -> None:
-        return None
+class Several:
+    """Recorders of sessions within each other, called as one is; a call that has begun is a list of theirs."""
 
-    def __exit__(self, *error: object) -> None:
-        return None
+    def __init__(self, recorders: tuple[Any, ...]):
+        self._recorders = recorders
+
+    def function_begins(self, *given: Any) -> list[Any]:
+        return [r.function_begins(*given) for r in self._recorders]
+
+    def function_ends(self, calls: list[Any], *given: Any) -> None:
+        for recorder, call in zip(self._recorders, calls):
+            recorder.function_ends(call, *given)
+
+    def operator_begins(self, *given: Any) -> list[Any]:
+        return [r.operator_begins(*given) for r in self._recorders]
+
+    def operator_ends(self, calls: list[Any], *given: Any) -> None:
+        for recorder, call in zip(self._recorders, calls):
+            recorder.operator_ends(call, *given)
 
 
-_NOTHING = _Nothing()
+class Untraced:
+    """A recorder while torch.jit.trace runs: the sizes that it reads are no part of the graph."""
+
+    def __init__(self, recorder: Any):
+        self._recorder = recorder
+
+    def function_begins(self, *given: Any) -> Any:
+        with untraced():
+            return self._recorder.function_begins(*given)
+
+    def function_ends(self, *given: Any) -> None:
+        with untraced():
+            self._recorder.function_ends(*given)
 
 
 def _aside() -> Any:
     """Sizes that the recorder reads are no part of a graph that is being traced."""
-    return _NOTHING if _tracing() is None else untraced()
+    return nullcontext() if _tracing() is None else untraced()
 
 
 def _uncompiled(*functions: Any) -> None:
@@ -133,6 +152,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.recorders: tuple[Any, ...] = ()
+        self.recorder: Any = None  # these as one
         self._lock = threading.RLock()
         self._installed: list[Callable[[], None]] = []
 
@@ -141,14 +161,18 @@ class Hub:
         with self._lock:
             if not self.recorders:
                 self._install()
-            self.recorders = (*self.recorders, recorder)
+            self._set((*self.recorders, recorder))
 
     def remove(self, recorder: Any) -> None:
         """Stops giving calls to a recorder; with the last one everything is taken away."""
         with self._lock:
-            self.recorders = tuple(r for r in self.recorders if r is not recorder)
+            self._set(tuple(r for r in self.recorders if r is not recorder))
             if not self.recorders:
                 self._uninstall()
+
+    def _set(self, recorders: tuple[Any, ...]) -> None:
+        self.recorders = recorders
+        self.recorder = Several(recorders) if len(recorders) > 1 else recorders[0] if recorders else None
 
     def after_fork(self) -> None:
         """In a forked child: locks that other threads held are theirs no more."""

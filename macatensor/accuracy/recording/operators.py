@@ -23,6 +23,7 @@ class Operator(NamedTuple):
     is_random: bool
     is_collective: bool  # its results come later, with a Work
     is_pending: bool  # its results come later, with wait_tensor
+    is_wait: bool
     is_recorded: bool
     is_blank: bool  # its result is memory as it was found
 
@@ -59,6 +60,7 @@ def _read(func: Any) -> Operator:
         torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
         space == "c10d",
         functional and "wait_tensor" not in op,
+        "wait_tensor" in op,
         space not in _UNRECORDED,
         packet.removeprefix("aten.") in _BLANK,
     )

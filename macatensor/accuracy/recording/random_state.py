@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.accuracy.recording.describe import flatten_call
+from macatensor.accuracy.recording.flatten import flatten_call
 
 
 def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -18,7 +18,7 @@ def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
 
     with quiet():
         device: torch.device | None = None
-        found = flatten_call(args, kwargs)
+        found, _ = flatten_call(args, kwargs)
         for _, value in found:
             if isinstance(value, torch.Generator):
                 return value.get_state()

@@ -11,17 +11,20 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.recording import backward
-from macatensor.accuracy.recording.calls import Open, Thread, version_of
+from macatensor.accuracy.recording.calls import Open, Thread, versions_of, written_since
 from macatensor.accuracy.recording.collectives import Collectives
-from macatensor.accuracy.recording.describe import Describer, Found, flatten_call, flatten_result
-from macatensor.accuracy.recording.identity import Identities
+from macatensor.accuracy.recording.describe import Describer
+from macatensor.accuracy.recording.flatten import Found, flatten_call, flatten_result
+from macatensor.accuracy.recording.identity import API, ATEN, Identities
 from macatensor.accuracy.recording.module_paths import ModulePaths
+from macatensor.accuracy.recording.naming import class_name
 from macatensor.accuracy.recording.operators import Operator, operator, written_by
 from macatensor.accuracy.recording.random_state import generator_state
 from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
 from macatensor.accuracy.recording.writer import Writer, file_of
+from macatensor.tensor import MacaTensor
 
 _node = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
@@ -49,7 +52,7 @@ class Recorder:
         self.backward = backward.Backward(self)
         self.numbers, self.serials = itertools.count(), itertools.count()
         self.written = 0
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[str, dict[str, int]] = {"fwd": {}, "bwd": {}}
         self._local = threading.local()
         self._threads: list[Thread] = []
 
@@ -60,18 +63,19 @@ class Recorder:
     # -- what is common to all calls ---------------------------------------------------------------------------
     def thread(self) -> Thread:
         """The calling thread's state."""
-        found: Thread | None = getattr(self._local, "thread", None)
-        if found is None:
+        try:
+            found: Thread = self._local.thread
+        except AttributeError:
             found = self._local.thread = Thread(len(self._threads))
             self._threads.append(found)
         return found
 
-    def count(self, op: str, direction: str) -> int:
-        """How many calls of this operator came before."""
-        key = (op, direction)
-        number = self._counts.get(key, 0)
-        self._counts[key] = number + 1
-        return number
+    def name(self, op: str, direction: str) -> str:
+        """The name of an operator's next call: with how many came before."""
+        counts = self._counts[direction]
+        number = counts.get(op, 0)
+        counts[op] = number + 1
+        return f"{op}.{number}.{direction}"
 
     def decide(self, call: Open, parent: Open | None, is_unit: bool) -> bool:
         """Is the call recorded? It gets its number if so."""
@@ -106,40 +110,37 @@ class Recorder:
         if random is not None:
             describer.saves["random"] = random
             call.random = True
-        self.save()
-
-    def _next_file(self, call: Open) -> str | None:
-        """For tensors of a call that come after its inputs."""
-        if self.describer.level < 2:
-            return None
-        call.files += 1
-        return file_of(call.number, call.files)
+        if describer.saves:
+            self.save()
 
     def save(self) -> None:
         """Writes the tensors that were described for the first time."""
         describer = self.describer
-        if describer.saves:
-            assert describer.file is not None
-            self.writer.tensors(describer.file, describer.saves)
-            describer.saves = {}
+        assert describer.file is not None
+        self.writer.tensors(describer.file, describer.saves)
+        describer.saves = {}
 
-    def describe_inputs_of_backward(self, call: Open, found: Found) -> str:
-        """Describes gradients that come in; a call of several results is given them one by one."""
+    def describe_more(self, call: Open, found: Found) -> str:
+        """Describes arguments that are known only now: gradients come in one by one."""
         describer = self.describer
-        describer.file = self._next_file(call)
+        if describer.level == 2:
+            describer.file = _next_file(call)
         text = describer.arguments(found, call.level)
-        self.save()
+        if describer.saves:
+            self.save()
         return text
 
-    def describe_outputs(self, call: Open, found: Found, written: Any = ()) -> str:
-        """Describes results. Without record_output they are still remembered as the call's."""
+    def describe_outputs(self, call: Open, found: Found, written: Any = ()) -> str | None:
+        """Describes results; None where they are not asked for."""
+        if not found or not self.settings.record_output:
+            return None
         describer = self.describer
-        describer.file = self._next_file(call)
-        if self.settings.record_output:
-            text = describer.arguments(found, call.level, call.number, written)
+        if describer.level == 2:
+            describer.file = _next_file(call)
+        text = describer.arguments(found, call.level, call.number, written)
+        if describer.saves:
             self.save()
-            return text
-        return ""
+        return text
 
     def write(self, call: Open, error: BaseException | None = None) -> None:
         """Writes a call's line."""
@@ -151,91 +152,95 @@ class Recorder:
         """A function of PyTorch's Python interface is called."""
         with _Plainly(), self.lock:
             thread = self.thread()
-            parent = thread.open[-1] if thread.open else None
-            return self._api_begins(thread, parent, op, args, kwargs, True)
+            return self._api_begins(thread, Open(API, self.name(op, "fwd"), op, "fwd"), args, kwargs, True)
 
-    def _api_begins(
-        self, thread: Thread, parent: Open | None, op: str, args: Any, kwargs: Any, is_unit: bool
-    ) -> Open:
+    def _api_begins(self, thread: Thread, call: Open, args: Any, kwargs: Any, is_unit: bool) -> Open:
         if self.collectives.pending:
             self.collectives.look()
-        call = Open("api", f"{op}.{self.count(op, 'fwd')}.fwd", op, "fwd")
         call.serial = next(self.serials)
-        call.in_backward = _node() is not None
+        if _node() is not None:
+            call.in_backward = True
+        parent = thread.open[-1] if thread.open else None
         if parent is not None:
-            call.module = parent.module
+            if call.module is None:
+                call.module = parent.module
             if parent.number >= 0:
                 call.parent = parent.number
         thread.open.append(call)
         call.thread = thread.text
         taken = self.decide(call, parent, is_unit)
-        call.found = flatten_call(args, kwargs)
-        differentiates = torch.is_grad_enabled()
-        for place, value in call.found:
-            if isinstance(value, torch.Tensor):
-                call.versions.append(version_of(value))
-                if differentiates and value.requires_grad and (made := value.grad_fn) is not None:
-                    call.grad_fns.append((made, value.output_nr, place))
+        found, call.tensors = flatten_call(args, kwargs)
+        call.versions = versions_of(call.tensors)
+        if call.tensors and torch.is_grad_enabled():
+            call.grad_fns = [
+                (made, value.output_nr, place)
+                for place, value in call.tensors
+                if value.requires_grad and (made := value.grad_fn) is not None
+            ]
         if taken:
             self.stack_of(call)
-            self.describe_inputs(call, call.found)
+            self.describe_inputs(call, found)
         return call
 
     def function_ends(self, call: Open, result: Any, error: BaseException | None) -> None:
         """The function has returned, or raised."""
         with _Plainly(), self.lock:
-            thread = self.thread()
-            if call in thread.open:
-                del thread.open[thread.open.index(call) :]
+            calls = self.thread().open
+            if calls and calls[-1] is call:
+                calls.pop()
+            elif call in calls:
+                del calls[calls.index(call) :]
             self._api_ends(call, result, error, None)
 
     def _api_ends(self, call: Open, result: Any, error: BaseException | None, module: Any) -> None:
         if not self.active:
             return
-        results = flatten_result(result) if error is None else []
-        if error is None and torch.is_grad_enabled() and not call.has_modules:
-            self.backward.attach(call, results, module)
+        results, tensors = flatten_result(result) if error is None else ([], [])
+        written = written_since(call)
+        if error is None and not call.has_modules and torch.is_grad_enabled():
+            self.backward.attach(call, [*tensors, *written] if written else tensors, module)
         if call.number < 0:
             return
-        given = [(p, v) for p, v in call.found if isinstance(v, torch.Tensor)]
-        changed = {id(v): (p, v) for (p, v), before in zip(given, call.versions) if version_of(v) != before}
-        returned = {id(v) for _, v in results}
-        results += [pair for number, pair in changed.items() if number not in returned]
-        if results:
-            call.outputs = self.describe_outputs(call, results, changed) or None
+        if call.received and error is None:
+            self.collectives.function_ends(call, results)
+            return
+        changed = {id(v): (p, v) for p, v in written}
+        if changed:
+            returned = {id(v) for _, v in tensors}
+            results += [pair for number, pair in changed.items() if number not in returned]
+        call.outputs = self.describe_outputs(call, results, changed)
         self.write(call, error)
 
     def module_begins(self, module: Any, args: Any) -> None:
         """A module is called."""
         with _Plainly(), self.lock:
             thread = self.thread()
-            parent = thread.open[-1] if thread.open else None
             path = self.paths.path(module, [c.module for c in thread.open if c.owner])
             for outer in thread.open:
                 outer.has_modules = True
-            call = self._api_begins(
-                thread, parent, _class_name(type(module)), args, None, not module._modules
-            )
+            kind: Any = type(module)
+            op = class_name(kind)
+            call = Open(API, self.name(op, "fwd"), op, "fwd")
             call.owner, call.module = id(module), path
+            self._api_begins(thread, call, args, None, not module._modules)
 
     def module_ends(
         self, module: Any, args: Any, kwargs: Any, result: Any, error: BaseException | None
     ) -> None:
         """The module has returned, or raised."""
         with _Plainly(), self.lock:
-            thread = self.thread()
-            for at in range(len(thread.open) - 1, -1, -1):
-                if thread.open[at].owner == id(module):
+            calls = self.thread().open
+            for at in range(len(calls) - 1, -1, -1):
+                if calls[at].owner == id(module):
                     break
             else:
                 return  # recording began inside of it
-            call = thread.open[at]
-            del thread.open[at:]
+            call = calls[at]
+            del calls[at:]
             if kwargs and call.number >= 0 and call.inputs is not None:
                 # a hook before the call is not given these: as they are now
-                named = flatten_call((), kwargs)
-                self.describer.file = self._next_file(call)
-                inner = self.describer.arguments(named, "api")[1:]
+                named, _ = flatten_call((), kwargs)
+                inner = self.describe_more(call, named)[1:]
                 call.inputs = call.inputs[:-1] + ("," if call.inputs != "[]" else "") + inner
             self._api_ends(call, result, error, module)
 
@@ -260,11 +265,11 @@ class Recorder:
                 random = None
                 if facts.is_random and self.describer.level == 2:
                     random = generator_state(args, kwargs)
-                self.describe_inputs(call, flatten_call(args, kwargs), random)
+                self.describe_inputs(call, flatten_call(args, kwargs)[0], random)
             return call
 
     def _forward_operator(self, thread: Thread, parent: Open | None, facts: Operator) -> Open:
-        call = Open("aten", f"{facts.packet}.{self.count(facts.packet, 'fwd')}.fwd", facts.op, "fwd")
+        call = Open(ATEN, self.name(facts.packet, "fwd"), facts.op, "fwd")
         if parent is not None:
             call.module = parent.module
             if parent.number >= 0:
@@ -286,7 +291,7 @@ class Recorder:
         return call
 
     def _backward_operator(self, thread: Thread, node: Any, facts: Operator) -> Open:
-        call = Open("aten", f"{facts.packet}.{self.count(facts.packet, 'bwd')}.bwd", facts.op, "bwd")
+        call = Open(ATEN, self.name(facts.packet, "bwd"), facts.op, "bwd")
         call.node = node.name().removeprefix("torch::autograd::")
         sequence = node._sequence_nr()
         parent = None
@@ -297,7 +302,7 @@ class Recorder:
             call.forward = forward if forward >= 0 else None
             if nodes.stack[at] >= 0:
                 call.stack = nodes.stack[at]
-            parent = Open("api", "", "", "bwd")  # stands for the forward call's choice
+            parent = Open(API, "", "", "bwd")  # stands for the forward call's choice
             parent.matched = bool(nodes.flags[at] & 1)
             parent.unit = bool(nodes.flags[at] & 2)
             outer = self.backward.open.get(nodes.api[at])
@@ -311,6 +316,8 @@ class Recorder:
 
     def _nodes_of(self, thread: Thread, node: Any) -> Any:
         """The nodes of the thread that made a node: numbers are counted in each."""
+        if len(self._threads) == 1:
+            return thread.nodes
         made = [t for t in self._threads if t.nodes.sequence]
         if len(made) <= 1:
             return made[0].nodes if made else None
@@ -327,29 +334,32 @@ class Recorder:
         with _Plainly(), self.lock:
             written = written_by(facts, args, kwargs) if facts.written else []
             for _, tensor in written:
-                self.identities.wrote(tensor)
+                if type(tensor) is not MacaTensor:  # whose writes the runtime counts
+                    self.identities.wrote(tensor)
             if call is None or call.number < 0 or not self.active:
                 return
             if error is not None:
                 self.write(call, error)
                 return
             if facts.is_collective:
-                self.collectives.add(call, args, kwargs, result)
+                opened = self.thread().open
+                self.collectives.add(call, opened[-1] if opened else None, args, kwargs, result)
                 return
-            results = flatten_result(result)
+            results, tensors = flatten_result(result)
             if facts.is_blank and isinstance(result, torch.Tensor) and result.layout is torch.strided:
-                self.identities.blank(result)
-            if "wait_tensor" in facts.op:
+                self.identities.blank(result, self.describer.value_of(result))
+            if facts.is_wait:
                 self.identities.wrote(result)
-            returned = {id(v) for _, v in results}
-            results += [pair for pair in written if id(pair[1]) not in returned]
-            if results:
-                if facts.is_pending:
-                    self.describer.level, level = 0, self.describer.level
-                    call.outputs = self.describe_outputs(call, results) or None
-                    self.describer.level = level
-                else:
-                    call.outputs = self.describe_outputs(call, results, {id(v) for _, v in written}) or None
+            changed = {id(v): (p, v) for p, v in written}
+            if changed:
+                returned = {id(v) for _, v in tensors}
+                results += [pair for number, pair in changed.items() if number not in returned]
+            if facts.is_pending:
+                self.describer.level, level = 0, self.describer.level
+                call.outputs = self.describe_outputs(call, results)
+                self.describer.level = level
+            else:
+                call.outputs = self.describe_outputs(call, results, changed)
             self.write(call)
 
     # -- the end -----------------------------------------------------------------------------------------------
@@ -369,7 +379,7 @@ class Recorder:
         self.active = True
 
 
-def _class_name(kind: type) -> str:
-    from macatensor.accuracy.recording.naming import class_name
-
-    return class_name(kind)
+def _next_file(call: Open) -> str:
+    """For tensors of a call that come after its inputs."""
+    call.files += 1
+    return file_of(call.number, call.files)

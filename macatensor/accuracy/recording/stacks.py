@@ -30,38 +30,41 @@ class Stacks:
     """Numbers of the stacks seen. A walk takes 0.1 us a frame: codes and places in them are compared, no text."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._shown: dict[CodeType, bool] = {}
-        self._inner = 0
+        self._numbers: dict[tuple[int, ...], int] = {}
+        # by id: the hash of a code object is one of all its constants, 0.5 us
+        self._shown: dict[int, bool] = {}
+        self._kept: list[CodeType] = []  # the ids stay their own
 
     def here(self, depth: int = 1) -> tuple[int, list[str] | None]:
         """The calling stack's number, and its frames when it is new: innermost last, ``file:line function``."""
         frame: FrameType | None = sys._getframe(depth)
         shown = self._shown
-        key: list[object] = []
+        key: list[int] = []
         while frame is not None:
             code = frame.f_code
-            show = shown.get(code)
+            number = id(code)
+            show = shown.get(number)
             if show is None:
                 file = code.co_filename
-                show = shown[code] = not (file.startswith(_OURS) or file in _BETWEEN)
+                show = shown[number] = not (file.startswith(_OURS) or file in _BETWEEN)
+                self._kept.append(code)
             if show:
-                key.append(code)
+                key.append(number)
                 key.append(frame.f_lasti)
             frame = frame.f_back
         found = tuple(key)
-        number = self._numbers.get(found)
-        if number is not None:
-            return number, None
-        number = self._numbers.setdefault(found, len(self._numbers))
-        return number, self._words(depth + 1)
+        known = self._numbers.get(found)
+        if known is not None:
+            return known, None
+        known = self._numbers[found] = len(self._numbers)
+        return known, self._words(depth + 1)
 
     def _words(self, depth: int) -> list[str]:
         frames = []
         frame: FrameType | None = sys._getframe(depth)
         while frame is not None:
             code = frame.f_code
-            if self._shown[code]:
+            if self._shown[id(code)]:
                 frames.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
             frame = frame.f_back
         frames.reverse()

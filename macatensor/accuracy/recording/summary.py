@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from macatensor import counting, flags, internal
+from macatensor.accuracy.recording.numbers import Numbers
+from macatensor.accuracy.recording.quiet import quiet
 from macatensor.ffi import ffi, host_library_path, lib, pointer
 from macatensor.meta import Meta, meta_of
 from macatensor.request import DTYPE_CODES, Declined
@@ -43,18 +45,16 @@ def _function() -> tuple[Any, Any] | None:
         return None
 
 
-def summarize(tensor: torch.Tensor) -> Any:
+def summarize(tensor: torch.Tensor) -> Numbers | None:
     """The numbers of a tensor whose elements the host library reaches; None of any other."""
     if isinstance(tensor, MacaTensor):
         found = _on_maca(tensor)
-    elif tensor.device.type == "cpu":
+    elif tensor.is_cpu:
         found = _on_host(tensor)
     else:
         return None
     if found is None:
         return None
-    from macatensor.accuracy.recording.numbers import Numbers
-
     low, high, mean, norm, nan, inf, finite, bits = found
     if not finite:
         return Numbers(None, None, None, None, int(nan), int(inf), f"{bits:016x}")
@@ -94,8 +94,6 @@ def _on_host(tensor: torch.Tensor) -> Any:
     if functions is None:
         return None
     if tensor.is_conj() or tensor.is_neg():
-        from macatensor.accuracy.recording.quiet import quiet
-
         with quiet():
             tensor = tensor.detach().resolve_conj().resolve_neg()
     key = (tensor.dtype, tensor.shape, tensor.stride())

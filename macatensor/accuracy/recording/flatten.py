@@ -1,0 +1,108 @@
+"""The tensors and values of a call by their places: ``"0"``, ``"weight"``, ``"0.1"`` inside of nesting."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+
+from macatensor.tensor import MacaTensor
+
+_DEPTH = 6  # of nested arguments that are looked into
+
+Found = list[tuple[str, Any]]  # places and what is there
+
+# Types that need no look inside, since asking isinstance of each of 76 tensors in a list takes 10 us.
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+TENSORS = PLAIN | {MacaTensor}
+_PLAIN_VALUES = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format))
+
+_NUMBERS = tuple(str(i) for i in range(64))
+
+
+@functools.lru_cache(1024)
+def _places(place: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{place}.{i}" if place else str(i) for i in range(count))
+
+
+def flatten(value: Any, place: str, found: Found, tensors: Found, depth: int = 0) -> None:
+    """Appends what is in ``value`` with its place to ``found``, and what of it are tensors to ``tensors``; a list,
+    tuple or dict without tensors stays whole."""
+    kind = type(value)
+    if kind in TENSORS:
+        found.append((place, value))
+        tensors.append((place, value))
+        return
+    if kind in _PLAIN_VALUES:
+        found.append((place, value))
+        return
+    inner: Any = None
+    if isinstance(value, torch.Tensor):
+        tensors.append((place, value))
+    elif depth < _DEPTH:
+        if isinstance(value, (list, tuple)):
+            kinds = set(map(type, value))
+            if value and kinds <= TENSORS:
+                pairs = zip(_places(place, len(value)), value)
+                start = len(tensors)
+                tensors.extend(pairs)
+                found.extend(tensors[start:])
+                return
+            if not kinds <= _PLAIN_VALUES:
+                inner = enumerate(value)
+        elif isinstance(value, dict):
+            inner = value.items()
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            inner = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    if inner is not None:
+        start, before = len(found), len(tensors)
+        for name, held in inner:
+            flatten(held, f"{place}.{name}" if place else str(name), found, tensors, depth + 1)
+        if len(tensors) > before:
+            return
+        del found[start:]
+    found.append((place, value))
+
+
+def flatten_call(args: Any, kwargs: Any) -> tuple[Found, Found]:
+    """Everything, and the tensors of it. Positional arguments by number, others by name."""
+    found: Found = []
+    tensors: Found = []
+    i = 0
+    for value in args:
+        place = _NUMBERS[i] if i < 64 else str(i)
+        i += 1
+        kind = type(value)
+        if kind in TENSORS:
+            pair = (place, value)
+            found.append(pair)
+            tensors.append(pair)
+        elif kind in _PLAIN_VALUES:
+            found.append((place, value))
+        else:
+            flatten(value, place, found, tensors)
+    if kwargs:
+        for name, value in kwargs.items():
+            flatten(value, name, found, tensors)
+    return found, tensors
+
+
+def flatten_result(result: Any) -> tuple[Found, Found]:
+    """As :func:`flatten_call`; a single result is at place 0."""
+    if result is None:
+        return [], []
+    found: Found = []
+    tensors: Found = []
+    if type(result) not in TENSORS and (
+        isinstance(result, (list, tuple, dict)) or dataclasses.is_dataclass(result)
+    ):
+        flatten(result, "", found, tensors)
+        if tensors:
+            return found, tensors
+        found = []
+    found.append(("0", result))
+    if isinstance(result, torch.Tensor):
+        tensors.append(("0", result))
+    return found, tensors
