@@ -296,9 +296,8 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
             terms = [
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
             ]
-    return Expected(
-        native, exact, terms, count, error if native is None else None, writes=func._schema.is_mutable
-    )
+    writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
+    return Expected(native, exact, terms, count, error if native is None else None, writes)
 
 
 def _host_all(value: Any) -> Any:
