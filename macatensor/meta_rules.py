@@ -1,4 +1,4 @@
-"""What the results are of operators for which PyTorch has no meta kernel, or one that fails: by row name.
+"""What the results are of operators for which PyTorch has no meta kernel, one that fails or a slow one: by row name.
 
 A rule takes the operator's arguments in schema order, meta tensors in place of ours, and returns meta tensors.
 """
@@ -250,3 +250,14 @@ def _grid_sampler(input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> torch.
 @meta_rule("_grid_sampler_2d_cpu_fallback_backward")
 def _grid_sampler_gradients(grad: torch.Tensor, input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> Any:
     return _contiguous(input, *input.shape), _contiguous(grid, *grid.shape)
+
+
+# PyTorch's compute the filter on meta tensors: 12, 79 and 25 ms for each new signature. The meta kernels of their
+# relatives, with the same arguments and results, take 0.05 ms.
+META_RULES["upsample_bilinear2d"] = torch.ops.aten._upsample_bilinear2d_aa.default
+META_RULES["upsample_bicubic2d"] = torch.ops.aten._upsample_bicubic2d_aa.default
+
+
+@meta_rule("upsample_trilinear3d")
+def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool, *scales: Any) -> Any:
+    return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)

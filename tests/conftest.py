@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before macatensor is imported: an operator without a working kernel fails its test.
 os.environ.setdefault("MACA_FALLBACK", "error")
@@ -29,6 +30,23 @@ _common = {
 settings.register_profile("ci", max_examples=60, derandomize=True, **_common)
 settings.register_profile("wide", max_examples=2000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# Half of the suite's time, and every row stands alone: dealt out one by one after all files, its rows keep every
+# worker busy to the end. The tests of any other file share fixtures or state, so one worker runs them in order.
+_ROW_BY_ROW = "tests/test_parity.py"
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest without pytest-xdist runs the suite too
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file == _ROW_BY_ROW else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

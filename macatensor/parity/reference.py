@@ -109,6 +109,7 @@ class Expected:
     terms: list[torch.Tensor | None]  # float64 sums of magnitudes; None where the result's own counts
     results: int  # how many of them are results
     error: Exception | None = None  # what PyTorch raises
+    writes: bool = True  # the schema lets the operator write an argument
 
 
 def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[torch.Tensor | None], int]:
@@ -295,7 +296,8 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
             terms = [
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
             ]
-    return Expected(native, exact, terms, count, error if native is None else None)
+    writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
+    return Expected(native, exact, terms, count, error if native is None else None, writes)
 
 
 def _host_all(value: Any) -> Any:
@@ -339,11 +341,22 @@ def judge(
         if native is not None and have.dtype != native.dtype and not kept:
             wrong.append(f"{what} has dtype {have.dtype}, PyTorch's {native.dtype}")
             continue
+        if i >= expected.results and not expected.writes and _same(have, native):
+            continue  # left alone, as most operands are: judging them took a sixth of the time of a row
         measured = _one(row, have, native, exact, expected.terms[i], i, args, expected)
         worst.join(measured)
         if not measured.share <= 1:
             wrong.append(f"{what} {measured.at}: {measured.ulp:.3g} ulp, relative {measured.relative:.2g}")
     return worst, wrong
+
+
+def _same(have: torch.Tensor, native: torch.Tensor | None) -> bool:
+    """The same elements, none of them NaN; float8 has no comparisons."""
+    return (
+        native is not None
+        and (have.element_size() > 1 or not have.is_floating_point())
+        and torch.equal(have, native)
+    )
 
 
 def _empty(t: torch.Tensor | None) -> bool:
