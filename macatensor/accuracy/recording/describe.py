@@ -28,12 +28,20 @@ def value_text(value: Any) -> str:
     kind = type(value)
     if kind is int or kind is float and math.isfinite(value):
         return repr(value)
-    if kind is str:
-        return _string(value[:_TEXT])
+    if kind in _CONSTANT:
+        return _constant(value)
+    if kind is list and set(map(type, value)) == _INTEGERS and len(value) <= _TEXT:  # sizes, dimensions
+        return str(value)
     return json.dumps(_plain(value))
 
 
-_string = functools.lru_cache(_LIMIT)(json.dumps)
+_CONSTANT = frozenset((str, bool, torch.dtype, torch.device, torch.layout, torch.memory_format))
+_INTEGERS = {int}
+
+
+@functools.lru_cache(_LIMIT, typed=True)
+def _constant(value: Any) -> str:
+    return json.dumps(_plain(value))
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -101,13 +109,19 @@ class Describer:
         call and ``written`` the ids of those that were there before."""
         parts = []
         identities = self.identities
-        maca, host = identities.maca, self._on_host
+        on_maca, host = identities.on_maca, self._on_host
         prefix, plain = _place_of_tensor, PLAIN
-        # one loop with a call or two for a tensor that was met before: an optimizer's step describes 5000
+        # one loop without a call of Python's for a tensor that was met before: an optimizer's step describes 5000
         for place, held in found:
             kind = type(held)
             if kind is MacaTensor:
-                value: Value | None = maca(held)
+                buffer, offset, meta = held._payload
+                allocation = on_maca.get(id(buffer))
+                value: Value | None = None
+                if allocation is not None and allocation.writes == buffer.writes:
+                    value = allocation.values.get((offset, meta))
+                if value is None:
+                    value = identities.maca(held)
             elif kind in plain:
                 value = host(held)
             elif isinstance(held, torch.Tensor):

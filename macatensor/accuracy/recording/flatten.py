@@ -95,9 +95,12 @@ def flatten_result(result: Any) -> tuple[Found, Found]:
         return [], []
     found: Found = []
     tensors: Found = []
-    if type(result) not in TENSORS and (
-        isinstance(result, (list, tuple, dict)) or dataclasses.is_dataclass(result)
-    ):
+    kind = type(result)
+    if kind in TENSORS:
+        return [("0", result)], [("0", result)]
+    if kind in _PLAIN_VALUES:
+        return [("0", result)], tensors
+    if isinstance(result, (list, tuple, dict)) or dataclasses.is_dataclass(result):
         flatten(result, "", found, tensors)
         if tensors:
             return found, tensors

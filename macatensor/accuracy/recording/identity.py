@@ -67,7 +67,7 @@ class Identities:
     """The allocations that a session has met."""
 
     def __init__(self) -> None:
-        self._maca: dict[int, _Allocation] = {}
+        self.on_maca: dict[int, _Allocation] = {}  # by the id of the buffer
         self._host: dict[int, _Allocation] = {}
         self._since = 0
 
@@ -76,22 +76,22 @@ class Identities:
         for cdata in self._host:
             torch.UntypedStorage._free_weak_ref(cdata)
         self._host.clear()
-        self._maca.clear()
+        self.on_maca.clear()
 
     def maca(self, tensor: Any) -> Value:
         """What is known of a tensor on maca."""
         buffer, offset, meta = tensor._payload
-        allocation = self._maca.get(id(buffer))
+        allocation = self.on_maca.get(id(buffer))
         if allocation is None:
             allocation = self._new_maca(buffer)
-        elif allocation.writes != (writes := buffer.writes):
+        elif allocation.writes != (now := buffer.writes):
             allocation.forget()
-            allocation.writes = writes
+            allocation.writes = now
         key = (offset, meta)
         return allocation.values.get(key) or allocation.new(key)
 
     def _new_maca(self, buffer: Any) -> _Allocation:
-        table, number = self._maca, id(buffer)
+        table, number = self.on_maca, id(buffer)
 
         def gone(held: Any) -> None:  # before the id can be another's
             table.pop(number, None)
@@ -150,7 +150,7 @@ class Identities:
 
     def _allocation(self, tensor: torch.Tensor) -> _Allocation | None:
         if isinstance(tensor, MacaTensor):
-            return self._maca.get(id(tensor._payload[0]))
+            return self.on_maca.get(id(tensor._payload[0]))
         return self._host.get(tensor.untyped_storage()._cdata)
 
     def wrote_last(self, tensor: torch.Tensor, level: int, call: int) -> None:
