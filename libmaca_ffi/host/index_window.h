@@ -3,28 +3,29 @@
 #include <functional>
 
 #include "index.h"
+#include "reduction_lanes.h"
 
 namespace maca::MACA_ISA {
 
-// 64 bytes of numbers that stay in registers, which arrays in a loop over a window do not in GCC 12: a stored and
-// reloaded sum costs 9 cycles a tap.
-template <class A> struct Block {
-  typedef A Vector __attribute__((vector_size(64)));
-  static constexpr int64_t kLanes = 64 / static_cast<int64_t>(sizeof(A));
+// Numbers that stay in registers, which arrays in a loop over a window do not in GCC 12: a stored and reloaded sum
+// costs 9 cycles a tap. Blocks that are compared must be as wide as a register (kVectorBytes).
+template <class A, int Bytes = 64> struct Block {
+  typedef A Vector __attribute__((vector_size(Bytes)));
+  static constexpr int64_t kLanes = Bytes / static_cast<int64_t>(sizeof(A));
 
   template <class T> static Vector load(const T* from) {
     Vector v;
     if constexpr (std::is_same_v<T, A>) {
       std::memcpy(&v, from, sizeof v);
     } else {
-      alignas(64) A wide[kLanes];
+      alignas(Bytes) A wide[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) wide[i] = static_cast<A>(from[i]);
       std::memcpy(&v, wide, sizeof v);
     }
     return v;
   }
   template <class T> static void store(T* to, Vector v) {
-    alignas(64) A wide[kLanes];
+    alignas(Bytes) A wide[kLanes];
     std::memcpy(wide, &v, sizeof v);
     for (int64_t i = 0; i < kLanes; ++i) to[i] = static_cast<T>(wide[i]);
   }
