@@ -1,5 +1,6 @@
 // The kernel "summary" on memory that is not the device's: how macatensor.accuracy measures CPU tensors, under any
 // device library. The only function of this library besides maca_get_interface that can be called from outside.
+#include "thread_pool.h"
 #include "kernel.h"
 
 namespace maca {
@@ -38,6 +39,8 @@ extern "C" __attribute__((visibility("default"))) int32_t maca_host_summarize(in
   try {
     void* pointers[2] = {const_cast<void*>(data), result};
     maca::Launch launch = {};
+    // between operators of PyTorch's CPU, whose threads are awake: one more would take a core from them
+    const maca::ThreadPool::Alone alone;
     launch.pointers = pointers;
     maca::plan_of_kernel(request)->run(launch);
     return 0;

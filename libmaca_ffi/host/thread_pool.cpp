@@ -145,6 +145,9 @@ int ThreadPool::team_size() { return t_team_size; }
 int ThreadPool::thread_index() { return t_thread_index; }
 bool ThreadPool::in_region() { return t_in_region; }
 
+ThreadPool::Alone::Alone() : before_(t_in_region) { t_in_region = true; }
+ThreadPool::Alone::~Alone() { t_in_region = before_; }
+
 void ThreadPool::begin(int count, Task task, void* context) {
   State& s = state();
   s.region.lock();
