@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from macatensor.bench import runner
+from macatensor.bench import kernels, runner
 from macatensor.bench.baselines import Delegate, Floor
 from macatensor.bench.measure import Timing, interleave, interleave_short
 from macatensor.bench.result import Result
@@ -41,6 +41,29 @@ def test_launch_cases_have_both_baselines_and_their_bars() -> None:
     for name in ("add", "relu", "mul_number", "add_"):
         assert (f"launch.{name}", "native") in found
     assert all(r["value"] > 0 and r["maca_seconds"] > 0 for r in found.values())  # type: ignore[operator]
+
+
+def test_graphs_are_measured_and_judged() -> None:
+    found = run("graph")
+    assert found["graph.launch", "seconds a launch"]["bar"] == 0.5e-6
+    assert found["graph.gpt", "native"]["bar"] == 0.5
+    assert all(r["value"] > 0 for r in found.values())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("suite", list(kernels.SUITES))
+def test_suites_of_kernels_run(suite: str) -> None:
+    found = run(f"{suite}")
+    assert found and all(case.startswith(f"{suite}.") for case, _ in found)
+    assert all(r["value"] > 0 and r["maca_seconds"] > 0 for r in found.values())  # type: ignore[operator]
+    if suite in ("pointwise", "gemm", "conv", "norm"):
+        assert all(
+            "of the ceiling" in str(r["note"]) for (case, _), r in found.items() if not case.endswith("1k")
+        )
+
+
+def test_a_kernel_at_the_ceiling_passes_whatever_the_ratio() -> None:
+    assert Result("a", "native", 2.0, 1.05, is_at_ceiling=True).verdict == "pass"
+    assert Result("a", "native", 2.0, 1.05).verdict == "FAIL"
 
 
 @pytest.mark.parametrize(

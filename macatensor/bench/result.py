@@ -20,6 +20,7 @@ class Result:
     fallbacks: int | None = None  # calls that ran on the host, where that is counted
     spread: tuple[float, float] | None = None  # smallest and largest value of the rounds
     note: str = ""
+    is_at_ceiling: bool = False  # as quick as the machine's memory: passes whatever the ratio
 
     @property
     def verdict(self) -> str:
@@ -28,7 +29,7 @@ class Result:
             return "FAIL"
         if self.bar is None:
             return "report"
-        return "pass" if self.value <= self.bar else "FAIL"
+        return "pass" if self.value <= self.bar or self.is_at_ceiling else "FAIL"
 
     def facts(self) -> dict[str, Any]:
         """The result as JSON-able values."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.bench import graphs, launch, leak, models, recording, startup
+from macatensor.bench import graphs, kernels, launch, leak, models, recording, startup
 from macatensor.bench.result import Result
 
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
@@ -25,6 +25,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "import": startup.startup,
     "leak": leak.leak,
     "record": recording.recording,
+    **{name: kernels.suite(name) for name in kernels.SUITES},
 }
 
 

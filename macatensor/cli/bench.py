@@ -91,6 +91,8 @@ def value(number: float, unit: str) -> str:
     """``0.83 x``, ``0.31 s``, ``1.5 MiB``."""
     if unit == "B":
         return f"{number:.0f} B" if number < 1 << 20 else f"{number / (1 << 20):.1f} MiB"
+    if unit == "s" and number < 0.01:
+        return duration(number)
     return f"{number:.2f} {unit}"
 
 

@@ -24,7 +24,9 @@ class Reason(Enum):
     DTYPE = "dtype"  # a dtype that the device does not compute
     CPU_PATH = "cpu path"  # PyTorch's own answer depends on which of its CPU kernels it takes
     ROUNDING = "rounding"  # both are within their bound of the exact result, and apart from each other
-    PROCESSOR = "processor"  # the same, of sums whose order depends on the instruction set: right on some processors
+    PROCESSOR = (
+        "processor"  # the same, of sums whose order depends on the instruction set: right on some processors
+    )
     LIBRARY = "library"  # a library computes it, whose sums depend on the number of threads
     WORDS = "words"  # another exception class, equally clear
     PYTORCH = "pytorch"  # a defect of PyTorch
