@@ -6,6 +6,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # Processes that share the tests; 0 runs them in one. Each takes 0.7 GB and computes on up to two threads.
 WORKERS ?= 2
+# Instruction sets to compile kernels for: this machine's, as the library stays here; `all` for a machine unknown.
+ISAS ?= native
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tools
 SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt' -o -name 'build_binding.py')
@@ -34,7 +36,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES))
 
-build: $(VENV)/.built
+build: $(VENV)/.built-$(ISAS)
 
 # PyTorch is named exactly: a bare `torch` takes the newest build with gigabytes of CUDA packages. Python compiles what
 # it imports: pip would compile all 13,000 files before, on one core.
@@ -45,8 +47,10 @@ $(STAMP): pyproject.toml
 	    onednn-cpu-gomp onednn-devel-cpu-gomp scipy-openblas32 "ruff>=0.14,<1" "mypy>=1.13" "clang-format==23.*"
 	touch $@
 
-$(VENV)/.built: $(STAMP) $(SOURCES)
-	$(BIN)/pip install --quiet --no-compile --no-build-isolation --editable ".[demo,test]"
+$(VENV)/.built-$(ISAS): $(STAMP) $(SOURCES)
+	rm -f $(VENV)/.built-*
+	$(BIN)/pip install --quiet --no-compile --no-build-isolation --editable ".[demo,test]" \
+	    --config-settings=cmake.define.MACA_ISAS=$(ISAS)
 	touch $@
 
 clean:

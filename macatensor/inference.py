@@ -7,6 +7,7 @@ Calls that are not plain go that way still, and so do those that PyTorch refuses
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -147,3 +148,54 @@ def _reshape(func: Any) -> Launcher:
         return view(args[0], args[1]) if found else without_row(func, args, kwargs, _WHOLE)
 
     return run
+
+
+def _in_other_words(name: str, other: Callable[..., Any]) -> None:
+    """Under inference_mode ``name`` is what ``other`` makes of its arguments; NotImplemented: the call is not plain."""
+
+    @special(name)
+    def make(func: Any) -> Launcher:
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+            if not kwargs and type(args[0]) is MacaTensor:
+                result = other(*args)
+                if result is not NotImplemented:
+                    return result
+            return without_row(func, args, kwargs, _WHOLE)
+
+        return run
+
+
+def _to_dtype(x: Any, dtype: torch.dtype, *more: Any) -> Any:
+    if more:
+        return NotImplemented
+    return x if x._payload[2].dtype is dtype else torch.ops.aten._to_copy.default(x, dtype=dtype)
+
+
+def _softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    return NotImplemented if dtype else torch.ops.aten._softmax.default(x, dim, False)
+
+
+def _log_softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    return NotImplemented if dtype else torch.ops.aten._log_softmax.default(x, dim, False)
+
+
+def _layer_norm(
+    x: Any,
+    shape: list[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:
+    return torch.ops.aten.native_layer_norm.default(x, shape, weight, bias, eps)[0]
+
+
+def _dropout(x: Any, p: float, train: bool) -> Any:
+    return x if not train and 0 <= p <= 1 else NotImplemented
+
+
+_in_other_words("aten.to.dtype", _to_dtype)
+_in_other_words("aten.softmax.int", _softmax)
+_in_other_words("aten.log_softmax.int", _log_softmax)
+_in_other_words("aten.layer_norm.default", _layer_norm)
+_in_other_words("aten.dropout.default", _dropout)

@@ -89,6 +89,42 @@ def _gru_cell_backward(grad_hy: Any, workspace: Any, has_bias: bool) -> Any:
     return gates, gates, _contiguous(grad_hy, batch, hidden), bias, bias
 
 
+# PyTorch's names no workspace: what its own library keeps there is nobody's business. Ours: gates and cell states.
+@meta_rule("mkldnn_rnn_layer")
+def _lstm_layer(
+    input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hx: Any, cx: Any, reverse: bool, batch_sizes: Any,
+    mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool,
+    train: bool,
+) -> Any:  # fmt: skip
+    steps, batch, _ = input.shape
+    (
+        torch.mm(input.flatten(0, 1), w_ih.t()),
+        torch.mm(hx, w_hh.t()),
+    )  # PyTorch's words for sizes that do not fit
+    workspace = (steps, batch, 5 * hidden_size) if train else (0,)
+    return (
+        _contiguous(input, steps, batch, hidden_size),
+        _contiguous(hx, *hx.shape),
+        _contiguous(cx, *cx.shape),
+        torch.empty(workspace, dtype=torch.float32, device="meta"),
+    )
+
+
+# PyTorch's are float32 whatever the operands, and its two gradients of biases are one tensor.
+@meta_rule("mkldnn_rnn_layer_backward")
+def _lstm_layer_backward(
+    input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hx: Any, cx: Any, *rest: Any, **options: Any
+) -> Any:
+    bias = _contiguous(w_ih, w_ih.shape[0])
+    return (
+        *(_contiguous(t, *t.shape) for t in (input, w_ih, w_hh)),
+        bias,
+        bias,
+        _contiguous(hx, *hx.shape),
+        _contiguous(cx, *cx.shape),
+    )
+
+
 # PyTorch's divide by the number of elements, in Python: an empty input raises ZeroDivisionError.
 @meta_rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 def _loss_gradient(grad: torch.Tensor, input: torch.Tensor, target: torch.Tensor, *rest: Any) -> torch.Tensor:

@@ -1,24 +1,28 @@
-"""``lstm`` taken over whole: one GEMM for the inputs of all time steps, one fused cell a step.
+"""``lstm`` taken over whole: a layer is one launch forward and one backward.
 
 Left to itself PyTorch runs an LSTM on this device step by step, with a small GEMM, a bias sum and an accumulation for
-each weight at every step: 795 launches instead of 280 for two layers, 32 steps, forward and backward.
+each weight at every step: 795 launches for two layers, 32 steps, forward and backward. Where no kernel computes a
+whole layer (float64; a library without one) the steps share one GEMM for their inputs: 280 launches.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
+from macatensor.ffi import kernels
 from macatensor.launcher import Launcher, special
 from macatensor.tensor import MacaTensor
+from op_table import TABLE
 
 _aten = torch.ops.aten
 _cell = _aten._thnn_fused_lstm_cell.default
 _cell_backward = _aten._thnn_fused_lstm_cell_backward_impl.default
 
 
-class _Layer(torch.autograd.Function):
+class _StepByStep(torch.autograd.Function):
     """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
 
     @staticmethod
@@ -68,7 +72,29 @@ class _Layer(torch.autograd.Function):
         return grad_x, grad_h, grad_c, grad_w_ih, grad_w_hh, grad_b, other_b, None
 
 
-_run_layer: Any = _Layer.apply
+_step_by_step: Any = _StepByStep.apply
+_LSTM = 2  # PyTorch's number for it
+
+
+@functools.cache
+def _whole() -> frozenset[torch.dtype]:
+    """Dtypes in which the library computes whole layers."""
+    row = TABLE["mkldnn_rnn_layer"]
+    return frozenset(getattr(torch, d) for d in row.dtypes) if row.name in kernels() else frozenset()
+
+
+def _run_layer(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool) -> Any:
+    """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
+    if x.dtype not in _whole():
+        return _step_by_step(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse)
+    has_biases = b_ih is not None
+    if not has_biases:
+        b_ih = b_hh = x.new_empty(0)
+    train = torch.is_grad_enabled() and any(t.requires_grad for t in (x, w_ih, w_hh, b_ih, b_hh, h, c))
+    y, h, c, _ = _aten.mkldnn_rnn_layer.default(
+        x, w_ih, w_hh, b_ih, b_hh, h, c, reverse, [], _LSTM, h.shape[1], 1, has_biases, False, False, train
+    )
+    return y, h, c
 
 
 def _served(input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, bidirectional: bool) -> bool:
@@ -114,8 +140,9 @@ def lstm(
         outputs = []
         for direction in range(directions):
             i = layer * directions + direction
-            weights = list(params[i * each : (i + 1) * each]) + [None] * (4 - each)
-            y, h, c = _run_layer(x, hx[0][i], hx[1][i], *weights, direction == 1)
+            w_ih, w_hh, *biases = params[i * each : (i + 1) * each]
+            b_ih, b_hh = biases or (None, None)
+            y, h, c = _run_layer(x, hx[0][i], hx[1][i], w_ih, w_hh, b_ih, b_hh, direction == 1)
             outputs.append(y)
             last_h.append(h)
             last_c.append(c)

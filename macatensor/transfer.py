@@ -103,6 +103,8 @@ def _to_copy(func: Any) -> Launcher:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         source = args[0]
+        if kwargs and len(kwargs) == 1 and "dtype" in kwargs and kernel and type(source) is MacaTensor:
+            return kernel((source, kwargs["dtype"], None, None, None, False, None), None)
         options = dict(kwargs or {})
         device = options.pop("device", None)
         if device is None or device.type == "maca":

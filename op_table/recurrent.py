@@ -1,4 +1,5 @@
-"""The fused cells that PyTorch's LSTM and GRU call for each time step; the matrix products are rows of their own."""
+"""The fused cells that PyTorch's LSTM and GRU call for each time step, whose matrix products are rows of their own; and
+whole layers of an LSTM, under the operator that PyTorch has for oneDNN's."""
 
 from op_table.row import FLOATING, kernel, per_term
 
@@ -14,3 +15,14 @@ kernel("_thnn_fused_lstm_cell", FLOATING, bound=_GATES)
 kernel("_thnn_fused_lstm_cell_backward_impl", FLOATING, bound=_GATES)
 kernel("_thnn_fused_gru_cell", FLOATING, bound=_GATES)
 kernel("_thnn_fused_gru_cell_backward", FLOATING, bound=_GATES)
+
+_LAYER = per_term(
+    "the cell's error, carried through the steps by products that add up no more than the gates' terms",
+    f32=2,
+    f16=4,
+    bf16=4,
+)
+_COMPUTED = FLOATING - {"float64"}  # float64 goes step by step, through the cells
+
+kernel("mkldnn_rnn_layer", _COMPUTED, bound=_LAYER)
+kernel("mkldnn_rnn_layer_backward", _COMPUTED, bound=_LAYER)

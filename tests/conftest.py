@@ -61,10 +61,9 @@ def _free_global_flags() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _seeded(_free_global_flags: None) -> None:
-    import macatensor  # noqa: F401 - registers the device
+    from macatensor.random import seed_host_and_device
 
-    torch.manual_seed(0)
-    torch.get_device_module("maca").manual_seed(0)
+    seed_host_and_device(0)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from torch.testing._internal.common_modules import ModuleInfo, module_db
 
 import macatensor
 from macatensor.parity.transport import replace
+from macatensor.random import seed_host_and_device
 
 FORWARD_BAR, BACKWARD_BAR = 0.98, 0.97
 LAYOUTS = ["nhwc", "nchw"]
@@ -28,7 +29,7 @@ EXPECTED_FAILURES: dict[str, Reason] = {}
 
 
 def _seed() -> None:
-    torch.manual_seed(0)
+    seed_host_and_device(0)
     np.random.seed(0)
     random.seed(0)
 

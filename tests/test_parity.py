@@ -1,7 +1,8 @@
 """Every row of the op table against PyTorch's CPU in float64, judged by the row's bound.
 
 Sizes, dtypes and strides of the results, operands left alone, in-place and out= forms, aliasing of views are checked
-too: see macatensor/parity/runner.py. A failure prints the command that repeats it.
+too: see macatensor/parity/runner.py. A failure prints the command that repeats it; that command runs all samples, here
+other layouts than contiguous take every other one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _rows() -> list[object]:
 
 @pytest.mark.parametrize("row", _rows())
 def test_row(row: Row) -> None:
-    result = run_row(row)
+    result = run_row(row, every_other=True)
     assert not result.failed, f"{result.failed} failures, the first of them:\n" + "\n".join(result.failures)
     assert result.samples, f"{row.name}: no sample was drawn"
 

@@ -15,6 +15,7 @@
 
 #include "kernel.h"
 #include "oneapi/dnnl/dnnl.h"
+#include "processor.h"
 #include "stream.h"
 
 extern "C" __attribute__((weak)) const maca::KernelEntry __start_maca_kernels[];
@@ -55,27 +56,14 @@ void explain(maca_reason* reason, const std::string& text) {
   if (reason) std::snprintf(reason->text, sizeof reason->text, "%s", text.c_str());
 }
 
-Isa cpu_isa() {
-  Isa best = Isa::Baseline;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) best = Isa::Avx2;
-  if (best == Isa::Avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    best = Isa::Avx512;
-#endif
-  if (const char* text = std::getenv("MACA_SIMD")) {  // a lower level, for tests
-    const std::string_view level = text;
-    const Isa wanted = level == "baseline" ? Isa::Baseline : level == "avx2" ? Isa::Avx2 : Isa::Avx512;
-    best = std::min(best, wanted);
-  }
-  return best;
+// A level below the processor's can be asked for, by tests.
+Isa chosen_isa() {
+  const char* level = std::getenv("MACA_SIMD");
+  return level ? std::min(processor_isa(), isa_of(level)) : processor_isa();
 }
 
-const char* isa_name(Isa isa) { return isa == Isa::Avx512 ? "avx512" : isa == Isa::Avx2 ? "avx2" : "baseline"; }
-
 struct Kernels {
-  Isa isa = cpu_isa();
+  Isa isa = chosen_isa();
   std::map<std::string_view, const KernelEntry*> best;
   std::vector<const char*> names;
   Kernels() {
@@ -130,6 +118,11 @@ maca_status device_count(int32_t* count) {
 maca_status device_open(int32_t index, maca_device** device, maca_reason* reason) {
   if (index != 0) {
     explain(reason, "the host library has one device, index 0");
+    return MACA_INVALID;
+  }
+  if (const Isa chosen = kernels().isa, lowest = isa_of(MACA_LOWEST_ISA); chosen < lowest) {
+    explain(reason, std::string("the host library was built for ") + isa_name(lowest) + " and better, here are only " +
+                        isa_name(chosen) + " (the processor's, or MACA_SIMD's); build it with MACA_ISAS=all");
     return MACA_INVALID;
   }
   *device = new (std::nothrow) maca_device;

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from macatensor.random import seed_host_and_device
+
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64",
     "complex128",
@@ -64,7 +66,7 @@ def samples_of(info: Any, dtype: torch.dtype, requires_grad: bool, limit: int | 
 
     Operands that OpInfo makes on the CPU for every device are marked ``stays_on_host``: the indices of tensor_split.
     """
-    torch.manual_seed(0)
+    seed_host_and_device(0)
     for sample in itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=requires_grad), limit):
         if info.name.endswith("tensor_split"):
             indices: Any

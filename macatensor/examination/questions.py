@@ -16,6 +16,7 @@ from macatensor.examination.judge import difference, on_host, stride_difference,
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, is_plain, on_device, stays_on_host
 from macatensor.parity.transport import replace, tensors, twin, wide
+from macatensor.random import seed_host_and_device
 
 # their elements are whatever the memory held
 _UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
@@ -126,7 +127,7 @@ def is_random(info: Any, sample: tuple[Any, Any, Any]) -> bool:
     results = []
     with _own_seeds():
         for seed in range(1, 7):  # few numbers drawn are the same ones now and then
-            torch.manual_seed(seed)
+            seed_host_and_device(seed)
             results.append(tensors(call(info.op, copied(sample))))
     return any(
         a is not None and b is not None and not _same(a, b)
@@ -209,11 +210,11 @@ def compare(
     nearer to float64 is right. ``in_order``: the same values in contiguous memory; PyTorch's answer to them is right
     too, since its kernels read wrong memory for some strides (nanmedian of an expanded tensor).
     """
-    torch.manual_seed(0)
+    seed_host_and_device(0)
     want = native(info.op, sample)
     if want.error is not None:
         return
-    torch.manual_seed(0)
+    seed_host_and_device(0)
     got = ours(info.op, sample)
     if got.error is not None:
         record(answer, number, sample, raised(got.error), what)
@@ -339,7 +340,7 @@ def threads(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) ->
         trace.asked.clear()
         for count in (1, 3):
             torch.set_num_threads(count)
-            torch.manual_seed(0)
+            seed_host_and_device(0)
             results.append(ours(info.op, given))
         torch.set_num_threads(before)
         one, three = results

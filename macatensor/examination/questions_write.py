@@ -25,6 +25,7 @@ from macatensor.examination.questions import (
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, on_device
 from macatensor.parity.transport import tensors
+from macatensor.random import seed_host_and_device
 
 
 def _same_class(got: Outcome, want: Outcome) -> str:
@@ -173,7 +174,7 @@ def _ask_inplace(
     host = _view_of(host_base, given[0]) if as_view else host_base
     target = _view_of(our_base, given[0]) if as_view else our_base
     versions = host._version, target._version
-    torch.manual_seed(0)
+    seed_host_and_device(0)
     want = attempt(lambda: variant(host, *host_args, **host_kwargs))
     got = attempt(lambda: variant(target, *our_args, **our_kwargs))
     refused = _refusal(got, want)
@@ -205,7 +206,7 @@ def errors(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> 
     """OpInfo's error inputs: an exception of the host's class."""
     if info.error_inputs_func is None:
         return
-    torch.manual_seed(0)
+    seed_host_and_device(0)
     for number, item in enumerate(info.error_inputs("cpu")):
         given = parts(item.sample_input)
         with warnings.catch_warnings():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.parity.formulas import mkldnn_rnn_layer
 
 
 def _factors(draw: Draw, *shape: int, varied: bool = False) -> torch.Tensor:
@@ -291,6 +292,36 @@ def _lstm_backward(draw: Draw) -> Iterator[Call]:
         workspace = draw.values((n, 4 * hidden), draw.dtype, 0.0625, 0.9375)
         yield Call((*cells, workspace, True))
         yield Call((cells[0], None, cells[2], cells[3], workspace, False))
+
+
+@calls("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")
+def _lstm_layer(draw: Draw) -> Iterator[Call]:
+    # missing: the gradient of output, h or c that nothing asked for
+    for steps, batch, inputs, hidden, reverse, biased, train, missing in (
+        (1, 3, 4, 5, False, True, True, None),
+        (4, 2, 5, 6, True, True, True, 0),
+        (3, 4, 3, 17, False, False, False, 1),
+    ):
+        gates = 4 * hidden
+        scale = hidden**-0.5
+        operands = [
+            draw.tensor(steps, batch, inputs),
+            draw.tensor(gates, inputs, low=-scale, high=scale),
+            draw.tensor(gates, hidden, low=-scale, high=scale),
+            *(draw.values((gates,), draw.dtype, -1, 1) for _ in range(2)),
+            *(draw.tensor(batch, hidden, low=-1, high=1) for _ in range(2)),
+        ]
+        numbers = (2, hidden, 1)
+        if draw.row.operator == "mkldnn_rnn_layer":
+            yield Call((*operands, reverse, [], *numbers, biased, False, False, train))
+            continue
+        wide = [t.double() for t in operands]
+        *exact, kept = mkldnn_rnn_layer(*wide, reverse, [], *numbers, True, False, False, True)
+        results = [t.to(draw.dtype) for t in exact]
+        grads = [None if i == missing else draw.tensor(*r.shape) for i, r in enumerate(results)]
+        yield Call(
+            (*operands, *results, *grads, reverse, *numbers, True, True, False, [], False, kept.float())
+        )
 
 
 @calls("_thnn_fused_gru_cell_backward")

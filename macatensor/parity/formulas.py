@@ -65,6 +65,48 @@ def _thnn_fused_lstm_cell_backward_impl(
     return gates, through * f, gates.sum(0) if has_bias else None
 
 
+def _lstm_steps(
+    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool,
+    has_biases: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Outputs [steps, batch, hidden], the last h and c, and for each step the cell's gates next to its state."""
+    h, c = hx, cx
+    order = range(input.shape[0])
+    outputs, kept = {}, {}
+    for t in reversed(order) if reverse else order:
+        biases = (b_ih, b_hh) if has_biases else ()
+        h, c, gates = _thnn_fused_lstm_cell(input[t] @ w_ih.t(), h @ w_hh.t(), c, *biases)
+        outputs[t], kept[t] = h, torch.cat([gates, c], 1)
+    return torch.stack([outputs[t] for t in order]), h, c, torch.stack([kept[t] for t in order])
+
+
+@_formula
+def mkldnn_rnn_layer(
+    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool,
+    batch_sizes: Any, mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
+    batch_first: bool, train: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """One direction of one LSTM layer; the last result, what backward needs, only in training."""
+    output, h, c, kept = _lstm_steps(input, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, has_biases)
+    kept = kept if kept.dtype == torch.float64 else kept.float()
+    return output, h, c, kept if train else kept.new_empty(0)
+
+
+@_formula
+def mkldnn_rnn_layer_backward(
+    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, output: Tensor,
+    hy: Tensor, cy: Tensor, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, reverse: bool,
+    mode: int, hidden_size: int, num_layers: int, has_biases: bool, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """By autograd through the steps; the forward's results are not looked at."""
+    with torch.enable_grad():
+        leaves = [t.detach().clone().requires_grad_() for t in (input, w_ih, w_hh, b_ih, b_hh, hx, cx)]
+        x, wi, wh, bi, bh, h, c = leaves
+        results = _lstm_steps(x, wi, wh, bi, bh, h, c, reverse, True)
+        pairs = [(r, g) for r, g in zip(results, (grad_output, grad_hy, grad_cy)) if g is not None]
+        return torch.autograd.grad([r for r, _ in pairs], leaves, [g for _, g in pairs])
+
+
 @_formula
 def _thnn_fused_gru_cell(
     input_gates: Tensor,
@@ -159,6 +201,22 @@ def _grid_gradients(grad: Tensor, x: Tensor, *rest: Any) -> list[Tensor | None]:
 
 
 # Terms that cancel inside where no operand shows it: saturated gates are 1 whatever their arguments.
+def _layer_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor,
+                 *rest: Any) -> Tensor:  # fmt: skip
+    """The largest sum of a gate's terms, and the state it is added to."""
+    state = hx.abs().max().clamp(min=1)
+    gates = (x.abs() @ w_ih.abs().t()).max() + state * w_hh.abs().sum(1).max()
+    return (gates + b_ih.abs().max() + b_hh.abs().max()) * (1 + cx.abs().max())
+
+
+def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any) -> Tensor:
+    """A gate kept as float32 is near 1 or 0 to one rounding of 1, which is what its slope is wrong by."""
+    cx, gradients = operands[3], operands[7:10]
+    largest = sum(g.abs().max() for g in gradients if g is not None)
+    weights = torch.maximum(w_ih.abs().max(), w_hh.abs().max())
+    return torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))
+
+
 FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _fourier_terms),
     # a coordinate's rounding moves a weight by eps, also one that is nearly zero
@@ -171,6 +229,8 @@ FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
     **{f"grid_sampler_{rank}d_backward": _grid_gradients for rank in (2, 3)},
     "_grid_sampler_2d_cpu_fallback": lambda x, *rest: [_largest(x)],
     "_grid_sampler_2d_cpu_fallback_backward": _grid_gradients,
+    "mkldnn_rnn_layer": lambda *operands: [_layer_terms(*operands)] * 4,
+    "mkldnn_rnn_layer_backward": lambda *operands: [_layer_gradient_terms(*operands)] * 7,
     "_thnn_fused_lstm_cell": lambda x, h, cx, *biases: [1 + cx.abs(), 1 + cx.abs()],
     "binary_cross_entropy_with_logits": _entropy_terms,
     # x - max - log(sum): a rounding of the sum is as large in its logarithm, however small that is

@@ -202,6 +202,8 @@ def _terms_by_disturbance(
         None if e is None else torch.zeros(e.shape, dtype=torch.float64) for e in exact
     ]
     spots: list[Any] = [*range(len(args)), *kwargs]
+    # an operator that writes its arguments needs fresh ones for each run
+    still = None if getattr(func._schema, "is_mutable", True) else (_widen(args), _widen(kwargs))
     for spot in spots:
         operand = args[spot] if isinstance(spot, int) else kwargs[spot]
         floats = [t for t in tensors(operand) if t is not None and (t.is_floating_point() or t.is_complex())]
@@ -209,9 +211,12 @@ def _terms_by_disturbance(
             continue
         largest = [None if t is None else torch.zeros_like(t) for t in total]
         for _ in range(_DISTURBED):
-            moved_args = [replace(v, disturb) if i == spot else _widen(v) for i, v in enumerate(args)]
+            calm_args, calm_kwargs = still or (_widen(args), _widen(kwargs))
+            moved_args = [
+                replace(v, disturb) if i == spot else c for i, (v, c) in enumerate(zip(args, calm_args))
+            ]
             moved_kwargs = {
-                k: replace(v, disturb) if k == spot else _widen({k: v})[k] for k, v in kwargs.items()
+                k: replace(v, disturb) if k == spot else calm_kwargs[k] for k, v in kwargs.items()
             }
             moved, _ = _run(func, moved_args, moved_kwargs)
             for i, (m, e) in enumerate(zip(moved, exact)):

@@ -4,8 +4,8 @@
 // nonlinearities; GRU r, z, n, the old state, and the hidden part of n's argument (bias included).
 #include <cmath>
 
+#include "recurrent_cell.h"
 #include "tile.h"
-#include "vector_math.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -120,17 +120,8 @@ struct LstmPlan final : CellPlan {
         T *w = w_.write(launch, b), *out_h = hy_.write(launch, b), *out_c = cy_.write(launch, b);
         const int64_t n = hidden;
 #pragma GCC ivdep
-        for (int64_t j = 0; j < 2 * n; ++j) w[j] = vm::sigmoid((u[j] + p[j]) + (v[j] + q[j]));
-#pragma GCC ivdep
-        for (int64_t j = 2 * n; j < 3 * n; ++j) w[j] = vm::tanh((u[j] + p[j]) + (v[j] + q[j]));
-#pragma GCC ivdep
-        for (int64_t j = 3 * n; j < 4 * n; ++j) w[j] = vm::sigmoid((u[j] + p[j]) + (v[j] + q[j]));
-#pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) {
-          const T state = mul_add(w[n + j], c[j], w[j] * w[2 * n + j]);
-          out_c[j] = state;
-          out_h[j] = w[3 * n + j] * vm::tanh(state);
-        }
+        for (int64_t j = 0; j < 4 * n; ++j) w[j] = (u[j] + p[j]) + (v[j] + q[j]);
+        lstm_state(w, c, out_c, out_h, n);
         w_.flush(launch, b);
         hy_.flush(launch, b);
         cy_.flush(launch, b);
@@ -179,18 +170,7 @@ struct LstmBackwardPlan final : CellPlan {
                 *next = cy_.read(launch, b);
         const T* w = w_.read(launch, b);
         T *gg = gg_.write(launch, b), *out = gcx_.write(launch, b);
-        const int64_t n = hidden;
-#pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) {
-          const T i = w[j], f = w[n + j], g = w[2 * n + j], o = w[3 * n + j];
-          const T squashed = vm::tanh(next[j]);
-          const T grad = gh[j] * o * (T(1) - squashed * squashed) + gc[j];
-          gg[j] = grad * g * (T(1) - i) * i;
-          gg[n + j] = grad * c[j] * (T(1) - f) * f;
-          gg[2 * n + j] = grad * i * (T(1) - g * g);
-          gg[3 * n + j] = gh[j] * squashed * (T(1) - o) * o;
-          out[j] = grad * f;
-        }
+        lstm_gradient(w, c, next, gh, gc, gg, out, hidden);
         gg_.flush(launch, b);
         gcx_.flush(launch, b);
       }

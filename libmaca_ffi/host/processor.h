@@ -1,0 +1,28 @@
+// Which instruction sets this processor has: asked by the library when it chooses kernels, and by the build when it
+// compiles for this machine alone.
+#pragma once
+#include <string_view>
+
+#include "kernel.h"
+
+namespace maca {
+
+inline Isa processor_isa() {
+  Isa best = Isa::Baseline;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) best = Isa::Avx2;
+  if (best == Isa::Avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    best = Isa::Avx512;
+#endif
+  return best;
+}
+
+inline const char* isa_name(Isa isa) { return isa == Isa::Avx512 ? "avx512" : isa == Isa::Avx2 ? "avx2" : "baseline"; }
+
+inline Isa isa_of(std::string_view name) {
+  return name == "baseline" ? Isa::Baseline : name == "avx2" ? Isa::Avx2 : Isa::Avx512;
+}
+
+}  // namespace maca
