@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from .console import Json, emit_json, err, error_panel, out, table, verdict
 
@@ -87,7 +88,7 @@ def bench(
 
 
 def _refuse(error: Exception) -> None:
-    err.print(f"[red]{error}[/]")
+    err.print(Text(str(error), style="red"), soft_wrap=True)
     raise typer.Exit(2) from None
 
 
@@ -108,7 +109,7 @@ def _draw(run: Run, path: Path) -> None:
         shown = plot(run, path)
     except (OSError, ValueError) as error:
         _refuse(error)
-    err.print(f"{path}: {shown} cases")
+    err.print(Text(f"{path}: {shown} cases"), soft_wrap=True)
 
 
 def _cases_of(run: Run) -> list[str]:
@@ -200,7 +201,9 @@ def show(run: Run) -> None:
     for r in run.results:
         if r.note or r.fallbacks:
             host = f"{r.fallbacks} calls on the host" if r.fallbacks else ""
-            out.print(f"[dim]{r.case}: {'; '.join(text for text in (host, r.note) if text)}[/]", highlight=False)
+            out.print(
+                f"[dim]{r.case}: {'; '.join(text for text in (host, r.note) if text)}[/]", highlight=False
+            )
     bars = [r for r in run.results if r.verdict != "report"]
     missed = sum(r.verdict == "missed" for r in bars)
     out.print(f"{len(bars) - missed} bars met, [{'red' if missed else 'green'}]{missed} missed[/]")
@@ -222,7 +225,9 @@ def _ceilings(run: Run) -> str | None:
 def show_comparison(comparison: Comparison) -> None:
     """Prints what changed, and why machines can be compared by ratio only."""
     for name, (old, new) in comparison.differences.items():
-        err.print(f"[yellow]{name} differs[/]: {old} there, {new} here. Only ratios are compared.")
+        err.print(
+            f"[yellow]{name} differs[/]: {old} there, {new} here. Only ratios are compared.", soft_wrap=True
+        )
     title = f"Against the baseline; slower and faster: by more than {comparison.tolerance:.0%} and both runs' spread"
     numbers = ("baseline", "now", "factor")
     page = table(title, "case", "against", *numbers, "verdict", "note", right=numbers)
