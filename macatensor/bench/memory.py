@@ -84,7 +84,6 @@ def attention(rounds: int, quick: bool) -> list[Result]:
 
 
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
-    "attention.memory": attention,
     "memory.resnet18": training("resnet18"),
     "memory.gpt": training("gpt"),
     "memory.flat": flat,

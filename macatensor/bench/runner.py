@@ -16,6 +16,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "launch": launch.launches,
     "launch.busy": launch.busy,
     **{name: kernels.benchmark(name) for name in kernels.names()},
+    "attention.memory": memory.attention,
     **models.CASES,
     **memory.CASES,
     "graph": graphs.graphs,
@@ -23,11 +24,13 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "leak": leak.leak,
     "record": recording.recording,
 }
+_SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))
+CASES = dict(sorted(CASES.items(), key=lambda item: _SUITES.index(item[0].partition(".")[0])))
 
 
 def suites() -> list[str]:
     """Names that choose several cases."""
-    return list(dict.fromkeys(name.partition(".")[0] for name in CASES))
+    return list(_SUITES)
 
 
 def select(patterns: Sequence[str]) -> list[str]:

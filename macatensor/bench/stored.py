@@ -64,8 +64,10 @@ def described(
 
 
 def save(run: Run, path: Path) -> None:
-    """Raises OSError."""
-    path.write_text(json.dumps(run.facts(), indent=1) + "\n", encoding="utf-8")
+    """Raises OSError. An interrupted process leaves what was stored before."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(run.facts(), indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
 
 
 def load(path: Path) -> Run:

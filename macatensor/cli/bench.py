@@ -157,8 +157,8 @@ def _measure(chosen: list[str], repeat: int, threads: int, quick: bool, save: Pa
             f"[yellow]The machine is busy[/] (load {load:.1f}). PyTorch's OpenMP threads wait for each other spinning: "
             "with more threads than free cores native times explode. Take figures on an idle machine, or --threads 1."
         )
-    if save is not None:
-        save.write_text("")  # a name that cannot be written is an error now, not after minutes
+    if save is not None:  # a name that cannot be written is an error now, not after minutes
+        stored.save(stored.described([], repeat, threads, quick, load), save)
     results: list[Result] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
