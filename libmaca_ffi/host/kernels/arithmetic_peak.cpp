@@ -16,6 +16,7 @@ void multiply_adds(int64_t rounds) {
   for (int i = 0; i < kChains; ++i) chain[i] = V{} + (static_cast<float>(i) + 0.25f);
   const V half = V{} + 0.5f, one = V{} + 1.0f;  // towards 2, where none begins: GCC drops a fixed point
   for (int64_t r = 0; r < rounds; ++r)
+#pragma GCC unroll 12  // -O1 would keep the chains in memory
     for (int i = 0; i < kChains; ++i) chain[i] = chain[i] * half + one;
   asm volatile("" : : "m"(chain) : "memory");  // somebody might read them
 }
