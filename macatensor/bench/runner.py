@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 import torch
 
@@ -33,6 +33,13 @@ def suites() -> list[str]:
     return list(_SUITES)
 
 
+def matching(pattern: str, names: Iterable[str]) -> set[str]:
+    """Those of ``names`` that belong to the suite ``pattern``, else have it as a part or match it as a shell pattern."""
+    there = set(names)
+    found = {name for name in there if name.partition(".")[0] == pattern}
+    return found or {name for name in there if pattern in name or fnmatch.fnmatchcase(name, pattern)}
+
+
 def select(patterns: Sequence[str]) -> list[str]:
     """Names of the cases that match any pattern: a suite, else part of a name, or a shell pattern. All for none.
 
@@ -42,8 +49,7 @@ def select(patterns: Sequence[str]) -> list[str]:
         return list(CASES)
     chosen: set[str] = set()
     for pattern in patterns:
-        found = {name for name in CASES if name.partition(".")[0] == pattern}
-        found = found or {name for name in CASES if pattern in name or fnmatch.fnmatchcase(name, pattern)}
+        found = matching(pattern, CASES)
         if not found:
             raise ValueError(
                 f"no benchmark matches {pattern!r}; there are the suites {', '.join(suites())}, and --list shows all "

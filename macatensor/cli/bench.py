@@ -126,17 +126,15 @@ def _cases_of(run: Run) -> list[str]:
 
 def _chosen_of(run: Run, cases: list[str] | None) -> Run:
     """Only the results whose names match. Raises ValueError where none does."""
-    import fnmatch
     from dataclasses import replace
+
+    from macatensor.bench.runner import matching
 
     if not cases:
         return run
-
-    def matches(name: str) -> bool:
-        suite = name.partition(".")[0]
-        return any(c == suite or c in name or fnmatch.fnmatchcase(name, c) for c in cases or ())
-
-    results = [r for r in run.results if matches(r.case)]
+    names = {r.case for r in run.results}
+    chosen = set().union(*(matching(pattern, names) for pattern in cases))
+    results = [r for r in run.results if r.case in chosen]
     if not results:
         raise ValueError(f"no case of the stored run matches {' '.join(cases)}")
     return replace(run, results=results)
