@@ -1,5 +1,5 @@
-"""What the machine can do at most: bytes a second of a copy and of a sum, float32 operations a second of multiply-adds
-that meet no memory, and of a matrix product."""
+"""What the machine can do at most, a second: bytes of a copy and of a reduction, float32 operations of multiply-adds that
+meet no memory and of a matrix product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPERATIONS = 1 << 31  # 20 ms of two cores with AVX2
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Each a second: bytes that a copy reads and writes, bytes that a sum reads, float32 operations."""
+    """Each a second: bytes that a copy reads and writes, bytes that a sum or maximum reads, float32 operations."""
 
     copy: float
     read: float
@@ -37,13 +37,14 @@ class Ceilings:
 def ceilings(threads: int, quick: bool = False) -> Ceilings:
     """Measured once a process with that many threads, in float32: the quickest of several runs of each loop.
 
-    The copy is the better of PyTorch's and maca's, the sum and the 1024 x 1024 product are PyTorch's; the multiply-adds
-    are the device library's ``arithmetic_peak`` on all its threads.
+    The copy is the better of PyTorch's and maca's, what reads the best of their sums and maxima: one thread of PyTorch's
+    sum reads more slowly than a copy. The 1024 x 1024 product is PyTorch's; the multiply-adds are the device library's
+    ``arithmetic_peak`` on all its threads.
     """
     from macatensor.internal import launch
     from macatensor.request import Declined
 
-    runs = 2 if quick else 9
+    runs = 2 if quick else 25
     nbytes, side, operations = (8 << 20, 128, 1 << 22) if quick else (_BYTES, _SIDE, _OPERATIONS)
     source, target = torch.ones(nbytes // 4), torch.empty(nbytes // 4)
     ours, ours_target = source.to("maca"), target.to("maca")
@@ -53,7 +54,8 @@ def ceilings(threads: int, quick: bool = False) -> Ceilings:
         launch("arithmetic_peak", [], [], {"operations": operations})
 
     copy = min(_best(runs, lambda: target.copy_(source)), _best(runs, lambda: ours_target.copy_(ours)))
-    read = _best(runs, lambda: source.sum())
+    reads: list[Callable[[], Any]] = [source.sum, source.amax, ours.sum, ours.amax]
+    read = min(_best(runs, call) for call in reads)
     product = _best(runs, lambda: torch.mm(a, b, out=c))
     try:
         multiply_add: float | None = operations / _best(runs, multiply_adds)
