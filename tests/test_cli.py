@@ -106,7 +106,7 @@ def test_examination_refuses_an_unknown_question() -> None:
 def test_bench_list_and_unknown_case() -> None:
     result = run(app, ["bench", "--list", "--json"])
     assert result.exit_code == 0
-    assert "resnet18.training" in json.loads(result.stdout)
+    assert "models.resnet18.training" in json.loads(result.stdout)
     assert run(app, ["bench", "no_such_case"]).exit_code == 2
 
 

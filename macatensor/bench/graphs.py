@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from macatensor.bench.measure import interleave
+from macatensor.bench.measure import interleave, quartiles
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT, GPTConfig
 
@@ -33,10 +33,11 @@ def launches(rounds: int, quick: bool) -> list[Result]:
     with module.graph(graph):
         additions()
     timing = interleave({"maca": graph.replay, "eager": additions}, rounds, 0.01 if quick else 0.1)
+    taken = [seconds / _LAUNCHES for seconds in timing.rounds["maca"]]
     replayed, eager = timing.seconds("maca") / _LAUNCHES, timing.seconds("eager") / _LAUNCHES
     return [
         Result("graph.launch", "seconds a launch", replayed, SECONDS_PER_LAUNCH, eager, replayed, unit="s",
-               spread=(min(timing.rounds["maca"]) / _LAUNCHES, max(timing.rounds["maca"]) / _LAUNCHES),
+               spread=(min(taken), max(taken)), middle=quartiles(taken),
                note="the kernel included; the first time is without a graph")
     ]  # fmt: skip
 
@@ -70,7 +71,7 @@ def small_step(rounds: int, quick: bool) -> list[Result]:
     timing = interleave({"maca": graph.replay, "native": native}, rounds, 0.02 if quick else 0.3)
     return [
         Result("graph.gpt", "native", timing.ratio("maca", "native"), SMALL_STEP, timing.seconds("native"),
-               timing.seconds("maca"), spread=timing.spread("maca", "native"), note=f"{graph.launches()} launches")
+               timing.seconds("maca"), spread=timing.spread("maca", "native"), middle=timing.middle("maca", "native"), note=f"{graph.launches()} launches")
     ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Single kernels against native PyTorch on the same operands, and against what the machine can do at most.
 
 A case has operands on the host; maca gets copies of them. ``nbytes`` and ``flops`` say what a call must move and
-compute at least, so its rate can be held against the ceilings that are measured in the same run.
+compute at least, so its rate can be held against the ceilings that are measured in the same run. A quick run has the
+same cases on smaller operands.
 """
 
 from __future__ import annotations
@@ -15,26 +16,43 @@ import torch.nn.functional as F
 
 from macatensor.bench.ceilings import ceilings
 from macatensor.bench.measure import interleave, interleave_short
-from macatensor.bench.result import Result
+from macatensor.bench.result import Rate, Result
 
-Function = Callable[..., object]
+Function = Callable[..., Any]
+Operands = tuple[torch.Tensor, ...]
 NEAR_CEILING = 0.9  # of the ceiling: as good as a ratio within the bar
+STREAMING = 1.05  # bar of what is bound by memory
+STRIDED = 1.1  # transposed and broadcast operands
+SMALL = 4.0  # a thousand elements, most of it the way through Python
 
 
 @dataclass(frozen=True)
 class Case:
-    """``function`` of ``operands``; ``bar`` is a ratio to native PyTorch's time."""
+    """``function`` of the operands that ``make`` makes; ``bar`` is a ratio to native PyTorch's time."""
 
     name: str
     function: Function
-    operands: tuple[torch.Tensor, ...]
+    make: Callable[[], Operands]
     bar: float | None
     nbytes: int = 0
     flops: int = 0
+    reads_only: bool = False  # what it writes is nothing beside what it reads
+    is_small: bool = False  # a call takes microseconds
+    is_backward: bool = False  # timed is the gradient of all operands
+    is_contiguous: bool = (
+        False  # operands have one layout, on maca too, where four dimensions would become NHWC
+    )
 
 
-def _moved(*tensors: torch.Tensor) -> int:
-    return sum(t.nbytes for t in tensors)
+def _rand(count: int, *size: int, dtype: torch.dtype = torch.float32) -> Callable[[], Operands]:
+    return lambda: tuple(torch.rand(size, dtype=dtype) for _ in range(count))
+
+
+def _nhwc(count: int, *size: int) -> Callable[[], Operands]:
+    def make() -> Operands:
+        return tuple(torch.rand(size).contiguous(memory_format=torch.channels_last) for _ in range(count))
+
+    return make
 
 
 POINTWISE: dict[str, tuple[int, Function]] = {
@@ -51,26 +69,36 @@ POINTWISE: dict[str, tuple[int, Function]] = {
 
 
 def pointwise(quick: bool) -> Iterator[Case]:
-    """4M and 16M contiguous elements, 2k x 2k transposed and broadcast, and a thousand elements."""
-    large = (1 << 16,) if quick else (4 << 20, 16 << 20)
+    """float32: 4M and 16M contiguous elements, a thousand, 2048 x 2048 transposed and broadcast, NHWC."""
     for name, (count, function) in POINTWISE.items():
-        for n in large:
-            operands = tuple(torch.rand(n) for _ in range(count))
-            yield Case(f"pointwise.{name}.{n >> 20}M", function, operands, 1.05, (count + 1) * 4 * n)
-        yield Case(f"pointwise.{name}.1k", function, tuple(torch.rand(1000) for _ in range(count)), 4.0)
-    side = 256 if quick else 2048
-    a, b = torch.rand(side, side), torch.rand(side, side)
-    yield Case("pointwise.add.transposed", torch.add, (a, b.t()), 1.1, 3 * a.nbytes)
-    yield Case("pointwise.add.row", torch.add, (a, b[0]), 1.1, 2 * a.nbytes)
-    yield Case("pointwise.add.column", torch.add, (a, b[:, :1]), 1.1, 2 * a.nbytes)
-    yield Case("pointwise.copy.transposed", lambda t: t.t().contiguous(), (a,), 1.1, 2 * a.nbytes)
-    image = torch.rand(8, 64, 56, 56).contiguous(memory_format=torch.channels_last)
-    yield Case("pointwise.add.nhwc", torch.add, (image, image), 1.1, 3 * image.nbytes)
-    yield Case("pointwise.copy.nchw_to_nhwc", lambda t: t.contiguous(memory_format=torch.channels_last),
-               (image.contiguous(),), 1.1, 2 * image.nbytes)  # fmt: skip
+        for label, n in (("4M", 4 << 20), ("16M", 16 << 20)):
+            n = n >> 10 if quick else n
+            written = 2 if name == "to_bfloat16" else 4
+            yield Case(
+                f"pointwise.{name}.{label}", function, _rand(count, n), STREAMING, (4 * count + written) * n
+            )
+        yield Case(f"pointwise.{name}.1k", function, _rand(count, 1000), SMALL, is_small=True)
+    side = 64 if quick else 2048
+    nbytes = 4 * side * side
+
+    def pair(of: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], Operands]:
+        return lambda: (torch.rand(side, side), of(torch.rand(side, side)))
+
+    yield Case("pointwise.add.transposed", torch.add, pair(lambda t: t.t()), STRIDED, 3 * nbytes)
+    yield Case("pointwise.add.row", torch.add, pair(lambda t: t[0]), STRIDED, 2 * nbytes)
+    yield Case("pointwise.add.column", torch.add, pair(lambda t: t[:, :1]), STRIDED, 2 * nbytes)
+    yield Case(
+        "pointwise.copy.transposed", lambda t: t.t().contiguous(), _rand(1, side, side), STRIDED, 2 * nbytes
+    )
+    image = (1, 16, 14, 14) if quick else (8, 64, 56, 56)
+    nbytes = 4 * _product(image)
+    yield Case("pointwise.add.nhwc", torch.add, _nhwc(2, *image), STRIDED, 3 * nbytes)
+    # in three dimensions: four would become NHWC on their way to maca
+    yield Case("pointwise.copy.nchw_to_nhwc", lambda t: t.transpose(1, 2).contiguous(),
+               _rand(1, image[0], image[1], image[2] * image[3]), STRIDED, 2 * nbytes)  # fmt: skip
 
 
-REDUCTIONS: dict[str, Callable[[torch.Tensor, int], object]] = {
+REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": torch.sum,
     "mean": torch.mean,
     "amax": torch.amax,
@@ -79,92 +107,125 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor, int], object]] = {
     "softmax": torch.softmax,
     "cumsum": torch.cumsum,
 }
+_WRITES_ALL = ("softmax", "cumsum")
 
 
 def reduction(quick: bool) -> Iterator[Case]:
-    """4096 x 4096 along either dimension, and the spatial dimensions of an NHWC image."""
-    side = 256 if quick else 4096
-    x = torch.rand(side, side)
+    """4096 x 4096 along either dimension; NHWC images along their pixels, and channels where one dimension is taken."""
+    side = 64 if quick else 4096
+    size = (2, 16, 14, 14) if quick else (16, 256, 56, 56)
     for name, function in REDUCTIONS.items():
-        writes = x.nbytes if name in ("softmax", "cumsum") else 0
+        writes = name in _WRITES_ALL
+        moved = 2 if writes else 1
         for dim in (0, 1):
             yield Case(
-                f"reduction.{name}.dim{dim}",
-                lambda t, f=function, d=dim: f(t, d),
-                (x,),
-                1.05,
-                x.nbytes + writes,
-            )
-    image = torch.rand(8, 256, 28, 28).contiguous(memory_format=torch.channels_last)
-    for name, along in {"sum": torch.sum, "amax": torch.amax, "var": torch.var}.items():
-        yield Case(f"reduction.{name}.nhwc", lambda t, f=along: f(t, (2, 3)), (image,), 1.05, image.nbytes)
+                f"reduction.{name}.dim{dim}", lambda t, f=function, d=dim: f(t, d), _rand(1, side, side), STREAMING,
+                4 * moved * side * side, reads_only=not writes,
+            )  # fmt: skip
+        along: Any = 1 if writes or name == "argmax" else (2, 3)
+        yield Case(
+            f"reduction.{name}.nhwc", lambda t, f=function, d=along: f(t, d), _nhwc(1, *size), STREAMING,
+            4 * moved * _product(size), reads_only=not writes,
+        )  # fmt: skip
+    for name in ("sum", "amax"):
+        function = REDUCTIONS[name]
+        yield Case(
+            f"reduction.{name}.nhwc_channels", lambda t, f=function: f(t, 1), _nhwc(1, *size), STREAMING,
+            4 * _product(size), reads_only=True,
+        )  # fmt: skip
 
 
 def gemm(quick: bool) -> Iterator[Case]:
     """Square products in float32 and bfloat16, and a batch of small ones."""
-    for n in (128,) if quick else (256, 512, 1024, 2048):
-        a, b = torch.rand(n, n), torch.rand(n, n)
-        yield Case(f"gemm.float32.{n}", torch.mm, (a, b), 0.95, flops=2 * n**3)
-        yield Case(f"gemm.bfloat16.{n}", torch.mm, (a.bfloat16(), b.bfloat16()), 1.05, flops=2 * n**3)
-    a, b = torch.rand(64, 128, 64), torch.rand(64, 64, 128)
-    yield Case("gemm.batched", torch.bmm, (a, b), 1.05, flops=2 * 64 * 128 * 64 * 128)
+    for n in (256, 512, 1024, 2048):
+        m = n // 16 if quick else n
+        yield Case(f"gemm.float32.{n}", torch.mm, _rand(2, m, m), 0.95, flops=2 * m**3)
+    for n in (256, 512, 1024, 2048):
+        m = n // 16 if quick else n
+        yield Case(f"gemm.bfloat16.{n}", torch.mm, _rand(2, m, m, dtype=torch.bfloat16), 1.05, flops=2 * m**3)
+    batch = 2 if quick else 64
+    yield Case("gemm.batched", torch.bmm, lambda: (torch.rand(batch, 128, 64), torch.rand(batch, 64, 128)), 1.05,
+               flops=2 * batch * 128 * 64 * 128)  # fmt: skip
 
 
 def conv(quick: bool) -> Iterator[Case]:
-    """The convolutions of a ResNet, weights unchanged, NHWC on maca and on both sides of native PyTorch."""
-    for channels, size in ((64, 16),) if quick else ((64, 56), (128, 28), (256, 14), (512, 7)):
-        x = torch.rand(8, channels, size, size)
+    """The convolutions of a ResNet, weights unchanged, NHWC on maca and either layout for native PyTorch."""
+    for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        width, batch = (channels // 16, 1) if quick else (channels, 8)
         for kernel in (1, 3):
-            w = torch.rand(channels, channels, kernel, kernel)
-            work = 2 * 8 * channels * channels * size * size * kernel * kernel
-            yield Case(f"conv.{channels}x{kernel}x{kernel}", lambda a, b, p=kernel // 2: F.conv2d(a, b, padding=p),
-                       (x, w), 1.0, flops=work)  # fmt: skip
+            yield Case(
+                f"conv.{channels}x{kernel}x{kernel}", lambda a, b, p=kernel // 2: F.conv2d(a, b, padding=p),
+                _image_and_weight(batch, width, size, kernel), 1.0,
+                flops=2 * batch * width * width * size * size * kernel * kernel,
+            )  # fmt: skip
+
+
+def _image_and_weight(batch: int, width: int, size: int, kernel: int) -> Callable[[], Operands]:
+    return lambda: (torch.rand(batch, width, size, size), torch.rand(width, width, kernel, kernel))
 
 
 def norm(quick: bool) -> Iterator[Case]:
-    """Layer norm of 4096 x 4096, batch norm in training and group norm of NHWC images."""
-    side = 256 if quick else 4096
-    x = torch.rand(side, side)
-    w, b = torch.rand(side), torch.rand(side)
-    yield Case(
-        "norm.layer_norm",
-        lambda t, u, v: F.layer_norm(t, (t.shape[-1],), u, v),
-        (x, w, b),
-        1.05,
-        2 * x.nbytes,
-    )
-    image, gain, shift = torch.rand(16, 64, 56, 56), torch.rand(64), torch.rand(64)
-    yield Case("norm.batch_norm", lambda t, u, v: F.batch_norm(t, None, None, u, v, True), (image, gain, shift), 1.05,
-               3 * image.nbytes)  # fmt: skip
-    yield Case(
-        "norm.group_norm",
-        lambda t, u, v: F.group_norm(t, 8, u, v),
-        (image, gain, shift),
-        1.05,
-        3 * image.nbytes,
-    )
+    """Layer norm of 4096 x 4096 and of each pixel's channels, batch norm in training and group norm of NHWC images."""
+    side = 64 if quick else 4096
+    size = (2, 16, 14, 14) if quick else (16, 64, 56, 56)
+    nbytes = 4 * _product(size)
+
+    def layer_norm(t: torch.Tensor, gain: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(t, gain.shape, gain, shift)
+
+    def with_affine(t: torch.Tensor, width: int) -> Operands:
+        return t, torch.rand(width), torch.rand(width)
+
+    def images() -> Operands:
+        return with_affine(torch.rand(size), size[1])
+
+    def pixels() -> Operands:
+        return with_affine(_nhwc(1, *size)()[0].permute(0, 2, 3, 1), size[1])
+
+    def rows() -> Operands:
+        return with_affine(torch.rand(side, side), side)
+
+    yield Case("norm.layer_norm", layer_norm, rows, STREAMING, 2 * 4 * side * side)
+    yield Case("norm.layer_norm.nhwc", layer_norm, pixels, STREAMING, 2 * nbytes, is_contiguous=True)
+    yield Case("norm.batch_norm", lambda t, u, v: F.batch_norm(t, None, None, u, v, True), images, STREAMING,
+               3 * nbytes)  # fmt: skip
+    yield Case("norm.group_norm", lambda t, u, v: F.group_norm(t, 8, u, v), images, STREAMING, 3 * nbytes)
 
 
 def attention(quick: bool) -> Iterator[Case]:
-    """``scaled_dot_product_attention``, causal, 8 heads of 64."""
-    for t in (64,) if quick else (512, 1024, 2048, 4096):
-        q, k, v = (torch.rand(1, 8, t, 64) for _ in range(3))
-        yield Case(f"attention.{t}", lambda a, b, c: F.scaled_dot_product_attention(a, b, c, is_causal=True), (q, k, v),
-                   1.0, flops=2 * 2 * 8 * t * t * 64 // 2)  # fmt: skip
+    """``scaled_dot_product_attention``, causal, 8 heads of 64: forward, and the gradients of all three operands."""
+
+    def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    for is_backward in (False, True):
+        way = "backward" if is_backward else "forward"
+        products = 5 if is_backward else 2  # the backward computes the scores again
+        for length in (512, 1024, 2048, 4096):
+            t = length // 32 if quick else length
+            yield Case(f"attention.{way}.{length}", causal, _rand(3, 1, 8, t, 64), 1.0,
+                       flops=products * 2 * 8 * t * t * 64 // 2, is_backward=is_backward, is_contiguous=True)  # fmt: skip
 
 
 def index(quick: bool) -> Iterator[Case]:
     """Gathers, scatters, sorting and selection of a million elements."""
-    n = 1 << (14 if quick else 20)
-    x, rows = torch.rand(n // 64, 64), torch.randint(n // 64, (n // 64,))
-    flat, places = torch.rand(n), torch.randperm(n)
-    yield Case("index.select_rows", lambda t, i: t.index_select(0, i), (x, rows), None, 2 * x.nbytes)
-    yield Case("index.gather", lambda t, i: t.gather(0, i), (flat, places), None, _moved(flat, flat, places))
-    yield Case("index.scatter_add", lambda t, i: torch.zeros_like(t).scatter_add(0, i, t), (flat, places), None,
-               _moved(flat, flat, places))  # fmt: skip
-    yield Case("index.sort", torch.sort, (flat,), None)
-    yield Case("index.topk", lambda t: torch.topk(t, 100), (flat,), None)
-    yield Case("index.embedding", lambda i, t: F.embedding(i, t), (rows, x), None, 2 * x.nbytes)
+    n = 1 << (12 if quick else 20)
+    nbytes = 4 * n
+
+    def table() -> Operands:
+        return torch.rand(n // 64, 64), torch.randint(n // 64, (n // 64,))
+
+    def permuted() -> Operands:
+        return torch.rand(n), torch.randperm(n)
+
+    yield Case("index.select_rows", lambda t, i: t.index_select(0, i), table, None, 2 * nbytes)
+    yield Case("index.gather", lambda t, i: t.gather(0, i), permuted, None, 4 * nbytes)
+    yield Case(
+        "index.scatter_add", lambda t, i: torch.zeros_like(t).scatter_add(0, i, t), permuted, None, 4 * nbytes
+    )
+    yield Case("index.sort", torch.sort, _rand(1, n), None)
+    yield Case("index.topk", lambda t: torch.topk(t, 100), _rand(1, n), None)
+    yield Case("index.embedding", lambda t, i: F.embedding(i, t), table, None, 2 * nbytes)
 
 
 SUITES: dict[str, Callable[[bool], Iterator[Case]]] = {
@@ -178,17 +239,53 @@ SUITES: dict[str, Callable[[bool], Iterator[Case]]] = {
 }
 
 
-def suite(name: str) -> Callable[[int, bool], list[Result]]:
-    """A benchmark that runs the cases of a suite."""
+def names() -> list[str]:
+    """Of all cases, in the order of the suites."""
+    return [case.name for suite in SUITES.values() for case in suite(False)]
+
+
+def benchmark(name: str) -> Callable[[int, bool], list[Result]]:
+    """What measures the case of that name."""
 
     def run(rounds: int, quick: bool) -> list[Result]:
-        return [_measured(case, rounds, quick) for case in SUITES[name](quick)]
+        cases = {case.name: case for case in SUITES[name.partition(".")[0]](quick)}
+        return [measured(cases[name], rounds, quick)]
 
-    run.__doc__ = SUITES[name].__doc__
     return run
 
 
-def _call(function: Function, operands: tuple[torch.Tensor, ...]) -> Callable[[], object]:
+def measured(case: Case, rounds: int, quick: bool) -> Result:
+    """The case on maca and on PyTorch's CPU, NHWC too where operands have four dimensions."""
+    operands = case.make()
+    call = _gradient if case.is_backward else _call
+    contenders: dict[str, Callable[[], object]] = {
+        "maca": call(case.function, tuple(_moved(t, case.is_contiguous) for t in operands)),
+        "native": call(case.function, operands),
+    }
+    if any(_has_pixels(t) for t in operands) and not case.is_contiguous:
+        nhwc = tuple(
+            t.contiguous(memory_format=torch.channels_last) if _has_pixels(t) else t for t in operands
+        )
+        contenders["native NHWC"] = _call(case.function, nhwc)
+    if case.is_small:
+        timing = interleave_short(contenders, rounds, 4 if quick else 20)
+    else:
+        timing = interleave(contenders, rounds, 0.001 if quick else 0.1, settle=0.0 if quick else 0.02)
+    better = min((c for c in contenders if c != "maca"), key=timing.seconds)
+    seconds = timing.seconds("maca")
+    rate = _rate(case, seconds, quick)
+    return Result(
+        case.name, better, timing.ratio("maca", better), case.bar, timing.seconds(better), seconds,
+        spread=timing.spread("maca", better), middle=timing.middle("maca", better), rate=rate,
+        is_at_ceiling=rate is not None and case.nbytes > 0 and rate.share >= NEAR_CEILING,
+    )  # fmt: skip
+
+
+def _moved(t: torch.Tensor, is_contiguous: bool) -> torch.Tensor:
+    return t.to("maca", memory_format=torch.contiguous_format) if is_contiguous else t.to("maca")
+
+
+def _call(function: Function, operands: Operands) -> Callable[[], object]:
     def call() -> object:
         with torch.inference_mode():
             return function(*operands)
@@ -196,39 +293,29 @@ def _call(function: Function, operands: tuple[torch.Tensor, ...]) -> Callable[[]
     return call
 
 
-def _measured(case: Case, rounds: int, quick: bool) -> Result:
-    contenders: dict[str, Callable[[], Any]] = {
-        "maca": _call(case.function, tuple(t.to("maca") for t in case.operands)),
-        "native": _call(case.function, case.operands),
-    }
-    if any(t.dim() == 4 for t in case.operands):
-        nhwc = tuple(
-            t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in case.operands
-        )
-        contenders["native channels_last"] = _call(case.function, nhwc)
-    if max(t.numel() for t in case.operands) <= 1000:
-        timing = interleave_short(contenders, rounds, 4 if quick else 20)
-    else:
-        timing = interleave(contenders, rounds, 0.005 if quick else 0.1, settle=0.0 if quick else 0.02)
-    better = min((c for c in contenders if c != "maca"), key=timing.seconds)
-    seconds = timing.seconds("maca")
-    note, is_at_ceiling = _rate(case, seconds)
-    return Result(
-        case.name, better, timing.ratio("maca", better), case.bar, timing.seconds(better), seconds,
-        spread=timing.spread("maca", better), note=note, is_at_ceiling=is_at_ceiling,
-    )  # fmt: skip
+def _gradient(function: Function, operands: Operands) -> Callable[[], object]:
+    leaves = tuple(t.detach().requires_grad_() for t in operands)
+    result = function(*leaves)
+    gradient = torch.ones_like(result)
+    return lambda: torch.autograd.grad(result, leaves, gradient, retain_graph=True)
 
 
-def _rate(case: Case, seconds: float) -> tuple[str, bool]:
-    """The rate that was reached in words, and whether it is the machine's own."""
+def _rate(case: Case, seconds: float, quick: bool) -> Rate | None:
     if not (case.nbytes or case.flops):
-        return "", False
-    top = ceilings(torch.get_num_threads())
-    rate, ceiling, unit = (
-        (case.nbytes / seconds, top.bytes_per_second, "GB/s")
-        if case.nbytes
-        else (case.flops / seconds, top.flops_per_second, "GFLOP/s")
-    )
-    share = rate / ceiling
-    met = bool(case.nbytes) and share >= NEAR_CEILING
-    return f"{rate / 1e9:.3g} {unit}, {share:.0%} of the ceiling" + (": at it" if met else ""), met
+        return None
+    top = ceilings(torch.get_num_threads(), quick)
+    if case.flops:
+        return Rate(case.flops / seconds, *top.arithmetic)
+    ceiling, of = (top.read, "read") if case.reads_only else (top.copy, "copy")
+    return Rate(case.nbytes / seconds, ceiling, of)
+
+
+def _has_pixels(t: torch.Tensor) -> bool:
+    return t.dim() == 4 and t.shape[2:] != (1, 1)
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from macatensor.bench.baselines import Delegate, Floor
-from macatensor.bench.measure import interleave_short
+from macatensor.bench.measure import interleave_short, quartiles
 from macatensor.bench.result import Result
 
 ADD_OVER_DELEGATE = 0.8
-ADD_OVER_FLOOR = 1.4
+ADD_OVER_FLOOR = 1.25
+BACKWARD_OVER_FLOOR = 1.3
 VIEW_OVER_FLOOR = 1.3
 BUSY_OVER_ALONE = 1.5
 
@@ -51,6 +52,32 @@ def kernels(rounds: int, quick: bool) -> list[Result]:
     return results
 
 
+def backward(rounds: int, quick: bool) -> list[Result]:
+    """The backward of ``a + b`` on 16 floats, into ``.grad`` of both, against the floor's."""
+
+    def call(a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor) -> Callable[[], object]:
+        a.requires_grad_(), b.requires_grad_()
+        y = a + b
+
+        def run() -> None:
+            a.grad = b.grad = None
+            y.backward(gradient, retain_graph=True)
+
+        return run
+
+    host = [torch.rand(16) for _ in range(3)]
+    contenders = {
+        "maca": call(*(t.to("maca") for t in host)),
+        "floor": call(*(Floor((16,)) for _ in range(3))),
+        "native": call(*host),
+    }
+    timing = interleave_short(contenders, rounds, 4 if quick else 40)
+    return [
+        _against("launch.add.backward", timing, "floor", BACKWARD_OVER_FLOOR),
+        _against("launch.add.backward", timing, "native", None),
+    ]
+
+
 def views(rounds: int, quick: bool) -> list[Result]:
     """Views of a 4x4 tensor against the floor."""
     results = []
@@ -58,9 +85,14 @@ def views(rounds: int, quick: bool) -> list[Result]:
         a = torch.rand(4, 4)
         pairs = {"maca": (a.to("maca"), None), "floor": (Floor((4, 4)), None), "native": (a, None)}
         timing = interleave_short(_bound(operator, pairs), rounds, 4 if quick else 40)
-        results.append(_against(f"view.{name}", timing, "floor", VIEW_OVER_FLOOR))
-        results.append(_against(f"view.{name}", timing, "native", None))
+        results.append(_against(f"launch.view.{name}", timing, "floor", VIEW_OVER_FLOOR))
+        results.append(_against(f"launch.view.{name}", timing, "native", None))
     return results
+
+
+def launches(rounds: int, quick: bool) -> list[Result]:
+    """Operators, a backward and views."""
+    return kernels(rounds, quick) + backward(rounds, quick) + views(rounds, quick)
 
 
 def busy(rounds: int, quick: bool) -> list[Result]:
@@ -92,9 +124,9 @@ def busy(rounds: int, quick: bool) -> list[Result]:
     floor = statistics.median(pairs["floor"])
     return [
         Result(
-            "busy.add", "itself alone", statistics.median(pairs["maca"]), BUSY_OVER_ALONE,
+            "launch.busy", "itself alone", statistics.median(pairs["maca"]), BUSY_OVER_ALONE,
             statistics.median(alone_all), statistics.median(busy_all),
-            spread=(min(pairs["maca"]), max(pairs["maca"])), note=f"median call; the floor: {floor:.2f} x",
+            spread=(min(pairs["maca"]), max(pairs["maca"])), middle=quartiles(pairs["maca"]), note=f"median call; the floor: {floor:.2f} x",
         )
     ]  # fmt: skip
 
@@ -106,7 +138,7 @@ def _bound(operator: Operator, pairs: dict[str, tuple[Any, Any]]) -> dict[str, C
 def _against(case: str, timing: Any, baseline: str, bar: float | None) -> Result:
     return Result(
         case, baseline, timing.ratio("maca", baseline), bar, timing.seconds(baseline), timing.seconds("maca"),
-        spread=timing.spread("maca", baseline),
+        spread=timing.spread("maca", baseline), middle=timing.middle("maca", baseline),
     )  # fmt: skip
 
 

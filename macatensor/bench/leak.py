@@ -22,9 +22,9 @@ PHASES = 6
 
 def leak(rounds: int, quick: bool) -> list[Result]:
     """Growth of the process's resident memory and of device memory, in bytes."""
-    launches = 20_000 if quick else 1_000_000
+    launches = 5_000 if quick else 1_000_000
     # whole cache fillings, so that every measurement finds the cache equally full
-    signatures = PLAN_LIMIT if quick else -(-10_000 // PLAN_LIMIT) * PLAN_LIMIT
+    signatures = 512 if quick else -(-10_000 // PLAN_LIMIT) * PLAN_LIMIT
     device = torch.get_device_module("maca")
     a, b = torch.rand(16).to("maca"), torch.rand(16).to("maca")
     base = torch.zeros(3 * signatures + 2, device="maca")

@@ -15,6 +15,7 @@ Call = Callable[[], object]
 # Seconds between blocks. PyTorch's OpenMP workers spin for some milliseconds after a parallel region and would take
 # a core from whoever comes next.
 SETTLE = 0.03
+_SLOW, _LONGEST = 1.0, 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class Timing:
         ratios = self.ratios(name, baseline)
         return min(ratios), max(ratios)
 
+    def middle(self, name: str, baseline: str) -> tuple[float, float]:
+        """The quartiles of the ratios: where the middle half of the rounds lies."""
+        return quartiles(self.ratios(name, baseline))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Of few values: the ones a quarter from either end."""
+    ordered = sorted(values)
+    skipped = len(ordered) // 4
+    return ordered[skipped], ordered[-1 - skipped]
+
 
 def block(call: Call, count: int) -> float:
     """Seconds per call over ``count`` calls and the device's completion."""
@@ -64,7 +76,7 @@ def interleave_short(
         block(call, 200)  # builds plans, warms caches
         counts[name] = max(1, round(seconds / min(block(call, 20) for _ in range(5))))
     taken: dict[str, list[float]] = {name: [] for name in contenders}
-    gc.collect()
+    gc.collect(1)
     gc.disable()
     try:
         for _ in range(rounds):
@@ -80,29 +92,38 @@ def interleave_short(
 
 
 def interleave(contenders: Mapping[str, Call], rounds: int, seconds: float, settle: float = SETTLE) -> Timing:
-    """Times each contender once a round in a block of about ``seconds``.
+    """Times each contender once a round for about ``seconds``, in up to eight blocks of whole calls.
 
-    Each block begins after a pause and two untimed calls: threads of the others have gone to sleep, its own are
-    awake, its data is back in the cache. The order turns round every other round.
+    Before that come a pause and two untimed calls: threads of the others have gone to sleep, its own are awake, its
+    data is back in the cache. A round counts the lower quartile of the blocks, as in :func:`interleave_short`: some
+    escape what else runs on the machine. The order turns round every other round. After a minute no round begins but the
+    first three, and calls of seconds are not repeated untimed: PyTorch's bfloat16 product of 2048 takes 20 s with AVX2.
     """
-    counts = {}
+    counts, untimed = {}, {}
     for name, call in contenders.items():
-        call()
-        call()
-        once = min(block(call, 1) for _ in range(3))
+        call()  # builds plans
+        once = block(call, 1)
+        if once < _SLOW:
+            once = min(block(call, 1) for _ in range(3))
         counts[name] = max(1, round(seconds / once))
+        untimed[name] = 2 if once < _SLOW else 0
     names = list(contenders)
     taken: dict[str, list[float]] = {name: [] for name in names}
-    gc.collect()
+    gc.collect(1)  # of what was made lately: a full one takes 0.1 s
     gc.disable()  # a collection in one block and not in another would be noise
     try:
+        end = time.perf_counter() + _LONGEST
         for i in range(rounds):
+            if i >= 3 and time.perf_counter() > end:
+                break
             for name in names if i % 2 == 0 else reversed(names):
                 time.sleep(settle)
-                contenders[name]()
-                contenders[name]()
-                taken[name].append(block(contenders[name], counts[name]))
-            gc.collect()
+                for _ in range(untimed[name]):
+                    contenders[name]()
+                blocks = min(counts[name], 8)
+                found = sorted(block(contenders[name], counts[name] // blocks) for _ in range(blocks))
+                taken[name].append(found[blocks // 4])
+            gc.collect(1)
     finally:
         gc.enable()
     return Timing(taken)

@@ -10,84 +10,130 @@ import torch
 import torch.nn.functional as F
 
 import macatensor
+from macatensor.bench.decoding import generate
 from macatensor.bench.measure import interleave
 from macatensor.bench.result import Result
-from macatensor.demo.models import GPT, GPTConfig, SequenceModel, resnet18
+from macatensor.demo.models import GPT, Bottleneck, GPTConfig, ResNet, SequenceModel, resnet18, resnet50
 
-RESNET_INFERENCE = 1.0
-RESNET_TRAINING = 1.25
-GPT_FORWARD = 1.1
-GPT_TRAINING = 1.25
+RESNET_INFERENCE = 0.77
+RESNET_TRAINING = 0.9
+GPT_FORWARD = 0.95
+GPT_TRAINING = 0.95
+DECODING = 1.2
+LSTM = 1.0
 GPT_SIZES = GPTConfig(vocabulary=100, layers=6, width=384, heads=6, context=128)
+TINY_SIZES = GPTConfig(vocabulary=100, layers=1, width=64, heads=2, context=32)
 
 Call = Callable[[], Any]
 
 
-def resnet_inference(rounds: int, quick: bool) -> list[Result]:
-    """ResNet-18, 8 images of 3x64x64, ``inference_mode``."""
+def resnet(depth: int, quick: bool = False) -> ResNet:
+    """ResNet-18 or ResNet-50, or where that is quick one of four thin blocks of its kind."""
     torch.manual_seed(0)
-    model, x = resnet18().eval(), torch.randn(8, 3, 64, 64)
-    channels_last: Any = copy.deepcopy(model)
-    channels_last.to(memory_format=torch.channels_last)
-    contenders = {
-        "maca": _forward(copy.deepcopy(model).to("maca"), x.to("maca")),
-        "NCHW": _forward(model, x),
-        "channels_last": _forward(channels_last, x.contiguous(memory_format=torch.channels_last)),
-    }
-    return _judged("resnet18.inference", contenders, RESNET_INFERENCE, rounds, quick)
+    if quick:
+        blocks = {18: {}, 50: {"block": Bottleneck}}[depth]
+        return ResNet((1, 1, 1, 1), (8, 8, 16, 16), 10, **blocks)  # type: ignore[arg-type]
+    return {18: resnet18, 50: resnet50}[depth]()
 
 
-def resnet_training(rounds: int, quick: bool) -> list[Result]:
-    """ResNet-18, 8 images of 3x64x64: forward, backward, SGD with momentum."""
+def gpt(quick: bool = False, context: int = 128) -> GPT:
+    """GPT of 6 layers, width 384, 6 heads; a tiny one where that is quick."""
     torch.manual_seed(0)
-    model, x, y = resnet18(), torch.randn(8, 3, 64, 64), torch.randint(1000, (8,))
-    channels_last: Any = copy.deepcopy(model)
-    channels_last.to(memory_format=torch.channels_last)
+    sizes = TINY_SIZES if quick else GPT_SIZES
+    return GPT(GPTConfig(sizes.vocabulary, sizes.layers, sizes.width, sizes.heads, context))
 
-    def step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        return _training(lambda: F.cross_entropy(model(x), y), optimizer)
 
-    contenders = {
-        "maca": step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
-        "NCHW": step(model, x, y),
-        "channels_last": step(channels_last, x.contiguous(memory_format=torch.channels_last), y),
-    }
-    return _judged("resnet18.training", contenders, RESNET_TRAINING, rounds, quick)
+def resnet_inference(depth: int, batch: int, size: int) -> Callable[[int, bool], list[Result]]:
+    """A ResNet on ``batch`` images of 3 x ``size`` x ``size``, ``inference_mode``."""
+
+    def run(rounds: int, quick: bool) -> list[Result]:
+        model, x = resnet(depth, quick).eval(), torch.randn(batch, 3, *(2 * (32 if quick else size,)))
+        channels_last: Any = copy.deepcopy(model)
+        channels_last.to(memory_format=torch.channels_last)
+        contenders = {
+            "maca": _forward(copy.deepcopy(model).to("maca"), x.to("maca")),
+            "NCHW": _forward(model, x),
+            "NHWC": _forward(channels_last, x.contiguous(memory_format=torch.channels_last)),
+        }
+        case = f"models.resnet{depth}.inference.{batch}x{size}"
+        return _judged(case, contenders, RESNET_INFERENCE, rounds, quick)
+
+    return run
+
+
+def resnet_training(depth: int) -> Callable[[int, bool], list[Result]]:
+    """A ResNet, 8 images of 3x64x64: forward, backward, SGD with momentum."""
+
+    def run(rounds: int, quick: bool) -> list[Result]:
+        model = resnet(depth, quick)
+        x, y = torch.randn(8, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (8,))
+        channels_last: Any = copy.deepcopy(model)
+        channels_last.to(memory_format=torch.channels_last)
+        contenders = {
+            "maca": resnet_step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
+            "NCHW": resnet_step(model, x, y),
+            "NHWC": resnet_step(channels_last, x.contiguous(memory_format=torch.channels_last), y),
+        }
+        return _judged(f"models.resnet{depth}.training", contenders, RESNET_TRAINING, rounds, quick)
+
+    return run
+
+
+def resnet_step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
+    """A training step with SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return _training(lambda: F.cross_entropy(model(x), y), optimizer)
 
 
 def gpt_forward(rounds: int, quick: bool) -> list[Result]:
-    """GPT of 6 layers, width 384, 6 heads on 4 x 128 tokens, ``inference_mode``."""
-    torch.manual_seed(0)
-    model, tokens = GPT(GPT_SIZES).eval(), torch.randint(GPT_SIZES.vocabulary, (4, GPT_SIZES.context))
+    """The GPT on 4 x 128 tokens, ``inference_mode``."""
+    model = gpt(quick).eval()
+    tokens = torch.randint(model.config.vocabulary, (4, 128))
     contenders = {
         "maca": _forward(copy.deepcopy(model).to("maca"), tokens.to("maca")),
         "native": _forward(model, tokens),
     }
-    return _judged("gpt.forward", contenders, GPT_FORWARD, rounds, quick)
+    return _judged("models.gpt.forward", contenders, GPT_FORWARD, rounds, quick)
 
 
 def gpt_training(rounds: int, quick: bool) -> list[Result]:
     """The same GPT: forward, backward, AdamW as torch.optim chooses it."""
-    torch.manual_seed(0)
-    model, tokens = GPT(GPT_SIZES), torch.randint(GPT_SIZES.vocabulary, (4, GPT_SIZES.context + 1))
+    model = gpt(quick)
+    tokens = torch.randint(model.config.vocabulary, (4, 129))
+    contenders = {
+        "maca": gpt_step(copy.deepcopy(model).to("maca"), tokens.to("maca")),
+        "native": gpt_step(model, tokens),
+    }
+    return _judged("models.gpt.training", contenders, GPT_TRAINING, rounds, quick)
 
-    def step(model: GPT, tokens: torch.Tensor) -> Call:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        x, y = tokens[:, :-1], tokens[:, 1:].flatten()
-        return _training(lambda: F.cross_entropy(model(x).flatten(0, 1), y), optimizer)
+
+def gpt_step(model: GPT, tokens: torch.Tensor) -> Call:
+    """A training step with AdamW on tokens (N, T + 1)."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, y = tokens[:, :-1], tokens[:, 1:].flatten()
+    return _training(lambda: F.cross_entropy(model(x).flatten(0, 1), y), optimizer)
+
+
+def gpt_decoding(rounds: int, quick: bool) -> list[Result]:
+    """The GPT writes from 16 tokens to 512, one at a time, keys and values kept; the time of the whole text."""
+    length = 24 if quick else 512
+    model = gpt(quick, context=length).eval()
+    prompt = torch.randint(model.config.vocabulary, (1, 16))
+
+    def write(model: GPT, prompt: torch.Tensor) -> Call:
+        return lambda: generate(model, prompt, length)
 
     contenders = {
-        "maca": step(copy.deepcopy(model).to("maca"), tokens.to("maca")),
-        "native": step(model, tokens),
+        "maca": write(copy.deepcopy(model).to("maca"), prompt.to("maca")),
+        "native": write(model, prompt),
     }
-    return _judged("gpt.training", contenders, GPT_TRAINING, rounds, quick)
+    return _judged("models.gpt.decoding", contenders, DECODING, rounds, quick)
 
 
 def lstm(rounds: int, quick: bool) -> list[Result]:
     """Two-layer LSTM, hidden 128, 32 time steps, batch 16: forward and backward."""
     torch.manual_seed(0)
-    model, x, y = SequenceModel(), torch.randn(32, 16, 128), torch.randint(10, (16,))
+    model, x, y = SequenceModel(), torch.randn(4 if quick else 32, 16, 128), torch.randint(10, (16,))
 
     def step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
         def run() -> Any:
@@ -102,7 +148,21 @@ def lstm(rounds: int, quick: bool) -> list[Result]:
         "maca": step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
         "native": step(model, x, y),
     }
-    return _judged("lstm.backward", contenders, None, rounds, quick)
+    return _judged("models.lstm", contenders, LSTM, rounds, quick)
+
+
+CASES: dict[str, Callable[[int, bool], list[Result]]] = {
+    "models.resnet18.inference.1x224": resnet_inference(18, 1, 224),
+    "models.resnet18.inference.8x64": resnet_inference(18, 8, 64),
+    "models.resnet50.inference.1x224": resnet_inference(50, 1, 224),
+    "models.resnet50.inference.8x64": resnet_inference(50, 8, 64),
+    "models.resnet18.training": resnet_training(18),
+    "models.resnet50.training": resnet_training(50),
+    "models.gpt.forward": gpt_forward,
+    "models.gpt.training": gpt_training,
+    "models.gpt.decoding": gpt_decoding,
+    "models.lstm": lstm,
+}
 
 
 def _forward(model: torch.nn.Module, x: torch.Tensor) -> Call:
@@ -127,25 +187,19 @@ def _training(loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimi
 def _judged(
     case: str, contenders: dict[str, Call], bar: float | None, rounds: int, quick: bool
 ) -> list[Result]:
-    """maca against the quickest of the others, with fallbacks counted over all its calls."""
+    """maca against the quickest of the others, with the fallbacks of its first two calls counted."""
     maca = contenders["maca"]
-    fallbacks = 0
-
-    def counted() -> None:
-        nonlocal fallbacks
-        with macatensor.fallback("silent"):
-            before = macatensor.counters()["fallbacks"]
-            maca()
-            fallbacks += macatensor.counters()["fallbacks"] - before
-
-    counted()  # outside the timed blocks: reading counters takes some microseconds
-    counted()
-    timing = interleave(contenders, rounds, 0.01 if quick else 0.3)
+    with macatensor.fallback("silent"):  # outside the timed blocks: reading counters takes some microseconds
+        before = macatensor.counters()["fallbacks"]
+        maca()
+        maca()
+        fallbacks = macatensor.counters()["fallbacks"] - before
+    timing = interleave(contenders, rounds, 0.001 if quick else 0.3, settle=0.0 if quick else 0.03)
     better = min((name for name in contenders if name != "maca"), key=timing.seconds)
     baseline = f"native {better}" if better != "native" else "native"
     return [
         Result(
             case, baseline, timing.ratio("maca", better), bar, timing.seconds(better), timing.seconds("maca"),
-            fallbacks=fallbacks, spread=timing.spread("maca", better), note=f"{torch.get_num_threads()} threads",
+            fallbacks=fallbacks, spread=timing.spread("maca", better), middle=timing.middle("maca", better),
         )
     ]  # fmt: skip

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from macatensor.accuracy.recording.sessions import record
 from macatensor.bench.leak import resident
-from macatensor.bench.models import GPT_SIZES
+from macatensor.bench.measure import quartiles
+from macatensor.bench.models import GPT_SIZES, TINY_SIZES
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT
 
@@ -22,10 +23,11 @@ MEMORY = 200 << 20
 OPERATORS = 100_000
 
 
-def _step(device: str) -> Callable[[], None]:
+def _step(device: str, quick: bool) -> Callable[[], None]:
     torch.manual_seed(0)
-    model = GPT(GPT_SIZES).to(device)
-    tokens = torch.randint(GPT_SIZES.vocabulary, (4, GPT_SIZES.context + 1)).to(device)
+    sizes = TINY_SIZES if quick else GPT_SIZES
+    model = GPT(sizes).to(device)
+    tokens = torch.randint(sizes.vocabulary, (4, sizes.context + 1)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def run() -> None:
@@ -48,7 +50,7 @@ def steps(rounds: int, quick: bool) -> list[Result]:
     """The GPT's training step recorded at levels 0 and 1, each round against a plain one beside it."""
     results = []
     for device in ("maca", "cpu"):
-        step = _step(device)
+        step = _step(device, quick)
         ratios: dict[int, list[float]] = {level: [] for level in BARS}
         taken: dict[int, list[float]] = {level: [] for level in BARS}
         plain: list[float] = []
@@ -65,7 +67,7 @@ def steps(rounds: int, quick: bool) -> list[Result]:
             Result(
                 f"record.gpt.{device}.level{level}", "the plain step", statistics.median(ratios[level]), bar,
                 statistics.median(plain), statistics.median(taken[level]),
-                spread=(min(ratios[level]), max(ratios[level])),
+                spread=(min(ratios[level]), max(ratios[level])), middle=quartiles(ratios[level]),
             )
             for level, bar in BARS.items()
         ]  # fmt: skip

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a call reached, and the machine's ceiling: bytes or operations a second."""
+
+    value: float
+    ceiling: float
+    of: str  # which ceiling: "copy", "read", "multiply-add" or "product"
+
+    @property
+    def share(self) -> float:
+        """Of the ceiling; above 1 where data stayed in a cache."""
+        return self.value / self.ceiling
 
 
 @dataclass(frozen=True)
@@ -19,18 +33,33 @@ class Result:
     unit: str = "x"  # "x", "s" or "B"
     fallbacks: int | None = None  # calls that ran on the host, where that is counted
     spread: tuple[float, float] | None = None  # smallest and largest value of the rounds
+    middle: tuple[float, float] | None = None  # quartiles of the rounds
     note: str = ""
+    rate: Rate | None = None
     is_at_ceiling: bool = False  # as quick as the machine's memory: passes whatever the ratio
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``FAIL`` or ``report`` (no bar). Any fallback fails."""
+        """``met``, ``missed`` or ``report`` (no bar). With any fallback a bar is missed."""
         if self.fallbacks:
-            return "FAIL"
+            return "missed"
         if self.bar is None:
             return "report"
-        return "pass" if self.value <= self.bar or self.is_at_ceiling else "FAIL"
+        return "met" if self.value <= self.bar or self.is_at_ceiling else "missed"
 
     def facts(self) -> dict[str, Any]:
         """The result as JSON-able values."""
-        return {**asdict(self), "verdict": self.verdict}
+        share = None if self.rate is None else self.rate.share
+        return {**asdict(self), "share": share, "verdict": self.verdict}
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Result:
+        """The result that :meth:`facts` came from. Raises TypeError for other values."""
+        known = {f.name: facts[f.name] for f in fields(cls) if f.name in facts}
+        for pair in ("spread", "middle"):
+            if known.get(pair) is not None:
+                low, high = known[pair]
+                known[pair] = (low, high)
+        if known.get("rate") is not None:
+            known["rate"] = Rate(**known["rate"])
+        return cls(**known)

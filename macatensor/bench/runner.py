@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 import torch
 
-from macatensor.bench import graphs, kernels, launch, leak, models, recording, startup
+from macatensor.bench import graphs, kernels, launch, leak, memory, models, recording, startup
 from macatensor.bench.result import Result
 
+# "suite.case"; what stands without a point gives several results
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
-    "launch": launch.kernels,
-    "view": launch.views,
-    "busy": launch.busy,
-    "resnet18.inference": models.resnet_inference,
-    "resnet18.training": models.resnet_training,
-    "gpt.forward": models.gpt_forward,
-    "gpt.training": models.gpt_training,
-    "lstm": models.lstm,
+    "launch": launch.launches,
+    "launch.busy": launch.busy,
+    **{name: kernels.benchmark(name) for name in kernels.names()},
+    "attention.memory": memory.attention,
+    **models.CASES,
+    **memory.CASES,
     "graph": graphs.graphs,
     "import": startup.startup,
     "leak": leak.leak,
     "record": recording.recording,
-    **{name: kernels.suite(name) for name in kernels.SUITES},
 }
+_SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))
+CASES = dict(sorted(CASES.items(), key=lambda item: _SUITES.index(item[0].partition(".")[0])))
+
+
+def suites() -> list[str]:
+    """Names that choose several cases."""
+    return list(_SUITES)
+
+
+def matching(pattern: str, names: Iterable[str]) -> set[str]:
+    """Those of ``names`` that belong to the suite ``pattern``, else have it as a part or match it as a shell pattern."""
+    there = set(names)
+    found = {name for name in there if name.partition(".")[0] == pattern}
+    return found or {name for name in there if pattern in name or fnmatch.fnmatchcase(name, pattern)}
 
 
 def select(patterns: Sequence[str]) -> list[str]:
-    """Names of the cases that match any pattern: part of a name, or a shell pattern. All for none.
+    """Names of the cases that match any pattern: a suite, else part of a name, or a shell pattern. All for none.
 
     Raises ValueError for a pattern that matches nothing.
     """
@@ -38,9 +49,12 @@ def select(patterns: Sequence[str]) -> list[str]:
         return list(CASES)
     chosen: set[str] = set()
     for pattern in patterns:
-        found = {name for name in CASES if pattern in name or fnmatch.fnmatchcase(name, pattern)}
+        found = matching(pattern, CASES)
         if not found:
-            raise ValueError(f"no benchmark matches {pattern!r}; there are {', '.join(CASES)}")
+            raise ValueError(
+                f"no benchmark matches {pattern!r}; there are the suites {', '.join(suites())}, and --list shows all "
+                "cases"
+            )
         chosen |= found
     return [name for name in CASES if name in chosen]
 
@@ -58,16 +72,6 @@ def run(
         torch.set_num_threads(before)
 
 
-def report(results: Sequence[Result], rounds: int, threads: int) -> dict[str, Any]:
-    """The whole run as JSON-able values."""
-    module: Any = torch.get_device_module("maca")
-    return {
-        "pytorch": torch.__version__,
-        "device": module.get_device_name(),
-        "simd": module.get_device_properties().simd,
-        "threads": threads,
-        "rounds": rounds,
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "results": [r.facts() for r in results],
-        "passed": all(r.verdict != "FAIL" for r in results),
-    }
+def load() -> float | None:
+    """Processes that want to run, as the system averages them over a minute; None where it does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

@@ -36,8 +36,12 @@ def table(title: str, *columns: str, right: tuple[str, ...] = (), caption: str |
 
 
 def verdict(text: str) -> Text:
-    """``pass`` in green, ``FAIL`` in red, all else dim."""
-    style = "green" if text == "pass" else "bold red" if text.startswith("FAIL") else "dim"
+    """``pass``, ``met`` and ``faster`` in green, ``FAIL``, ``missed`` and ``slower`` in red, all else dim."""
+    is_good, is_bad = (
+        text.startswith(("pass", "met", "faster")),
+        text.startswith(("FAIL", "missed", "slower")),
+    )
+    style = "green" if is_good else "bold red" if is_bad else "dim"
     return Text(text, style=style)
 
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions around a shortcut (He et al. 2015, "Deep Residual Learning", figure 2)."""
 
+    expansion = 1
+
     def __init__(self, width_in: int, width: int, stride: int):
         super().__init__()
         self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
@@ -34,8 +36,39 @@ class BasicBlock(nn.Module):
         return self.relu(y)  # type: ignore[no-any-return]
 
 
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions around a shortcut (the same, figure 5); the stride is the 3x3's."""
+
+    expansion = 4
+
+    def __init__(self, width_in: int, width: int, stride: int):
+        super().__init__()
+        width_out = self.expansion * width
+        self.conv1 = nn.Conv2d(width_in, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, width_out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width_out)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or width_in != width_out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(width_in, width_out, 1, stride, bias=False), nn.BatchNorm2d(width_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, 4 * width, H / stride, W / stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += shortcut
+        return self.relu(y)  # type: ignore[no-any-return]
+
+
 class ResNet(nn.Module):
-    """A residual network of basic blocks; ``imagenet_stem`` is the 7x7 convolution with stride 2 and a max-pool."""
+    """A residual network of ``block``s; ``imagenet_stem`` is the 7x7 convolution with stride 2 and a max-pool."""
 
     def __init__(
         self,
@@ -44,6 +77,7 @@ class ResNet(nn.Module):
         classes: int,
         channels: int = 3,
         imagenet_stem: bool = True,
+        block: type[BasicBlock] | type[Bottleneck] = BasicBlock,
     ):
         super().__init__()
         if imagenet_stem:
@@ -63,8 +97,8 @@ class ResNet(nn.Module):
         width_in = widths[0]
         for stage, (count, width) in enumerate(zip(blocks, widths)):
             for i in range(count):
-                layers.append(BasicBlock(width_in, width, 2 if i == 0 and stage > 0 else 1))
-                width_in = width
+                layers.append(block(width_in, width, 2 if i == 0 and stage > 0 else 1))
+                width_in = block.expansion * width
         self.layers = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(width_in, classes)
@@ -80,6 +114,11 @@ class ResNet(nn.Module):
 def resnet18(classes: int = 1000) -> ResNet:
     """ResNet-18 as torchvision defines it: 11.7 million parameters."""
     return ResNet((2, 2, 2, 2), (64, 128, 256, 512), classes)
+
+
+def resnet50(classes: int = 1000) -> ResNet:
+    """ResNet-50 as torchvision defines it: 25.6 million parameters."""
+    return ResNet((3, 4, 6, 3), (64, 128, 256, 512), classes, block=Bottleneck)
 
 
 def digits_resnet() -> ResNet:

@@ -1,0 +1,47 @@
+"""A GPT that writes one token at a time and keeps the keys and values of those before."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from macatensor.demo.models import GPT, Block
+
+Cache = tuple[torch.Tensor, torch.Tensor]  # keys and values, (N, heads, T, width / heads)
+
+
+def generate(model: GPT, prompt: torch.Tensor, length: int) -> torch.Tensor:
+    """int64 (N, T) -> (N, ``length``): after the prompt the likeliest tokens. Caches grow with ``torch.cat``."""
+    with torch.inference_mode():
+        logits, caches = _step(model, prompt, 0, [None] * len(model.blocks))
+        written = [prompt]
+        for past in range(prompt.shape[1], length):
+            written.append(logits[:, -1:].argmax(-1))
+            if past + 1 < length:
+                logits, caches = _step(model, written[-1], past, caches)
+        return torch.cat(written, 1)
+
+
+def _step(
+    model: GPT, tokens: torch.Tensor, past: int, caches: list[Cache] | list[None]
+) -> tuple[torch.Tensor, list[Cache]]:
+    x = model.tokens(tokens) + model.positions.weight[past : past + tokens.shape[1]]
+    grown = []
+    for block, cache in zip(model.blocks, caches):
+        assert isinstance(block, Block)
+        x, kept = _block(block, x, cache)
+        grown.append(kept)
+    return model.head(model.norm(x)), grown
+
+
+def _block(block: Block, x: torch.Tensor, cache: Cache | None) -> tuple[torch.Tensor, Cache]:
+    """``Block.forward`` of the tokens that are new."""
+    n, t, c = x.shape
+    heads = block.qkv(block.norm1(x)).view(n, t, 3, block.heads, c // block.heads)
+    q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+    if cache is not None:
+        k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
+    x = x + block.project(y.transpose(1, 2).reshape(n, t, c))
+    x = x + block.contract(F.gelu(block.expand(block.norm2(x)), approximate="tanh"))
+    return x, (k, v)

@@ -1,0 +1,106 @@
+"""A run of benchmarks as a JSON document: what was measured, and on what."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from macatensor.bench.result import Result
+
+SCHEMA = "macatensor.bench/2"  # /1, without this key, had neither quartiles nor rates
+
+
+@dataclass(frozen=True)
+class Run:
+    """Results, and what they depend on."""
+
+    results: Sequence[Result]
+    threads: int
+    rounds: int
+    quick: bool
+    pytorch: str
+    device: str
+    simd: str
+    processor: str
+    cores: int
+    load: float | None = None  # when the run began
+    ceilings: dict[str, float | None] = field(default_factory=dict)  # bytes and operations a second
+
+    @property
+    def passed(self) -> bool:
+        """Whether no bar was missed."""
+        return all(r.verdict != "missed" for r in self.results)
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able values."""
+        others = {name: value for name, value in vars(self).items() if name != "results"}
+        return {
+            "schema": SCHEMA,
+            **others,
+            "results": [r.facts() for r in self.results],
+            "passed": self.passed,
+        }
+
+
+def described(
+    results: Sequence[Result], rounds: int, threads: int, quick: bool, load: float | None = None
+) -> Run:
+    """Results of this machine."""
+    from macatensor.bench.ceilings import ceilings
+
+    module: Any = torch.get_device_module("maca")
+    measured = asdict(ceilings(threads, quick)) if any(r.rate for r in results) else {}
+    return Run(
+        results, threads, rounds, quick, torch.__version__, module.get_device_name(),
+        module.get_device_properties().simd, _processor(), os.cpu_count() or 1, load, measured,
+    )  # fmt: skip
+
+
+def save(run: Run, path: Path) -> None:
+    """Raises OSError. An interrupted process leaves what was stored before."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(run.facts(), indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def load(path: Path) -> Run:
+    """The run that :func:`save` or ``--json`` wrote.
+
+    Raises OSError for a file that cannot be read, ValueError for one that is no such run.
+    """
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of JSON or of UTF-8
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    schema = facts.get("schema") if isinstance(facts, dict) else None
+    if schema != SCHEMA:
+        older = isinstance(facts, dict) and schema is None and "results" in facts
+        got = f"schema {schema!r}" if schema else "a run of an older version" if older else "no schema"
+        raise ValueError(
+            f"{path} has {got}; expected {SCHEMA!r}, as `macatensor bench --save` writes it. Measure it again"
+        )
+    try:
+        results = [Result.of(r) for r in facts["results"]]
+        others = {name: facts[name] for name in Run.__dataclass_fields__ if name != "results"}
+        return Run(results, **others)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} says {SCHEMA!r} and is damaged: {type(error).__name__}: {error}") from None
+
+
+def _processor() -> str:
+    """Its name as the system says it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:  # not Linux
+        pass
+    return platform.processor() or platform.machine()
