@@ -1,7 +1,8 @@
 // What the accuracy recorder (macatensor/accuracy/recording) does at every call, in the module `libmaca_ffi._launcher`.
 //
-// A GPT's training step is 2500 calls and 8000 entries of tensors; in Python alone an entry took 5 us and a call's
-// line 10 us. Here are the common cases: plain tensors and MacaTensors that were met before, numbers, lists of these.
+// A GPT's training step is 2500 calls and 8000 entries of tensors. A recorded `x.add_(1)`, which is two calls, took 90
+// us more than with modes that do nothing while all of this was Python, and 35 us as it is. Here are the common cases:
+// plain tensors and MacaTensors that were met before, numbers, lists of these.
 // All else is asked of Python, of the functions that configure_recording() is told.
 #pragma once
 #include <string>
@@ -79,6 +80,7 @@ struct Item {
   bool is_tensor;
 };
 using Items = std::vector<Item>;
+bool read_pair(PyObject* pair, std::string& place, PyObject*& held);  // of [(place, value)]
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
 bool flatten_result(PyObject* result, Items& items);
 

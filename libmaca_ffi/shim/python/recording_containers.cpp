@@ -33,10 +33,9 @@ bool flatten_by_python(PyObject* value, const std::string& place, Items& items, 
   const Py_ssize_t size = pairs ? PyList_Size(pairs.get()) : -1;
   if (size < 0) return false;
   for (Py_ssize_t i = 0; i < size; ++i) {
-    PyObject *inner, *held;
+    PyObject* held;
     std::string text;
-    if (!PyArg_ParseTuple(PyList_GetItem(pairs.get(), i), "OO", &inner, &held) || !append_text(text, inner))
-      return false;
+    if (!read_pair(PyList_GetItem(pairs.get(), i), text, held)) return false;
     const int is_tensor = PyObject_IsInstance(held, recording.tensor);
     if (is_tensor < 0) return false;
     items.push_back({std::move(text), Ref::borrowed(held), is_tensor == 1});
@@ -104,12 +103,21 @@ bool version_of(PyObject* tensor, long long& version) {
   Ref found(PyObject_GetAttr(tensor, known_names.version));
   version = found ? PyLong_AsLongLong(found.get()) : -1;
   if (version != -1 || !PyErr_Occurred()) return true;
-  if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
-  PyErr_Clear();
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyErr_Clear();  // a subclass may forbid to ask
   return true;
 }
 
 }  // namespace
+
+bool read_pair(PyObject* pair, std::string& place, PyObject*& held) {
+  if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2 || !PyUnicode_Check(PyTuple_GetItem(pair, 0))) {
+    PyErr_SetString(PyExc_TypeError, "expected pairs of a place, a str, and what is there");
+    return false;
+  }
+  held = PyTuple_GetItem(pair, 1);
+  return append_text(place, PyTuple_GetItem(pair, 0));
+}
 
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items) {
   const Py_ssize_t size = PyTuple_Check(args) ? PyTuple_Size(args) : -1;

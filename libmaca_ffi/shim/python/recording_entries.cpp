@@ -277,9 +277,9 @@ PyObject* arguments(PyObject* self, PyObject* args, PyObject* kwargs) {
   described.written = count ? written : nullptr;
   Items items;
   for (Py_ssize_t i = 0; i < PyList_Size(found); ++i) {
-    PyObject *place, *held;
+    PyObject* held;
     std::string text;
-    if (!PyArg_ParseTuple(PyList_GetItem(found, i), "OO", &place, &held) || !append_text(text, place)) return nullptr;
+    if (!read_pair(PyList_GetItem(found, i), text, held)) return nullptr;
     const int is_tensor = PyObject_IsInstance(held, recording.tensor);
     if (is_tensor < 0) return nullptr;
     items.push_back({std::move(text), Ref::borrowed(held), is_tensor == 1});

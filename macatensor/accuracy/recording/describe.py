@@ -114,8 +114,9 @@ class Describer(native.RecordedEntries):  # type: ignore[misc]
             if name not in self._warned:
                 self._warned.add(name)
                 warnings.warn(f"accuracy: a {name} is recorded without numbers: {error}", stacklevel=2)
-            shape = json.dumps(_plain(list(tensor.shape)))
-            return f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"layout":"{name}"'
+            plain: Any = torch.Tensor  # whose attributes a subclass cannot forbid
+            shape, dtype = plain.shape.__get__(tensor), plain.dtype.__get__(tensor)
+            return f'"dtype":"{elements.dtype_name(dtype)}","shape":{json.dumps(_plain(list(shape)))},"layout":"{name}"'
 
     def _entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
         if type(tensor) not in TENSORS or type(tensor) in PLAIN and not _is_strided(tensor):
