@@ -27,7 +27,10 @@ def dtype_named(name: str) -> torch.dtype:
 
 def writable(tensor: torch.Tensor) -> torch.Tensor:
     """A strided tensor as it is written: on the host, contiguous, complex numbers that have no name as pairs."""
-    host = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    held = tensor.detach()
+    if held._is_zerotensor():  # a derivative that is zero, without memory
+        held = torch.zeros(held.shape, dtype=held.dtype)
+    host = held.to("cpu").resolve_conj().resolve_neg().contiguous()
     return torch.view_as_real(host) if host.dtype in _WRITTEN_AS else host
 
 

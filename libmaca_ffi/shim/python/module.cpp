@@ -1,5 +1,6 @@
 // The module `libmaca_ffi._launcher`: its types, what it is told once, and MacaTensor's __torch_dispatch__.
 #include "launcher.h"
+#include "recording.h"
 
 namespace maca_launcher {
 
@@ -73,6 +74,10 @@ PyMethodDef g_functions[] = {
      "dispatch(func, types, args=(), kwargs=None): MacaTensor's __torch_dispatch__."},
     {"configure", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)), METH_VARARGS | METH_KEYWORDS,
      "configure(**facts): what the module has to know of macatensor and PyTorch."},
+    {"configure_recording", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_recording)),
+     METH_VARARGS | METH_KEYWORDS, "configure_recording(**facts): what the recorder's types have to know."},
+    {"flatten_call", flatten_call_function, METH_VARARGS,
+     "flatten_call(args, kwargs): pairs of place and value of everything in a call's arguments."},
     {"allocate", allocate, METH_O, "allocate(nbytes): a Buffer, or None when there is no memory."},
     {},
 };
@@ -96,7 +101,9 @@ PyMODINIT_FUNC PyInit__launcher() {
   known.payload_name = PyUnicode_InternFromString("_payload");
   known.zero = PyLong_FromLong(0);
   if (!module || !known.payload_name || !known.zero || !add_buffer_type(module.get()) ||
-      !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()))
+      !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
+      !add_recording_values(module.get()) || !add_recording_entries(module.get()) ||
+      !add_recording_call(module.get()) || !add_recording_stacks(module.get()) || !add_recording_recorder(module.get()))
     return nullptr;
   return module.release();
 }

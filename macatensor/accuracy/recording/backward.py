@@ -23,14 +23,12 @@ class Backward:
 
     def __init__(self, recorder: Any):
         self.recorder = recorder
-        self.open: dict[
-            int, Open
-        ] = {}  # the forward call's serial number -> its backward call, while it runs
+        self.open: dict[int, Any] = {}  # the forward call's serial number -> its backward call, while it runs
         self._running: dict[int, _Gradients] = {}
         self._handles: list[Any] = []
         self._tasks: set[int] = set()
 
-    def attach(self, call: Open, results: Found, module: Any) -> None:
+    def attach(self, call: Any, results: Found, module: Any) -> None:
         """Hooks the nodes that a call has made; ``results`` are tensors, those that it wrote among them."""
         before = {id(node) for node, _, _ in call.grad_fns}
         starts: list[tuple[Any, list[tuple[int, str]]]] = []
@@ -124,9 +122,9 @@ class Backward:
         self._running.pop(gradients.forward.serial, None)
         if call is None or call.number < 0:
             return
-        if not self.recorder.settings.record_input:
+        if not self.recorder.has_inputs:
             call.inputs = None
-        if not self.recorder.settings.record_output:
+        if not self.recorder.has_outputs:
             call.outputs = None
         self.recorder.write(call)
 
@@ -173,7 +171,7 @@ class _Forward:
 
     __slots__ = ("op", "number", "serial", "module", "stack", "matched", "unit")
 
-    def __init__(self, call: Open):
+    def __init__(self, call: Any):
         self.op, self.number, self.serial = call.op, call.number, call.serial
         self.module, self.stack = call.module, call.stack
         self.matched, self.unit = call.matched, call.unit
@@ -184,14 +182,14 @@ class _Gradients:
 
     __slots__ = ("owner", "forward", "stem", "nodes", "left", "running", "task")
 
-    def __init__(self, owner: Backward, call: Open, nodes: int):
+    def __init__(self, owner: Backward, call: Any, nodes: int):
         self.owner, self.forward = owner, _Forward(call)
         self.stem = call.name.removesuffix(".fwd")
         self.nodes = self.left = nodes
-        self.running: Open | None = None
+        self.running: Any | None = None
         self.task = -1
 
-    def _begun(self) -> Open:
+    def _begun(self) -> Any:
         """The backward call, which begins with the first hook that runs."""
         if self.running is None:
             self.owner.begin(self)
@@ -208,7 +206,7 @@ class _Gradients:
             with torch._C.DisableTorchFunction(), recorder.lock:
                 call = self._begun()
                 call.node = call.node or name.removeprefix("torch::autograd::")
-                if call.number >= 0 and recorder.settings.record_input:
+                if call.number >= 0 and recorder.has_inputs:
                     found = [
                         (p, gradients[i])
                         for i, p in places

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from macatensor.accuracy.recording.calls import Open
-from macatensor.accuracy.recording.flatten import Found, flatten_call
+from macatensor.accuracy.recording.flatten import Found
 from macatensor.accuracy.recording.identity import API
+from macatensor.ffi import native
 
 
 class _Started(NamedTuple):
-    call: Open
-    function: Open | None  # that started it
+    call: Any
+    function: Any | None  # that started it
     tensors: Found
     work: Any
 
@@ -25,18 +25,18 @@ class Collectives:
         self._recorder = recorder
         self.pending: list[_Started] = []
         self._returned: list[
-            tuple[Open, Found]
+            tuple[Any, Found]
         ] = []  # functions with their results; what they started goes on
 
-    def add(self, call: Open, function: Open | None, args: Any, kwargs: Any, result: Any) -> None:
+    def add(self, call: Any, function: Any | None, args: Any, kwargs: Any, result: Any) -> None:
         """A collective was started; every tensor it was given may be a result."""
-        _, tensors = flatten_call(args, kwargs)
+        tensors = [pair for pair in native.flatten_call(args, kwargs) if isinstance(pair[1], torch.Tensor)]
         self.pending.append(_Started(call, function, tensors, _work(result)))
         if function is not None:
             function.received = {*function.received, *(id(v) for _, v in tensors)}
         self.look()
 
-    def function_ends(self, call: Open, results: Found) -> None:
+    def function_ends(self, call: Any, results: Found) -> None:
         """A function that has started collectives has returned: its line is written when they are done."""
         self._returned.append((call, results))
         self.look()
@@ -66,7 +66,7 @@ class Collectives:
         self.pending.remove(started)
         call, tensors = started.call, started.tensors
         for _, tensor in tensors:
-            self._recorder.identities.wrote(tensor)
+            self._recorder.describer.wrote(tensor)
         call.outputs = self._recorder.describe_outputs(call, tensors, {id(v) for _, v in tensors})
         if call.parent is not None:
             for _, tensor in tensors:

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from macatensor.accuracy import elements
-from macatensor.accuracy.recording.flatten import PLAIN, TENSORS, Found
-from macatensor.accuracy.recording.identity import Identities, Value
+from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, pairs_in
+from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.measure import measure
+from macatensor.accuracy.recording.operators import OPERATORS, operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.tensor import MacaTensor
+from macatensor.ffi import native
 
 _DEPTH = 6  # of values in values that are written
 _LIMIT = 1 << 14  # texts kept
@@ -62,125 +63,50 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return {"type": name, "repr": text}
 
 
-class _Places(dict[str, str]):
-    """How an argument at a place begins; found without a call of a function."""
-
-    def __init__(self, ends: str):
-        super().__init__()
-        self._ends = ends
-
-    def __missing__(self, place: str) -> str:
-        if len(self) >= _LIMIT:
-            self.clear()
-        text = self[place] = f'{{"place":{json.dumps(place)}{self._ends}'
-        return text
-
-
-_place, _place_of_tensor = _Places(""), _Places(',"tensor":{')
-
-
-class _Form:
+def _form(tensor: torch.Tensor) -> Any:
     """What entries say of all tensors with these sizes, strides, dtype and device."""
-
-    __slots__ = ("text", "grad_text")
-
-    def __init__(self, tensor: torch.Tensor):
-        shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
-        text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
-        if str(tensor.device) != "cpu":
-            text += f',"device":"{tensor.device}"'
-        self.text = text.replace(", ", ",")
-        self.grad_text = self.text + ',"requires_grad":true'
+    shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
+    text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
+    if str(tensor.device) != "cpu":
+        text += f',"device":"{tensor.device}"'
+    text = text.replace(", ", ",")
+    return native.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized)
 
 
-class Describer:
-    """Tensors as entries. ``level`` is the session's record_level."""
+class Describer(native.RecordedEntries):  # type: ignore[misc]
+    """Tensors as entries. ``level`` is the session's record_level.
+
+    The base class, written in C, describes what was met before; here is what is new.
+    """
 
     def __init__(self, level: int, identities: Identities):
-        self.level = level
+        self._forms: dict[Any, Any] = {}
+        super().__init__(identities.on_maca, identities.on_host, self._forms)
+        self.has_numbers = level > 0  # of the base class
+        self._has_tensors = level == 2
         self.identities = identities
         self.file: str | None = None  # where the elements of what is described now go
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
-        self._forms: dict[Any, _Form] = {}
         self._warned: set[str] = set()
 
-    def arguments(self, found: Found, level: int, call: int = -1, written: Any = ()) -> str:
-        """Places and what is there as a JSON list. ``level`` is the call's; of results ``call`` is the number of the
-        call and ``written`` the ids of those that were there before."""
-        parts = []
-        identities = self.identities
-        on_maca, host = identities.on_maca, self._on_host
-        prefix, plain = _place_of_tensor, PLAIN
-        # one loop without a call of Python's for a tensor that was met before: an optimizer's step describes 5000
-        for place, held in found:
-            kind = type(held)
-            if kind is MacaTensor:
-                buffer, offset, meta = held._payload
-                allocation = on_maca.get(id(buffer))
-                value: Value | None = None
-                if allocation is not None and allocation.writes == buffer.writes:
-                    value = allocation.values.get((offset, meta))
-                if value is None:
-                    value = identities.maca(held)
-            elif kind in plain:
-                value = host(held)
-            elif isinstance(held, torch.Tensor):
-                value = None
-            else:
-                end = "}" if held is None else f',"value":{value_text(held)}}}'
-                parts.append(_place[place] + end)
-                continue
-            if value is None:
-                text = self.entry(held, None, level, call, id(held) in written, place)
-                parts.append(f"{prefix[place]}{text}}}}}")
-                continue
-            text = (value.grad_text if held.requires_grad else value.text) or self.entry(
-                held, value, level, call, False, place
-            )
-            if call >= 0:
-                value.made[level] = call
-                if written and id(held) in written:
-                    identities.wrote_last(held, level, call)
-                parts.append(f"{prefix[place]}{text}}}}}")
-            elif (made := value.made[level]) >= 0:
-                parts.append(f'{prefix[place]}{text},"made_by":{made}}}}}')
-            else:
-                parts.append(f"{prefix[place]}{text}}}}}")
-        return f"[{','.join(parts)}]"
+    def new_maca(self, buffer: Any) -> Any:
+        """For the base class: memory that was not met before."""
+        return self.identities.new_maca(buffer)
 
-    def value_of(self, tensor: torch.Tensor) -> Value | None:
-        """What is known of a tensor's elements; None where nothing can be."""
-        if isinstance(tensor, MacaTensor):
-            return self.identities.maca(tensor)
-        return self._on_host(tensor) if type(tensor) in PLAIN else None
+    def new_host(self, storage: Any) -> Any:
+        """For the base class: a storage that was not met before."""
+        return self.identities.new_host(storage)
 
-    def _on_host(self, tensor: torch.Tensor) -> Value | None:
-        try:  # most have a storage; asking each for its layout first would take as long as all else
-            return self.identities.host(tensor, self._form(tensor))
-        except (NotImplementedError, RuntimeError):
-            return None
-
-    def _form(self, tensor: torch.Tensor) -> _Form:
-        dtype = tensor.dtype
-        key: Any = (tensor.shape, tensor.stride(), dtype, tensor.device)
-        if dtype.is_complex or tensor.is_neg():
-            key = (*key, tensor.is_conj(), tensor.is_neg())
-        return self._forms.get(key) or self._new_form(key, tensor)
-
-    def _new_form(self, key: Any, tensor: torch.Tensor) -> _Form:
+    def new_form(self, key: Any, tensor: torch.Tensor) -> Any:
+        """For the base class: the form that this key tells from others."""
         if len(self._forms) >= _LIMIT:
             self._forms.clear()
-        found = self._forms[key] = _Form(tensor)
+        found = self._forms[key] = _form(tensor)
         return found
 
-    def entry(
-        self, tensor: torch.Tensor, value: Value | None, level: int, call: int, wrote: bool, place: str
-    ) -> str:
+    def entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
         """What an entry says of a tensor whose text is not known; without a value who made it, too. Where one of an
         unknown kind cannot be read, its structure, and a warning."""
-        if value is not None and type(tensor) is MacaTensor:
-            meta = value.form
-            return self._text(tensor, self._forms.get(meta) or self._new_form(meta, tensor), value, place)
         try:
             return self._entry(tensor, value, level, call, wrote, place)
         except Exception as error:  # a subclass that forbids what others allow must not stop the program
@@ -188,12 +114,11 @@ class Describer:
             if name not in self._warned:
                 self._warned.add(name)
                 warnings.warn(f"accuracy: a {name} is recorded without numbers: {error}", stacklevel=2)
-            shape = json.dumps(_plain(list(tensor.shape)))
-            return f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"layout":"{name}"'
+            plain: Any = torch.Tensor  # whose attributes a subclass cannot forbid
+            shape, dtype = plain.shape.__get__(tensor), plain.dtype.__get__(tensor)
+            return f'"dtype":"{elements.dtype_name(dtype)}","shape":{json.dumps(_plain(list(shape)))},"layout":"{name}"'
 
-    def _entry(
-        self, tensor: torch.Tensor, value: Value | None, level: int, call: int, wrote: bool, place: str
-    ) -> str:
+    def _entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
         if type(tensor) not in TENSORS or type(tensor) in PLAIN and not _is_strided(tensor):
             tensor, parts, layout = taken_apart(tensor)
             if parts is not None:
@@ -204,40 +129,38 @@ class Describer:
             return self._of_parts(tensor, parts, "quantized", level, call, wrote, place)
         if value is not None:
             return self._text(tensor, value.form, value, place)
-        form = self._form(tensor)
+        form = _form(tensor)
+        text: str = form.grad_text if tensor.requires_grad else form.text
         if tensor.device.type == "meta":
-            return form.grad_text if tensor.requires_grad else form.text
+            return text
         value = self.value_of(tensor)
         if value is None:
-            return self._text(tensor, form, Value(form, 0, False, [], None), place)
+            return text + (self.numbers(tensor, place) if self.has_numbers else "")
         text = self._text(tensor, form, value, place)
-        if call >= 0:
-            value.made[level] = call
-            if wrote:
-                self.identities.wrote_last(tensor, level, call)
-        elif (made := value.made[level]) >= 0:
-            text += f',"made_by":{made}'
-        return text
+        made = self.credit(tensor, level, call, wrote)
+        return text if made < 0 else f'{text},"made_by":{made}'
 
-    def _text(self, tensor: torch.Tensor, form: _Form, value: Value, place: str) -> str:
+    def _text(self, tensor: torch.Tensor, form: Any, value: Any, place: str) -> str:
         """What is said of a strided tensor, kept with the value."""
         numbers = ""
-        if self.level:
+        if self.has_numbers:
             if value.numbers is None:
-                value.numbers = self._numbers(tensor, place)
+                value.numbers = self.numbers(tensor, place)
             numbers = value.numbers
+        text: str
         if tensor.requires_grad:
             text = value.grad_text = form.grad_text + numbers
         else:
             text = value.text = form.text + numbers
         return text
 
-    def _numbers(self, tensor: torch.Tensor, place: str) -> str:
+    def numbers(self, tensor: torch.Tensor, place: str) -> str:
+        """What follows the text of a tensor's form: its elements' numbers and, at level 2, where they are kept."""
         found = measure(tensor)
         if found is None:  # no elements: a meta tensor, or its memory was given back
             return ""
         text = "," + found.text()
-        if self.level == 2 and self.file is not None:
+        if self._has_tensors and self.file is not None:
             with quiet():
                 self.saves[place] = elements.writable(tensor)
             text += f',"file":"{self.file}","key":{json.dumps(place)}'
@@ -273,3 +196,20 @@ def _is_strided(tensor: torch.Tensor) -> bool:
         and not tensor.is_nested
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+native.configure_recording(
+    tensor=torch.Tensor,
+    parameter=torch.nn.Parameter,
+    plain_values=PLAIN_VALUES,
+    complex_types=frozenset((torch.complex32, torch.complex64, torch.complex128)),
+    flatten=pairs_in,
+    value_text=value_text,
+    escaped=json.dumps,
+    operators=OPERATORS,
+    read_operator=operator,
+    plainly=torch._C.DisableTorchFunction,
+    current_node=torch._C._current_autograd_node,
+    sequence=torch._C._autograd._get_sequence_nr,
+    is_grad_enabled=torch.is_grad_enabled,
+)

@@ -17,9 +17,7 @@ Found = list[tuple[str, Any]]  # places and what is there
 # Types that need no look inside, since asking isinstance of each of 76 tensors in a list takes 10 us.
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 TENSORS = PLAIN | {MacaTensor}
-_PLAIN_VALUES = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format))
-
-_NUMBERS = tuple(str(i) for i in range(64))
+PLAIN_VALUES = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format))
 
 
 @functools.lru_cache(1024)
@@ -35,7 +33,7 @@ def flatten(value: Any, place: str, found: Found, tensors: Found, depth: int = 0
         found.append((place, value))
         tensors.append((place, value))
         return
-    if kind in _PLAIN_VALUES:
+    if kind in PLAIN_VALUES:
         found.append((place, value))
         return
     inner: Any = None
@@ -50,7 +48,7 @@ def flatten(value: Any, place: str, found: Found, tensors: Found, depth: int = 0
                 tensors.extend(pairs)
                 found.extend(tensors[start:])
                 return
-            if not kinds <= _PLAIN_VALUES:
+            if not kinds <= PLAIN_VALUES:
                 inner = enumerate(value)
         elif isinstance(value, dict):
             inner = value.items()
@@ -66,46 +64,8 @@ def flatten(value: Any, place: str, found: Found, tensors: Found, depth: int = 0
     found.append((place, value))
 
 
-def flatten_call(args: Any, kwargs: Any) -> tuple[Found, Found]:
-    """Everything, and the tensors of it. Positional arguments by number, others by name."""
+def pairs_in(value: Any, place: str, depth: int) -> Found:
+    """What :func:`flatten` finds, for a container that is no list, tuple or dict of Python's own."""
     found: Found = []
-    tensors: Found = []
-    i = 0
-    for value in args:
-        place = _NUMBERS[i] if i < 64 else str(i)
-        i += 1
-        kind = type(value)
-        if kind in TENSORS:
-            pair = (place, value)
-            found.append(pair)
-            tensors.append(pair)
-        elif kind in _PLAIN_VALUES:
-            found.append((place, value))
-        else:
-            flatten(value, place, found, tensors)
-    if kwargs:
-        for name, value in kwargs.items():
-            flatten(value, name, found, tensors)
-    return found, tensors
-
-
-def flatten_result(result: Any) -> tuple[Found, Found]:
-    """As :func:`flatten_call`; a single result is at place 0."""
-    if result is None:
-        return [], []
-    found: Found = []
-    tensors: Found = []
-    kind = type(result)
-    if kind in TENSORS:
-        return [("0", result)], [("0", result)]
-    if kind in _PLAIN_VALUES:
-        return [("0", result)], tensors
-    if isinstance(result, (list, tuple, dict)) or dataclasses.is_dataclass(result):
-        flatten(result, "", found, tensors)
-        if tensors:
-            return found, tensors
-        found = []
-    found.append(("0", result))
-    if isinstance(result, torch.Tensor):
-        tensors.append(("0", result))
-    return found, tensors
+    flatten(value, place, found, [], depth)
+    return found

@@ -28,15 +28,15 @@ class Operator(NamedTuple):
     is_blank: bool  # its result is memory as it was found
 
 
-_operators: dict[int, Operator] = {}
+OPERATORS: dict[int, Operator] = {}  # by the overload's id
 _kept: list[Any] = []
 
 
 def operator(func: Any) -> Operator:
     """The facts of an overload."""
-    found = _operators.get(id(func))
+    found = OPERATORS.get(id(func))
     if found is None:
-        found = _operators[id(func)] = _read(func)
+        found = OPERATORS[id(func)] = _read(func)
         _kept.append(func)  # the id stays its own
     return found
 
@@ -64,20 +64,3 @@ def _read(func: Any) -> Operator:
         space not in _UNRECORDED,
         packet.removeprefix("aten.") in _BLANK,
     )
-
-
-def written_by(found: Operator, args: Any, kwargs: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that a call writes, with their places."""
-    result: list[tuple[str, torch.Tensor]] = []
-    for position, name in zip(found.written, found.written_names):
-        if position < len(args):
-            value, place = args[position], str(position)
-        elif kwargs and name in kwargs:
-            value, place = kwargs[name], name
-        else:
-            continue
-        if isinstance(value, torch.Tensor):
-            result.append((place, value))
-        elif isinstance(value, (list, tuple)):
-            result += [(f"{place}.{i}", v) for i, v in enumerate(value) if isinstance(v, torch.Tensor)]
-    return result

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.accuracy.recording.flatten import flatten_call
+from macatensor.ffi import native
 
 
 def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -18,8 +18,7 @@ def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
 
     with quiet():
         device: torch.device | None = None
-        found, _ = flatten_call(args, kwargs)
-        for _, value in found:
+        for _, value in native.flatten_call(args, kwargs):
             if isinstance(value, torch.Generator):
                 return value.get_state()
             if isinstance(value, torch.device):

@@ -48,10 +48,9 @@ class Writer:
             self._map = mmap.mmap(self._file, _STEP, offset=self._start)
         return self._map
 
-    def line(self, text: str) -> None:
-        """Writes a line."""
+    def line(self, data: bytes) -> None:
+        """Writes a line, its end included."""
         self._ended = False
-        data = text.encode()
         place = self._map or self._open()
         end = self._used + len(data)
         while end > _STEP:
@@ -66,7 +65,7 @@ class Writer:
 
     def stack(self, number: int, frames: list[str]) -> None:
         """Writes a stack that is new."""
-        self.line(line_of_stack(number, frames))
+        self.line(line_of_stack(number, frames).encode())
 
     def tensors(self, file: str, tensors: dict[str, torch.Tensor]) -> None:
         """Writes whole tensors, which are on the host and contiguous."""
@@ -77,7 +76,7 @@ class Writer:
     def end(self, calls: int, is_needed: bool) -> None:
         """Says that the record is whole up to here; ``is_needed``: of a run without calls too."""
         if not self._ended or is_needed and self.folder is None:
-            self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")) + "\n")
+            self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")).encode() + b"\n")
             self._ended = True
         self.close()
 

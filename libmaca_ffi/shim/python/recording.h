@@ -1,0 +1,130 @@
+// What the accuracy recorder (macatensor/accuracy/recording) does at every call, in the module `libmaca_ffi._launcher`.
+//
+// A GPT's training step is 2500 calls and 8000 entries of tensors. A recorded `x.add_(1)`, which is two calls, took 90
+// us more than with modes that do nothing while all of this was Python, and 35 us as it is. Here are the common cases:
+// plain tensors and MacaTensors that were met before, numbers, lists of these.
+// All else is asked of Python, of the functions that configure_recording() is told.
+#pragma once
+#include <string>
+
+#include "launcher.h"
+
+namespace maca_launcher {
+
+// What configure_recording() says once: PyTorch's types and the recorder's functions.
+struct KnownOfRecording {
+  PyObject* tensor = nullptr;         // torch.Tensor
+  PyObject* parameter = nullptr;      // torch.nn.Parameter
+  PyObject* plain_values = nullptr;   // types whose values hold nothing
+  PyObject* complex_types = nullptr;  // torch's complex dtypes
+  PyObject* flatten = nullptr;     // (value, place, depth) -> pairs of what is in a container that is none of Python's
+  PyObject* value_text = nullptr;  // a value that is no tensor, as JSON
+  PyObject* escaped = nullptr;     // a str as JSON
+  PyObject* operators = nullptr;   // from the id of an overload to its Operator
+  PyObject* read_operator = nullptr;    // the Operator of an overload that is not among them
+  PyObject* plainly = nullptr;          // torch._C.DisableTorchFunction
+  PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
+  PyObject* sequence = nullptr;         // how many nodes this thread has made
+  PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
+};
+extern KnownOfRecording recording;
+
+// Names of attributes and methods that are asked of tensors.
+struct Names {
+  PyObject *shape, *stride, *dtype, *device, *is_neg, *is_conj, *untyped_storage, *resizable, *cdata, *version,
+      *storage_offset, *requires_grad, *entry, *numbers, *new_form, *new_host, *new_maca;
+};
+extern Names known_names;
+
+// --- text -----------------------------------------------------------------------------------------------------
+// These return false with an exception set when Python raised one.
+bool append_text(std::string& out, PyObject* text);             // as it is
+bool append_string(std::string& out, const std::string& text);  // as a string of JSON
+bool append_value(std::string& out, PyObject* value);           // as macatensor.accuracy.recording.describe.value_text
+PyObject* new_text(const std::string& text);
+
+// --- values ---------------------------------------------------------------------------------------------------
+constexpr int kLevels = 2;  // of calls: functions of Python's interface, and aten operators
+
+// What is known of the elements that a view shows.
+struct Value {
+  PyObject_HEAD PyObject* form;  // what tells views at one offset apart: sizes, strides and dtype
+  long long version;             // how often PyTorch had counted a write
+  char is_unsettled;             // an in-place operator's result is met before PyTorch counts the write
+  long long made[kLevels];       // the call whose result it is; -1: none that was recorded
+  PyObject* numbers;             // of its elements and where these are kept, as text; None: not asked yet
+  PyObject* text;                // all that an entry says of it but who made it, or None
+  PyObject* grad_text;           // the same of a tensor that requires a gradient, or None
+};
+
+// What entries say of all tensors with the same sizes, strides, dtype and device.
+struct Form {
+  PyObject_HEAD PyObject *text, *grad_text;
+  char is_plain;  // it and the elements' numbers are all that there is to say: not of quantized tensors
+};
+bool is_form(PyObject* object);
+
+struct Memory;  // an allocation that tensors share
+bool is_memory(PyObject* object);
+void note_write(Memory* memory);  // unseen by PyTorch's own counter
+long long& writes_of(Memory* memory);
+void forget(Memory* memory);
+void set_last(Memory* memory, int level, long long call);
+// A new reference to the value of a view as it is at this version; nullptr with an exception when there is no memory.
+Value* value_at(Memory* memory, long long offset, PyObject* form, long long version);
+
+// --- containers -----------------------------------------------------------------------------------------------
+struct Item {
+  std::string place;  // "0", "weight", "0.1" inside of nesting
+  Ref value;
+  bool is_tensor;
+};
+using Items = std::vector<Item>;
+bool read_pair(PyObject* pair, std::string& place, PyObject*& held);  // of [(place, value)]
+bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
+bool flatten_result(PyObject* result, Items& items);
+
+// --- entries --------------------------------------------------------------------------------------------------
+// `entries` is a RecordedEntries; nullptr or false with an exception.
+bool is_entries(PyObject* object);  // and has been initialized; an exception may be set when not
+PyObject* text_of_arguments(PyObject* entries, const Items& items, int level);
+// What was returned and, of what was written, the rest; None when there is nothing.
+PyObject* text_of_results(PyObject* entries, Items items, const Items& written, int level, long long call);
+bool wrote(PyObject* entries, PyObject* tensor);
+bool set_numbers(PyObject* entries, bool are_wanted);  // returns whether they were
+
+// --- calls ----------------------------------------------------------------------------------------------------
+struct Call {  // RecordedCall
+  PyObject_HEAD int level;
+  int files;
+  long long number, serial;
+  unsigned long long owner;
+  char is_random, matched, in_backward, has_modules;
+  // None or what RecordedCall's members say
+  PyObject *name, *op, *direction, *module, *parent, *forward, *node, *stack, *thread, *inputs, *outputs, *unit,
+      *grad_fns, *received;
+  Items* tensors;  // among its arguments
+  std::vector<long long>* versions;
+};
+bool is_call(PyObject* object);
+Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction);
+PyObject* line_of(Call* call, PyObject* error);  // in bytes; `error` is what was raised, as text, or None
+void put(PyObject*& slot, PyObject* value);
+
+bool note_versions(Call* call);                // of its tensors, as they are now
+bool written_since(Call* call, Items& items);  // the tensors that were written since then
+PyObject* pairs_of(const Items& items);        // [(place, value)]
+
+bool add_recording_stacks(PyObject* module);
+bool add_recording_recorder(PyObject* module);
+// The number of the calling Python stack; nullptr with an exception.
+PyObject* stack_here(PyObject* stacks);
+
+PyObject* flatten_call_function(PyObject* module, PyObject* args);
+
+bool add_recording_values(PyObject* module);
+bool add_recording_entries(PyObject* module);
+bool add_recording_call(PyObject* module);
+PyObject* configure_recording(PyObject* module, PyObject* args, PyObject* kwargs);
+
+}  // namespace maca_launcher

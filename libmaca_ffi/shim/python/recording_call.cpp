@@ -1,0 +1,202 @@
+// RecordedCall: a call while it runs, and what its line says.
+#include "recording.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+
+namespace maca_launcher {
+namespace {
+
+PyTypeObject* g_type = nullptr;
+
+// All of them are given to the collector and released together.
+constexpr PyObject* Call::* kObjects[] = {&Call::name,    &Call::op,   &Call::direction, &Call::module,  &Call::parent,
+                                          &Call::forward, &Call::node, &Call::stack,     &Call::thread,  &Call::inputs,
+                                          &Call::outputs, &Call::unit, &Call::grad_fns,  &Call::received};
+
+// What all kinds of making one have in common.
+bool begin(Call* self, int level, PyObject* name, PyObject* op, PyObject* direction) {
+  if (level < 0 || level >= kLevels) {
+    PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
+    return false;
+  }
+  self->level = level;
+  put(self->name, name);
+  put(self->op, op);
+  put(self->direction, direction);
+  self->number = self->serial = -1;
+  self->matched = 1;
+  return true;
+}
+
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *name, *op, *direction;
+  int level;
+  if (!PyArg_ParseTuple(args, "iUUU:RecordedCall", &level, &name, &op, &direction)) return nullptr;
+  return reinterpret_cast<PyObject*>(new_call(level, name, op, direction));
+}
+
+bool is_given(PyObject* value) { return value && value != Py_None; }
+
+bool append_member(std::string& out, const char* name, PyObject* number) {
+  if (!is_given(number)) return true;
+  out += name;
+  return append_value(out, number);
+}
+
+bool append_as_it_is(std::string& out, const char* name, PyObject* text, const char* end = "") {
+  if (!is_given(text)) return true;
+  out += name;
+  if (!append_text(out, text)) return false;
+  out += end;
+  return true;
+}
+
+PyObject* line(PyObject* object, PyObject* args) {
+  PyObject* error = Py_None;
+  if (!PyArg_ParseTuple(args, "|O:line", &error)) return nullptr;
+  return line_of(reinterpret_cast<Call*>(object), error);
+}
+
+PyObject* tensors(PyObject* self, void*) { return pairs_of(*reinterpret_cast<Call*>(self)->tensors); }
+
+PyObject* grad_fns(PyObject* object, void*) {
+  PyObject* nodes = reinterpret_cast<Call*>(object)->grad_fns;
+  return nodes ? Ref::borrowed(nodes).release() : PyTuple_New(0);
+}
+
+PyObject* received(PyObject* object, void*) {
+  PyObject* ids = reinterpret_cast<Call*>(object)->received;
+  return ids ? Ref::borrowed(ids).release() : PyTuple_New(0);
+}
+
+int set_received(PyObject* object, PyObject* ids, void*) {
+  if (!ids) {
+    PyErr_SetString(PyExc_AttributeError, "RecordedCall.received cannot be deleted");
+    return -1;
+  }
+  put(reinterpret_cast<Call*>(object)->received, ids);
+  return 0;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Call*>(object);
+  Py_VISIT(Py_TYPE(object));
+  for (auto member : kObjects) Py_VISIT(self->*member);
+  for (size_t i = 0; self->tensors && i < self->tensors->size(); ++i) Py_VISIT((*self->tensors)[i].value.get());
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* self = reinterpret_cast<Call*>(object);
+  for (auto member : kObjects) Py_CLEAR(self->*member);
+  Items gone;
+  if (self->tensors) gone.swap(*self->tensors);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  delete reinterpret_cast<Call*>(object)->tensors;
+  delete reinterpret_cast<Call*>(object)->versions;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(object);
+  Py_DECREF(type);
+}
+
+PyMethodDef g_methods[] = {
+    {"line", line, METH_VARARGS, "line(error=None): the call as a line of the record, in bytes."},
+    {},
+};
+
+PyMemberDef g_members[] = {
+    {"level", T_INT, offsetof(Call, level), READONLY, "0: a function of Python's interface, 1: an aten operator."},
+    {"files", T_INT, offsetof(Call, files), 0, "Files of tensors written after that of the inputs."},
+    {"number", T_LONGLONG, offsetof(Call, number), 0, "-1: not recorded."},
+    {"serial", T_LONGLONG, offsetof(Call, serial), 0, "Of functions and modules, those that are not recorded too."},
+    {"owner", T_ULONGLONG, offsetof(Call, owner), 0, "The id of the module, of a module's call."},
+    {"random", T_BOOL, offsetof(Call, is_random), 0, "A generator's state was written."},
+    {"matched", T_BOOL, offsetof(Call, matched), 0, "op_list takes it."},
+    {"in_backward", T_BOOL, offsetof(Call, in_backward), 0, "It began while a node of the graph ran in its thread."},
+    {"has_modules", T_BOOL, offsetof(Call, has_modules), 0, "Modules ran within it."},
+    {"name", T_OBJECT, offsetof(Call, name), READONLY, "As in torch.relu.3.fwd."},
+    {"op", T_OBJECT, offsetof(Call, op), READONLY, "The name without count and direction."},
+    {"direction", T_OBJECT, offsetof(Call, direction), READONLY, "fwd or bwd."},
+    {"module", T_OBJECT, offsetof(Call, module), 0, "The path of the module it runs in."},
+    {"parent", T_OBJECT, offsetof(Call, parent), 0, "The number of the call it runs in."},
+    {"forward", T_OBJECT, offsetof(Call, forward), 0, "Of a backward call the number of the forward one."},
+    {"node", T_OBJECT, offsetof(Call, node), 0, "The autograd node that it belongs to."},
+    {"stack", T_OBJECT, offsetof(Call, stack), 0, "The number of the Python stack."},
+    {"thread", T_OBJECT, offsetof(Call, thread), 0, "The thread, as a member of a JSON object."},
+    {"inputs", T_OBJECT, offsetof(Call, inputs), 0, "JSON."},
+    {"outputs", T_OBJECT, offsetof(Call, outputs), 0, "JSON."},
+    {"unit", T_OBJECT, offsetof(Call, unit), 0, "Does skip take the operator that it is or belongs to? None: of none."},
+    {},
+};
+
+PyGetSetDef g_properties[] = {
+    {"tensors", tensors, nullptr, "Places and tensors among its arguments.", nullptr},
+    {"grad_fns", grad_fns, nullptr, "Nodes that made its arguments, which result, the place.", nullptr},
+    {"received", received, set_received, "Ids of tensors that collectives it has started were given.", nullptr},
+    {},
+};
+
+PyType_Slot g_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_getset, g_properties},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_methods, g_methods},
+    {Py_tp_members, g_members},
+    {Py_tp_doc, const_cast<char*>("RecordedCall(level, name, op, direction)\n\nA call that has begun.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCall", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                      g_slots};
+
+}  // namespace
+
+void put(PyObject*& slot, PyObject* value) {
+  Ref old(slot);
+  slot = Ref::borrowed(value).release();
+}
+
+bool is_call(PyObject* object) { return Py_TYPE(object) == g_type; }
+
+Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction) {
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(g_type, Py_tp_alloc));
+  Ref object(allocate(g_type, 0));
+  if (!object) return nullptr;
+  auto* self = reinterpret_cast<Call*>(object.get());
+  self->tensors = new Items;
+  self->versions = new std::vector<long long>;
+  return begin(self, level, name, op, direction) ? reinterpret_cast<Call*>(object.release()) : nullptr;
+}
+
+PyObject* line_of(Call* self, PyObject* error) {
+  std::string out = "{\"call\":{\"number\":" + std::to_string(self->number);
+  out += self->level ? ",\"level\":\"aten\"" : ",\"level\":\"api\"";
+  if (!append_as_it_is(out, ",\"name\":\"", self->name, "\"") || !append_as_it_is(out, ",\"op\":\"", self->op, "\"") ||
+      !append_as_it_is(out, ",\"direction\":\"", self->direction, "\"") ||
+      !append_member(out, ",\"module\":", self->module) || !append_member(out, ",\"parent\":", self->parent) ||
+      !append_member(out, ",\"forward\":", self->forward) || !append_as_it_is(out, ",\"node\":\"", self->node, "\"") ||
+      !append_as_it_is(out, "", self->thread) || !append_as_it_is(out, ",\"inputs\":", self->inputs) ||
+      !append_as_it_is(out, ",\"outputs\":", self->outputs) || !append_member(out, ",\"stack\":", self->stack))
+    return nullptr;
+  if (self->is_random) out += ",\"random\":\"random\"";
+  if (!append_member(out, ",\"error\":", error)) return nullptr;
+  out += "}}\n";
+  return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
+}
+
+bool add_recording_call(PyObject* module) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && PyModule_AddObjectRef(module, "RecordedCall", reinterpret_cast<PyObject*>(g_type)) == 0;
+}
+
+}  // namespace maca_launcher

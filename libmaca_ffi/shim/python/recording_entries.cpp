@@ -1,0 +1,498 @@
+// RecordedEntries: the base of the describer. Arguments and results as JSON, made of the texts of values met before.
+#include "recording.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+
+namespace maca_launcher {
+
+KnownOfRecording recording;
+Names known_names;
+
+namespace {
+
+PyTypeObject* g_type = nullptr;
+
+struct Entries {
+  PyObject_HEAD PyObject* on_maca;  // from the id of a Buffer to a Memory
+  PyObject* on_host;                // from a storage's _cdata to a Memory
+  PyObject* forms;                  // from what tells forms apart to a Form
+  char has_numbers;                 // record levels 1 and 2
+};
+
+// A call whose arguments or results are described.
+struct Described {
+  int level = 0;
+  long long call = -1;          // the call's number, of results
+  PyObject* written = nullptr;  // the ids of results that were there before, if any
+};
+
+// What is known of a tensor's elements: both are null where nothing can be.
+struct KnownValue {
+  Ref memory, value;
+};
+
+bool is_unreadable() {  // sparse and other tensors without strides or a storage
+  if (!PyErr_ExceptionMatches(PyExc_NotImplementedError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
+  PyErr_Clear();
+  return true;
+}
+
+Ref call_method(PyObject* object, PyObject* name, PyObject* first = nullptr, PyObject* second = nullptr) {
+  return Ref(PyObject_CallMethodObjArgs(object, name, first, second, nullptr));
+}
+
+// The form of a strided tensor on the host; null with an exception.
+Ref form_of(Entries* self, PyObject* tensor) {
+  Ref shape(PyObject_GetAttr(tensor, known_names.shape));
+  Ref stride = shape ? call_method(tensor, known_names.stride) : Ref();
+  Ref dtype(stride ? PyObject_GetAttr(tensor, known_names.dtype) : nullptr);
+  Ref device(dtype ? PyObject_GetAttr(tensor, known_names.device) : nullptr);
+  Ref neg = device ? call_method(tensor, known_names.is_neg) : Ref();
+  const int is_complex = neg ? PySet_Contains(recording.complex_types, dtype.get()) : -1;
+  if (is_complex < 0) return Ref();
+  Ref key;
+  if (is_complex || neg.get() == Py_True) {
+    Ref conj = call_method(tensor, known_names.is_conj);
+    if (conj) key = Ref(PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
+  } else {
+    key = Ref(PyTuple_Pack(4, shape.get(), stride.get(), dtype.get(), device.get()));
+  }
+  if (!key) return Ref();
+  Ref form = Ref::borrowed(PyDict_GetItemWithError(self->forms, key.get()));
+  if (form || PyErr_Occurred()) return form;
+  return call_method(reinterpret_cast<PyObject*>(self), known_names.new_form, key.get(), tensor);
+}
+
+// The Memory that a table has at a key, or that a method of the describer makes and enters.
+Ref memory_in(Entries* self, PyObject* table, PyObject* key, PyObject* make, PyObject* argument) {
+  Ref memory = Ref::borrowed(PyDict_GetItemWithError(table, key));
+  if (!memory && !PyErr_Occurred()) memory = call_method(reinterpret_cast<PyObject*>(self), make, argument);
+  if (memory && !is_memory(memory.get())) {
+    PyErr_SetString(PyExc_TypeError, "a table of allocations holds RecordedMemory");
+    return Ref();
+  }
+  return memory;
+}
+
+bool find_on_host(Entries* self, PyObject* tensor, KnownValue& found) {
+  Ref form = form_of(self, tensor);
+  Ref storage = form ? call_method(tensor, known_names.untyped_storage) : Ref();
+  Ref resizable = storage ? call_method(storage.get(), known_names.resizable) : Ref();
+  if (!resizable) return is_unreadable();
+  if (resizable.get() != Py_True) return true;  // NumPy shares it: writes to it may go unseen
+  Ref key(PyObject_GetAttr(storage.get(), known_names.cdata));
+  Ref memory = key ? memory_in(self, self->on_host, key.get(), known_names.new_host, storage.get()) : Ref();
+  if (!memory) return is_unreadable();
+  Ref counted(PyObject_GetAttr(tensor, known_names.version));
+  const long long version = counted ? PyLong_AsLongLong(counted.get()) : 0;
+  if (PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
+    PyErr_Clear();  // inference tensors do not count
+  }
+  Ref place = call_method(tensor, known_names.storage_offset);
+  const long long offset = place ? PyLong_AsLongLong(place.get()) : -1;
+  if (offset == -1 && PyErr_Occurred()) return is_unreadable();
+  Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), offset, form.get(), version);
+  found.value = Ref(reinterpret_cast<PyObject*>(value));
+  found.memory = std::move(memory);
+  return value != nullptr;
+}
+
+bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
+  Ref payload(PyObject_GetAttr(tensor, known.payload_name));
+  maca_buffer* buffer = payload ? memory_of(payload.get()) : nullptr;
+  if (!buffer) return false;
+  PyObject* held = PyTuple_GetItem(payload.get(), 0);
+  Ref key(PyLong_FromVoidPtr(held));
+  Ref memory = key ? memory_in(self, self->on_maca, key.get(), known_names.new_maca, held) : Ref();
+  if (!memory) return false;
+  auto* allocation = reinterpret_cast<Memory*>(memory.get());
+  const auto writes = static_cast<long long>(buffer->writes());
+  if (writes_of(allocation) != writes) {
+    forget(allocation);
+    writes_of(allocation) = writes;
+  }
+  const long long offset = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
+  if (offset == -1 && PyErr_Occurred()) return false;
+  Value* value = value_at(allocation, offset, PyTuple_GetItem(payload.get(), 2), 0);
+  found.value = Ref(reinterpret_cast<PyObject*>(value));
+  found.memory = std::move(memory);
+  return value != nullptr;
+}
+
+// Of tensors of the exact types that most are.
+bool find(Entries* self, PyObject* tensor, KnownValue& found) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+  if (type == known.tensor) return find_on_maca(self, tensor, found);
+  return (type != recording.tensor && type != recording.parameter) || find_on_host(self, tensor, found);
+}
+
+bool is_level(int level) {
+  if (level >= 0 && level < kLevels) return true;
+  PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
+  return false;
+}
+
+// Of subclasses of MacaTensor too, whose entries Python writes.
+bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {
+  if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor)))
+    return find_on_maca(self, tensor, found);
+  return find(self, tensor, found);
+}
+
+// An entry that Python writes: of a value whose text is not known, or without a value of any tensor.
+bool append_new(Entries* self, std::string& out, PyObject* tensor, PyObject* value, const Described& described,
+                bool was_written, const std::string& place) {
+  Ref level(PyLong_FromLong(described.level)), call(PyLong_FromLongLong(described.call)), name(new_text(place));
+  if (!level || !call || !name) return false;
+  Ref text(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), known_names.entry, tensor,
+                                      value ? value : Py_None, level.get(), call.get(),
+                                      was_written ? Py_True : Py_False, name.get(), nullptr));
+  return text && append_text(out, text.get());
+}
+
+// The Form of a value; null, and perhaps no exception, when Python has to write its entries.
+Ref plain_form(Entries* self, PyObject* tensor, Value* value) {
+  Ref form = Ref::borrowed(value->form);
+  if (!is_form(form.get())) {  // a Meta
+    Ref found = Ref::borrowed(PyDict_GetItemWithError(self->forms, form.get()));
+    if (!found && PyErr_Occurred()) return Ref();
+    form = found ? std::move(found)
+                 : call_method(reinterpret_cast<PyObject*>(self), known_names.new_form, form.get(), tensor);
+  }
+  return form && is_form(form.get()) && reinterpret_cast<Form*>(form.get())->is_plain ? std::move(form) : Ref();
+}
+
+// The text of a value that has none yet, kept with it.
+bool append_first(Entries* self, std::string& out, PyObject* tensor, Value* value, bool requires_grad,
+                  const Described& described, const std::string& place) {
+  Ref held = plain_form(self, tensor, value);
+  if (!held)
+    return !PyErr_Occurred() &&
+           append_new(self, out, tensor, reinterpret_cast<PyObject*>(value), described, false, place);
+  auto* form = reinterpret_cast<Form*>(held.get());
+  Ref text = Ref::borrowed(requires_grad ? form->grad_text : form->text);
+  if (self->has_numbers) {
+    if (value->numbers == Py_None) {
+      Ref name(new_text(place));
+      Ref numbers =
+          name ? call_method(reinterpret_cast<PyObject*>(self), known_names.numbers, tensor, name.get()) : Ref();
+      if (!numbers) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+        PyErr_Clear();  // entry() asks again, and warns
+        return append_new(self, out, tensor, reinterpret_cast<PyObject*>(value), described, false, place);
+      }
+      Ref old(std::exchange(value->numbers, numbers.release()));
+    }
+    text = Ref(PyUnicode_Concat(text.get(), value->numbers));
+    if (!text) return false;
+  }
+  if (!append_text(out, text.get())) return false;
+  Ref old(std::exchange(requires_grad ? value->grad_text : value->text, text.release()));
+  return true;
+}
+
+// -1 with an exception
+int is_among(PyObject* ids, PyObject* tensor) {
+  if (!ids) return 0;
+  Ref id(PyLong_FromVoidPtr(tensor));
+  return id ? PySequence_Contains(ids, id.get()) : -1;
+}
+
+// The call that made an argument, or -1; of a result it is this call from now on.
+long long credited(KnownValue& found, const Described& described, bool was_written) {
+  auto* value = reinterpret_cast<Value*>(found.value.get());
+  if (described.call < 0) return value->made[described.level];
+  value->made[described.level] = described.call;
+  if (was_written) set_last(reinterpret_cast<Memory*>(found.memory.get()), described.level, described.call);
+  return -1;
+}
+
+bool append_tensor(Entries* self, std::string& out, PyObject* tensor, const std::string& place,
+                   const Described& described) {
+  KnownValue found;
+  if (!find(self, tensor, found)) return false;
+  const int was_written = is_among(described.written, tensor);
+  if (was_written < 0) return false;
+  if (!found.value) return append_new(self, out, tensor, nullptr, described, was_written == 1, place);
+  auto* value = reinterpret_cast<Value*>(found.value.get());
+  Ref requires_grad(PyObject_GetAttr(tensor, known_names.requires_grad));
+  if (!requires_grad) return false;
+  const bool has_gradient = requires_grad.get() == Py_True;
+  Ref text = Ref::borrowed(has_gradient ? value->grad_text : value->text);
+  if (text.get() == Py_None ? !append_first(self, out, tensor, value, has_gradient, described, place)
+                            : !append_text(out, text.get()))
+    return false;
+  const long long made = credited(found, described, was_written == 1);
+  if (made >= 0) {
+    out += ",\"made_by\":";
+    out += std::to_string(made);
+  }
+  return true;
+}
+
+bool append_entry(Entries* self, std::string& out, const std::string& place, PyObject* held, bool is_tensor,
+                  const Described& described) {
+  out += out.size() > 1 ? ",{\"place\":" : "{\"place\":";
+  if (!append_string(out, place)) return false;
+  if (is_tensor) {
+    out += ",\"tensor\":{";
+    if (!append_tensor(self, out, held, place, described)) return false;
+    out += '}';
+  } else if (held != Py_None) {
+    out += ",\"value\":";
+    if (!append_value(out, held)) return false;
+  }
+  out += '}';
+  return true;
+}
+
+bool is_ready(Entries* self) {
+  if (!self->forms) PyErr_SetString(PyExc_RuntimeError, "RecordedEntries.__init__ was not called");
+  return self->forms != nullptr;
+}
+
+PyObject* text_of(Entries* self, const Items& items, const Described& described) {
+  if (!is_ready(self)) return nullptr;
+  std::string out = "[";
+  for (const Item& item : items)
+    if (!append_entry(self, out, item.place, item.value.get(), item.is_tensor, described)) return nullptr;
+  out += ']';
+  return new_text(out);
+}
+
+// arguments(found, level, call=-1, written=())
+PyObject* arguments(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"found", "level", "call", "written", nullptr};
+  PyObject *found, *written = nullptr;
+  Described described;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!i|LO:arguments", const_cast<char**>(names), &PyList_Type, &found,
+                                   &described.level, &described.call, &written) ||
+      !is_level(described.level))
+    return nullptr;
+  const Py_ssize_t count = written ? PyObject_Size(written) : 0;
+  if (count < 0) return nullptr;
+  described.written = count ? written : nullptr;
+  Items items;
+  for (Py_ssize_t i = 0; i < PyList_Size(found); ++i) {
+    PyObject* held;
+    std::string text;
+    if (!read_pair(PyList_GetItem(found, i), text, held)) return nullptr;
+    const int is_tensor = PyObject_IsInstance(held, recording.tensor);
+    if (is_tensor < 0) return nullptr;
+    items.push_back({std::move(text), Ref::borrowed(held), is_tensor == 1});
+  }
+  return text_of(reinterpret_cast<Entries*>(self), items, described);
+}
+
+PyObject* value_of(PyObject* self, PyObject* tensor) {
+  KnownValue found;
+  if (!is_ready(reinterpret_cast<Entries*>(self)) || !find_any(reinterpret_cast<Entries*>(self), tensor, found))
+    return nullptr;
+  return found.value ? found.value.release() : Ref::borrowed(Py_None).release();
+}
+
+// credit(tensor, level, call, wrote)
+PyObject* credit(PyObject* self, PyObject* args) {
+  PyObject* tensor;
+  Described described;
+  int wrote;
+  KnownValue found;
+  if (!PyArg_ParseTuple(args, "OiLp:credit", &tensor, &described.level, &described.call, &wrote) ||
+      !is_level(described.level) || !is_ready(reinterpret_cast<Entries*>(self)) ||
+      !find_any(reinterpret_cast<Entries*>(self), tensor, found))
+    return nullptr;
+  return PyLong_FromLongLong(found.value ? credited(found, described, wrote) : -1);
+}
+
+PyObject* wrote_method(PyObject* self, PyObject* tensor) {
+  if (!is_ready(reinterpret_cast<Entries*>(self)) || !wrote(self, tensor)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+int initialize(PyObject* object, PyObject* args, PyObject*) {
+  auto* self = reinterpret_cast<Entries*>(object);
+  PyObject *maca, *host, *forms;
+  if (!PyArg_ParseTuple(args, "O!O!O!:RecordedEntries", &PyDict_Type, &maca, &PyDict_Type, &host, &PyDict_Type, &forms))
+    return -1;
+  if (!recording.tensor) {
+    PyErr_SetString(PyExc_RuntimeError, "configure_recording() was not called");
+    return -1;
+  }
+  Ref old[] = {Ref(self->on_maca), Ref(self->on_host), Ref(self->forms)};
+  self->on_maca = Ref::borrowed(maca).release();
+  self->on_host = Ref::borrowed(host).release();
+  self->forms = Ref::borrowed(forms).release();
+  return 0;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Entries*>(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->on_maca);
+  Py_VISIT(self->on_host);
+  Py_VISIT(self->forms);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* self = reinterpret_cast<Entries*>(object);
+  Py_CLEAR(self->on_maca);
+  Py_CLEAR(self->on_host);
+  Py_CLEAR(self->forms);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(object);
+  Py_DECREF(type);
+}
+
+PyMethodDef g_methods[] = {
+    {"arguments", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(arguments)), METH_VARARGS | METH_KEYWORDS,
+     "arguments(found, level, call=-1, written=()): places and what is there as a JSON list. `level` is the call's; of "
+     "results `call` is the number of the call and `written` the ids of those that were there before."},
+    {"wrote", wrote_method, METH_O,
+     "wrote(tensor): an operator below autograd has written its memory: nothing known of it holds any more."},
+    {"credit", credit, METH_VARARGS,
+     "credit(tensor, level, call, wrote): the call that made an argument's value, or -1. Of a result, when `call` is "
+     "not "
+     "-1, it is that call from now on; `wrote`: into memory that was there before."},
+    {"value_of", value_of, METH_O,
+     "value_of(tensor): what is known of a tensor's elements; None where nothing can be: of tensors of other kinds, "
+     "and "
+     "of those whose memory NumPy shares."},
+    {},
+};
+
+PyMemberDef g_members[] = {
+    {"has_numbers", T_BOOL, offsetof(Entries, has_numbers), 0, "Entries hold the elements' numbers."},
+    {},
+};
+
+PyType_Slot g_slots[] = {
+    {Py_tp_members, g_members},
+    {Py_tp_init, reinterpret_cast<void*>(initialize)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_methods, g_methods},
+    {Py_tp_doc,
+     const_cast<char*>(
+         "RecordedEntries(on_maca, on_host, forms)\n\nA subclass has entry(tensor, value, level, call, wrote, "
+         "place), the text of what is new; new_form(key, tensor), new_host(storage) and new_maca(buffer), "
+         "which enter what is new into the tables; numbers(tensor, place), text that follows a "
+         "form's.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedEntries", sizeof(Entries), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
+
+bool name_all() {
+  const std::pair<PyObject**, const char*> all[] = {
+      {&known_names.shape, "shape"},
+      {&known_names.stride, "stride"},
+      {&known_names.dtype, "dtype"},
+      {&known_names.device, "device"},
+      {&known_names.is_neg, "is_neg"},
+      {&known_names.is_conj, "is_conj"},
+      {&known_names.untyped_storage, "untyped_storage"},
+      {&known_names.resizable, "resizable"},
+      {&known_names.cdata, "_cdata"},
+      {&known_names.version, "_version"},
+      {&known_names.storage_offset, "storage_offset"},
+      {&known_names.requires_grad, "requires_grad"},
+      {&known_names.entry, "entry"},
+      {&known_names.numbers, "numbers"},
+      {&known_names.new_form, "new_form"},
+      {&known_names.new_host, "new_host"},
+      {&known_names.new_maca, "new_maca"},
+  };
+  for (const auto& [slot, name] : all) {
+    *slot = PyUnicode_InternFromString(name);
+    if (!*slot) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_entries(PyObject* object) {
+  return PyObject_TypeCheck(object, g_type) && is_ready(reinterpret_cast<Entries*>(object));
+}
+
+bool set_numbers(PyObject* entries, bool are_wanted) {
+  return std::exchange(reinterpret_cast<Entries*>(entries)->has_numbers, are_wanted);
+}
+
+PyObject* text_of_arguments(PyObject* entries, const Items& items, int level) {
+  Described described;
+  described.level = level;
+  return text_of(reinterpret_cast<Entries*>(entries), items, described);
+}
+
+PyObject* text_of_results(PyObject* entries, Items items, const Items& written, int level, long long call) {
+  Ref ids(written.empty() ? nullptr : PySet_New(nullptr));
+  if (!ids && !written.empty()) return nullptr;
+  const size_t returned = items.size();
+  for (const Item& item : written) {
+    Ref id(PyLong_FromVoidPtr(item.value.get()));
+    if (!id || PySet_Add(ids.get(), id.get())) return nullptr;
+    size_t at = 0;
+    while (at < items.size() && items[at].value.get() != item.value.get()) ++at;
+    if (at == items.size())
+      items.push_back({item.place, Ref::borrowed(item.value.get()), true});
+    else if (at >= returned)
+      items[at].place = item.place;  // given twice: the last place is its
+  }
+  if (items.empty()) return Ref::borrowed(Py_None).release();
+  Described described;
+  described.level = level;
+  described.call = call;
+  described.written = ids.get();
+  return text_of(reinterpret_cast<Entries*>(entries), items, described);
+}
+
+bool wrote(PyObject* entries, PyObject* tensor) {
+  if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor))) return true;  // the runtime counts
+  Ref storage = call_method(tensor, known_names.untyped_storage);
+  if (!storage) return is_unreadable();
+  Ref key(PyObject_GetAttr(storage.get(), known_names.cdata));
+  if (!key) return false;
+  Ref memory = Ref::borrowed(PyDict_GetItemWithError(reinterpret_cast<Entries*>(entries)->on_host, key.get()));
+  if (memory && is_memory(memory.get())) note_write(reinterpret_cast<Memory*>(memory.get()));
+  return !PyErr_Occurred();
+}
+
+PyObject* configure_recording(PyObject*, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"tensor",       "parameter", "plain_values",    "complex_types", "flatten",
+                                "value_text",   "escaped",   "operators",       "read_operator", "plainly",
+                                "current_node", "sequence",  "is_grad_enabled", nullptr};
+  PyObject** slots[] = {&recording.tensor,         &recording.parameter,    &recording.plain_values,
+                        &recording.complex_types,  &recording.flatten,      &recording.value_text,
+                        &recording.escaped,        &recording.operators,    &recording.read_operator,
+                        &recording.plainly,        &recording.current_node, &recording.sequence,
+                        &recording.is_grad_enabled};
+  PyObject* given[13];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOO!OOOOO:configure_recording", const_cast<char**>(names),
+                                   &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                                   &PyDict_Type, &given[7], &given[8], &given[9], &given[10], &given[11], &given[12]))
+    return nullptr;
+  for (size_t i = 0; i < std::size(slots); ++i) put(*slots[i], given[i]);
+  Py_RETURN_NONE;
+}
+
+bool add_recording_entries(PyObject* module) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && name_all() &&
+         PyModule_AddObjectRef(module, "RecordedEntries", reinterpret_cast<PyObject*>(g_type)) == 0;
+}
+
+}  // namespace maca_launcher

@@ -1,0 +1,104 @@
+// Functions of PyTorch's Python interface, and modules, as they begin and end.
+#include "recording_recorder.h"
+
+namespace maca_launcher {
+namespace {
+
+bool api_begins(Recorder* self, PyObject* thread, Call* call, PyObject* args, PyObject* kwargs, bool is_unit) {
+  if (!look_at_pending(self)) return false;
+  Ref serial(PyIter_Next(self->serials)), node = ask_torch(recording.current_node);
+  Ref open = serial && node ? open_calls(thread) : Ref();
+  if (!open) return false;
+  call->serial = PyLong_AsLongLong(serial.get());
+  call->in_backward = node.get() != Py_None;
+  Ref parent = last_of(open.get());
+  if (parent && !take_over(call, as_call(parent), !call->module || call->module == Py_None)) return false;
+  if (PyList_Append(open.get(), object_of(call)) || !note_thread(call, thread)) return false;
+  const bool is_taken = decide(self, call, parent.get(), is_unit);
+  Items items;
+  if (PyErr_Occurred() || !flatten_call(args, kwargs, items)) return false;
+  for (const Item& item : items)
+    if (item.is_tensor) call->tensors->push_back({item.place, Ref::borrowed(item.value.get()), true});
+  return note_versions(call) && note_nodes(call) &&
+         (!is_taken || (note_stack(self, call) && describe_inputs(self, call, items)));
+}
+
+// Hooks the nodes that a call has made, where one of its results, or of what it wrote, requires a gradient.
+bool attach(Recorder* self, Call* call, const Items& items, const Items& written, PyObject* module) {
+  const int is_enabled = call->has_modules ? 0 : is_true(recording.is_grad_enabled);
+  if (is_enabled <= 0) return is_enabled == 0;
+  Items tensors;
+  for (const Items* some : {&items, &written})
+    for (const Item& item : *some) {
+      if (!item.is_tensor) continue;
+      const int needs = requires_grad(item.value.get());
+      if (needs < 0) return false;
+      if (needs) tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
+    }
+  if (tensors.empty()) return true;
+  Ref pairs(pairs_of(tensors));
+  return pairs && ask(reinterpret_cast<PyObject*>(self), names.attach, object_of(call), pairs.get(), module);
+}
+
+bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyObject* module) {
+  if (!self->active) return true;
+  Items items, written;
+  if (!written_since(call, written)) return false;
+  if (error == Py_None && (!flatten_result(result, items) || !attach(self, call, items, written, module))) return false;
+  if (call->number < 0) return true;
+  if (error == Py_None && call->received && PyObject_Size(call->received) > 0) {
+    Ref pairs(pairs_of(items));
+    return pairs && ask(reinterpret_cast<PyObject*>(self), names.started, object_of(call), pairs.get());
+  }
+  return describe_results(self, call, std::move(items), written) && write(self, call, error);
+}
+
+}  // namespace
+
+PyObject* function_begins(PyObject* object, PyObject* given) {
+  PyObject *op, *args, *kwargs;
+  Recorder* self = of(object);
+  if (!PyArg_ParseTuple(given, "UOO:function_begins", &op, &args, &kwargs) || !is_ready(self)) return nullptr;
+  Aside aside(self);
+  if (!aside) return nullptr;
+  Ref thread = thread_of(self), name = thread ? name_of(self, op, true) : Ref();
+  Ref call(name ? object_of(new_call(kFunction, name.get(), op, names.fwd)) : nullptr);
+  return call && api_begins(self, thread.get(), as_call(call), args, kwargs, true) ? call.release() : nullptr;
+}
+
+PyObject* api_begins_method(PyObject* object, PyObject* given) {
+  PyObject *thread, *call, *args, *kwargs;
+  int is_unit;
+  if (!PyArg_ParseTuple(given, "OOOOp:api_begins", &thread, &call, &args, &kwargs, &is_unit) || !check_call(call) ||
+      !is_ready(of(object)))
+    return nullptr;
+  return none_if(api_begins(of(object), thread, reinterpret_cast<Call*>(call), args, kwargs, is_unit));
+}
+
+PyObject* function_ends(PyObject* object, PyObject* given) {
+  PyObject *call, *result, *error;
+  Recorder* self = of(object);
+  if (!PyArg_ParseTuple(given, "OOO:function_ends", &call, &result, &error) || !check_call(call) || !is_ready(self))
+    return nullptr;
+  Aside aside(self);
+  if (!aside) return nullptr;
+  Ref thread = thread_of(self), open = thread ? open_calls(thread.get()) : Ref();
+  if (!open) return nullptr;
+  const Py_ssize_t size = PyList_Size(open.get());
+  if (size > 0 && PyList_GetItem(open.get(), size - 1) == call) {
+    if (PyList_SetSlice(open.get(), size - 1, size, nullptr)) return nullptr;
+  } else if (!ask(object, names.left, open.get(), call)) {
+    return nullptr;
+  }
+  return none_if(api_ends(self, reinterpret_cast<Call*>(call), result, error, Py_None));
+}
+
+PyObject* api_ends_method(PyObject* object, PyObject* given) {
+  PyObject *call, *result, *error, *module;
+  if (!PyArg_ParseTuple(given, "OOOO:api_ends", &call, &result, &error, &module) || !check_call(call) ||
+      !is_ready(of(object)))
+    return nullptr;
+  return none_if(api_ends(of(object), reinterpret_cast<Call*>(call), result, error, module));
+}
+
+}  // namespace maca_launcher

@@ -1,0 +1,310 @@
+// The type RecordedCalls, and what beginnings and ends of all calls have in common.
+#include "recording_recorder.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+
+namespace maca_launcher {
+
+RecorderNames names;
+
+namespace {
+
+constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::local,          &Recorder::numbers,
+                                              &Recorder::serials, &Recorder::counts_forward, &Recorder::counts_backward,
+                                              &Recorder::pending, &Recorder::describer,      &Recorder::writer,
+                                              &Recorder::stacks};
+
+PyObject* name_method(PyObject* object, PyObject* given) {
+  PyObject* op;
+  const char* direction;
+  if (!PyArg_ParseTuple(given, "Us:name", &op, &direction) || !is_ready(of(object))) return nullptr;
+  return name_of(of(object), op, std::string(direction) == "fwd").release();
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(object));
+  for (auto member : kObjects) Py_VISIT(of(object)->*member);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  for (auto member : kObjects) Py_CLEAR(of(object)->*member);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(object);
+  Py_DECREF(type);
+}
+
+PyMethodDef g_methods[] = {
+    {"function_begins", function_begins, METH_VARARGS,
+     "function_begins(op, args, kwargs): a function of PyTorch's Python interface is called; returns the call."},
+    {"function_ends", function_ends, METH_VARARGS,
+     "function_ends(call, result, error): the function has returned, or raised."},
+    {"api_begins", api_begins_method, METH_VARARGS,
+     "api_begins(thread, call, args, kwargs, is_unit): what beginnings of functions and modules have in common."},
+    {"api_ends", api_ends_method, METH_VARARGS,
+     "api_ends(call, result, error, module): what their ends have in common."},
+    {"operator_begins", operator_begins, METH_VARARGS,
+     "operator_begins(func, args, kwargs): an operator is about to run below autograd; returns the call, or None."},
+    {"operator_ends", operator_ends, METH_VARARGS,
+     "operator_ends(call, func, args, kwargs, result, error): the operator has run, or raised."},
+    {"name", name_method, METH_VARARGS,
+     "name(op, direction): the name of an operator's next call: with how many came before."},
+    {},
+};
+
+#define OBJECT(member) {#member, T_OBJECT, offsetof(Recorder, member), 0, nullptr}
+#define FLAG(member) {#member, T_BOOL, offsetof(Recorder, member), 0, nullptr}
+PyMemberDef g_members[] = {
+    OBJECT(lock),
+    OBJECT(local),
+    OBJECT(numbers),
+    OBJECT(serials),
+    OBJECT(counts_forward),
+    OBJECT(counts_backward),
+    OBJECT(pending),
+    OBJECT(describer),
+    OBJECT(writer),
+    OBJECT(stacks),
+    FLAG(active),
+    FLAG(takes_all),
+    FLAG(has_stacks),
+    FLAG(has_inputs),
+    FLAG(has_outputs),
+    FLAG(has_tensors),
+    {"written", T_LONGLONG, offsetof(Recorder, written), 0, "Lines of calls."},
+    {},
+};
+#undef OBJECT
+#undef FLAG
+
+PyType_Slot g_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_methods, g_methods},
+    {Py_tp_members, g_members},
+    {Py_tp_doc, const_cast<char*>("The base of the recorder: what happens at every call. A subclass sets the members "
+                                  "and has the methods for what is rare; macatensor.accuracy.recording.recorder.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCalls", sizeof(Recorder), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
+
+bool name_all() {
+  const std::pair<PyObject**, const char*> all[] = {
+      {&names.acquire, "acquire"},
+      {&names.release, "release"},
+      {&names.enter, "__enter__"},
+      {&names.leave, "__exit__"},
+      {&names.thread, "thread"},
+      {&names.open, "open"},
+      {&names.text, "text"},
+      {&names.nodes, "nodes"},
+      {&names.last, "last"},
+      {&names.look, "look"},
+      {&names.decide, "decide"},
+      {&names.fwd, "fwd"},
+      {&names.requires_grad, "requires_grad"},
+      {&names.grad_fn, "grad_fn"},
+      {&names.output_nr, "output_nr"},
+      {&names.attach, "attach"},
+      {&names.started, "started"},
+      {&names.line, "line"},
+      {&names.error_text, "error_text"},
+      {&names.begin_files, "begin_files"},
+      {&names.next_file, "next_file"},
+      {&names.save, "save"},
+      {&names.keep_random, "keep_random"},
+      {&names.backward_operator, "backward_operator"},
+      {&names.add, "add"},
+      {&names.blank, "blank"},
+      {&names.collective, "collective"},
+      {&names.left, "left"},
+  };
+  for (const auto& [slot, name] : all) {
+    *slot = PyUnicode_InternFromString(name);
+    if (!*slot) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_ready(Recorder* self) {
+  for (auto member : kObjects)
+    if (!(self->*member)) {
+      PyErr_SetString(PyExc_RuntimeError, "a recorder's members are not all set");
+      return false;
+    }
+  if (!is_entries(self->describer) || !PyList_Check(self->pending) || !PyDict_Check(self->counts_forward) ||
+      !PyDict_Check(self->counts_backward)) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
+    return false;
+  }
+  return recording.tensor != nullptr;
+}
+
+Ref thread_of(Recorder* self) {
+  Ref found(PyObject_GetAttr(self->local, names.thread));
+  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  PyErr_Clear();
+  return ask(reinterpret_cast<PyObject*>(self), names.thread);
+}
+
+Ref open_calls(PyObject* thread) {
+  Ref open(PyObject_GetAttr(thread, names.open));
+  if (open && !PyList_Check(open.get())) {
+    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list");
+    return Ref();
+  }
+  return open;
+}
+
+Ref last_of(PyObject* open) {
+  const Py_ssize_t size = PyList_Size(open);
+  PyObject* last = size > 0 ? PyList_GetItem(open, size - 1) : nullptr;
+  return last && is_call(last) ? Ref::borrowed(last) : Ref();
+}
+
+Call* as_call(const Ref& object) { return reinterpret_cast<Call*>(object.get()); }
+
+Ref name_of(Recorder* self, PyObject* op, bool is_forward) {
+  PyObject* counts = is_forward ? self->counts_forward : self->counts_backward;
+  PyObject* count = PyDict_GetItemWithError(counts, op);
+  if (!count && PyErr_Occurred()) return Ref();
+  const long long number = count ? PyLong_AsLongLong(count) : 0;
+  Ref next(PyLong_FromLongLong(number + 1));
+  if (PyErr_Occurred() || PyDict_SetItem(counts, op, next.get())) return Ref();
+  std::string name;
+  if (!append_text(name, op)) return Ref();
+  name += '.';
+  name += std::to_string(number);
+  name += is_forward ? ".fwd" : ".bwd";
+  return Ref(new_text(name));
+}
+
+bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
+  if (self->takes_all) {
+    Ref number(PyIter_Next(self->numbers));
+    if (!number) return false;
+    call->number = PyLong_AsLongLong(number.get());
+    return true;
+  }
+  Ref is = ask(reinterpret_cast<PyObject*>(self), names.decide, object_of(call), parent ? parent : Py_None,
+               is_unit ? Py_True : Py_False);
+  return is && PyObject_IsTrue(is.get()) == 1;
+}
+
+bool note_stack(Recorder* self, Call* call) {
+  if (!self->has_stacks) return true;
+  Ref number(stack_here(self->stacks));
+  if (!number) return false;
+  put(call->stack, number.get());
+  return true;
+}
+
+bool look_at_pending(Recorder* self) {
+  return PyList_Size(self->pending) == 0 || ask(reinterpret_cast<PyObject*>(self), names.look);
+}
+
+bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<PyObject*>(self), names.save); }
+
+bool describe_inputs(Recorder* self, Call* call, const Items& items) {
+  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.begin_files, object_of(call))) return false;
+  if (self->has_inputs) {
+    Ref text(text_of_arguments(self->describer, items, call->level));
+    if (!text) return false;
+    put(call->inputs, text.get());
+  }
+  return save(self);
+}
+
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written) {
+  if (!self->has_outputs) return true;
+  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.next_file, object_of(call))) return false;
+  Ref text(text_of_results(self->describer, std::move(items), written, call->level, call->number));
+  if (!text) return false;
+  put(call->outputs, text.get());
+  return save(self);
+}
+
+bool write(Recorder* self, Call* call, PyObject* error) {
+  Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), names.error_text, error);
+  Ref line(text ? line_of(call, text.get()) : nullptr);
+  if (!line) return false;
+  ++self->written;
+  return static_cast<bool>(ask(self->writer, names.line, line.get()));
+}
+
+int is_true(PyObject* function) {
+  Ref answer = ask_torch(function);
+  return answer ? PyObject_IsTrue(answer.get()) : -1;
+}
+
+int requires_grad(PyObject* tensor) {
+  Ref answer(PyObject_GetAttr(tensor, names.requires_grad));
+  if (answer) return PyObject_IsTrue(answer.get());
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
+bool note_nodes(Call* call) {
+  if (call->tensors->empty()) return true;
+  const int is_enabled = is_true(recording.is_grad_enabled);
+  if (is_enabled <= 0) return is_enabled == 0;
+  Ref list;
+  for (const Item& item : *call->tensors) {
+    const int needs = requires_grad(item.value.get());
+    if (needs < 0) return false;
+    if (!needs) continue;
+    Ref made(PyObject_GetAttr(item.value.get(), names.grad_fn));
+    if (!made) return false;
+    if (made.get() == Py_None) continue;
+    Ref number(PyObject_GetAttr(item.value.get(), names.output_nr)), place(new_text(item.place));
+    if (!list) list = Ref(PyList_New(0));
+    Ref entry(number && place && list ? PyTuple_Pack(3, made.get(), number.get(), place.get()) : nullptr);
+    if (!entry || PyList_Append(list.get(), entry.get())) return false;
+  }
+  if (list) put(call->grad_fns, list.get());
+  return true;
+}
+
+bool take_over(Call* call, Call* parent, bool with_module) {
+  if (with_module && parent->module) put(call->module, parent->module);
+  if (parent->number < 0) return true;
+  Ref number(PyLong_FromLongLong(parent->number));
+  if (!number) return false;
+  put(call->parent, number.get());
+  return true;
+}
+
+bool note_thread(Call* call, PyObject* thread) {
+  Ref text(PyObject_GetAttr(thread, names.text));
+  if (text) put(call->thread, text.get());
+  return static_cast<bool>(text);
+}
+
+PyObject* none_if(bool is_right) { return is_right ? Ref::borrowed(Py_None).release() : nullptr; }
+
+bool check_call(PyObject* call) {
+  if (!is_call(call)) PyErr_SetString(PyExc_TypeError, "expected a RecordedCall");
+  return is_call(call);
+}
+
+bool add_recording_recorder(PyObject* module) {
+  Ref type(PyType_FromSpec(&g_spec));
+  return type && name_all() && PyModule_AddObjectRef(module, "RecordedCalls", type.get()) == 0;
+}
+
+}  // namespace maca_launcher

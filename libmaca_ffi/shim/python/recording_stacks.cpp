@@ -1,0 +1,120 @@
+// RecordedStacks: Python stacks, walked on every call and put into words once for each distinct one.
+#include "recording.h"
+
+#include <unordered_map>
+
+namespace maca_launcher {
+namespace {
+
+struct Tables {
+  std::unordered_map<PyObject*, bool> shown;  // code objects, which are kept so that no other gets their address
+  std::unordered_map<std::string, long long> numbers;  // by the code and the place in it of every frame
+};
+
+struct Stacks {
+  PyObject_HEAD Tables* tables;
+};
+
+PyTypeObject* g_type = nullptr;
+PyObject *g_back, *g_place, *g_is_shown, *g_is_new;
+
+// 1: the code's frames are the program's, 0: ours or PyTorch's between a call and its line, -1: an exception.
+int is_shown(PyObject* self, PyObject* code) {
+  auto& shown = reinterpret_cast<Stacks*>(self)->tables->shown;
+  const auto found = shown.find(code);
+  if (found != shown.end()) return found->second;
+  Ref answer(PyObject_CallMethodObjArgs(self, g_is_shown, code, nullptr));
+  const int is = answer ? PyObject_IsTrue(answer.get()) : -1;
+  if (is >= 0 && shown.emplace(code, is == 1).second) Py_INCREF(code);
+  return is;
+}
+
+void append_bytes(std::string& key, const void* value, size_t size) {
+  key.append(static_cast<const char*>(value), size);
+}
+
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (self) reinterpret_cast<Stacks*>(self)->tables = new Tables;
+  return self;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  Tables* tables = reinterpret_cast<Stacks*>(object)->tables;
+  for (auto& pair : tables->shown) Py_DECREF(pair.first);
+  delete tables;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(object);
+  Py_DECREF(type);
+}
+
+PyObject* here(PyObject* self, PyObject*) { return stack_here(self); }
+
+PyMethodDef g_methods[] = {
+    {"here", here, METH_NOARGS, "here(): the calling stack's number."},
+    {},
+};
+
+PyType_Slot g_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_methods, g_methods},
+    {Py_tp_doc,
+     const_cast<char*>("RecordedStacks()\n\nNumbers of the stacks seen. A subclass has is_shown(code), asked "
+                       "once of each code object, and is_new(number, frame), called for each new stack.")},
+    {0, nullptr},
+};
+
+PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedStacks", sizeof(Stacks), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_slots};
+
+}  // namespace
+
+PyObject* stack_here(PyObject* self) {
+  if (!PyObject_TypeCheck(self, g_type)) {
+    PyErr_SetString(PyExc_TypeError, "expected RecordedStacks");
+    return nullptr;
+  }
+  Ref innermost = Ref::borrowed(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  Ref frame = Ref::borrowed(innermost.get());
+  std::string key;
+  while (frame && frame.get() != Py_None) {
+    Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.get()))));
+    const int is = is_shown(self, code.get());
+    if (is < 0) return nullptr;
+    if (is) {
+      Ref number(PyObject_GetAttr(frame.get(), g_place));
+      const long long place = number ? PyLong_AsLongLong(number.get()) : -1;
+      if (place == -1 && PyErr_Occurred()) return nullptr;
+      const void* address = code.get();
+      append_bytes(key, &address, sizeof address);
+      append_bytes(key, &place, sizeof place);
+    }
+    frame = Ref(PyObject_GetAttr(frame.get(), g_back));
+  }
+  if (PyErr_Occurred()) return nullptr;
+  auto& numbers = reinterpret_cast<Stacks*>(self)->tables->numbers;
+  const auto known = numbers.find(key);
+  if (known != numbers.end()) return PyLong_FromLongLong(known->second);
+  const auto number = static_cast<long long>(numbers.size());
+  numbers.emplace(std::move(key), number);
+  Ref result(PyLong_FromLongLong(number));
+  Ref done(
+      result ? PyObject_CallMethodObjArgs(self, g_is_new, result.get(), innermost ? innermost.get() : Py_None, nullptr)
+             : nullptr);
+  return done ? result.release() : nullptr;
+}
+
+bool add_recording_stacks(PyObject* module) {
+  g_back = PyUnicode_InternFromString("f_back");
+  g_place = PyUnicode_InternFromString("f_lasti");
+  g_is_shown = PyUnicode_InternFromString("is_shown");
+  g_is_new = PyUnicode_InternFromString("is_new");
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && g_back && g_place && g_is_shown && g_is_new &&
+         PyModule_AddObjectRef(module, "RecordedStacks", reinterpret_cast<PyObject*>(g_type)) == 0;
+}
+
+}  // namespace maca_launcher

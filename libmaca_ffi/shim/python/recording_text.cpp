@@ -1,0 +1,120 @@
+// Text of JSON, made of what Python holds.
+#include <cmath>
+
+#include "recording.h"
+
+namespace maca_launcher {
+namespace {
+
+constexpr Py_ssize_t kLongest = 1000;  // characters or numbers of a value; describe._TEXT
+
+bool is_plain(const char* text, size_t size) {  // json writes it as it is
+  for (size_t i = 0; i < size; ++i)
+    if (text[i] < 0x20 || text[i] > 0x7e || text[i] == '"' || text[i] == '\\') return false;
+  return true;
+}
+
+bool append_by(std::string& out, PyObject* function, PyObject* value) {
+  Ref text(PyObject_CallFunctionObjArgs(function, value, nullptr));
+  return text && append_text(out, text.get());
+}
+
+bool append_integer(std::string& out, PyObject* value, bool& fits) {
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (number == -1 && PyErr_Occurred()) return false;
+  fits = !overflow;
+  if (fits) out += std::to_string(number);
+  return true;
+}
+
+// Sizes and dimensions, as json.dumps has them; `fits` is false, and nothing is written, of any other sequence.
+bool append_integers(std::string& out, PyObject* values, bool& fits) {
+  const bool is_list = PyList_CheckExact(values);
+  const Py_ssize_t size = is_list ? PyList_Size(values) : PyTuple_Size(values);
+  fits = size > 0 && size <= kLongest;
+  const size_t before = out.size();
+  out += '[';
+  for (Py_ssize_t i = 0; fits && i < size; ++i) {
+    PyObject* value = is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
+    fits = value && PyLong_CheckExact(value);
+    if (i) out += ", ";
+    if (fits && !append_integer(out, value, fits)) return false;
+  }
+  if (fits)
+    out += ']';
+  else
+    out.resize(before);
+  return !PyErr_Occurred();
+}
+
+}  // namespace
+
+bool append_text(std::string& out, PyObject* text) {
+  Py_ssize_t size = 0;
+  const char* held = PyUnicode_AsUTF8AndSize(text, &size);
+  if (held) {
+    out.append(held, static_cast<size_t>(size));
+    return true;
+  }
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return false;
+  PyErr_Clear();  // half of a surrogate pair, as file names may have
+  Ref bytes(PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass"));
+  char* encoded = nullptr;
+  if (!bytes || PyBytes_AsStringAndSize(bytes.get(), &encoded, &size)) return false;
+  out.append(encoded, static_cast<size_t>(size));
+  return true;
+}
+
+PyObject* new_text(const std::string& text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");
+}
+
+bool append_string(std::string& out, const std::string& text) {
+  if (!is_plain(text.data(), text.size())) {
+    Ref held(new_text(text));
+    return held && append_by(out, recording.escaped, held.get());
+  }
+  out += '"';
+  out += text;
+  out += '"';
+  return true;
+}
+
+bool append_value(std::string& out, PyObject* value) {
+  bool fits = false;
+  if (value == Py_None) {
+    out += "null";
+    return true;
+  }
+  if (value == Py_True || value == Py_False) {
+    out += value == Py_True ? "true" : "false";
+    return true;
+  }
+  if (PyLong_CheckExact(value)) {
+    if (!append_integer(out, value, fits)) return false;
+    if (fits) return true;
+  } else if (PyFloat_CheckExact(value) && std::isfinite(PyFloat_AsDouble(value))) {
+    char* digits = PyOS_double_to_string(PyFloat_AsDouble(value), 'r', 0, Py_DTSF_ADD_DOT_0, nullptr);
+    if (!digits) return false;
+    out += digits;
+    PyMem_Free(digits);
+    return true;
+  } else if (PyUnicode_CheckExact(value)) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(value, &size);
+    if (!text) PyErr_Clear();
+    if (text && size <= kLongest && is_plain(text, static_cast<size_t>(size))) {
+      out += '"';
+      out.append(text, static_cast<size_t>(size));
+      out += '"';
+      return true;
+    }
+  } else if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+    if (!append_integers(out, value, fits)) return false;
+    if (fits) return true;
+  }
+  return append_by(out, recording.value_text, value);
+}
+
+}  // namespace maca_launcher
