@@ -19,7 +19,7 @@ from macatensor.bench.ceilings import Ceilings, ceilings
 from macatensor.bench.decoding import generate
 from macatensor.bench.measure import Timing, interleave, interleave_short, quartiles
 from macatensor.bench.result import Rate, Result
-from macatensor.cli import app
+from macatensor.cli import app, console
 from macatensor.cli.bench import duration, value
 from macatensor.demo.models import GPT, GPTConfig, resnet18, resnet50
 from macatensor.request import Declined
@@ -66,7 +66,9 @@ def invoke(*arguments: object) -> Any:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, dict[tuple[str, str], Result]]:
     """What one quick run prints and stores. One thread: PyTorch's would wait for each other spinning."""
     path = tmp_path_factory.mktemp("bench") / "run.json"
-    done = invoke(*MEASURED, "--quick", "--repeat", 1, "--threads", 1, "--save", path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console.out, "width", 160)  # narrower ones, such as a test worker's, break headings
+        done = invoke(*MEASURED, "--quick", "--repeat", 1, "--threads", 1, "--save", path)
     assert done.exit_code == 0, done.output
     results = stored.load(path).results
     return (
