@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 WORKERS ?= 2
 # Instruction sets to compile kernels for: this machine's, as the library stays here; `all` for a machine unknown.
 ISAS ?= native
+# Where the shell forbids bytecode each process of the tests would compile PyTorch again, for 4 s; .venv may hold it.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tools
 SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt' -o -name 'build_binding.py')

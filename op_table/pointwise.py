@@ -141,7 +141,7 @@ pointwise(
         f64=2048,
         f16=2,
         bf16=1,
-        why="float32: 5 in the erf form, rounding the tanh form's argument costs more; float64: PyTorch's own"
+        why="float32: 7 in the erf form, rounding the tanh form's argument costs more; float64: PyTorch's own"
         " 1 + erf(x) cancels for negative x",
     ),
     domain=(-3, 20),

@@ -79,14 +79,30 @@ MACA_VM double exp_tail(double r) {
                     2.755725529796964439e-6, 2.755727357010213967e-7, 2.510525953844849342e-8, 2.091471734171637595e-9);
 }
 
-// e^(x + low) for a `low` that is small against 1: the rounding error of a product in x
-MACA_VM float exp_split(float x, float low) {
-  x = at_most(at_least(x, -105.0f), 90.0f);
+// e^x as value * 2^exponent for |x| <= 105, of x + low where a `low` small against 1 carries what a product lost
+struct ScaledF {
+  float value;
+  int32_t exponent;
+};
+MACA_VM ScaledF exp_scaled(float x) {
+  const RoundedF n = rounded(x * 1.44269504f);
+  const float r = mul_add(n.value, 2.12194440e-4f, mul_add(n.value, -0.693359375f, x));
+  return {mul_add(r * r, exp_tail(r), r) + 1.0f, n.integer};
+}
+MACA_VM ScaledF exp_scaled(float x, float low) {
   const RoundedF n = rounded((x + low) * 1.44269504f);
   const float r = mul_add(n.value, 2.12194440e-4f, mul_add(n.value, -0.693359375f, x) + low);
-  const float y = mul_add(r * r, exp_tail(r), r) + 1.0f;
-  const int32_t half = n.integer >> 1;  // in two steps, so that results may be denormal
-  return y * power_of_two(half) * power_of_two(n.integer - half);
+  return {mul_add(r * r, exp_tail(r), r) + 1.0f, n.integer};
+}
+// Scaling takes two steps where results may be denormal or infinite. A constant second step serves either end.
+MACA_VM float scaled_anywhere(ScaledF e) {
+  const int32_t half = e.exponent >> 1;
+  return e.value * power_of_two(half) * power_of_two(e.exponent - half);
+}
+MACA_VM float scaled_down(ScaledF e) { return e.value * power_of_two(e.exponent + 64) * 0x1p-64f; }
+
+MACA_VM float exp_split(float x, float low) {
+  return scaled_anywhere(exp_scaled(at_most(at_least(x, -105.0f), 90.0f), low));
 }
 MACA_VM double exp_split(double x, double low) {
   x = at_most(at_least(x, -746.0), 710.0);
@@ -99,9 +115,13 @@ MACA_VM double exp_split(double x, double low) {
 }
 
 // 1.08 / 1.05 ULP
-MACA_VM float exp(float x) { return exp_split(x, 0.0f); }
+MACA_VM float exp(float x) { return scaled_anywhere(exp_scaled(at_most(at_least(x, -105.0f), 90.0f))); }
 // 0.97 / 0.93 ULP
 MACA_VM double exp(double x) { return exp_split(x, 0.0); }
+
+// The same for x <= 40, with a third less around the polynomial: what is under a maximum, or -|x|.
+MACA_VM float exp_under(float x) { return scaled_down(exp_scaled(at_least(x, -105.0f))); }
+MACA_VM double exp_under(double x) { return exp(x); }
 
 // 1.05 / 1.02 ULP
 MACA_VM float exp2(float x) {
@@ -200,7 +220,8 @@ MACA_VM float tanh(float x) {
   const float small = mul_add(
       x * s, polynomial(s, -0.333333332f, 0.133333129f, -0.0539615518f, 0.021788322f, -0.0084100708f, 0.00237076564f),
       x);
-  const float large = 1.0f - 2.0f / (exp(2.0f * at_most(a, 10.0f)) + 1.0f);
+  const ScaledF e = exp_scaled(2.0f * at_most(a, 10.0f));
+  const float large = 1.0f - 2.0f / (e.value * power_of_two(e.exponent) + 1.0f);
   return with_sign(a < 0.6f ? small : large, x);  // -0 too
 }
 // 2.44 / 2.45 ULP
@@ -212,7 +233,7 @@ MACA_VM double tanh(double x) {
 // In e^-|x|, so that the far negative side keeps its relative precision.
 // 2.26 ULP float, 2.30 double
 template <class T> MACA_VM T sigmoid(T x) {
-  const T e = exp(-magnitude(x));
+  const T e = exp_under(-magnitude(x));
   return (x < T(0) ? e : T(1)) / (T(1) + e);
 }
 
@@ -233,7 +254,7 @@ MACA_VM float erf(float x) {
   r = mul_add(r, t, -6.34846687e-1f);
   r = mul_add(r, t, -1.28717512e-1f);
   r = mul_add(r, t, -t);
-  const float large = with_sign(1.0f - exp(r), x);
+  const float large = with_sign(1.0f - exp_under(r), x);
   return a > 0.927734375f ? large : erf_small(x);
 }
 MACA_VM double erf(double x) { return std::erf(x); }
@@ -262,16 +283,33 @@ MACA_VM float erfc(float x) {
 MACA_VM double erfc(double x) { return std::erfc(x); }
 
 // The normal distribution: its density and its distribution function, with relative precision on both sides.
-// 2.13 / 2.14 ULP
-MACA_VM float normal_density(float x) { return exp_minus_square(at_most(magnitude(x), 14.5f), 0.5f) * 0.398942280f; }
-MACA_VM double normal_density(double x) { return exp(-0.5 * x * x) * 0.39894228040143267794; }
-// 4.88 / 5.17 ULP
-MACA_VM float normal_cdf(float x) {
-  const float a = at_most(magnitude(x), 14.5f);
-  const float y = 0.5f * erfc_scaled(a * 0.707106781f) * exp_minus_square(a, 0.5f);
-  return x < 0.0f ? y : 1.0f - y;
+// e^(-a^2/2) for 0 <= a <= 14.5. What the square's rounding lost comes back: the exponent would multiply it.
+MACA_VM float exp_minus_half_square(float a) {
+  const float square = a * a, lost = mul_add(a, a, -square);
+  return scaled_down(exp_scaled(-0.5f * square, -0.5f * lost));
 }
+// e^(a^2/2) times the upper tail: a polynomial in 1 / (1 + 0.304 a) is within 1.3e-7 of it everywhere
+MACA_VM float normal_tail_scaled(float a) {
+  const float t = 1.0f / mul_add(0.304f, a, 1.0f);
+  return t * polynomial(t, 0.121238887f, 0.122104622f, 0.10284584f, 0.122119725f, -0.0403465331f, 0.189082012f,
+                        -0.153446168f, 0.0364015736f);
+}
+// cdf within 7 ULP down to -3, 11 down to -14
+struct NormalF {
+  float density, cdf;
+};
+MACA_VM NormalF normal(float x) {
+  const float a = at_most(magnitude(x), 14.5f), e = exp_minus_half_square(a), tail = normal_tail_scaled(a) * e;
+  return {e * 0.398942280f, x < 0.0f ? tail : 1.0f - tail};
+}
+MACA_VM float normal_density(float x) { return normal(x).density; }
+MACA_VM double normal_density(double x) { return exp(-0.5 * x * x) * 0.39894228040143267794; }
+MACA_VM float normal_cdf(float x) { return normal(x).cdf; }
 MACA_VM double normal_cdf(double x) { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
+struct Normal {
+  double density, cdf;
+};
+MACA_VM Normal normal(double x) { return {normal_density(x), normal_cdf(x)}; }
 
 // The functions below take floats and compute in double: few lines, half an ULP, and the rare ones need no more
 // speed. For |x| > kTrigonometryLimit the reduction by pi/2 loses its precision: call std:: there.

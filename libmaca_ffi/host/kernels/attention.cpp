@@ -23,7 +23,7 @@ template <class C> C row_max(const C* x, int64_t n, C start) {
 // x = exp(x - shift); returns the sum. A NaN score was no maximum, but it arrives here and makes the row NaN.
 template <class C> C row_exp(C* x, int64_t n, C shift) {
 #pragma GCC ivdep
-  for (int64_t j = 0; j < n; ++j) x[j] = vm::exp(x[j] - shift);
+  for (int64_t j = 0; j < n; ++j) x[j] = vm::exp_under(x[j] - shift);
   C lanes[kLanes] = {};
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes)

@@ -34,7 +34,8 @@ MACA_POINTWISE("tanh_backward", tanh_backward_op);
 
 struct GeluBackward {
   template <class T> static T of(T g, T x, const Value*) {
-    return g * mul_add(x, vm::normal_density(x), vm::normal_cdf(x));
+    const auto [density, cdf] = vm::normal(x);
+    return g * mul_add(x, density, cdf);
   }
 };
 struct GeluTanhBackward {

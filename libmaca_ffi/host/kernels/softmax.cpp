@@ -70,10 +70,10 @@ template <class C, Form F> void forward_line(const C* x, C* y, int64_t n) {
   }
   if (e == padded) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < whole; ++i) padded[i] = vm::exp(padded[i] - top);
+    for (int64_t i = 0; i < whole; ++i) padded[i] = vm::exp_under(padded[i] - top);
   } else {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) y[i] = vm::exp(x[i] - top);
+    for (int64_t i = 0; i < n; ++i) y[i] = vm::exp_under(x[i] - top);
   }
   const double sum = lane_sum<C>(whole, [e](auto at, int64_t i) { return at(e, i); });
   if constexpr (F == Form::Log) {
@@ -117,7 +117,7 @@ void forward_columns(const C* x, int64_t xs, C* y, int64_t ys, int64_t n, int64_
   for (int64_t i = 0; i < n; ++i)
 #pragma GCC ivdep
     for (int64_t c = 0; c < columns; ++c) {
-      const C e = vm::exp(x[i * xs + c] - top[c]);
+      const C e = vm::exp_under(x[i * xs + c] - top[c]);
       y[i * ys + c] = e;
       sum[c] += static_cast<double>(e);
     }
