@@ -74,3 +74,16 @@ def test_a_misspelt_name_is_warned_of_at_import() -> None:
     said = run_python("import macatensor", MACA_DEVICE_MEMROY="8G").stderr
     assert "MACA_DEVICE_MEMROY; did you mean MACA_DEVICE_MEMORY?" in said
     assert run_python("import macatensor", MACA_FALLBACK="warn").stderr == ""
+
+
+def test_instruction_sets_that_were_not_built() -> None:
+    """A library built for this processor alone says so where less is asked for; one of all levels runs."""
+    code = """
+        try:
+            import macatensor, torch
+            print(macatensor.device.library_info()["simd"], torch.ones(2, device="maca").sum().item())
+        except ImportError as error:
+            print(error)
+    """
+    said = run_python(code, MACA_SIMD="baseline").stdout
+    assert said == "baseline 2.0\n" or "build it with MACA_ISAS=all" in said, said
