@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,24 @@ class Ref {
  private:
   PyObject* object_ = nullptr;
 };
+
+// Memory of an instance, by way of its type: that may be a subclass made in Python, which has slots of its own.
+inline PyObject* allocate(PyTypeObject* type) {
+  return reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+// The end of a tp_dealloc, with the reference that each instance holds to its type.
+inline void release_memory(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+  Py_DECREF(type);
+}
+
+// Names of attributes and methods, made once. False with an exception set when Python has no memory.
+inline bool intern_names(std::initializer_list<std::pair<PyObject**, const char*>> names) {
+  for (const auto& [slot, name] : names)
+    if (!(*slot = PyUnicode_InternFromString(name))) return false;
+  return true;
+}
 
 // A list that needs no memory of its own while it is short.
 template <typename T, size_t kInline> class Few {

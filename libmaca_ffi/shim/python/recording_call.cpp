@@ -97,14 +97,11 @@ int clear(PyObject* object) {
 }
 
 void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   clear(object);
   delete reinterpret_cast<Call*>(object)->tensors;
   delete reinterpret_cast<Call*>(object)->versions;
-  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  release(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyMethodDef g_methods[] = {
@@ -169,8 +166,7 @@ void put(PyObject*& slot, PyObject* value) {
 bool is_call(PyObject* object) { return Py_TYPE(object) == g_type; }
 
 Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction) {
-  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(g_type, Py_tp_alloc));
-  Ref object(allocate(g_type, 0));
+  Ref object(allocate(g_type));
   if (!object) return nullptr;
   auto* self = reinterpret_cast<Call*>(object.get());
   self->tensors = new Items;

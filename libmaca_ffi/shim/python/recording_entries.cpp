@@ -346,12 +346,9 @@ int clear(PyObject* object) {
 }
 
 void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   clear(object);
-  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  release(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyMethodDef g_methods[] = {
@@ -396,7 +393,7 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedEntries", sizeof(Entries), 
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
 bool name_all() {
-  const std::pair<PyObject**, const char*> all[] = {
+  return intern_names({
       {&known_names.shape, "shape"},
       {&known_names.stride, "stride"},
       {&known_names.dtype, "dtype"},
@@ -414,12 +411,7 @@ bool name_all() {
       {&known_names.new_form, "new_form"},
       {&known_names.new_host, "new_host"},
       {&known_names.new_maca, "new_maca"},
-  };
-  for (const auto& [slot, name] : all) {
-    *slot = PyUnicode_InternFromString(name);
-    if (!*slot) return false;
-  }
-  return true;
+  });
 }
 
 }  // namespace

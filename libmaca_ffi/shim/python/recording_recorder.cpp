@@ -35,12 +35,9 @@ int clear(PyObject* object) {
 }
 
 void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   clear(object);
-  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  release(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyMethodDef g_methods[] = {
@@ -101,7 +98,7 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCalls", sizeof(Recorder), 0
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
 bool name_all() {
-  const std::pair<PyObject**, const char*> all[] = {
+  return intern_names({
       {&names.acquire, "acquire"},
       {&names.release, "release"},
       {&names.enter, "__enter__"},
@@ -130,12 +127,7 @@ bool name_all() {
       {&names.blank, "blank"},
       {&names.collective, "collective"},
       {&names.left, "left"},
-  };
-  for (const auto& [slot, name] : all) {
-    *slot = PyUnicode_InternFromString(name);
-    if (!*slot) return false;
-  }
-  return true;
+  });
 }
 
 }  // namespace

@@ -34,20 +34,16 @@ void append_bytes(std::string& key, const void* value, size_t size) {
 }
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
-  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-  PyObject* self = allocate(type, 0);
+  PyObject* self = allocate(type);
   if (self) reinterpret_cast<Stacks*>(self)->tables = new Tables;
   return self;
 }
 
 void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
   Tables* tables = reinterpret_cast<Stacks*>(object)->tables;
   for (auto& pair : tables->shown) Py_DECREF(pair.first);
   delete tables;
-  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  release(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyObject* here(PyObject* self, PyObject*) { return stack_here(self); }
@@ -108,12 +104,9 @@ PyObject* stack_here(PyObject* self) {
 }
 
 bool add_recording_stacks(PyObject* module) {
-  g_back = PyUnicode_InternFromString("f_back");
-  g_place = PyUnicode_InternFromString("f_lasti");
-  g_is_shown = PyUnicode_InternFromString("is_shown");
-  g_is_new = PyUnicode_InternFromString("is_new");
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && g_back && g_place && g_is_shown && g_is_new &&
+  return g_type &&
+         intern_names({{&g_back, "f_back"}, {&g_place, "f_lasti"}, {&g_is_shown, "is_shown"}, {&g_is_new, "is_new"}}) &&
          PyModule_AddObjectRef(module, "RecordedStacks", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 

@@ -125,8 +125,7 @@ PyObject* memory_create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* held;
   long long writes;
   if (!PyArg_ParseTuple(args, "OL:RecordedMemory", &held, &writes)) return nullptr;
-  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-  auto* self = reinterpret_cast<Memory*>(allocate(type, 0));
+  auto* self = reinterpret_cast<Memory*>(allocate(type));
   if (!self) return nullptr;
   self->views = new std::vector<View>;
   self->held = Ref::borrowed(held).release();
@@ -148,14 +147,11 @@ int memory_clear(PyObject* object) {
 
 void memory_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Memory*>(object);
-  PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   memory_clear(object);
   if (self->views) drop_views(self);
   delete self->views;
-  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  release(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyObject* forget_method(PyObject* self, PyObject*) {

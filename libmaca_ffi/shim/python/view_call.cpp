@@ -68,8 +68,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject*) {
 }
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
-  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-  PyObject* self = allocate(type, 0);
+  PyObject* self = allocate(type);
   if (self)
     reinterpret_cast<ViewCall*>(self)->is_direct = PyType_GetSlot(type, Py_tp_call) == reinterpret_cast<void*>(call);
   return self;
@@ -96,12 +95,9 @@ int clear(PyObject* object) {
 }
 
 void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   clear(object);
-  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  release(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyType_Slot g_slots[] = {
