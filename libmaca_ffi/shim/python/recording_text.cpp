@@ -15,7 +15,7 @@ bool is_plain(const char* text, size_t size) {  // json writes it as it is
 }
 
 bool append_by(std::string& out, PyObject* function, PyObject* value) {
-  Ref text(PyObject_CallFunctionObjArgs(function, value, nullptr));
+  Ref text(Plainly::now() ? PyObject_CallFunctionObjArgs(function, value, nullptr) : nullptr);
   return text && append_text(out, text.get());
 }
 
