@@ -18,6 +18,9 @@ from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_sta
 from macatensor.ffi import native
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
+_POPULATE = (
+    23  # Linux's MADV_POPULATE_WRITE, which Python does not name: one call for what are 1024 page faults
+)
 
 
 @uncompiled
