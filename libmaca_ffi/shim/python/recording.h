@@ -23,6 +23,8 @@ struct KnownOfRecording {
   PyObject* plainly = nullptr;     // torch._C.DisableTorchFunction
   PyObject* modes = nullptr;       // how many function modes are active
   PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
+  PyObject* graph_task = nullptr;       // the number of the autograd engine's task that runs in this thread
+  PyObject* accumulate = nullptr;       // the type of nodes that gather a leaf's gradient
   PyObject* sequence = nullptr;         // how many nodes this thread has made
   PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
   PyObject* operators = nullptr;        // from the id of an overload to its Operator
@@ -46,7 +48,7 @@ class Member {
 };
 
 struct TensorMembers {
-  Member shape, dtype, device, version, requires_grad, grad_fn, output_nr;
+  Member shape, dtype, device, version, requires_grad, grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, storage_offset;
   Member resizable, cdata;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
@@ -173,6 +175,9 @@ bool write_line(PyObject* lines, const std::string& line);  // false with an exc
 
 bool add_recording_lines(PyObject* module);
 bool add_recording_modes(PyObject* module);
+bool add_recording_nodes(PyObject* module);
+bool add_recording_attach(PyObject* module);
+bool add_recording_backward(PyObject* module);
 bool add_recording_stacks(PyObject* module);
 bool add_recording_recorder(PyObject* module);
 // The number of the calling Python stack; nullptr with an exception.

@@ -24,7 +24,7 @@ bool api_begins(Recorder* self, PyObject* thread, Call* call, PyObject* args, Py
 }
 
 // Hooks the nodes that a call has made, where one of its results, or of what it wrote, requires a gradient.
-bool attach(Recorder* self, Call* call, const Items& items, const Items& written, PyObject* module) {
+bool attach_to(Recorder* self, Call* call, const Items& items, const Items& written, PyObject* module) {
   const int is_enabled = call->has_modules ? 0 : is_true(recording.is_grad_enabled);
   if (is_enabled <= 0) return is_enabled == 0;
   Items tensors;
@@ -35,16 +35,15 @@ bool attach(Recorder* self, Call* call, const Items& items, const Items& written
       if (needs < 0) return false;
       if (needs) tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
     }
-  if (tensors.empty()) return true;
-  Ref pairs(pairs_of(tensors));
-  return pairs && ask(reinterpret_cast<PyObject*>(self), names.attach, object_of(call), pairs.get(), module);
+  return tensors.empty() || attach(self, call, tensors, module);
 }
 
 bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyObject* module) {
   if (!self->active) return true;
   Items items, written;
   if (!written_since(call, written)) return false;
-  if (error == Py_None && (!flatten_result(result, items) || !attach(self, call, items, written, module))) return false;
+  if (error == Py_None && (!flatten_result(result, items) || !attach_to(self, call, items, written, module)))
+    return false;
   if (call->number < 0) return true;
   if (error == Py_None && call->received && PyObject_Size(call->received) > 0) {
     Ref pairs(pairs_of(items));

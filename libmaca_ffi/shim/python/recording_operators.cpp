@@ -30,13 +30,16 @@ bool forward_operator(Recorder* self, PyObject* thread, Call* call, const Ref& p
     }
   }
   if (PyErr_Occurred()) return false;
+  const int is_enabled = is_true(recording.is_grad_enabled);
+  if (is_enabled <= 0) return is_enabled == 0;
   Ref made = ask_torch(recording.sequence), nodes(made ? PyObject_GetAttr(thread, names.nodes) : nullptr);
-  Ref last(nodes ? PyObject_GetAttr(nodes.get(), names.last) : nullptr);
-  if (!last) return false;
-  const int is_same = PyObject_RichCompareBool(made.get(), last.get(), Py_EQ);
-  // else autograd made the operator's node before it let it run
-  return is_same == 1 ||
-         (is_same == 0 && ask(nodes.get(), names.add, made.get(), object_of(call), parent ? parent.get() : Py_None));
+  if (!nodes) return false;
+  if (!is_nodes(nodes.get())) {
+    PyErr_SetString(PyExc_TypeError, "a thread's nodes are RecordedNodes");
+    return false;
+  }
+  note_node(nodes.get(), PyLong_AsLongLong(made.get()), call, outer);
+  return !PyErr_Occurred();
 }
 
 bool add_tensor(Items& items, const std::string& place, PyObject* value) {
@@ -110,8 +113,8 @@ PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObjec
   auto* object = reinterpret_cast<PyObject*>(self);
   Ref parent = last_of(open.get()), call;
   if (node.get() != Py_None && !(parent && as_call(parent)->in_backward)) {
-    call = ask(object, names.backward_operator, thread.get(), node.get(), facts.get());
-    if (!call || !check_call(call.get())) return nullptr;
+    call = begin_backward_operator(self, thread.get(), node.get(), fact(facts, kPacket), fact(facts, kOp));
+    if (!call) return nullptr;
   } else {
     Ref name = name_of(self, fact(facts, kPacket), true);
     call = Ref(name ? object_of(new_call(kOperator, name.get(), fact(facts, kOp), names.fwd)) : nullptr);

@@ -25,20 +25,48 @@ PyObject* name_method(PyObject* object, PyObject* given) {
   return name_of(of(object), op, std::string(direction) == "fwd").release();
 }
 
+PyObject* task_ends_method(PyObject* object, PyObject* number) {
+  const long long task = PyLong_AsLongLong(number);
+  if (PyErr_Occurred() || !is_ready(of(object))) return nullptr;
+  Aside aside(of(object));
+  if (!aside) return nullptr;
+  of(object)->backward->tasks.erase(task);
+  return none_if(flush_backward(of(object), task));
+}
+
+PyObject* flush_method(PyObject* object, PyObject*) {
+  return none_if(is_ready(of(object)) && flush_backward(of(object), -1));
+}
+
+PyObject* forget_method(PyObject* object, PyObject*) {
+  forget_backward(of(object));
+  Py_RETURN_NONE;
+}
+
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* object = allocate(type);
+  if (object) of(object)->backward = new Backward;
+  return object;
+}
+
 int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   for (auto member : kObjects) Py_VISIT(of(object)->*member);
+  for (const auto& [serial, gradients] : of(object)->backward->running)
+    Py_VISIT(reinterpret_cast<PyObject*>(gradients));
   return 0;
 }
 
 int clear(PyObject* object) {
   for (auto member : kObjects) Py_CLEAR(of(object)->*member);
+  forget_backward(of(object));
   return 0;
 }
 
 void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
+  delete of(object)->backward;
   release_memory(object);
 }
 
@@ -55,6 +83,12 @@ PyMethodDef g_methods[] = {
      "operator_begins(func, args, kwargs): an operator is about to run below autograd; returns the call, or None."},
     {"operator_ends", operator_ends, METH_VARARGS,
      "operator_ends(call, func, args, kwargs, result, error): the operator has run, or raised."},
+    {"task_ends", task_ends_method, METH_O,
+     "task_ends(number): a task of the autograd engine is over: calls some of whose nodes were not needed are "
+     "written."},
+    {"flush_backward", flush_method, METH_NOARGS, "flush_backward(): the same of all tasks."},
+    {"forget_backward", forget_method, METH_NOARGS,
+     "forget_backward(): backward calls that run are another process's."},
     {"name", name_method, METH_VARARGS,
      "name(op, direction): the name of an operator's next call: with how many came before."},
     {},
@@ -80,6 +114,7 @@ PyMemberDef g_members[] = {
     FLAG(has_inputs),
     FLAG(has_outputs),
     FLAG(has_tensors),
+    {"threads", T_INT, offsetof(Recorder, threads), 0, "Threads of the program that have been met."},
     {"written", T_LONGLONG, offsetof(Recorder, written), 0, "Lines of calls."},
     {},
 };
@@ -87,6 +122,7 @@ PyMemberDef g_members[] = {
 #undef FLAG
 
 PyType_Slot g_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},
@@ -106,19 +142,15 @@ bool name_all() {
       {&names.open, "open"},
       {&names.text, "text"},
       {&names.nodes, "nodes"},
-      {&names.last, "last"},
       {&names.look, "look"},
       {&names.decide, "decide"},
       {&names.fwd, "fwd"},
-      {&names.attach, "attach"},
       {&names.started, "started"},
       {&names.error_text, "error_text"},
       {&names.begin_files, "begin_files"},
       {&names.next_file, "next_file"},
       {&names.save, "save"},
       {&names.keep_random, "keep_random"},
-      {&names.backward_operator, "backward_operator"},
-      {&names.add, "add"},
       {&names.blank, "blank"},
       {&names.collective, "collective"},
       {&names.left, "left"},

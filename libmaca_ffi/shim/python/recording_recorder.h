@@ -1,5 +1,8 @@
 // RecordedCalls: the base of the recorder. A call as it begins and ends, where it is what most are.
 #pragma once
+#include <unordered_map>
+#include <unordered_set>
+
 #include "recording.h"
 
 namespace maca_launcher {
@@ -20,17 +23,27 @@ enum Fact {
   kIsBlank
 };
 
+struct Gradients;
+
+// The backward calls of one session.
+struct Backward {
+  std::unordered_map<long long, Gradients*> running;  // by the forward call's serial number; owned
+  std::unordered_set<long long> tasks;                // of the autograd engine that are at work
+};
+
 struct Recorder {
   PyObject_HEAD PyObject *acquire, *release, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending,
       *describer, *writer, *stacks;
+  Backward* backward;
   long long written;
+  int threads;  // of the program that have been met
   char active, takes_all, has_stacks, has_inputs, has_outputs, has_tensors;
 };
 
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
-  PyObject *thread, *open, *text, *nodes, *last, *look, *decide, *fwd, *attach, *started, *error_text, *begin_files,
-      *next_file, *save, *keep_random, *backward_operator, *add, *blank, *collective, *left;
+  PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *started, *error_text, *begin_files, *next_file, *save,
+      *keep_random, *blank, *collective, *left;
 };
 extern RecorderNames names;
 
@@ -103,6 +116,26 @@ bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* er
 PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObject* kwargs);
 bool end_operator(Recorder* self, PyObject* call, PyObject* func, PyObject* args, PyObject* kwargs, PyObject* result,
                   PyObject* error);
+
+// --- backward -------------------------------------------------------------------------------------------------
+// What is known of the forward operator that made an autograd node; -1: not recorded, or none.
+struct NodeFacts {
+  long long sequence;
+  long long call, function, stack;  // its number, the serial number of the function it ran in, its stack
+  bool matched, is_unit;
+};
+bool is_nodes(PyObject* object);  // a RecordedNodes
+// The thread has made `count` nodes when an operator begins: the last one is the operator's, if it is a new one.
+void note_node(PyObject* nodes, long long count, const Call* call, const Call* function);
+const NodeFacts* node_facts(PyObject* nodes, long long sequence);  // nullptr: made by none that was seen
+
+// Hooks the nodes that a call has made; `tensors` require gradients.
+bool attach(Recorder* self, Call* call, const Items& tensors, PyObject* module);
+// The call of an operator that a node of the autograd graph runs; null with an exception.
+Ref begin_backward_operator(Recorder* self, PyObject* thread, PyObject* node, PyObject* packet, PyObject* op);
+// Writes the calls, of one task of the engine or of all (-1), some of whose nodes were not needed.
+bool flush_backward(Recorder* self, long long task);
+void forget_backward(Recorder* self);
 
 // Methods of RecordedCalls.
 PyObject* function_begins(PyObject* object, PyObject* given);

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from macatensor.accuracy.recording import backward
 from macatensor.accuracy.recording.calls import Open, Thread
 from macatensor.accuracy.recording.collectives import Collectives
 from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.identity import API, ATEN, Identities
+from macatensor.accuracy.recording.identity import API, Identities
 from macatensor.accuracy.recording.module_paths import ModulePaths
 from macatensor.accuracy.recording.naming import class_name
-from macatensor.accuracy.recording.operators import Operator
 from macatensor.accuracy.recording.random_state import generator_state
 from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
@@ -58,13 +56,15 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         self.paths = ModulePaths()
         self.collectives = Collectives(self)
         self.pending = self.collectives.pending
-        self.backward = backward.Backward(self)
+        self.forget_backward()
+        self._watched: list[Any] = []  # hooks of leaves
         self.numbers, self.serials = itertools.count(), itertools.count()
         self.written = 0
         self.counts_forward: dict[str, int] = {}
         self.counts_backward: dict[str, int] = {}
         self.local = threading.local()
         self._threads: list[Thread] = []
+        self.threads = 0
 
     def begin_in_child(self) -> None:
         """After a fork: the child counts from 0."""
@@ -78,6 +78,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         except AttributeError:
             found = self.local.thread = Thread(len(self._threads))
             self._threads.append(found)
+            self.threads = len(self._threads)
         return found
 
     def decide(self, call: Any, parent: Any, is_unit: bool) -> bool:
@@ -172,10 +173,6 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         """A function that has started collectives has returned."""
         self.collectives.function_ends(call, results)
 
-    def attach(self, call: Any, results: Found, module: Any) -> None:
-        """A call has returned what requires a gradient."""
-        self.backward.attach(call, results, module)
-
     def left(self, calls: list[Any], call: Any) -> None:
         """A function has returned that is not the innermost: those within it have been left by what they raised."""
         if call in calls:
@@ -214,42 +211,27 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
             self.api_ends(call, result, error, module)
 
     # -- aten operators ----------------------------------------------------------------------------------------
-    def backward_operator(self, thread: Thread, node: Any, facts: Operator) -> Any:
-        """The call of an operator that a node of the autograd graph runs."""
-        call = Open(ATEN, self.name(facts.packet, "bwd"), facts.op, "bwd")
-        call.node = node.name().removeprefix("torch::autograd::")
-        sequence = node._sequence_nr()
-        parent = None
-        nodes = self._nodes_of(thread, node)
-        at = bisect_left(nodes.sequence, sequence) if nodes is not None else -1
-        if nodes is not None and at < len(nodes.sequence):
-            forward = nodes.call[at]
-            call.forward = forward if forward >= 0 else None
-            if nodes.stack[at] >= 0:
-                call.stack = nodes.stack[at]
-            parent = Open(API, "", "", "bwd")  # stands for the forward call's choice
-            parent.matched = bool(nodes.flags[at] & 1)
-            parent.unit = bool(nodes.flags[at] & 2)
-            outer = self.backward.open.get(nodes.api[at])
-            if outer is not None:
-                call.module = outer.module
-                if outer.number >= 0:
-                    call.parent = outer.number
-        if self.decide(call, parent, True) and call.stack is None:
-            self.stack_of(call)
-        return call
-
-    def _nodes_of(self, thread: Thread, node: Any) -> Any:
-        """The nodes of the thread that made a node: numbers are counted in each."""
-        if len(self._threads) == 1:
-            return thread.nodes
-        made = [t for t in self._threads if t.nodes.sequence]
+    def nodes_of(self, thread: Thread, node: Any) -> Any:
+        """The nodes of the thread that made a node of the autograd graph, where several threads run."""
+        made = [t for t in self._threads if t.nodes.size]
         if len(made) <= 1:
             return made[0].nodes if made else None
         number = node.metadata.get("macatensor.thread")
         if number is not None:
             return self._threads[number].nodes
-        return thread.nodes if thread.nodes.sequence else made[0].nodes
+        return thread.nodes if thread.nodes.size else made[0].nodes
+
+    def task_begins(self, task: int) -> None:
+        """The first backward call of a task of the autograd engine has begun."""
+        torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.task_ends, task))
+
+    def watch(self, leaf: torch.Tensor, hook: Any) -> None:
+        """A leaf's gradients are recorded from now on."""
+        self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
+
+    def parameter_path(self, leaf: torch.Tensor) -> str | None:
+        """The path of a parameter."""
+        return self.paths.parameter(leaf)
 
     def collective(self, call: Any, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """An operator of the open function, if any, has started a collective."""
@@ -265,8 +247,10 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         """Lets everything go that must not stay when nothing is recorded."""
         with _Plainly(), self.lock:
             self.collectives.finish()
-            self.backward.flush()
-            self.backward.detach()
+            self.flush_backward()
+            for hook in self._watched:  # those of nodes go with their graph
+                hook.remove()
+            self._watched.clear()
             self.active = False
             self.identities.close()
             for thread in self._threads:
