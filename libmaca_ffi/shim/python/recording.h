@@ -48,7 +48,7 @@ class Member {
 };
 
 struct TensorMembers {
-  Member shape, dtype, device, version, requires_grad, grad, grad_fn, output_nr;
+  Member shape, dtype, device, is_cpu, version, requires_grad, grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, storage_offset;
   Member resizable, cdata;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
@@ -155,6 +155,7 @@ struct Call {  // RecordedCall
   long long number, serial;
   unsigned long long owner;
   char is_random, matched, in_backward, has_modules;
+  char is_untraced;  // a function's, begun while torch.jit.trace does not run
   // None or what RecordedCall's members say
   PyObject *name, *op, *direction, *module, *parent, *forward, *node, *stack, *thread, *unit, *grad_fns, *received;
   CallParts* parts;

@@ -138,8 +138,8 @@ bool hook_all(Recorder* self, Gradients* gradients, Walk& walk) {
   auto* owner = reinterpret_cast<PyObject*>(gradients);
   Ref number;
   if (self->threads > 1) {
-    Ref thread = thread_of(self);
-    number = Ref(thread ? PyObject_GetAttr(thread.get(), g_number) : nullptr);
+    const ThreadState& thread = thread_of(self);
+    number = Ref(thread ? PyObject_GetAttr(thread.thread, g_number) : nullptr);
     if (!number) return false;
   }
   for (size_t i = 0; i < walk.nodes.size(); ++i) {

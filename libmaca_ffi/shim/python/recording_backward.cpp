@@ -56,8 +56,9 @@ bool note_task(Recorder* self, Gradients* gradients) {
 bool begin(Recorder* self, Gradients* gradients) {
   std::string text;
   if (!append_text(text, gradients->stem)) return false;
-  Ref name(new_text(text + ".bwd")), thread = thread_of(self);
-  Ref made(name && thread ? object_of(new_call(kFunction, name.get(), gradients->op, g_bwd)) : nullptr);
+  const ThreadState& thread = thread_of(self);
+  Ref name(thread ? new_text(text + ".bwd") : nullptr);
+  Ref made(name ? object_of(new_call(kFunction, name.get(), gradients->op, g_bwd)) : nullptr);
   if (!made) return false;
   Call* call = as_call(made);
   call->serial = gradients->serial;
@@ -66,7 +67,7 @@ bool begin(Recorder* self, Gradients* gradients) {
   Ref forward(gradients->number < 0 ? nullptr : PyLong_FromLongLong(gradients->number));
   if (forward) put(call->forward, forward.get());
   call->parts->inputs = call->parts->outputs = "[]";
-  if (!note_thread(call, thread.get())) return false;
+  put(call->thread, thread.text);
   decide_as(self, call, gradients->matched, gradients->unit);
   if (PyErr_Occurred()) return false;
   if (call->number >= 0 && (!call->stack || call->stack == Py_None) && !note_stack(self, call)) return false;
@@ -139,11 +140,13 @@ bool went_out(Recorder* self, Hook* hook, Gradients* owner, PyObject* gradients)
 
 // A leaf has its gradient.
 bool accumulated(Recorder* self, PyObject* leaf) {
-  Ref name = name_of(self, g_accumulate, false), thread = name ? thread_of(self) : Ref();
-  Ref made(thread ? object_of(new_call(kFunction, name.get(), g_accumulate, g_bwd)) : nullptr);
+  const ThreadState& thread = thread_of(self);
+  Ref name = thread ? name_of(self, g_accumulate, false) : Ref();
+  Ref made(name ? object_of(new_call(kFunction, name.get(), g_accumulate, g_bwd)) : nullptr);
   Ref path = made ? ask(reinterpret_cast<PyObject*>(self), g_parameter_path, leaf) : Ref();
-  if (!path || !note_thread(as_call(made), thread.get())) return false;
+  if (!path) return false;
   Call* call = as_call(made);
+  put(call->thread, thread.text);
   put(call->node, g_accumulate_node);
   put(call->module, path.get());
   if (!decide(self, call, nullptr, true)) return !PyErr_Occurred();
@@ -297,7 +300,7 @@ Ref new_gradients(Recorder* self, Call* call, size_t nodes) {
   return object;
 }
 
-Ref begin_backward_operator(Recorder* self, PyObject* thread, PyObject* node, PyObject* packet, PyObject* op) {
+Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op) {
   Ref name = name_of(self, packet, false);
   Ref made(name ? object_of(new_call(kOperator, name.get(), op, g_bwd)) : nullptr);
   std::string text;
@@ -307,8 +310,8 @@ Ref begin_backward_operator(Recorder* self, PyObject* thread, PyObject* node, Py
   if (!node_name || !number) return Ref();
   put(call->node, node_name.get());
   // numbers are counted in each thread
-  Ref nodes(self->threads <= 1 ? PyObject_GetAttr(thread, names.nodes)
-                               : ask(reinterpret_cast<PyObject*>(self), g_nodes_of, thread, node).release());
+  Ref nodes = self->threads <= 1 ? Ref::borrowed(thread.nodes)
+                                 : ask(reinterpret_cast<PyObject*>(self), g_nodes_of, thread.thread, node);
   if (!nodes) return Ref();
   int is_too_large = 0;  // as of nodes that gather a leaf's gradient
   const long long sequence = PyLong_AsLongLongAndOverflow(number.get(), &is_too_large);

@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include <cstddef>
+#include <unordered_map>
 
 namespace maca_launcher {
 
@@ -14,11 +15,20 @@ namespace {
 PyTypeObject* g_type = nullptr;
 
 struct Entries {
-  PyObject_HEAD PyObject* on_maca;  // from the id of a Buffer to a Memory
-  PyObject* on_host;                // from a storage's _cdata to a Memory
-  PyObject* forms;                  // from what tells forms apart to a Form
-  char has_numbers;                 // record levels 1 and 2
+  PyObject_HEAD PyObject* on_maca;                          // from the id of a Buffer to a Memory
+  PyObject* on_host;                                        // from a storage's _cdata to a Memory
+  PyObject* forms;                                          // from what tells forms apart to a Form
+  std::unordered_map<std::string, PyObject*>* plain_forms;  // to a Form, of plain_form_of()
+  char has_numbers;                                         // record levels 1 and 2
 };
+
+constexpr size_t kPlainForms = 1 << 14;  // that are kept
+
+void drop_plain_forms(Entries* self) {
+  std::unordered_map<std::string, PyObject*> gone;
+  gone.swap(*self->plain_forms);
+  for (const auto& [key, form] : gone) Py_DECREF(form);
+}
 
 // A call whose arguments or results are described.
 struct Described {
@@ -44,20 +54,42 @@ Ref ask(Entries* self, PyObject* method, PyObject* first, PyObject* second = nul
   return Ref(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), method, first, second, nullptr));
 }
 
+void append_numbers(std::string& key, PyObject* numbers) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(numbers); ++i) {
+    const long long number = PyLong_AsLongLong(PyTuple_GetItem(numbers, i));
+    key.append(reinterpret_cast<const char*>(&number), sizeof number);
+  }
+}
+
+// Of CPU tensors whose elements are what the memory holds: a key of bytes is made in a fifth of a tuple's time.
+Ref plain_form_of(Entries* self, PyObject* tensor, PyObject* shape, PyObject* stride, PyObject* dtype) {
+  std::string key(reinterpret_cast<const char*>(&dtype), sizeof dtype);
+  append_numbers(key, shape);
+  append_numbers(key, stride);
+  if (PyErr_Occurred()) return Ref();
+  const auto found = self->plain_forms->find(key);
+  if (found != self->plain_forms->end()) return Ref::borrowed(found->second);
+  Ref device = members.device.of(tensor);
+  Ref named(device ? PyTuple_Pack(4, shape, stride, dtype, device.get()) : nullptr);
+  Ref form = named ? ask(self, known_names.new_form, named.get(), tensor) : Ref();
+  if (!form) return form;
+  if (self->plain_forms->size() >= kPlainForms) drop_plain_forms(self);
+  self->plain_forms->emplace(std::move(key), Ref::borrowed(form.get()).release());
+  return form;
+}
+
 // The form of a strided tensor on the host; null with an exception.
 Ref form_of(Entries* self, PyObject* tensor) {
   Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
-  Ref dtype = stride ? members.dtype.of(tensor) : Ref(), device = dtype ? members.device.of(tensor) : Ref();
-  Ref neg = device ? members.is_neg.call(tensor) : Ref();
+  Ref dtype = stride ? members.dtype.of(tensor) : Ref(), is_cpu = dtype ? members.is_cpu.of(tensor) : Ref();
+  Ref neg = is_cpu ? members.is_neg.call(tensor) : Ref();
   const int is_complex = neg ? PySet_Contains(recording.complex_types, dtype.get()) : -1;
   if (is_complex < 0) return Ref();
-  Ref key;
-  if (is_complex || neg.get() == Py_True) {
-    Ref conj = members.is_conj.call(tensor);
-    if (conj) key = Ref(PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
-  } else {
-    key = Ref(PyTuple_Pack(4, shape.get(), stride.get(), dtype.get(), device.get()));
-  }
+  const bool is_plain = !is_complex && neg.get() != Py_True;
+  if (is_plain && is_cpu.get() == Py_True) return plain_form_of(self, tensor, shape.get(), stride.get(), dtype.get());
+  Ref device = members.device.of(tensor), conj = device ? members.is_conj.call(tensor) : Ref();
+  Ref key(!conj ? nullptr
+                : PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
   if (!key) return Ref();
   Ref form = Ref::borrowed(PyDict_GetItemWithError(self->forms, key.get()));
   if (form || PyErr_Occurred()) return form;
@@ -310,6 +342,12 @@ PyObject* wrote_method(PyObject* self, PyObject* tensor) {
   Py_RETURN_NONE;
 }
 
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* object = allocate(type);
+  if (object) reinterpret_cast<Entries*>(object)->plain_forms = new std::unordered_map<std::string, PyObject*>;
+  return object;
+}
+
 int initialize(PyObject* object, PyObject* args, PyObject*) {
   auto* self = reinterpret_cast<Entries*>(object);
   PyObject *maca, *host, *forms;
@@ -340,12 +378,14 @@ int clear(PyObject* object) {
   Py_CLEAR(self->on_maca);
   Py_CLEAR(self->on_host);
   Py_CLEAR(self->forms);
+  drop_plain_forms(self);
   return 0;
 }
 
 void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
+  delete reinterpret_cast<Entries*>(object)->plain_forms;
   release_memory(object);
 }
 
@@ -373,6 +413,7 @@ PyMemberDef g_members[] = {
 
 PyType_Slot g_slots[] = {
     {Py_tp_members, g_members},
+    {Py_tp_new, reinterpret_cast<void*>(create)},
     {Py_tp_init, reinterpret_cast<void*>(initialize)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},

@@ -4,16 +4,21 @@
 namespace maca_launcher {
 namespace {
 
-bool api_begins(Recorder* self, PyObject* thread, Call* call, PyObject* args, PyObject* kwargs, bool is_unit) {
+bool api_begins(Recorder* self, const ThreadState& thread, Call* call, PyObject* args, PyObject* kwargs, bool is_unit) {
   if (!look_at_pending(self)) return false;
-  Ref serial(PyIter_Next(self->serials)), node = ask_torch(recording.current_node);
-  Ref open = serial && node ? open_calls(thread) : Ref();
-  if (!open) return false;
+  Ref serial(PyIter_Next(self->serials)), parent = last_of(thread);
+  if (!serial) return false;
   call->serial = PyLong_AsLongLong(serial.get());
-  call->in_backward = node.get() != Py_None;
-  Ref parent = last_of(open.get());
+  if (is_function(parent)) {  // no node begins to run within a function
+    call->in_backward = as_call(parent)->in_backward;
+  } else {
+    Ref node = ask_torch(recording.current_node);
+    if (!node) return false;
+    call->in_backward = node.get() != Py_None;
+  }
   if (parent && !take_over(call, as_call(parent), !call->module || call->module == Py_None)) return false;
-  if (PyList_Append(open.get(), object_of(call)) || !note_thread(call, thread)) return false;
+  if (PyList_Append(thread.open, object_of(call))) return false;
+  put(call->thread, thread.text);
   const bool is_taken = decide(self, call, parent.get(), is_unit);
   Items items;
   if (PyErr_Occurred() || !flatten_call(args, kwargs, items)) return false;
@@ -57,20 +62,21 @@ bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyO
 PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs) {
   Aside aside(self);
   if (!aside) return nullptr;
-  Ref thread = thread_of(self), name = thread ? name_of(self, op, true) : Ref();
+  const ThreadState& thread = thread_of(self);
+  Ref name = thread ? name_of(self, op, true) : Ref();
   Ref call(name ? object_of(new_call(kFunction, name.get(), op, names.fwd)) : nullptr);
-  return call && api_begins(self, thread.get(), as_call(call), args, kwargs, true) ? call.release() : nullptr;
+  return call && api_begins(self, thread, as_call(call), args, kwargs, true) ? call.release() : nullptr;
 }
 
 bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error) {
   Aside aside(self);
   if (!aside) return false;
-  Ref thread = thread_of(self), open = thread ? open_calls(thread.get()) : Ref();
-  if (!open) return false;
-  const Py_ssize_t size = PyList_Size(open.get());
-  if (size > 0 && PyList_GetItem(open.get(), size - 1) == call) {
-    if (PyList_SetSlice(open.get(), size - 1, size, nullptr)) return false;
-  } else if (!ask(reinterpret_cast<PyObject*>(self), names.left, open.get(), call)) {
+  const ThreadState& thread = thread_of(self);
+  if (!thread) return false;
+  const Py_ssize_t size = PyList_Size(thread.open);
+  if (size > 0 && PyList_GetItem(thread.open, size - 1) == call) {
+    if (PyList_SetSlice(thread.open, size - 1, size, nullptr)) return false;
+  } else if (!ask(reinterpret_cast<PyObject*>(self), names.left, thread.open, call)) {
     return false;
   }
   return api_ends(self, reinterpret_cast<Call*>(call), result, error, Py_None);
@@ -83,12 +89,13 @@ PyObject* function_begins(PyObject* object, PyObject* given) {
 }
 
 PyObject* api_begins_method(PyObject* object, PyObject* given) {
-  PyObject *thread, *call, *args, *kwargs;
+  PyObject *call, *args, *kwargs;
   int is_unit;
-  if (!PyArg_ParseTuple(given, "OOOOp:api_begins", &thread, &call, &args, &kwargs, &is_unit) || !check_call(call) ||
+  if (!PyArg_ParseTuple(given, "OOOp:api_begins", &call, &args, &kwargs, &is_unit) || !check_call(call) ||
       !is_ready(of(object)))
     return nullptr;
-  return none_if(api_begins(of(object), thread, reinterpret_cast<Call*>(call), args, kwargs, is_unit));
+  const ThreadState& thread = thread_of(of(object));
+  return none_if(thread && api_begins(of(object), thread, reinterpret_cast<Call*>(call), args, kwargs, is_unit));
 }
 
 PyObject* function_ends(PyObject* object, PyObject* given) {

@@ -32,8 +32,8 @@ bool read(PyObject* args, PyObject* kwargs, Given& given) {
   return given.args != nullptr;
 }
 
-Ref run(const Given& given) {
-  return Ref(PyObject_Call(given.func, given.args, PyDict_Check(given.kwargs) ? given.kwargs : nullptr));
+Ref run(PyObject* func, const Given& given) {
+  return Ref(PyObject_Call(func, given.args, PyDict_Check(given.kwargs) ? given.kwargs : nullptr));
 }
 
 // What was raised, as an object with its traceback; it is set no more.
@@ -50,8 +50,8 @@ Ref raised() {
 void raise_again(Ref error) { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get()); }
 
 // Runs what was called; `end` is told the result or what was raised. What the recorder raises has that as its context.
-template <class End> PyObject* run_recorded(const Given& given, const End& end) {
-  Ref result = run(given);
+template <class End> PyObject* run_recorded(PyObject* func, const Given& given, const End& end) {
+  Ref result = run(func, given);
   if (result) return end(result.get(), Py_None) ? result.release() : nullptr;
   Ref error = raised();
   if (end(Py_None, error.get())) {
@@ -70,9 +70,19 @@ PyObject* run_by_python(PyObject* recorder, const Given& given, PyObject* name) 
                                       nullptr);
 }
 
+// Is the innermost call of this thread a function that began while torch.jit.trace did not run?
+bool is_known_untraced(PyObject* recorder) {
+  const ThreadState& thread = thread_of(of(recorder));
+  Ref last = thread ? last_of(thread) : Ref();
+  return is_function(last) && as_call(last)->is_untraced;
+}
+
 // 1: C records the call, 0: Python does, -1: an exception.
 int is_for_c(PyObject* recorder) {
   if (!is_recorder(recorder)) return 0;
+  if (!is_ready(of(recorder))) return -1;
+  if (is_known_untraced(recorder)) return 1;
+  if (PyErr_Occurred()) return -1;
   Ref tracing = ask_torch(modes.is_tracing);
   return !tracing ? -1 : tracing.get() == Py_None;
 }
@@ -81,20 +91,21 @@ PyObject* torch_function(PyObject*, PyObject* args, PyObject* kwargs) {
   Given given;
   if (!read(args, kwargs, given)) return nullptr;
   Ref recorder = Ref::borrowed(g_recorder);
-  if (!recorder) return run(given).release();
+  if (!recorder) return run(given.func, given).release();
   Ref name = Ref::borrowed(PyDict_GetItemWithError(modes.names, given.func));
   if (!name && !PyErr_Occurred()) {
     name = Ref(PyObject_CallFunctionObjArgs(modes.read_name, given.func, nullptr));
     if (name && PyDict_SetItem(modes.names, given.func, name.get())) return nullptr;
   }
   if (!name) return nullptr;
-  if (name.get() == Py_None) return run(given).release();
+  if (name.get() == Py_None) return run(given.func, given).release();
   const int is = is_for_c(recorder.get());
   if (is <= 0) return is < 0 ? nullptr : run_by_python(recorder.get(), given, name.get());
   Recorder* self = of(recorder.get());
-  Ref call(is_ready(self) ? begin_function(self, name.get(), given.args, given.kwargs) : nullptr);
+  Ref call(begin_function(self, name.get(), given.args, given.kwargs));
   if (!call) return nullptr;
-  return run_recorded(given,
+  as_call(call)->is_untraced = true;
+  return run_recorded(given.func, given,
                       [&](PyObject* result, PyObject* error) { return end_function(self, call.get(), result, error); });
 }
 
@@ -102,14 +113,14 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
   Given given;
   if (!read(args, kwargs, given)) return nullptr;
   Ref recorder = Ref::borrowed(g_recorder);
-  if (!recorder) return run(given).release();
+  if (!recorder) return run(given.func, given).release();
   const int is = is_for_c(recorder.get());
   if (is <= 0) return is < 0 ? nullptr : run_by_python(recorder.get(), given, Py_None);
   Recorder* self = of(recorder.get());
-  Ref call(is_ready(self) ? begin_operator(self, given.func, given.args, given.kwargs) : nullptr);
+  Ref facts = facts_of(given.func), call(facts ? begin_operator(self, facts, given.args, given.kwargs) : nullptr);
   if (!call) return nullptr;
-  return run_recorded(given, [&](PyObject* result, PyObject* error) {
-    return end_operator(self, call.get(), given.func, given.args, given.kwargs, result, error);
+  return run_recorded(PyTuple_GetItem(facts.get(), kRun), given, [&](PyObject* result, PyObject* error) {
+    return end_operator(self, call.get(), facts, given.args, given.kwargs, result, error);
   });
 }
 

@@ -4,22 +4,10 @@
 namespace maca_launcher {
 namespace {
 
-// The Operator of an overload; null with an exception.
-Ref facts_of(PyObject* func) {
-  Ref id(PyLong_FromVoidPtr(func));
-  Ref facts = id ? Ref::borrowed(PyDict_GetItemWithError(recording.operators, id.get())) : Ref();
-  if (!facts && !PyErr_Occurred()) facts = Ref(PyObject_CallFunctionObjArgs(recording.read_operator, func, nullptr));
-  if (facts && (!PyTuple_Check(facts.get()) || PyTuple_Size(facts.get()) <= kIsBlank)) {
-    PyErr_SetString(PyExc_TypeError, "expected an Operator");
-    return Ref();
-  }
-  return facts;
-}
-
 PyObject* fact(const Ref& facts, Fact which) { return PyTuple_GetItem(facts.get(), which); }
 bool is(const Ref& facts, Fact which) { return fact(facts, which) == Py_True; }
 
-bool forward_operator(Recorder* self, PyObject* thread, Call* call, const Ref& parent) {
+bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, const Ref& parent) {
   Call* outer = as_call(parent);
   if (outer && !take_over(call, outer, true)) return false;
   if (decide(self, call, parent.get(), true)) {
@@ -32,13 +20,9 @@ bool forward_operator(Recorder* self, PyObject* thread, Call* call, const Ref& p
   if (PyErr_Occurred()) return false;
   const int is_enabled = is_true(recording.is_grad_enabled);
   if (is_enabled <= 0) return is_enabled == 0;
-  Ref made = ask_torch(recording.sequence), nodes(made ? PyObject_GetAttr(thread, names.nodes) : nullptr);
-  if (!nodes) return false;
-  if (!is_nodes(nodes.get())) {
-    PyErr_SetString(PyExc_TypeError, "a thread's nodes are RecordedNodes");
-    return false;
-  }
-  note_node(nodes.get(), PyLong_AsLongLong(made.get()), call, outer);
+  Ref made = ask_torch(recording.sequence);
+  if (!made) return false;
+  note_node(thread.nodes, PyLong_AsLongLong(made.get()), call, outer);
   return !PyErr_Occurred();
 }
 
@@ -79,13 +63,13 @@ bool written_by(const Ref& facts, PyObject* args, PyObject* kwargs, Items& items
   return true;
 }
 
-bool operator_returned(Recorder* self, PyObject* thread, const Ref& facts, Call* call, PyObject* args, PyObject* kwargs,
-                       PyObject* result, const Items& written) {
+bool operator_returned(Recorder* self, const ThreadState& thread, const Ref& facts, Call* call, PyObject* args,
+                       PyObject* kwargs, PyObject* result, const Items& written) {
   auto* object = reinterpret_cast<PyObject*>(self);
   if (is(facts, kIsCollective)) {
-    Ref open = open_calls(thread), function = open ? last_of(open.get()) : Ref();
-    return open &&
-           ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result);
+    Ref function = last_of(thread);
+    return static_cast<bool>(
+        ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
   }
   if (is(facts, kIsBlank) && !ask(object, names.blank, result)) return false;
   if (is(facts, kIsWait) && !wrote(self->describer, result)) return false;
@@ -101,26 +85,36 @@ bool operator_returned(Recorder* self, PyObject* thread, const Ref& facts, Call*
 
 }  // namespace
 
-PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObject* kwargs) {
-  Ref facts = facts_of(func);
-  if (!facts) return nullptr;
+Ref facts_of(PyObject* func) {
+  Ref id(PyLong_FromVoidPtr(func));
+  Ref facts = id ? Ref::borrowed(PyDict_GetItemWithError(recording.operators, id.get())) : Ref();
+  if (!facts && !PyErr_Occurred()) facts = Ref(PyObject_CallFunctionObjArgs(recording.read_operator, func, nullptr));
+  if (facts && (!PyTuple_Check(facts.get()) || PyTuple_Size(facts.get()) <= kRun)) {
+    PyErr_SetString(PyExc_TypeError, "expected an Operator");
+    return Ref();
+  }
+  return facts;
+}
+
+PyObject* begin_operator(Recorder* self, const Ref& facts, PyObject* args, PyObject* kwargs) {
   if (!is(facts, kIsRecorded)) Py_RETURN_NONE;
   Aside aside(self);
   if (!aside || !look_at_pending(self)) return nullptr;
-  Ref thread = thread_of(self), open = thread ? open_calls(thread.get()) : Ref();
-  Ref node = open ? ask_torch(recording.current_node) : Ref();
-  if (!node) return nullptr;
+  const ThreadState& thread = thread_of(self);
+  if (!thread) return nullptr;
   auto* object = reinterpret_cast<PyObject*>(self);
-  Ref parent = last_of(open.get()), call;
-  if (node.get() != Py_None && !(parent && as_call(parent)->in_backward)) {
-    call = begin_backward_operator(self, thread.get(), node.get(), fact(facts, kPacket), fact(facts, kOp));
+  Ref parent = last_of(thread), call, node;
+  const bool is_within = is_function(parent) || (parent && as_call(parent)->in_backward);
+  if (!is_within && !(node = ask_torch(recording.current_node))) return nullptr;
+  if (node && node.get() != Py_None) {
+    call = begin_backward_operator(self, thread, node.get(), fact(facts, kPacket), fact(facts, kOp));
     if (!call) return nullptr;
   } else {
     Ref name = name_of(self, fact(facts, kPacket), true);
     call = Ref(name ? object_of(new_call(kOperator, name.get(), fact(facts, kOp), names.fwd)) : nullptr);
-    if (!call || !forward_operator(self, thread.get(), as_call(call), parent)) return nullptr;
+    if (!call || !forward_operator(self, thread, as_call(call), parent)) return nullptr;
   }
-  if (!note_thread(as_call(call), thread.get())) return nullptr;
+  put(as_call(call)->thread, thread.text);
   if (as_call(call)->number < 0) return call.release();
   if (self->has_tensors && is(facts, kIsRandom) && !ask(object, names.keep_random, call.get(), args, kwargs))
     return nullptr;
@@ -129,10 +123,8 @@ PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObjec
   return describe_inputs(self, as_call(call), items) ? call.release() : nullptr;
 }
 
-bool end_operator(Recorder* self, PyObject* call, PyObject* func, PyObject* args, PyObject* kwargs, PyObject* result,
+bool end_operator(Recorder* self, PyObject* call, const Ref& facts, PyObject* args, PyObject* kwargs, PyObject* result,
                   PyObject* error) {
-  Ref facts = facts_of(func);
-  if (!facts) return false;
   Aside aside(self);
   Items written;
   if (!aside || !written_by(facts, args, kwargs, written)) return false;
@@ -141,14 +133,15 @@ bool end_operator(Recorder* self, PyObject* call, PyObject* func, PyObject* args
   auto* begun = reinterpret_cast<Call*>(call);
   if (call == Py_None || begun->number < 0 || !self->active) return true;
   if (error != Py_None) return write(self, begun, error);
-  Ref thread = thread_of(self);
-  return thread && operator_returned(self, thread.get(), facts, begun, args, kwargs, result, written);
+  const ThreadState& thread = thread_of(self);
+  return thread && operator_returned(self, thread, facts, begun, args, kwargs, result, written);
 }
 
 PyObject* operator_begins(PyObject* object, PyObject* given) {
   PyObject *func, *args, *kwargs;
   if (!PyArg_ParseTuple(given, "OOO:operator_begins", &func, &args, &kwargs) || !is_ready(of(object))) return nullptr;
-  return begin_operator(of(object), func, args, kwargs);
+  Ref facts = facts_of(func);
+  return facts ? begin_operator(of(object), facts, args, kwargs) : nullptr;
 }
 
 PyObject* operator_ends(PyObject* object, PyObject* given) {
@@ -156,7 +149,8 @@ PyObject* operator_ends(PyObject* object, PyObject* given) {
   if (!PyArg_ParseTuple(given, "OOO!OOO:operator_ends", &call, &func, &PyTuple_Type, &args, &kwargs, &result, &error) ||
       (call != Py_None && !check_call(call)) || !is_ready(of(object)))
     return nullptr;
-  return none_if(end_operator(of(object), call, func, args, kwargs, result, error));
+  Ref facts = facts_of(func);
+  return none_if(facts && end_operator(of(object), call, facts, args, kwargs, result, error));
 }
 
 }  // namespace maca_launcher

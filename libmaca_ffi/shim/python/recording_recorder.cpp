@@ -12,6 +12,7 @@ RecorderNames names;
 namespace {
 
 PyTypeObject* g_type = nullptr;
+unsigned long long g_epochs = 0;
 
 constexpr PyObject* Recorder::* kObjects[] = {&Recorder::acquire,         &Recorder::release, &Recorder::local,
                                               &Recorder::numbers,         &Recorder::serials, &Recorder::counts_forward,
@@ -40,12 +41,15 @@ PyObject* flush_method(PyObject* object, PyObject*) {
 
 PyObject* forget_method(PyObject* object, PyObject*) {
   forget_backward(of(object));
+  of(object)->epoch = ++g_epochs;
   Py_RETURN_NONE;
 }
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
-  if (object) of(object)->backward = new Backward;
+  if (!object) return nullptr;
+  of(object)->backward = new Backward;
+  of(object)->epoch = ++g_epochs;
   return object;
 }
 
@@ -76,7 +80,7 @@ PyMethodDef g_methods[] = {
     {"function_ends", function_ends, METH_VARARGS,
      "function_ends(call, result, error): the function has returned, or raised."},
     {"api_begins", api_begins_method, METH_VARARGS,
-     "api_begins(thread, call, args, kwargs, is_unit): what beginnings of functions and modules have in common."},
+     "api_begins(call, args, kwargs, is_unit): what beginnings of functions and modules have in common."},
     {"api_ends", api_ends_method, METH_VARARGS,
      "api_ends(call, result, error, module): what their ends have in common."},
     {"operator_begins", operator_begins, METH_VARARGS,
@@ -87,8 +91,7 @@ PyMethodDef g_methods[] = {
      "task_ends(number): a task of the autograd engine is over: calls some of whose nodes were not needed are "
      "written."},
     {"flush_backward", flush_method, METH_NOARGS, "flush_backward(): the same of all tasks."},
-    {"forget_backward", forget_method, METH_NOARGS,
-     "forget_backward(): backward calls that run are another process's."},
+    {"forget", forget_method, METH_NOARGS, "forget(): threads and backward calls that run are another process's."},
     {"name", name_method, METH_VARARGS,
      "name(op, direction): the name of an operator's next call: with how many came before."},
     {},
@@ -175,27 +178,30 @@ bool is_ready(Recorder* self) {
   return recording.tensor != nullptr;
 }
 
-Ref thread_of(Recorder* self) {
-  Ref found(PyObject_GetAttr(self->local, names.thread));
-  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
-  PyErr_Clear();
-  return ask(reinterpret_cast<PyObject*>(self), names.thread);
-}
-
-Ref open_calls(PyObject* thread) {
-  Ref open(PyObject_GetAttr(thread, names.open));
-  if (open && !PyList_Check(open.get())) {
-    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list");
-    return Ref();
+ThreadState& thread_of(Recorder* self) {
+  thread_local ThreadState known;
+  if (known.epoch == self->epoch && known.thread) return known;
+  known = ThreadState();
+  Ref thread = ask(reinterpret_cast<PyObject*>(self), names.thread);
+  Ref open(thread ? PyObject_GetAttr(thread.get(), names.open) : nullptr);
+  Ref text(open ? PyObject_GetAttr(thread.get(), names.text) : nullptr);
+  Ref nodes(text ? PyObject_GetAttr(thread.get(), names.nodes) : nullptr);
+  if (!nodes) return known;
+  if (!PyList_Check(open.get()) || !is_nodes(nodes.get())) {
+    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list, its nodes RecordedNodes");
+    return known;
   }
-  return open;
+  known = {self->epoch, thread.get(), open.get(), text.get(), nodes.get()};  // the recorder holds the thread
+  return known;
 }
 
-Ref last_of(PyObject* open) {
-  const Py_ssize_t size = PyList_Size(open);
-  PyObject* last = size > 0 ? PyList_GetItem(open, size - 1) : nullptr;
+Ref last_of(const ThreadState& thread) {
+  const Py_ssize_t size = PyList_Size(thread.open);
+  PyObject* last = size > 0 ? PyList_GetItem(thread.open, size - 1) : nullptr;
   return last && is_call(last) ? Ref::borrowed(last) : Ref();
 }
+
+bool is_function(const Ref& call) { return call && as_call(call)->level == kFunction && as_call(call)->owner == 0; }
 
 Call* as_call(const Ref& object) { return reinterpret_cast<Call*>(object.get()); }
 
@@ -307,12 +313,6 @@ bool take_over(Call* call, Call* parent, bool with_module) {
   if (!number) return false;
   put(call->parent, number.get());
   return true;
-}
-
-bool note_thread(Call* call, PyObject* thread) {
-  Ref text(PyObject_GetAttr(thread, names.text));
-  if (text) put(call->thread, text.get());
-  return static_cast<bool>(text);
 }
 
 PyObject* none_if(bool is_right) { return is_right ? Ref::borrowed(Py_None).release() : nullptr; }

@@ -20,7 +20,8 @@ enum Fact {
   kIsPending,
   kIsWait,
   kIsRecorded,
-  kIsBlank
+  kIsBlank,
+  kRun
 };
 
 struct Gradients;
@@ -35,6 +36,7 @@ struct Recorder {
   PyObject_HEAD PyObject *acquire, *release, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending,
       *describer, *writer, *stacks;
   Backward* backward;
+  unsigned long long epoch;  // no other recorder's, and a new one when all is forgotten
   long long written;
   int threads;  // of the program that have been met
   char active, takes_all, has_stacks, has_inputs, has_outputs, has_tensors;
@@ -82,12 +84,18 @@ class Aside {
 
 bool is_recorder(PyObject* object);
 bool is_ready(Recorder* self);
-// The state of the calling thread: a macatensor.accuracy.recording.calls.Thread.
-Ref thread_of(Recorder* self);
-// The calls that are open in a thread; null with an exception.
-Ref open_calls(PyObject* thread);
-Ref last_of(PyObject* open);
+// What the calling thread is doing: a macatensor.accuracy.recording.calls.Thread and what it holds, while the recorder
+// lives. Without a thread: an exception.
+struct ThreadState {
+  unsigned long long epoch = 0;
+  PyObject *thread = nullptr, *open = nullptr, *text = nullptr, *nodes = nullptr;
+  explicit operator bool() const { return thread != nullptr; }
+};
+ThreadState& thread_of(Recorder* self);
+// The innermost call that is open, or null.
+Ref last_of(const ThreadState& thread);
 Call* as_call(const Ref& object);
+bool is_function(const Ref& call);  // of PyTorch's interface; false of null
 // The name of an operator's next call: with how many came before.
 Ref name_of(Recorder* self, PyObject* op, bool is_forward);
 // Is the call recorded? It gets its number if so. False with an exception, too.
@@ -105,7 +113,6 @@ int requires_grad(PyObject* tensor);
 // Nodes that made the arguments, which of a node's results each is, its place.
 bool note_nodes(Call* call);
 bool take_over(Call* call, Call* parent, bool with_module);
-bool note_thread(Call* call, PyObject* thread);
 PyObject* none_if(bool is_right);
 bool check_call(PyObject* call);
 
@@ -113,9 +120,11 @@ bool check_call(PyObject* call);
 // exception.
 PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs);
 bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error);
-PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObject* kwargs);
-bool end_operator(Recorder* self, PyObject* call, PyObject* func, PyObject* args, PyObject* kwargs, PyObject* result,
+PyObject* begin_operator(Recorder* self, const Ref& facts, PyObject* args, PyObject* kwargs);
+bool end_operator(Recorder* self, PyObject* call, const Ref& facts, PyObject* args, PyObject* kwargs, PyObject* result,
                   PyObject* error);
+// The Operator of an overload; null with an exception.
+Ref facts_of(PyObject* func);
 
 // --- backward -------------------------------------------------------------------------------------------------
 // What is known of the forward operator that made an autograd node; -1: not recorded, or none.
@@ -132,7 +141,7 @@ const NodeFacts* node_facts(PyObject* nodes, long long sequence);  // nullptr: m
 // Hooks the nodes that a call has made; `tensors` require gradients.
 bool attach(Recorder* self, Call* call, const Items& tensors, PyObject* module);
 // The call of an operator that a node of the autograd graph runs; null with an exception.
-Ref begin_backward_operator(Recorder* self, PyObject* thread, PyObject* node, PyObject* packet, PyObject* op);
+Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op);
 // Writes the calls, of one task of the engine or of all (-1), some of whose nodes were not needed.
 bool flush_backward(Recorder* self, long long task);
 void forget_backward(Recorder* self);

@@ -27,6 +27,7 @@ class Operator(NamedTuple):
     is_wait: bool
     is_recorded: bool
     is_blank: bool  # its result is memory as it was found
+    run: Any  # what the overload calls
 
 
 OPERATORS: dict[int, Operator] = {}  # by the overload's id
@@ -65,4 +66,5 @@ def _read(func: Any) -> Operator:
         "wait_tensor" in op,
         space not in _UNRECORDED,
         packet.removeprefix("aten.") in _BLANK,
+        func._op if type(func) is torch._ops.OpOverload else func,
     )

@@ -56,7 +56,6 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         self.paths = ModulePaths()
         self.collectives = Collectives(self)
         self.pending = self.collectives.pending
-        self.forget_backward()
         self._watched: list[Any] = []  # hooks of leaves
         self.numbers, self.serials = itertools.count(), itertools.count()
         self.written = 0
@@ -65,6 +64,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         self.local = threading.local()
         self._threads: list[Thread] = []
         self.threads = 0
+        self.forget()
 
     def begin_in_child(self) -> None:
         """After a fork: the child counts from 0."""
@@ -189,7 +189,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
             op = class_name(kind)
             call = Open(API, self.name(op, "fwd"), op, "fwd")
             call.owner, call.module = id(module), path
-            self.api_begins(thread, call, args, None, not module._modules)
+            self.api_begins(call, args, None, not module._modules)
 
     def module_ends(
         self, module: Any, args: Any, kwargs: Any, result: Any, error: BaseException | None
