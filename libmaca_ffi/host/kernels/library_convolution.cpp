@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 
 namespace maca::convolution {
 
@@ -216,17 +215,10 @@ class ForwardPlan final : public Plan {
         build(pd, dnnl::deconvolution_forward(pd));
       } else {
         const auto algorithm = dnnl::algorithm::convolution_direct;
-        const auto describe = [&] {
+        const auto pd = primitive_for(g, [&] {
           return dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm, x_.desc(), any, bias_desc,
                                                            y_.desc(), v.stride, v.dilation, v.before, v.after, attr);
-        };
-        auto pd = describe();
-        // Of two kernels for single pixels on AVX2 oneDNN puts the slower one first: one thread, batch 1 at 224 x 224
-        // and batch 8 at 64 x 64, 70 to 99 and 46 to 93 GFLOP/s against 76 to 101 and 87 to 97 in ResNet-50's layers.
-        if (std::string_view(pd.impl_info_str()) == "brgconv_1x1:avx2") {
-          while (pd.next_impl() && std::string_view(pd.impl_info_str()) != "jit_1x1:avx2") continue;
-          if (std::string_view(pd.impl_info_str()) != "jit_1x1:avx2") pd = describe();
-        }
+        });
         build(pd, dnnl::convolution_forward(pd));
       }
     });

@@ -96,8 +96,10 @@ class BackwardPlan final : public Plan {
     const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm, src, any,
                                                       dy_.desc(), v.stride, v.dilation, v.before, v.after, attr);
     if (with_dx_) {
-      const typename Kind::BackwardData::primitive_desc pd(e, Kind::algorithm, dx_.desc(), any, dy_.desc(), v.stride,
+      const auto pd = primitive_for(g, [&] {
+        return typename Kind::BackwardData::primitive_desc(e, Kind::algorithm, dx_.desc(), any, dy_.desc(), v.stride,
                                                            v.dilation, v.before, v.after, hint, attr);
+      });
       weight_ = Weight(w, g, type_, pd.weights_desc(), false, space);
       data_call_ = Call(typename Kind::BackwardData(pd), {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
                                                           {DNNL_ARG_WEIGHTS, pd.weights_desc()},
