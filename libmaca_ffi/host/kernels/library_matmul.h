@@ -67,8 +67,9 @@ struct Problem {
 inline const maca_scalar kOne = {MACA_SCALAR_INT, 0, {1}, 0.0};
 inline const maca_scalar& factor(const Launch& launch, int slot) { return slot < 0 ? kOne : launch.scalars[slot]; }
 
-std::unique_ptr<Plan> onednn_plan(const Problem& p);   // float32, bfloat16, float16
-std::unique_ptr<Plan> blas_plan(const Problem& p);     // float32, float64, complex
+std::unique_ptr<Plan> onednn_plan(const Problem& p);  // float32, bfloat16, float16
+// float32, float64, complex; one large product of float32 on oneDNN's sgemm unless `own_float`
+std::unique_ptr<Plan> blas_plan(const Problem& p, bool own_float = false);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
 
 // out = act(beta * self + alpha * product) elementwise; the product in the type computed in. `self` is not read

@@ -37,7 +37,7 @@ template <class T> T number(const maca_scalar& s) {
 
 template <class T> class BlasPlan final : public Plan {
  public:
-  explicit BlasPlan(const Problem& p) : p_(p), a_(p.a), b_(p.b), out_(p.out) {
+  BlasPlan(const Problem& p, bool own_float) : p_(p), a_(p.a), b_(p.b), out_(p.out), own_float_(own_float) {
     one_blas_thread();
     constexpr int64_t limit = 0x7fffffff;
     for (const Matrix* x : {&p.a, &p.b, &p.out})
@@ -109,15 +109,22 @@ template <class T> class BlasPlan final : public Plan {
       parallel_for(batch, std::max<int64_t>(1, kPiece / product), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) one(i, 0, m, 0, n);
       });
-    } else if (std::is_same_v<T, float> && product > 32 * 32 * 32) {
+    } else if (std::is_same_v<T, float> && !own_float_ && product > 32 * 32 * 32) {
       if constexpr (std::is_same_v<T, float>)
         dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, out, ldc);
-    } else if (m >= n) {
-      parallel_for(m, std::max<int64_t>(1, kPiece / std::max<int64_t>(1, n * k)),
-                   [&](int64_t begin, int64_t end) { one(0, begin, end, 0, n); });
-    } else {
-      parallel_for(n, std::max<int64_t>(1, kPiece / std::max<int64_t>(1, m * k)),
-                   [&](int64_t begin, int64_t end) { one(0, 0, m, begin, end); });
+    } else {  // a grid with one piece a thread, their edges as short as can be
+      const int64_t threads = ThreadPool::instance().threads();
+      const int64_t pieces = std::clamp<int64_t>(product / ThreadPool::grain(kPiece), 1, threads);
+      int64_t high = 1;
+      for (int64_t rows = 2; rows <= pieces; ++rows)
+        if (pieces % rows == 0 && m / rows + n * rows / pieces < m / high + n * high / pieces) high = rows;
+      const int64_t wide = pieces / high;
+      parallel_for(high * wide, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t r = i / wide, c = i % wide;
+          one(0, m * r / high, m * (r + 1) / high, n * c / wide, n * (c + 1) / wide);
+        }
+      });
     }
   }
 
@@ -131,18 +138,19 @@ template <class T> class BlasPlan final : public Plan {
 
   Problem p_;
   Matrix a_, b_, out_;  // what BLAS sees
+  bool own_float_;      // not on oneDNN's sgemm
   uint64_t a_offset_ = onednn::Workspace::kNone, b_offset_ = onednn::Workspace::kNone,
            out_offset_ = onednn::Workspace::kNone;
 };
 
 }  // namespace
 
-std::unique_ptr<Plan> blas_plan(const Problem& p) {
+std::unique_ptr<Plan> blas_plan(const Problem& p, bool own_float) {
   switch (p.out.dtype) {
-    case Dtype::F32: return std::make_unique<BlasPlan<float>>(p);
-    case Dtype::F64: return std::make_unique<BlasPlan<double>>(p);
-    case Dtype::C64: return std::make_unique<BlasPlan<c64>>(p);
-    default: return std::make_unique<BlasPlan<c128>>(p);
+    case Dtype::F32: return std::make_unique<BlasPlan<float>>(p, own_float);
+    case Dtype::F64: return std::make_unique<BlasPlan<double>>(p, false);
+    case Dtype::C64: return std::make_unique<BlasPlan<c64>>(p, false);
+    default: return std::make_unique<BlasPlan<c128>>(p, false);
   }
 }
 

@@ -42,7 +42,8 @@ class OnednnPlan final : public Plan {
     Workspace space;
     const bool bias = p.self && p.self->row_stride == 0 && p.self->batch_stride == 0 &&
                       (p.self->column_stride == 1 || p.n() == 1) && !batched_;
-    direct_ = native && p.out.row_major() && p.k() > 0 && (!p.self || bias) && p.activation != Activation::Gelu;
+    // oneDNN's own relu makes 0 of NaN, combine() does not.
+    direct_ = native && p.out.row_major() && p.k() > 0 && (!p.self || bias) && p.activation == Activation::None;
     in_place_ = p.out.dtype == Dtype::F32 && p.out.row_major();
     acc_ = in_place_ ? p.out : p.out.compact(Dtype::F32);
     if (!direct_ && !in_place_) acc_offset_ = space.take(static_cast<uint64_t>(acc_.numel()) * 4);
@@ -135,14 +136,9 @@ class OnednnPlan final : public Plan {
     return copied;
   }
 
-  // A primitive: into out with bias and activation, or bare into the float32 accumulator. Notes its scratch size.
+  // A primitive: into out with bias, or bare into the float32 accumulator. Notes its scratch size.
   Call make(bool direct, bool packed, uint64_t& scratch_bytes) const {
-    auto attr = onednn::attributes();
-    if (direct && p_.activation == Activation::Relu) {
-      dnnl::post_ops ops;
-      ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.f, 0.f);
-      attr.set_post_ops(ops);
-    }
+    const auto attr = onednn::attributes();
     const Desc a = descriptor(a_, batched_), out = descriptor(direct ? p_.out : acc_, batched_);
     Desc b = descriptor(b_, batched_);
     if (packed) b = Desc(b.get_dims(), b.get_data_type(), dnnl::memory::format_tag::any);

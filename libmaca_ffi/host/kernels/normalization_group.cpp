@@ -35,43 +35,48 @@ int64_t place(const Operand& o, int64_t n, int64_t g) { return n * o.strides[0] 
 // In NHWC a group is a short run of channels a row: take the moments of channels first, a whole row at once.
 bool by_channel(const Group& f, const Channels<2>& g) { return g.rows && g.plane > 1 && f.depth < 64; }
 
+// `statistics` are those of one sample: its second pass finds in the cache what the first one read.
 template <class C> void forward(const Launch& l, const Group& f, const Channels<2>& g, const Reduction& statistics) {
-  const auto total = static_cast<size_t>(g.batch * f.groups);
-  std::vector<double> var(total), mean(total);
-  if (by_channel(f, g)) {
-    const auto depth = static_cast<size_t>(f.depth);
-    std::vector<double> channel_var(total * depth), channel_mean(total * depth);
-    statistics.run(*moments_reducer(f.lane, 0, false), memory(l, f.input), channel_var.data(), channel_mean.data());
-    for (size_t i = 0; i < total; ++i) {  // groups of equal counts: the mean of means, and how these scatter
-      const double *v = &channel_var[i * depth], *m = &channel_mean[i * depth];
-      for (size_t c = 0; c < depth; ++c) mean[i] += m[c] / static_cast<double>(depth);
-      for (size_t c = 0; c < depth; ++c)
-        var[i] += (v[c] + (m[c] - mean[i]) * (m[c] - mean[i])) / static_cast<double>(depth);
-    }
-  } else {
-    statistics.run(*moments_reducer(f.lane, 0, false), memory(l, f.input), var.data(), mean.data());
-  }
   const auto weight = channel_values(f.weight, memory(l, f.weight), g.channels, 1.0);
   const auto bias = channel_values(f.bias, memory(l, f.bias), g.channels, 0.0);
   const Channels<2> sample = g.sample();
-  parallel_for(g.batch, kChannelGrain / (g.channels * g.plane + 1) + 1, [&](int64_t begin, int64_t end) {
+  const auto moments = moments_reducer(f.lane, 0, false);
+  const auto groups = static_cast<size_t>(f.groups), depth = static_cast<size_t>(f.depth);
+  const bool channels = by_channel(f, g);
+  const auto normalize = [&](int64_t n) {
+    const void* input = at(memory(l, f.input), f.input.dtype, n * g.batch_stride[0]);
+    std::vector<double> var(channels ? groups * depth : groups), mean(var.size());
+    statistics.run(*moments, input, var.data(), mean.data());
     std::vector<C> scale(weight.size()), shift(weight.size());
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t k = 0; k < f.groups; ++k) {
-        const auto at_group = static_cast<size_t>(n * f.groups + k);
-        const double rstd = 1.0 / std::sqrt(var[at_group] + f.eps);
-        store_tile(Lane::F64, &mean[at_group], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, place(f.mean, n, k)),
-                   1, 1);
-        store_tile(Lane::F64, &rstd, f.rstd.dtype, at(memory(l, f.rstd), f.rstd.dtype, place(f.rstd, n, k)), 1, 1);
-        for (int64_t c = k * f.depth; c < (k + 1) * f.depth; ++c) {
-          const auto i = static_cast<size_t>(c);
-          scale[i] = static_cast<C>(rstd * weight[i]);
-          shift[i] = static_cast<C>(bias[i] - mean[at_group] * rstd * weight[i]);
-        }
+    for (size_t k = 0; k < groups; ++k) {
+      double variance = channels ? 0 : var[k], center = channels ? 0 : mean[k];
+      if (channels) {  // of equal counts: the mean of means, and how these scatter
+        const double *v = &var[k * depth], *m = &mean[k * depth];
+        for (size_t c = 0; c < depth; ++c) center += m[c] / static_cast<double>(depth);
+        for (size_t c = 0; c < depth; ++c)
+          variance += (v[c] + (m[c] - center) * (m[c] - center)) / static_cast<double>(depth);
       }
-      channel_affine(sample, f.input.dtype, at(memory(l, f.input), f.input.dtype, n * g.batch_stride[0]), f.out.dtype,
-                     at(memory(l, f.out), f.out.dtype, n * g.batch_stride[1]), scale.data(), shift.data());
+      const double rstd = 1.0 / std::sqrt(variance + f.eps);
+      const auto store = [&](const Operand& o, const double* value) {
+        const int64_t to = place(o, n, static_cast<int64_t>(k));
+        store_tile(Lane::F64, value, o.dtype, at(memory(l, o), o.dtype, to), 1, 1);
+      };
+      store(f.mean, &center);
+      store(f.rstd, &rstd);
+      for (size_t i = k * depth; i < (k + 1) * depth; ++i) {
+        scale[i] = static_cast<C>(rstd * weight[i]);
+        shift[i] = static_cast<C>(bias[i] - center * rstd * weight[i]);
+      }
     }
+    channel_affine(sample, f.input.dtype, input, f.out.dtype, at(memory(l, f.out), f.out.dtype, n * g.batch_stride[1]),
+                   scale.data(), shift.data());
+  };
+  if (g.batch < ThreadPool::instance().threads()) {  // the threads share each sample
+    for (int64_t n = 0; n < g.batch; ++n) normalize(n);
+    return;
+  }
+  parallel_for(g.batch, kChannelGrain / (g.channels * g.plane + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) normalize(n);
   });
 }
 
@@ -82,8 +87,9 @@ std::unique_ptr<Plan> group_norm(const Request& q) {
   if (f.mean.rank() != 2 || f.rstd.rank() != 2 || f.out.sizes != f.input.sizes)
     throw Invalid("group norm: wrong results");
   const Channels<2> g({&f.input, &f.out});
-  // (N, C, ...) seen as (N, groups, depth, ...): the statistics are over all but the first two
+  // a sample (1, C, ...) seen as (1, groups, depth, ...): the statistics are over all but the first two
   Operand split = f.input;
+  split.sizes[0] = 1;
   split.sizes[1] = f.depth;
   split.sizes.insert(split.sizes.begin() + 1, f.groups);
   split.strides.insert(split.strides.begin() + 1, f.depth * f.input.strides[1]);
@@ -93,7 +99,6 @@ std::unique_ptr<Plan> group_norm(const Request& q) {
   std::vector<int64_t> strides(split.sizes.size(), 0);
   strides[2] = reduced[2] ? 0 : 1;
   strides[1] = reduced[2] ? 1 : f.depth;
-  strides[0] = f.groups * strides[1];
   const Reduction statistics(split, reduced, f.lane, {Lane::F64, Dtype::F64, strides},
                              {Lane::F64, Dtype::F64, strides});
   return make_plan(static_cast<uint64_t>(f.input.numel()) * 8, [f, g, statistics](const Launch& l) {

@@ -224,11 +224,14 @@ void Reduction::run_lanes(const Reducer& r, const void* in, void* const* out) co
     parallel_for(m_, kGrain / std::max<int64_t>(1, n_) + 1, [&](int64_t from, int64_t to) {
       char* state = scratch(bytes, 0);
       const int64_t in_step = kept_.inner().stride[0], step0 = kept_.inner().stride[1], step1 = kept_.inner().stride[2];
+      const bool direct = is_native(lane_, dtype_) && reduced_.inner().stride[0] == 1 && single_run() && n_ > 0;
+      const bool plain = direct && r.folds_runs();  // short runs leave no time for a walk and a state each
       kept_.runs(from, to, [&](const auto& o, int64_t count) {
         alignas(64) char results[2][kBatch * 16];
         for (int64_t i = 0; i < count; i += kBatch) {
           const int64_t some = std::min(kBatch, count - i);
-          for (int64_t j = 0; j < some; ++j) {
+          if (plain) r.results(at(in, dtype_, o[0] + i * in_step), in_step, n_, some, results[0]);
+          for (int64_t j = 0; j < some && !plain; ++j) {
             fold_lanes(r, state, in, o[0] + (i + j) * in_step, 0, n_);
             r.finish(state, width_, 1, n_, results[0] + j * lane_size(out_[0].lane),
                      results[1] + j * lane_size(out_[1].lane));
