@@ -100,6 +100,7 @@ def _mask_for(mask: Any, query: Any, key: Any) -> Any:
 # keys, and what is decided above need not be decided once a layer.
 _programs: dict[Any, Any] = {}
 flags.caches.append(_programs)
+_unwatched = launch  # tools that look at every launch put one of their own in the place of `launch`
 
 
 def _key(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
@@ -153,7 +154,7 @@ def attention(
         )[0]
 
     fused = torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
-    if fused and attn_mask is None and dropout_p == 0.0 and not enable_gqa:
+    if fused and attn_mask is None and dropout_p == 0.0 and not enable_gqa and launch is _unwatched:
         known = _known(query, key, value, is_causal, scale)
         if known is not None:
             return _run(known, query, key, value)
@@ -184,7 +185,7 @@ def attention(
     try:
         if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
             return _attend(query, key, value, mask, is_causal, scale)
-        if mask is None:
+        if mask is None and launch is _unwatched:
             metas = [t._payload[2] for t in (query, key, value)]
             made = _inference_program(metas, is_causal, scale)
             remember(_programs, _key(query, key, value, is_causal, given_scale), made)
