@@ -76,6 +76,9 @@ PyMethodDef g_functions[] = {
      "configure(**facts): what the module has to know of macatensor and PyTorch."},
     {"configure_recording", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_recording)),
      METH_VARARGS | METH_KEYWORDS, "configure_recording(**facts): what the recorder's types have to know."},
+    {"configure_recorded_modes", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_recorded_modes)),
+     METH_VARARGS | METH_KEYWORDS, "configure_recorded_modes(**facts): what the recorder's modes have to know."},
+    {"set_recorder", set_recorder, METH_O, "set_recorder(recorder): who is given all calls from now on; None: nobody."},
     {"flatten_call", flatten_call_function, METH_VARARGS,
      "flatten_call(args, kwargs): pairs of place and value of everything in a call's arguments."},
     {"allocate", allocate, METH_O, "allocate(nbytes): a Buffer, or None when there is no memory."},
@@ -104,7 +107,8 @@ PyMODINIT_FUNC PyInit__launcher() {
   if (!module || !known.payload_name || !known.is_inference_name || !known.zero || !add_buffer_type(module.get()) ||
       !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
       !add_recording_values(module.get()) || !add_recording_entries(module.get()) ||
-      !add_recording_call(module.get()) || !add_recording_stacks(module.get()) || !add_recording_recorder(module.get()))
+      !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||
+      !add_recording_recorder(module.get()) || !add_recording_lines(module.get()) || !add_recording_modes(module.get()))
     return nullptr;
   return module.release();
 }

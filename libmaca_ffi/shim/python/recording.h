@@ -1,11 +1,11 @@
 // What the accuracy recorder (macatensor/accuracy/recording) does at every call, in the module `libmaca_ffi._launcher`.
 //
-// A GPT's training step is 2500 calls and 8000 entries of tensors. A recorded `x.add_(1)`, which is two calls, took 90
-// us more than with modes that do nothing while all of this was Python, and 35 us as it is. Here are the common cases:
+// A GPT's training step is 2500 calls and 8000 entries of tensors. Here are the common cases:
 // plain tensors and MacaTensors that were met before, numbers, lists of these.
 // All else is asked of Python, of the functions that configure_recording() is told.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "launcher.h"
 
@@ -20,19 +20,64 @@ struct KnownOfRecording {
   PyObject* flatten = nullptr;     // (value, place, depth) -> pairs of what is in a container that is none of Python's
   PyObject* value_text = nullptr;  // a value that is no tensor, as JSON
   PyObject* escaped = nullptr;     // a str as JSON
-  PyObject* operators = nullptr;   // from the id of an overload to its Operator
-  PyObject* read_operator = nullptr;    // the Operator of an overload that is not among them
-  PyObject* plainly = nullptr;          // torch._C.DisableTorchFunction
+  PyObject* plainly = nullptr;     // torch._C.DisableTorchFunction
+  PyObject* modes = nullptr;       // how many function modes are active
   PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
   PyObject* sequence = nullptr;         // how many nodes this thread has made
   PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
+  PyObject* operators = nullptr;        // from the id of an overload to its Operator
+  PyObject* read_operator = nullptr;    // the Operator of an overload that is not among them
 };
 extern KnownOfRecording recording;
 
-// Names of attributes and methods that are asked of tensors.
+// An attribute of torch.Tensor or a method that takes no arguments, found once: with a model's memory in the caches
+// finding one takes longer than what it does.
+class Member {
+ public:
+  bool find(PyObject* type, const char* name);  // false with an exception
+  Ref of(PyObject* object) const {
+    return Ref(get_(descriptor_, object, reinterpret_cast<PyObject*>(Py_TYPE(object))));
+  }
+  Ref call(PyObject* object) const { return Ref(PyObject_CallFunctionObjArgs(descriptor_, object, nullptr)); }
+
+ private:
+  PyObject* descriptor_ = nullptr;
+  descrgetfunc get_ = nullptr;
+};
+
+struct TensorMembers {
+  Member shape, dtype, device, version, requires_grad, grad_fn, output_nr;
+  Member stride, is_neg, is_conj, untyped_storage, storage_offset;
+  Member resizable, cdata;  // of the storage
+  bool find(PyObject* tensor, PyObject* storage);
+};
+extern TensorMembers members;
+
+inline bool is_tensor_type(PyTypeObject* type) {  // whose operators no subclass sees
+  auto* object = reinterpret_cast<PyObject*>(type);
+  return object == recording.tensor || object == known.tensor || object == recording.parameter;
+}
+
+// A scope in which nothing that is asked of tensors may be a call of the program. The guard is entered when the first
+// question comes that a mode or a subclass could see, which most calls do not have: it takes as long as ten of them.
+class Plainly {
+ public:
+  Plainly();  // false with an exception
+  Plainly(const Plainly&) = delete;
+  Plainly& operator=(const Plainly&) = delete;
+  ~Plainly();
+  explicit operator bool() const { return is_right_; }
+  static bool now();  // false with an exception; nothing outside of a scope, whose caller has a guard of its own
+
+ private:
+  Plainly* outer_;
+  Ref guard_;
+  bool is_right_ = true;
+};
+
+// Names of the describer's methods in Python.
 struct Names {
-  PyObject *shape, *stride, *dtype, *device, *is_neg, *is_conj, *untyped_storage, *resizable, *cdata, *version,
-      *storage_offset, *requires_grad, *entry, *numbers, *new_form, *new_host, *new_maca;
+  PyObject *entry, *numbers, *new_form, *new_host, *new_maca;
 };
 extern Names known_names;
 
@@ -85,15 +130,23 @@ bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
 bool flatten_result(PyObject* result, Items& items);
 
 // --- entries --------------------------------------------------------------------------------------------------
-// `entries` is a RecordedEntries; nullptr or false with an exception.
+// `entries` is a RecordedEntries.
 bool is_entries(PyObject* object);  // and has been initialized; an exception may be set when not
-PyObject* text_of_arguments(PyObject* entries, const Items& items, int level);
-// What was returned and, of what was written, the rest; None when there is nothing.
-PyObject* text_of_results(PyObject* entries, Items items, const Items& written, int level, long long call);
+// These return false with an exception.
+bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level);
+// What was returned and, of what was written, the rest; `out` stays empty when there is nothing.
+bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level,
+                      long long call);
 bool wrote(PyObject* entries, PyObject* tensor);
 bool set_numbers(PyObject* entries, bool are_wanted);  // returns whether they were
 
 // --- calls ----------------------------------------------------------------------------------------------------
+// What a call holds that is no object of Python's.
+struct CallParts {
+  Items tensors;  // among its arguments
+  std::vector<long long> versions;
+  std::string inputs, outputs;  // JSON; empty: not there
+};
 struct Call {  // RecordedCall
   PyObject_HEAD int level;
   int files;
@@ -101,20 +154,25 @@ struct Call {  // RecordedCall
   unsigned long long owner;
   char is_random, matched, in_backward, has_modules;
   // None or what RecordedCall's members say
-  PyObject *name, *op, *direction, *module, *parent, *forward, *node, *stack, *thread, *inputs, *outputs, *unit,
-      *grad_fns, *received;
-  Items* tensors;  // among its arguments
-  std::vector<long long>* versions;
+  PyObject *name, *op, *direction, *module, *parent, *forward, *node, *stack, *thread, *unit, *grad_fns, *received;
+  CallParts* parts;
 };
 bool is_call(PyObject* object);
 Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction);
-PyObject* line_of(Call* call, PyObject* error);  // in bytes; `error` is what was raised, as text, or None
+// The call's line with its end; `error` is what was raised, as text, or None. False with an exception.
+bool append_line(std::string& out, Call* call, PyObject* error);
 void put(PyObject*& slot, PyObject* value);
 
 bool note_versions(Call* call);                // of its tensors, as they are now
 bool written_since(Call* call, Items& items);  // the tensors that were written since then
 PyObject* pairs_of(const Items& items);        // [(place, value)]
 
+// --- lines ----------------------------------------------------------------------------------------------------
+bool is_lines(PyObject* object);                            // a RecordedLines
+bool write_line(PyObject* lines, const std::string& line);  // false with an exception
+
+bool add_recording_lines(PyObject* module);
+bool add_recording_modes(PyObject* module);
 bool add_recording_stacks(PyObject* module);
 bool add_recording_recorder(PyObject* module);
 // The number of the calling Python stack; nullptr with an exception.
@@ -126,5 +184,7 @@ bool add_recording_values(PyObject* module);
 bool add_recording_entries(PyObject* module);
 bool add_recording_call(PyObject* module);
 PyObject* configure_recording(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* configure_recorded_modes(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* set_recorder(PyObject* module, PyObject* recorder);
 
 }  // namespace maca_launcher

@@ -11,9 +11,9 @@ namespace {
 PyTypeObject* g_type = nullptr;
 
 // All of them are given to the collector and released together.
-constexpr PyObject* Call::* kObjects[] = {&Call::name,    &Call::op,   &Call::direction, &Call::module,  &Call::parent,
-                                          &Call::forward, &Call::node, &Call::stack,     &Call::thread,  &Call::inputs,
-                                          &Call::outputs, &Call::unit, &Call::grad_fns,  &Call::received};
+constexpr PyObject* Call::* kObjects[] = {&Call::name,   &Call::op,      &Call::direction, &Call::module,
+                                          &Call::parent, &Call::forward, &Call::node,      &Call::stack,
+                                          &Call::thread, &Call::unit,    &Call::grad_fns,  &Call::received};
 
 // What all kinds of making one have in common.
 bool begin(Call* self, int level, PyObject* name, PyObject* op, PyObject* direction) {
@@ -53,13 +53,28 @@ bool append_as_it_is(std::string& out, const char* name, PyObject* text, const c
   return true;
 }
 
+Call* as_call(PyObject* object) { return reinterpret_cast<Call*>(object); }
+
 PyObject* line(PyObject* object, PyObject* args) {
   PyObject* error = Py_None;
-  if (!PyArg_ParseTuple(args, "|O:line", &error)) return nullptr;
-  return line_of(reinterpret_cast<Call*>(object), error);
+  std::string out;
+  if (!PyArg_ParseTuple(args, "|O:line", &error) || !append_line(out, as_call(object), error)) return nullptr;
+  return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
 }
 
-PyObject* tensors(PyObject* self, void*) { return pairs_of(*reinterpret_cast<Call*>(self)->tensors); }
+PyObject* tensors(PyObject* self, void*) { return pairs_of(as_call(self)->parts->tensors); }
+
+template <std::string CallParts::* kText> PyObject* text(PyObject* self, void*) {
+  const std::string& held = as_call(self)->parts->*kText;
+  return held.empty() ? Ref::borrowed(Py_None).release() : new_text(held);
+}
+
+template <std::string CallParts::* kText> int set_text(PyObject* self, PyObject* value, void*) {
+  std::string held;
+  if (value && value != Py_None && !append_text(held, value)) return -1;
+  as_call(self)->parts->*kText = std::move(held);
+  return 0;
+}
 
 PyObject* grad_fns(PyObject* object, void*) {
   PyObject* nodes = reinterpret_cast<Call*>(object)->grad_fns;
@@ -84,7 +99,8 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<Call*>(object);
   Py_VISIT(Py_TYPE(object));
   for (auto member : kObjects) Py_VISIT(self->*member);
-  for (size_t i = 0; self->tensors && i < self->tensors->size(); ++i) Py_VISIT((*self->tensors)[i].value.get());
+  if (!self->parts) return 0;
+  for (const Item& item : self->parts->tensors) Py_VISIT(item.value.get());
   return 0;
 }
 
@@ -92,15 +108,14 @@ int clear(PyObject* object) {
   auto* self = reinterpret_cast<Call*>(object);
   for (auto member : kObjects) Py_CLEAR(self->*member);
   Items gone;
-  if (self->tensors) gone.swap(*self->tensors);
+  if (self->parts) gone.swap(self->parts->tensors);
   return 0;
 }
 
 void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
-  delete reinterpret_cast<Call*>(object)->tensors;
-  delete reinterpret_cast<Call*>(object)->versions;
+  delete as_call(object)->parts;
   release_memory(object);
 }
 
@@ -128,13 +143,13 @@ PyMemberDef g_members[] = {
     {"node", T_OBJECT, offsetof(Call, node), 0, "The autograd node that it belongs to."},
     {"stack", T_OBJECT, offsetof(Call, stack), 0, "The number of the Python stack."},
     {"thread", T_OBJECT, offsetof(Call, thread), 0, "The thread, as a member of a JSON object."},
-    {"inputs", T_OBJECT, offsetof(Call, inputs), 0, "JSON."},
-    {"outputs", T_OBJECT, offsetof(Call, outputs), 0, "JSON."},
     {"unit", T_OBJECT, offsetof(Call, unit), 0, "Does skip take the operator that it is or belongs to? None: of none."},
     {},
 };
 
 PyGetSetDef g_properties[] = {
+    {"inputs", text<&CallParts::inputs>, set_text<&CallParts::inputs>, "JSON, or None.", nullptr},
+    {"outputs", text<&CallParts::outputs>, set_text<&CallParts::outputs>, "JSON, or None.", nullptr},
     {"tensors", tensors, nullptr, "Places and tensors among its arguments.", nullptr},
     {"grad_fns", grad_fns, nullptr, "Nodes that made its arguments, which result, the place.", nullptr},
     {"received", received, set_received, "Ids of tensors that collectives it has started were given.", nullptr},
@@ -169,25 +184,29 @@ Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction) {
   Ref object(allocate(g_type));
   if (!object) return nullptr;
   auto* self = reinterpret_cast<Call*>(object.get());
-  self->tensors = new Items;
-  self->versions = new std::vector<long long>;
+  self->parts = new CallParts;
   return begin(self, level, name, op, direction) ? reinterpret_cast<Call*>(object.release()) : nullptr;
 }
 
-PyObject* line_of(Call* self, PyObject* error) {
-  std::string out = "{\"call\":{\"number\":" + std::to_string(self->number);
+bool append_line(std::string& out, Call* self, PyObject* error) {
+  const CallParts& parts = *self->parts;
+  out.reserve(out.size() + parts.inputs.size() + parts.outputs.size() + 512);
+  out += "{\"call\":{\"number\":";
+  out += std::to_string(self->number);
   out += self->level ? ",\"level\":\"aten\"" : ",\"level\":\"api\"";
   if (!append_as_it_is(out, ",\"name\":\"", self->name, "\"") || !append_as_it_is(out, ",\"op\":\"", self->op, "\"") ||
       !append_as_it_is(out, ",\"direction\":\"", self->direction, "\"") ||
       !append_member(out, ",\"module\":", self->module) || !append_member(out, ",\"parent\":", self->parent) ||
       !append_member(out, ",\"forward\":", self->forward) || !append_as_it_is(out, ",\"node\":\"", self->node, "\"") ||
-      !append_as_it_is(out, "", self->thread) || !append_as_it_is(out, ",\"inputs\":", self->inputs) ||
-      !append_as_it_is(out, ",\"outputs\":", self->outputs) || !append_member(out, ",\"stack\":", self->stack))
-    return nullptr;
+      !append_as_it_is(out, "", self->thread))
+    return false;
+  if (!parts.inputs.empty()) (out += ",\"inputs\":") += parts.inputs;
+  if (!parts.outputs.empty()) (out += ",\"outputs\":") += parts.outputs;
+  if (!append_member(out, ",\"stack\":", self->stack)) return false;
   if (self->is_random) out += ",\"random\":\"random\"";
-  if (!append_member(out, ",\"error\":", error)) return nullptr;
+  if (!append_member(out, ",\"error\":", error)) return false;
   out += "}}\n";
-  return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
+  return true;
 }
 
 bool add_recording_call(PyObject* module) {

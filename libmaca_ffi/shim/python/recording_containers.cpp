@@ -7,11 +7,6 @@ namespace {
 
 constexpr int kDepth = 6;  // of nested arguments that are looked into
 
-bool is_tensor_type(PyTypeObject* type) {
-  auto* object = reinterpret_cast<PyObject*>(type);
-  return object == recording.tensor || object == known.tensor || object == recording.parameter;
-}
-
 bool is_plain_type(PyTypeObject* type) {
   if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type) return true;
   const int found = PySet_Contains(recording.plain_values, reinterpret_cast<PyObject*>(type));
@@ -28,7 +23,7 @@ bool flatten(PyObject* value, const std::string& place, Items& items, int depth)
 // What Python finds in a container of another kind, or the value itself.
 bool flatten_by_python(PyObject* value, const std::string& place, Items& items, int depth) {
   Ref name(new_text(place)), level(PyLong_FromLong(depth));
-  if (!name || !level) return false;
+  if (!name || !level || !Plainly::now()) return false;
   Ref pairs(PyObject_CallFunctionObjArgs(recording.flatten, value, name.get(), level.get(), nullptr));
   const Py_ssize_t size = pairs ? PyList_Size(pairs.get()) : -1;
   if (size < 0) return false;
@@ -100,7 +95,8 @@ bool flatten(PyObject* value, const std::string& place, Items& items, int depth)
 
 // How often PyTorch counted a write to the tensor's memory: -1 of an inference tensor, which counts none.
 bool version_of(PyObject* tensor, long long& version) {
-  Ref found(PyObject_GetAttr(tensor, known_names.version));
+  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
+  Ref found = members.version.of(tensor);
   version = found ? PyLong_AsLongLong(found.get()) : -1;
   if (version != -1 || !PyErr_Occurred()) return true;
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
@@ -157,24 +153,30 @@ PyObject* pairs_of(const Items& items) {
 PyObject* flatten_call_function(PyObject*, PyObject* args) {
   PyObject *positional, *named;
   Items items;
+  if (!recording.tensor) {
+    PyErr_SetString(PyExc_RuntimeError, "configure_recording() was not called");
+    return nullptr;
+  }
   if (!PyArg_ParseTuple(args, "OO:flatten_call", &positional, &named) || !flatten_call(positional, named, items))
     return nullptr;
   return pairs_of(items);
 }
 
 bool note_versions(Call* call) {
-  call->versions->resize(call->tensors->size());
-  for (size_t i = 0; i < call->tensors->size(); ++i)
-    if (!version_of((*call->tensors)[i].value.get(), (*call->versions)[i])) return false;
+  const Items& tensors = call->parts->tensors;
+  call->parts->versions.resize(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (!version_of(tensors[i].value.get(), call->parts->versions[i])) return false;
   return true;
 }
 
 bool written_since(Call* call, Items& items) {
-  for (size_t i = 0; i < call->tensors->size() && i < call->versions->size(); ++i) {
-    const Item& item = (*call->tensors)[i];
+  const CallParts& parts = *call->parts;
+  for (size_t i = 0; i < parts.tensors.size() && i < parts.versions.size(); ++i) {
+    const Item& item = parts.tensors[i];
     long long version;
     if (!version_of(item.value.get(), version)) return false;
-    if (version != (*call->versions)[i]) items.push_back({item.place, Ref::borrowed(item.value.get()), true});
+    if (version != parts.versions[i]) items.push_back({item.place, Ref::borrowed(item.value.get()), true});
   }
   return true;
 }

@@ -7,7 +7,6 @@
 
 namespace maca_launcher {
 
-KnownOfRecording recording;
 Names known_names;
 
 namespace {
@@ -24,8 +23,8 @@ struct Entries {
 // A call whose arguments or results are described.
 struct Described {
   int level = 0;
-  long long call = -1;          // the call's number, of results
-  PyObject* written = nullptr;  // the ids of results that were there before, if any
+  long long call = -1;             // the call's number, of results
+  const Items* written = nullptr;  // results that were there before, if any
 };
 
 // What is known of a tensor's elements: both are null where nothing can be.
@@ -39,22 +38,22 @@ bool is_unreadable() {  // sparse and other tensors without strides or a storage
   return true;
 }
 
-Ref call_method(PyObject* object, PyObject* name, PyObject* first = nullptr, PyObject* second = nullptr) {
-  return Ref(PyObject_CallMethodObjArgs(object, name, first, second, nullptr));
+// What the describer does in Python.
+Ref ask(Entries* self, PyObject* method, PyObject* first, PyObject* second = nullptr) {
+  if (!Plainly::now()) return Ref();
+  return Ref(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), method, first, second, nullptr));
 }
 
 // The form of a strided tensor on the host; null with an exception.
 Ref form_of(Entries* self, PyObject* tensor) {
-  Ref shape(PyObject_GetAttr(tensor, known_names.shape));
-  Ref stride = shape ? call_method(tensor, known_names.stride) : Ref();
-  Ref dtype(stride ? PyObject_GetAttr(tensor, known_names.dtype) : nullptr);
-  Ref device(dtype ? PyObject_GetAttr(tensor, known_names.device) : nullptr);
-  Ref neg = device ? call_method(tensor, known_names.is_neg) : Ref();
+  Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
+  Ref dtype = stride ? members.dtype.of(tensor) : Ref(), device = dtype ? members.device.of(tensor) : Ref();
+  Ref neg = device ? members.is_neg.call(tensor) : Ref();
   const int is_complex = neg ? PySet_Contains(recording.complex_types, dtype.get()) : -1;
   if (is_complex < 0) return Ref();
   Ref key;
   if (is_complex || neg.get() == Py_True) {
-    Ref conj = call_method(tensor, known_names.is_conj);
+    Ref conj = members.is_conj.call(tensor);
     if (conj) key = Ref(PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
   } else {
     key = Ref(PyTuple_Pack(4, shape.get(), stride.get(), dtype.get(), device.get()));
@@ -62,13 +61,13 @@ Ref form_of(Entries* self, PyObject* tensor) {
   if (!key) return Ref();
   Ref form = Ref::borrowed(PyDict_GetItemWithError(self->forms, key.get()));
   if (form || PyErr_Occurred()) return form;
-  return call_method(reinterpret_cast<PyObject*>(self), known_names.new_form, key.get(), tensor);
+  return ask(self, known_names.new_form, key.get(), tensor);
 }
 
 // The Memory that a table has at a key, or that a method of the describer makes and enters.
 Ref memory_in(Entries* self, PyObject* table, PyObject* key, PyObject* make, PyObject* argument) {
   Ref memory = Ref::borrowed(PyDict_GetItemWithError(table, key));
-  if (!memory && !PyErr_Occurred()) memory = call_method(reinterpret_cast<PyObject*>(self), make, argument);
+  if (!memory && !PyErr_Occurred()) memory = ask(self, make, argument);
   if (memory && !is_memory(memory.get())) {
     PyErr_SetString(PyExc_TypeError, "a table of allocations holds RecordedMemory");
     return Ref();
@@ -78,20 +77,20 @@ Ref memory_in(Entries* self, PyObject* table, PyObject* key, PyObject* make, PyO
 
 bool find_on_host(Entries* self, PyObject* tensor, KnownValue& found) {
   Ref form = form_of(self, tensor);
-  Ref storage = form ? call_method(tensor, known_names.untyped_storage) : Ref();
-  Ref resizable = storage ? call_method(storage.get(), known_names.resizable) : Ref();
+  Ref storage = form ? members.untyped_storage.call(tensor) : Ref();
+  Ref resizable = storage ? members.resizable.call(storage.get()) : Ref();
   if (!resizable) return is_unreadable();
   if (resizable.get() != Py_True) return true;  // NumPy shares it: writes to it may go unseen
-  Ref key(PyObject_GetAttr(storage.get(), known_names.cdata));
+  Ref key = members.cdata.of(storage.get());
   Ref memory = key ? memory_in(self, self->on_host, key.get(), known_names.new_host, storage.get()) : Ref();
   if (!memory) return is_unreadable();
-  Ref counted(PyObject_GetAttr(tensor, known_names.version));
+  Ref counted = members.version.of(tensor);
   const long long version = counted ? PyLong_AsLongLong(counted.get()) : 0;
   if (PyErr_Occurred()) {
     if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
     PyErr_Clear();  // inference tensors do not count
   }
-  Ref place = call_method(tensor, known_names.storage_offset);
+  Ref place = members.storage_offset.call(tensor);
   const long long offset = place ? PyLong_AsLongLong(place.get()) : -1;
   if (offset == -1 && PyErr_Occurred()) return is_unreadable();
   Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), offset, form.get(), version);
@@ -146,7 +145,7 @@ bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {
 bool append_new(Entries* self, std::string& out, PyObject* tensor, PyObject* value, const Described& described,
                 bool was_written, const std::string& place) {
   Ref level(PyLong_FromLong(described.level)), call(PyLong_FromLongLong(described.call)), name(new_text(place));
-  if (!level || !call || !name) return false;
+  if (!level || !call || !name || !Plainly::now()) return false;
   Ref text(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), known_names.entry, tensor,
                                       value ? value : Py_None, level.get(), call.get(),
                                       was_written ? Py_True : Py_False, name.get(), nullptr));
@@ -159,8 +158,7 @@ Ref plain_form(Entries* self, PyObject* tensor, Value* value) {
   if (!is_form(form.get())) {  // a Meta
     Ref found = Ref::borrowed(PyDict_GetItemWithError(self->forms, form.get()));
     if (!found && PyErr_Occurred()) return Ref();
-    form = found ? std::move(found)
-                 : call_method(reinterpret_cast<PyObject*>(self), known_names.new_form, form.get(), tensor);
+    form = found ? std::move(found) : ask(self, known_names.new_form, form.get(), tensor);
   }
   return form && is_form(form.get()) && reinterpret_cast<Form*>(form.get())->is_plain ? std::move(form) : Ref();
 }
@@ -177,8 +175,7 @@ bool append_first(Entries* self, std::string& out, PyObject* tensor, Value* valu
   if (self->has_numbers) {
     if (value->numbers == Py_None) {
       Ref name(new_text(place));
-      Ref numbers =
-          name ? call_method(reinterpret_cast<PyObject*>(self), known_names.numbers, tensor, name.get()) : Ref();
+      Ref numbers = name ? ask(self, known_names.numbers, tensor, name.get()) : Ref();
       if (!numbers) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
         PyErr_Clear();  // entry() asks again, and warns
@@ -194,11 +191,10 @@ bool append_first(Entries* self, std::string& out, PyObject* tensor, Value* valu
   return true;
 }
 
-// -1 with an exception
-int is_among(PyObject* ids, PyObject* tensor) {
-  if (!ids) return 0;
-  Ref id(PyLong_FromVoidPtr(tensor));
-  return id ? PySequence_Contains(ids, id.get()) : -1;
+bool is_among(const Items* written, PyObject* tensor) {
+  for (size_t i = 0; written && i < written->size(); ++i)
+    if ((*written)[i].value.get() == tensor) return true;
+  return false;
 }
 
 // The call that made an argument, or -1; of a result it is this call from now on.
@@ -214,18 +210,17 @@ bool append_tensor(Entries* self, std::string& out, PyObject* tensor, const std:
                    const Described& described) {
   KnownValue found;
   if (!find(self, tensor, found)) return false;
-  const int was_written = is_among(described.written, tensor);
-  if (was_written < 0) return false;
-  if (!found.value) return append_new(self, out, tensor, nullptr, described, was_written == 1, place);
+  const bool was_written = is_among(described.written, tensor);
+  if (!found.value) return append_new(self, out, tensor, nullptr, described, was_written, place);
   auto* value = reinterpret_cast<Value*>(found.value.get());
-  Ref requires_grad(PyObject_GetAttr(tensor, known_names.requires_grad));
+  Ref requires_grad = members.requires_grad.of(tensor);
   if (!requires_grad) return false;
   const bool has_gradient = requires_grad.get() == Py_True;
   Ref text = Ref::borrowed(has_gradient ? value->grad_text : value->text);
   if (text.get() == Py_None ? !append_first(self, out, tensor, value, has_gradient, described, place)
                             : !append_text(out, text.get()))
     return false;
-  const long long made = credited(found, described, was_written == 1);
+  const long long made = credited(found, described, was_written);
   if (made >= 0) {
     out += ",\"made_by\":";
     out += std::to_string(made);
@@ -254,37 +249,40 @@ bool is_ready(Entries* self) {
   return self->forms != nullptr;
 }
 
-PyObject* text_of(Entries* self, const Items& items, const Described& described) {
-  if (!is_ready(self)) return nullptr;
-  std::string out = "[";
+bool describe(Entries* self, std::string& out, const Items& items, const Described& described) {
+  if (!is_ready(self)) return false;
+  out = "[";
   for (const Item& item : items)
-    if (!append_entry(self, out, item.place, item.value.get(), item.is_tensor, described)) return nullptr;
+    if (!append_entry(self, out, item.place, item.value.get(), item.is_tensor, described)) return false;
   out += ']';
-  return new_text(out);
+  return true;
 }
 
 // arguments(found, level, call=-1, written=())
 PyObject* arguments(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"found", "level", "call", "written", nullptr};
-  PyObject *found, *written = nullptr;
+  PyObject *found, *ids = nullptr;
   Described described;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!i|LO:arguments", const_cast<char**>(names), &PyList_Type, &found,
-                                   &described.level, &described.call, &written) ||
+                                   &described.level, &described.call, &ids) ||
       !is_level(described.level))
     return nullptr;
-  const Py_ssize_t count = written ? PyObject_Size(written) : 0;
-  if (count < 0) return nullptr;
-  described.written = count ? written : nullptr;
-  Items items;
+  Items items, written;
   for (Py_ssize_t i = 0; i < PyList_Size(found); ++i) {
     PyObject* held;
     std::string text;
     if (!read_pair(PyList_GetItem(found, i), text, held)) return nullptr;
     const int is_tensor = PyObject_IsInstance(held, recording.tensor);
     if (is_tensor < 0) return nullptr;
+    Ref id(ids && is_tensor ? PyLong_FromVoidPtr(held) : nullptr);
+    const int is_in = id ? PySequence_Contains(ids, id.get()) : 0;
+    if (is_in < 0 || PyErr_Occurred()) return nullptr;
+    if (is_in) written.push_back({text, Ref::borrowed(held), true});
     items.push_back({std::move(text), Ref::borrowed(held), is_tensor == 1});
   }
-  return text_of(reinterpret_cast<Entries*>(self), items, described);
+  described.written = &written;
+  std::string out;
+  return describe(reinterpret_cast<Entries*>(self), out, items, described) ? new_text(out) : nullptr;
 }
 
 PyObject* value_of(PyObject* self, PyObject* tensor) {
@@ -394,18 +392,6 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedEntries", sizeof(Entries), 
 
 bool name_all() {
   return intern_names({
-      {&known_names.shape, "shape"},
-      {&known_names.stride, "stride"},
-      {&known_names.dtype, "dtype"},
-      {&known_names.device, "device"},
-      {&known_names.is_neg, "is_neg"},
-      {&known_names.is_conj, "is_conj"},
-      {&known_names.untyped_storage, "untyped_storage"},
-      {&known_names.resizable, "resizable"},
-      {&known_names.cdata, "_cdata"},
-      {&known_names.version, "_version"},
-      {&known_names.storage_offset, "storage_offset"},
-      {&known_names.requires_grad, "requires_grad"},
       {&known_names.entry, "entry"},
       {&known_names.numbers, "numbers"},
       {&known_names.new_form, "new_form"},
@@ -424,19 +410,16 @@ bool set_numbers(PyObject* entries, bool are_wanted) {
   return std::exchange(reinterpret_cast<Entries*>(entries)->has_numbers, are_wanted);
 }
 
-PyObject* text_of_arguments(PyObject* entries, const Items& items, int level) {
+bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level) {
   Described described;
   described.level = level;
-  return text_of(reinterpret_cast<Entries*>(entries), items, described);
+  return describe(reinterpret_cast<Entries*>(entries), out, items, described);
 }
 
-PyObject* text_of_results(PyObject* entries, Items items, const Items& written, int level, long long call) {
-  Ref ids(written.empty() ? nullptr : PySet_New(nullptr));
-  if (!ids && !written.empty()) return nullptr;
+bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level,
+                      long long call) {
   const size_t returned = items.size();
   for (const Item& item : written) {
-    Ref id(PyLong_FromVoidPtr(item.value.get()));
-    if (!id || PySet_Add(ids.get(), id.get())) return nullptr;
     size_t at = 0;
     while (at < items.size() && items[at].value.get() != item.value.get()) ++at;
     if (at == items.size())
@@ -444,41 +427,24 @@ PyObject* text_of_results(PyObject* entries, Items items, const Items& written, 
     else if (at >= returned)
       items[at].place = item.place;  // given twice: the last place is its
   }
-  if (items.empty()) return Ref::borrowed(Py_None).release();
+  if (items.empty()) return true;
   Described described;
   described.level = level;
   described.call = call;
-  described.written = ids.get();
-  return text_of(reinterpret_cast<Entries*>(entries), items, described);
+  described.written = &written;
+  return describe(reinterpret_cast<Entries*>(entries), out, items, described);
 }
 
 bool wrote(PyObject* entries, PyObject* tensor) {
   if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor))) return true;  // the runtime counts
-  Ref storage = call_method(tensor, known_names.untyped_storage);
+  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
+  Ref storage = members.untyped_storage.call(tensor);
   if (!storage) return is_unreadable();
-  Ref key(PyObject_GetAttr(storage.get(), known_names.cdata));
+  Ref key = members.cdata.of(storage.get());
   if (!key) return false;
   Ref memory = Ref::borrowed(PyDict_GetItemWithError(reinterpret_cast<Entries*>(entries)->on_host, key.get()));
   if (memory && is_memory(memory.get())) note_write(reinterpret_cast<Memory*>(memory.get()));
   return !PyErr_Occurred();
-}
-
-PyObject* configure_recording(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"tensor",       "parameter", "plain_values",    "complex_types", "flatten",
-                                "value_text",   "escaped",   "operators",       "read_operator", "plainly",
-                                "current_node", "sequence",  "is_grad_enabled", nullptr};
-  PyObject** slots[] = {&recording.tensor,         &recording.parameter,    &recording.plain_values,
-                        &recording.complex_types,  &recording.flatten,      &recording.value_text,
-                        &recording.escaped,        &recording.operators,    &recording.read_operator,
-                        &recording.plainly,        &recording.current_node, &recording.sequence,
-                        &recording.is_grad_enabled};
-  PyObject* given[13];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOO!OOOOO:configure_recording", const_cast<char**>(names),
-                                   &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                                   &PyDict_Type, &given[7], &given[8], &given[9], &given[10], &given[11], &given[12]))
-    return nullptr;
-  for (size_t i = 0; i < std::size(slots); ++i) put(*slots[i], given[i]);
-  Py_RETURN_NONE;
 }
 
 bool add_recording_entries(PyObject* module) {

@@ -18,7 +18,7 @@ bool api_begins(Recorder* self, PyObject* thread, Call* call, PyObject* args, Py
   Items items;
   if (PyErr_Occurred() || !flatten_call(args, kwargs, items)) return false;
   for (const Item& item : items)
-    if (item.is_tensor) call->tensors->push_back({item.place, Ref::borrowed(item.value.get()), true});
+    if (item.is_tensor) call->parts->tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
   return note_versions(call) && note_nodes(call) &&
          (!is_taken || (note_stack(self, call) && describe_inputs(self, call, items)));
 }
@@ -55,15 +55,32 @@ bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyO
 
 }  // namespace
 
-PyObject* function_begins(PyObject* object, PyObject* given) {
-  PyObject *op, *args, *kwargs;
-  Recorder* self = of(object);
-  if (!PyArg_ParseTuple(given, "UOO:function_begins", &op, &args, &kwargs) || !is_ready(self)) return nullptr;
+PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs) {
   Aside aside(self);
   if (!aside) return nullptr;
   Ref thread = thread_of(self), name = thread ? name_of(self, op, true) : Ref();
   Ref call(name ? object_of(new_call(kFunction, name.get(), op, names.fwd)) : nullptr);
   return call && api_begins(self, thread.get(), as_call(call), args, kwargs, true) ? call.release() : nullptr;
+}
+
+bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error) {
+  Aside aside(self);
+  if (!aside) return false;
+  Ref thread = thread_of(self), open = thread ? open_calls(thread.get()) : Ref();
+  if (!open) return false;
+  const Py_ssize_t size = PyList_Size(open.get());
+  if (size > 0 && PyList_GetItem(open.get(), size - 1) == call) {
+    if (PyList_SetSlice(open.get(), size - 1, size, nullptr)) return false;
+  } else if (!ask(reinterpret_cast<PyObject*>(self), names.left, open.get(), call)) {
+    return false;
+  }
+  return api_ends(self, reinterpret_cast<Call*>(call), result, error, Py_None);
+}
+
+PyObject* function_begins(PyObject* object, PyObject* given) {
+  PyObject *op, *args, *kwargs;
+  if (!PyArg_ParseTuple(given, "UOO:function_begins", &op, &args, &kwargs) || !is_ready(of(object))) return nullptr;
+  return begin_function(of(object), op, args, kwargs);
 }
 
 PyObject* api_begins_method(PyObject* object, PyObject* given) {
@@ -77,20 +94,10 @@ PyObject* api_begins_method(PyObject* object, PyObject* given) {
 
 PyObject* function_ends(PyObject* object, PyObject* given) {
   PyObject *call, *result, *error;
-  Recorder* self = of(object);
-  if (!PyArg_ParseTuple(given, "OOO:function_ends", &call, &result, &error) || !check_call(call) || !is_ready(self))
+  if (!PyArg_ParseTuple(given, "OOO:function_ends", &call, &result, &error) || !check_call(call) ||
+      !is_ready(of(object)))
     return nullptr;
-  Aside aside(self);
-  if (!aside) return nullptr;
-  Ref thread = thread_of(self), open = thread ? open_calls(thread.get()) : Ref();
-  if (!open) return nullptr;
-  const Py_ssize_t size = PyList_Size(open.get());
-  if (size > 0 && PyList_GetItem(open.get(), size - 1) == call) {
-    if (PyList_SetSlice(open.get(), size - 1, size, nullptr)) return nullptr;
-  } else if (!ask(object, names.left, open.get(), call)) {
-    return nullptr;
-  }
-  return none_if(api_ends(self, reinterpret_cast<Call*>(call), result, error, Py_None));
+  return none_if(end_function(of(object), call, result, error));
 }
 
 PyObject* api_ends_method(PyObject* object, PyObject* given) {

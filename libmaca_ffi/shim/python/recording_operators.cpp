@@ -98,10 +98,7 @@ bool operator_returned(Recorder* self, PyObject* thread, const Ref& facts, Call*
 
 }  // namespace
 
-PyObject* operator_begins(PyObject* object, PyObject* given) {
-  PyObject *func, *args, *kwargs;
-  Recorder* self = of(object);
-  if (!PyArg_ParseTuple(given, "OOO:operator_begins", &func, &args, &kwargs) || !is_ready(self)) return nullptr;
+PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObject* kwargs) {
   Ref facts = facts_of(func);
   if (!facts) return nullptr;
   if (!is(facts, kIsRecorded)) Py_RETURN_NONE;
@@ -110,6 +107,7 @@ PyObject* operator_begins(PyObject* object, PyObject* given) {
   Ref thread = thread_of(self), open = thread ? open_calls(thread.get()) : Ref();
   Ref node = open ? ask_torch(recording.current_node) : Ref();
   if (!node) return nullptr;
+  auto* object = reinterpret_cast<PyObject*>(self);
   Ref parent = last_of(open.get()), call;
   if (node.get() != Py_None && !(parent && as_call(parent)->in_backward)) {
     call = ask(object, names.backward_operator, thread.get(), node.get(), facts.get());
@@ -128,24 +126,34 @@ PyObject* operator_begins(PyObject* object, PyObject* given) {
   return describe_inputs(self, as_call(call), items) ? call.release() : nullptr;
 }
 
-PyObject* operator_ends(PyObject* object, PyObject* given) {
-  PyObject *call, *func, *args, *kwargs, *result, *error;
-  Recorder* self = of(object);
-  if (!PyArg_ParseTuple(given, "OOO!OOO:operator_ends", &call, &func, &PyTuple_Type, &args, &kwargs, &result, &error) ||
-      (call != Py_None && !check_call(call)) || !is_ready(self))
-    return nullptr;
+bool end_operator(Recorder* self, PyObject* call, PyObject* func, PyObject* args, PyObject* kwargs, PyObject* result,
+                  PyObject* error) {
   Ref facts = facts_of(func);
-  if (!facts) return nullptr;
+  if (!facts) return false;
   Aside aside(self);
   Items written;
-  if (!aside || !written_by(facts, args, kwargs, written)) return nullptr;
+  if (!aside || !written_by(facts, args, kwargs, written)) return false;
   for (const Item& item : written)
-    if (!wrote(self->describer, item.value.get())) return nullptr;
+    if (!wrote(self->describer, item.value.get())) return false;
   auto* begun = reinterpret_cast<Call*>(call);
-  if (call == Py_None || begun->number < 0 || !self->active) Py_RETURN_NONE;
-  if (error != Py_None) return none_if(write(self, begun, error));
+  if (call == Py_None || begun->number < 0 || !self->active) return true;
+  if (error != Py_None) return write(self, begun, error);
   Ref thread = thread_of(self);
-  return none_if(thread && operator_returned(self, thread.get(), facts, begun, args, kwargs, result, written));
+  return thread && operator_returned(self, thread.get(), facts, begun, args, kwargs, result, written);
+}
+
+PyObject* operator_begins(PyObject* object, PyObject* given) {
+  PyObject *func, *args, *kwargs;
+  if (!PyArg_ParseTuple(given, "OOO:operator_begins", &func, &args, &kwargs) || !is_ready(of(object))) return nullptr;
+  return begin_operator(of(object), func, args, kwargs);
+}
+
+PyObject* operator_ends(PyObject* object, PyObject* given) {
+  PyObject *call, *func, *args, *kwargs, *result, *error;
+  if (!PyArg_ParseTuple(given, "OOO!OOO:operator_ends", &call, &func, &PyTuple_Type, &args, &kwargs, &result, &error) ||
+      (call != Py_None && !check_call(call)) || !is_ready(of(object)))
+    return nullptr;
+  return none_if(end_operator(of(object), call, func, args, kwargs, result, error));
 }
 
 }  // namespace maca_launcher

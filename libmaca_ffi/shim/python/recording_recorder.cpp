@@ -11,10 +11,12 @@ RecorderNames names;
 
 namespace {
 
-constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::local,          &Recorder::numbers,
-                                              &Recorder::serials, &Recorder::counts_forward, &Recorder::counts_backward,
-                                              &Recorder::pending, &Recorder::describer,      &Recorder::writer,
-                                              &Recorder::stacks};
+PyTypeObject* g_type = nullptr;
+
+constexpr PyObject* Recorder::* kObjects[] = {&Recorder::acquire,         &Recorder::release, &Recorder::local,
+                                              &Recorder::numbers,         &Recorder::serials, &Recorder::counts_forward,
+                                              &Recorder::counts_backward, &Recorder::pending, &Recorder::describer,
+                                              &Recorder::writer,          &Recorder::stacks};
 
 PyObject* name_method(PyObject* object, PyObject* given) {
   PyObject* op;
@@ -61,7 +63,8 @@ PyMethodDef g_methods[] = {
 #define OBJECT(member) {#member, T_OBJECT, offsetof(Recorder, member), 0, nullptr}
 #define FLAG(member) {#member, T_BOOL, offsetof(Recorder, member), 0, nullptr}
 PyMemberDef g_members[] = {
-    OBJECT(lock),
+    OBJECT(acquire),
+    OBJECT(release),
     OBJECT(local),
     OBJECT(numbers),
     OBJECT(serials),
@@ -99,10 +102,6 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCalls", sizeof(Recorder), 0
 
 bool name_all() {
   return intern_names({
-      {&names.acquire, "acquire"},
-      {&names.release, "release"},
-      {&names.enter, "__enter__"},
-      {&names.leave, "__exit__"},
       {&names.thread, "thread"},
       {&names.open, "open"},
       {&names.text, "text"},
@@ -111,12 +110,8 @@ bool name_all() {
       {&names.look, "look"},
       {&names.decide, "decide"},
       {&names.fwd, "fwd"},
-      {&names.requires_grad, "requires_grad"},
-      {&names.grad_fn, "grad_fn"},
-      {&names.output_nr, "output_nr"},
       {&names.attach, "attach"},
       {&names.started, "started"},
-      {&names.line, "line"},
       {&names.error_text, "error_text"},
       {&names.begin_files, "begin_files"},
       {&names.next_file, "next_file"},
@@ -132,14 +127,16 @@ bool name_all() {
 
 }  // namespace
 
+bool is_recorder(PyObject* object) { return PyObject_TypeCheck(object, g_type); }
+
 bool is_ready(Recorder* self) {
   for (auto member : kObjects)
     if (!(self->*member)) {
       PyErr_SetString(PyExc_RuntimeError, "a recorder's members are not all set");
       return false;
     }
-  if (!is_entries(self->describer) || !PyList_Check(self->pending) || !PyDict_Check(self->counts_forward) ||
-      !PyDict_Check(self->counts_backward)) {
+  if (!is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
+      !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward)) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;
   }
@@ -214,9 +211,7 @@ bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<Py
 bool describe_inputs(Recorder* self, Call* call, const Items& items) {
   if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.begin_files, object_of(call))) return false;
   if (self->has_inputs) {
-    Ref text(text_of_arguments(self->describer, items, call->level));
-    if (!text) return false;
-    put(call->inputs, text.get());
+    if (!describe_arguments(self->describer, call->parts->inputs, items, call->level)) return false;
   }
   return save(self);
 }
@@ -224,18 +219,17 @@ bool describe_inputs(Recorder* self, Call* call, const Items& items) {
 bool describe_results(Recorder* self, Call* call, Items items, const Items& written) {
   if (!self->has_outputs) return true;
   if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.next_file, object_of(call))) return false;
-  Ref text(text_of_results(self->describer, std::move(items), written, call->level, call->number));
-  if (!text) return false;
-  put(call->outputs, text.get());
-  return save(self);
+  return describe_results(self->describer, call->parts->outputs, std::move(items), written, call->level,
+                          call->number) &&
+         save(self);
 }
 
 bool write(Recorder* self, Call* call, PyObject* error) {
   Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), names.error_text, error);
-  Ref line(text ? line_of(call, text.get()) : nullptr);
-  if (!line) return false;
+  std::string line;
+  if (!text || !append_line(line, call, text.get())) return false;
   ++self->written;
-  return static_cast<bool>(ask(self->writer, names.line, line.get()));
+  return write_line(self->writer, line);
 }
 
 int is_true(PyObject* function) {
@@ -244,7 +238,8 @@ int is_true(PyObject* function) {
 }
 
 int requires_grad(PyObject* tensor) {
-  Ref answer(PyObject_GetAttr(tensor, names.requires_grad));
+  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return -1;
+  Ref answer = members.requires_grad.of(tensor);
   if (answer) return PyObject_IsTrue(answer.get());
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();
@@ -252,18 +247,19 @@ int requires_grad(PyObject* tensor) {
 }
 
 bool note_nodes(Call* call) {
-  if (call->tensors->empty()) return true;
+  const Items& tensors = call->parts->tensors;
+  if (tensors.empty()) return true;
   const int is_enabled = is_true(recording.is_grad_enabled);
   if (is_enabled <= 0) return is_enabled == 0;
   Ref list;
-  for (const Item& item : *call->tensors) {
+  for (const Item& item : tensors) {
     const int needs = requires_grad(item.value.get());
     if (needs < 0) return false;
     if (!needs) continue;
-    Ref made(PyObject_GetAttr(item.value.get(), names.grad_fn));
+    Ref made = members.grad_fn.of(item.value.get());
     if (!made) return false;
     if (made.get() == Py_None) continue;
-    Ref number(PyObject_GetAttr(item.value.get(), names.output_nr)), place(new_text(item.place));
+    Ref number = members.output_nr.of(item.value.get()), place(new_text(item.place));
     if (!list) list = Ref(PyList_New(0));
     Ref entry(number && place && list ? PyTuple_Pack(3, made.get(), number.get(), place.get()) : nullptr);
     if (!entry || PyList_Append(list.get(), entry.get())) return false;
@@ -295,8 +291,9 @@ bool check_call(PyObject* call) {
 }
 
 bool add_recording_recorder(PyObject* module) {
-  Ref type(PyType_FromSpec(&g_spec));
-  return type && name_all() && PyModule_AddObjectRef(module, "RecordedCalls", type.get()) == 0;
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return g_type && name_all() &&
+         PyModule_AddObjectRef(module, "RecordedCalls", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
 }  // namespace maca_launcher

@@ -21,25 +21,25 @@ enum Fact {
 };
 
 struct Recorder {
-  PyObject_HEAD PyObject *lock, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer,
-      *writer, *stacks;
+  PyObject_HEAD PyObject *acquire, *release, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending,
+      *describer, *writer, *stacks;
   long long written;
   char active, takes_all, has_stacks, has_inputs, has_outputs, has_tensors;
 };
 
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
-  PyObject *acquire, *release, *enter, *leave, *thread, *open, *text, *nodes, *last, *look, *decide, *fwd,
-      *requires_grad, *grad_fn, *output_nr, *attach, *started, *line, *error_text, *begin_files, *next_file, *save,
-      *keep_random, *backward_operator, *add, *blank, *collective, *left;
+  PyObject *thread, *open, *text, *nodes, *last, *look, *decide, *fwd, *attach, *started, *error_text, *begin_files,
+      *next_file, *save, *keep_random, *backward_operator, *add, *blank, *collective, *left;
 };
 extern RecorderNames names;
 
 inline Recorder* of(PyObject* object) { return reinterpret_cast<Recorder*>(object); }
 inline PyObject* object_of(Call* call) { return reinterpret_cast<PyObject*>(call); }
 
+// What is done in Python.
 template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... given) {
-  return Ref(PyObject_CallMethodObjArgs(object, method, given..., nullptr));
+  return Ref(Plainly::now() ? PyObject_CallMethodObjArgs(object, method, given..., nullptr) : nullptr);
 }
 
 inline Ref ask_torch(PyObject* function) { return Ref(PyObject_CallFunctionObjArgs(function, nullptr)); }
@@ -47,31 +47,27 @@ inline Ref ask_torch(PyObject* function) { return Ref(PyObject_CallFunctionObjAr
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
  public:
-  explicit Aside(Recorder* self) : lock_(Ref::borrowed(self->lock)) {
-    Ref guard(ask_torch(recording.plainly));
-    Ref entered = guard ? ask(guard.get(), names.enter) : Ref();
-    if (!entered) return;
-    guard_ = std::move(guard);
-    Ref taken = ask(lock_.get(), names.acquire);
-    is_locked_ = static_cast<bool>(taken);
+  explicit Aside(Recorder* self) : release_(Ref::borrowed(self->release)) {
+    is_locked_ = plainly_ && Ref(PyObject_CallFunctionObjArgs(self->acquire, nullptr));
   }
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
   ~Aside() {
-    if (!guard_) return;
+    if (!is_locked_) return;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);  // what is raised goes on
-    if (is_locked_ && !ask(lock_.get(), names.release)) PyErr_WriteUnraisable(lock_.get());
-    if (!ask(guard_.get(), names.leave, Py_None, Py_None, Py_None)) PyErr_WriteUnraisable(guard_.get());
+    if (!Ref(PyObject_CallFunctionObjArgs(release_.get(), nullptr))) PyErr_WriteUnraisable(release_.get());
     PyErr_Restore(type, value, trace);
   }
   explicit operator bool() const { return is_locked_; }
 
  private:
-  Ref lock_, guard_;
+  Ref release_;
+  Plainly plainly_;
   bool is_locked_ = false;
 };
 
+bool is_recorder(PyObject* object);
 bool is_ready(Recorder* self);
 // The state of the calling thread: a macatensor.accuracy.recording.calls.Thread.
 Ref thread_of(Recorder* self);
@@ -99,6 +95,14 @@ bool take_over(Call* call, Call* parent, bool with_module);
 bool note_thread(Call* call, PyObject* thread);
 PyObject* none_if(bool is_right);
 bool check_call(PyObject* call);
+
+// `error` is what was raised, or None. A call, or None when the operator is none that is recorded; null with an
+// exception.
+PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs);
+bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error);
+PyObject* begin_operator(Recorder* self, PyObject* func, PyObject* args, PyObject* kwargs);
+bool end_operator(Recorder* self, PyObject* call, PyObject* func, PyObject* args, PyObject* kwargs, PyObject* result,
+                  PyObject* error);
 
 // Methods of RecordedCalls.
 PyObject* function_begins(PyObject* object, PyObject* given);

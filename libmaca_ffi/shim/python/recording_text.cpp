@@ -1,5 +1,7 @@
 // Text of JSON, made of what Python holds.
 #include <cmath>
+#include <cstring>
+#include <unordered_map>
 
 #include "recording.h"
 
@@ -15,7 +17,7 @@ bool is_plain(const char* text, size_t size) {  // json writes it as it is
 }
 
 bool append_by(std::string& out, PyObject* function, PyObject* value) {
-  Ref text(PyObject_CallFunctionObjArgs(function, value, nullptr));
+  Ref text(Plainly::now() ? PyObject_CallFunctionObjArgs(function, value, nullptr) : nullptr);
   return text && append_text(out, text.get());
 }
 
@@ -25,6 +27,26 @@ bool append_integer(std::string& out, PyObject* value, bool& fits) {
   if (number == -1 && PyErr_Occurred()) return false;
   fits = !overflow;
   if (fits) out += std::to_string(number);
+  return true;
+}
+
+// As repr() writes a number, which takes a microsecond: learning rates and coefficients come again at every call.
+bool append_double(std::string& out, double value) {
+  constexpr size_t kKept = 4096;
+  static auto& known = *new std::unordered_map<uint64_t, std::string>;  // by its bits
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const auto found = known.find(bits);
+  if (found != known.end()) {
+    out += found->second;
+    return true;
+  }
+  char* digits = PyOS_double_to_string(value, 'r', 0, Py_DTSF_ADD_DOT_0, nullptr);
+  if (!digits) return false;
+  out += digits;
+  if (known.size() >= kKept) known.clear();
+  known.emplace(bits, digits);
+  PyMem_Free(digits);
   return true;
 }
 
@@ -95,11 +117,7 @@ bool append_value(std::string& out, PyObject* value) {
     if (!append_integer(out, value, fits)) return false;
     if (fits) return true;
   } else if (PyFloat_CheckExact(value) && std::isfinite(PyFloat_AsDouble(value))) {
-    char* digits = PyOS_double_to_string(PyFloat_AsDouble(value), 'r', 0, Py_DTSF_ADD_DOT_0, nullptr);
-    if (!digits) return false;
-    out += digits;
-    PyMem_Free(digits);
-    return true;
+    return append_double(out, PyFloat_AsDouble(value));
   } else if (PyUnicode_CheckExact(value)) {
     Py_ssize_t size = 0;
     const char* text = PyUnicode_AsUTF8AndSize(value, &size);

@@ -13,11 +13,13 @@ import torch
 from macatensor.accuracy.recording.calls import Open
 from macatensor.accuracy.recording.flatten import Found
 from macatensor.accuracy.recording.identity import API
+from macatensor.accuracy.recording.uncompiled import uncompiled
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
 GRADIENT = "torch.autograd.AccumulateGrad"
 
 
+@uncompiled
 class Backward:
     """The backward calls of one session."""
 
@@ -156,6 +158,7 @@ class Backward:
             recorder.write(call)
 
 
+@uncompiled
 class _Accumulated:
     """A leaf's hook."""
 
@@ -177,6 +180,7 @@ class _Forward:
         self.matched, self.unit = call.matched, call.unit
 
 
+@uncompiled
 class _Gradients:
     """The gradients that pass the nodes of one call."""
 

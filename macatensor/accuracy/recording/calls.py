@@ -7,11 +7,13 @@ import threading
 from array import array
 from typing import Any
 
+from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.ffi import native
 
 Open: Any = native.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
 
 
+@uncompiled
 class Nodes:
     """Which forward call made an autograd node, by its sequence number: PyTorch counts nodes in each thread.
 

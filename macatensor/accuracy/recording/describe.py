@@ -17,6 +17,7 @@ from macatensor.accuracy.recording.measure import measure
 from macatensor.accuracy.recording.operators import OPERATORS, operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
+from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.ffi import native
 
 _DEPTH = 6  # of values in values that are written
@@ -24,6 +25,7 @@ _LIMIT = 1 << 14  # texts kept
 _TEXT = 1000  # characters of a value that are written
 
 
+@uncompiled
 def value_text(value: Any) -> str:
     """What is no tensor, as JSON."""
     kind = type(value)
@@ -73,6 +75,7 @@ def _form(tensor: torch.Tensor) -> Any:
     return native.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized)
 
 
+@uncompiled
 class Describer(native.RecordedEntries):  # type: ignore[misc]
     """Tensors as entries. ``level`` is the session's record_level.
 
@@ -200,16 +203,18 @@ def _is_strided(tensor: torch.Tensor) -> bool:
 
 native.configure_recording(
     tensor=torch.Tensor,
+    storage=torch.UntypedStorage,
     parameter=torch.nn.Parameter,
     plain_values=PLAIN_VALUES,
     complex_types=frozenset((torch.complex32, torch.complex64, torch.complex128)),
     flatten=pairs_in,
     value_text=value_text,
     escaped=json.dumps,
-    operators=OPERATORS,
-    read_operator=operator,
     plainly=torch._C.DisableTorchFunction,
+    modes=torch._C._len_torch_function_stack,
     current_node=torch._C._current_autograd_node,
     sequence=torch._C._autograd._get_sequence_nr,
     is_grad_enabled=torch.is_grad_enabled,
+    operators=OPERATORS,
+    read_operator=operator,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.tensor import MacaTensor
 
 _DEPTH = 6  # of nested arguments that are looked into
@@ -64,6 +65,7 @@ def flatten(value: Any, place: str, found: Found, tensors: Found, depth: int = 0
     found.append((place, value))
 
 
+@uncompiled
 def pairs_in(value: Any, place: str, depth: int) -> Found:
     """What :func:`flatten` finds, for a container that is no list, tuple or dict of Python's own."""
     found: Found = []

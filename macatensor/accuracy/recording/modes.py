@@ -5,6 +5,7 @@ They are there while a session records and at no other time.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from macatensor.accuracy.recording.naming import function_name
 from macatensor.accuracy.recording.quiet import untraced
+from macatensor.accuracy.recording.uncompiled import uncompiled
+from macatensor.ffi import native
 
 _tracing = torch._C._get_tracing_state
 
@@ -31,9 +34,9 @@ _SILENT = frozenset(
     _make_subclass as_subclass _make_wrapper_subclass _set_grad_enabled""".split()
 )
 _PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag"))
-_names: dict[Any, str | None] = {}
 
 
+@uncompiled
 def _recorded_name(func: Any) -> str | None:
     """The name a function is recorded under; None when it computes nothing."""
     name = getattr(func, "__name__", "")
@@ -49,53 +52,48 @@ def _recorded_name(func: Any) -> str | None:
     return function_name(func)
 
 
-class _Functions(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        recorder = hub.recorder
-        options = kwargs or {}
-        try:
-            name = _names[func]
-        except KeyError:
-            name = _names[func] = _recorded_name(func)
-        if name is None or recorder is None:
-            return func(*args, **options)
-        if _tracing() is not None:
-            recorder = Untraced(recorder)
-        call = recorder.function_begins(name, args, options)
-        try:
-            result = func(*args, **options)
-        except BaseException as error:
-            recorder.function_ends(call, None, error)
-            raise
-        recorder.function_ends(call, result, None)
-        return result
+class _Functions(native.RecordedFunctions, TorchFunctionMode):  # type: ignore[misc]
+    """Its method is written in C. PyTorch looks it up twice a call, by a name that is in no cache: it is found here."""
+
+    __torch_function__ = native.RecordedFunctions.__torch_function__
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(native.RecordedOperators, TorchDispatchMode):  # type: ignore[misc]
+    """As the mode of functions."""
+
+    __torch_dispatch__ = native.RecordedOperators.__torch_dispatch__
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else PyTorch decorates the method below, see _uncompiled
+        return False  # else PyTorch wraps the method
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        recorder = hub.recorder
-        options = kwargs or {}
-        # in torch.jit.trace sizes that are read here would be nodes of its graph; functions are recorded there
-        if recorder is None or _tracing() is not None:
-            return func(*args, **options)
+
+@uncompiled
+def _begin_and_end(recorder: Any, func: Any, name: str | None, args: Any, kwargs: Any) -> Any:
+    """Runs and records a call where it is not C that does: sessions within each other, and ``torch.jit.trace``.
+
+    ``name``: a function's; None: an operator is called.
+    """
+    options = kwargs or {}
+    is_tracing = _tracing() is not None
+    if name is not None:
+        if is_tracing:
+            recorder = Untraced(recorder)
+        call = recorder.function_begins(name, args, options)
+        end = functools.partial(recorder.function_ends, call)
+    elif is_tracing:  # sizes that are read would be nodes of its graph; functions are recorded there
+        return func(*args, **options)
+    else:
         call = recorder.operator_begins(func, args, options)
-        try:
-            result = func(*args, **options)
-        except BaseException as error:
-            recorder.operator_ends(call, func, args, options, None, error)
-            raise
-        recorder.operator_ends(call, func, args, options, result, None)
-        return result
+        end = functools.partial(recorder.operator_ends, call, func, args, options)
+    try:
+        result = func(*args, **options)
+    except BaseException as error:
+        end(None, error)
+        raise
+    end(result, None)
+    return result
 
 
 class Several:
@@ -139,20 +137,11 @@ def _aside() -> Any:
     return nullcontext() if _tracing() is None else untraced()
 
 
-def _uncompiled(*functions: Any) -> None:
-    """Keeps torch.compile from compiling the recorder, at no cost a call; PyTorch's decorator for it costs 60 us."""
-    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-
-    for function in functions:
-        set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
-
-
 class Hub:
     """The recorders that are at work in this process, and what is installed for them."""
 
     def __init__(self) -> None:
         self.recorders: tuple[Any, ...] = ()
-        self.recorder: Any = None  # these as one
         self._lock = threading.RLock()
         self._installed: list[Callable[[], None]] = []
 
@@ -172,7 +161,7 @@ class Hub:
 
     def _set(self, recorders: tuple[Any, ...]) -> None:
         self.recorders = recorders
-        self.recorder = Several(recorders) if len(recorders) > 1 else recorders[0] if recorders else None
+        native.set_recorder(Several(recorders) if len(recorders) > 1 else recorders[0] if recorders else None)
 
     def after_fork(self) -> None:
         """In a forked child: locks that other threads held are theirs no more."""
@@ -208,12 +197,14 @@ class Hub:
 hub = Hub()
 
 
+@uncompiled
 def _module_begins(module: Any, args: Any) -> None:
     with _aside():
         for recorder in hub.recorders:
             recorder.module_begins(module, args)
 
 
+@uncompiled
 def _module_ends(module: Any, args: Any, *rest: Any) -> None:
     result, kwargs = (
         rest[-1],
@@ -244,9 +235,6 @@ def _within_backward() -> Callable[[], None]:
             torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
 
     return undo
-
-
-_uncompiled(_Functions.__torch_function__, _Operators.__torch_dispatch__, _module_begins, _module_ends)
 
 
 def _pop_functions(until: Any = None) -> list[Any]:
@@ -321,3 +309,8 @@ def _below_others() -> Callable[[], None]:
         _take_function_off(functions)
 
     return undo
+
+
+native.configure_recorded_modes(
+    is_tracing=_tracing, names={}, read_name=_recorded_name, begin_and_end=_begin_and_end
+)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from macatensor.accuracy.recording.naming import aten_name
+from macatensor.accuracy.recording.uncompiled import uncompiled
 
 _UNRECORDED = ("prim", "profiler", "debugprims", "_inductor_debug")
 
@@ -32,6 +33,7 @@ OPERATORS: dict[int, Operator] = {}  # by the overload's id
 _kept: list[Any] = []
 
 
+@uncompiled
 def operator(func: Any) -> Operator:
     """The facts of an overload."""
     found = OPERATORS.get(id(func))

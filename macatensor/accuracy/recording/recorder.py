@@ -23,12 +23,14 @@ from macatensor.accuracy.recording.random_state import generator_state
 from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
+from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.accuracy.recording.writer import Writer, file_of
 from macatensor.ffi import native
 
 _Plainly: Any = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
 
 
+@uncompiled
 class Recorder(native.RecordedCalls):  # type: ignore[misc]
     """Records one session in one process. Its methods may be called from any thread.
 
@@ -49,6 +51,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
 
     def _begin_anew(self) -> None:
         self.lock = threading.RLock()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
         self.identities = Identities()
         self.describer = Describer(self.settings.record_level, self.identities)
         self.stacks = Stacks(lambda number, frames: self.writer.stack(number, frames))

@@ -9,19 +9,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from macatensor.accuracy import elements
+from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
+from macatensor.ffi import native
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
+_POPULATE = (
+    23  # Linux's MADV_POPULATE_WRITE, which Python does not name: one call for what are 1024 page faults
+)
 
 
-class Writer:
+@uncompiled
+class Writer(native.RecordedLines):  # type: ignore[misc]
     """Writes a process's record. The folder is made when there is something to write.
 
     The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,
-    which takes 20 us on some machines. Until it is closed zeros follow the last line.
+    which takes 20 us on some machines. Until it is closed zeros follow the last line. The base class, written in C,
+    writes what fits into the part that is mapped.
     """
 
     def __init__(self, place: Callable[[], tuple[Path, dict[str, Any]]]):
@@ -30,38 +38,42 @@ class Writer:
         self._place = place
         self._file = -1
         self._map: mmap.mmap | None = None
-        self._start = self._used = 0  # the map's place in the file, bytes used of it
-        self._ended = True
+        self._start = 0  # the map's place in the file
+        self.is_ended = True
 
-    def _open(self) -> mmap.mmap:
+    def _open(self) -> None:
+        """Makes the folder and the file when they are not there, and maps the file's end."""
         if self.folder is None:
             self.folder, environment = self._place()
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1) + "\n")
+        used = 0
         if self._file < 0:
             self._file = os.open(self.folder / CALLS, os.O_RDWR | os.O_CREAT, 0o666)
             end = os.fstat(self._file).st_size
             self._start = end - end % mmap.ALLOCATIONGRANULARITY
-            self._used = end - self._start
+            used = end - self._start
         if self._map is None:
             os.ftruncate(self._file, self._start + _STEP)
             self._map = mmap.mmap(self._file, _STEP, offset=self._start)
-        return self._map
+            self.show(numpy.frombuffer(self._map, numpy.uint8).ctypes.data, _STEP, used)
 
-    def line(self, data: bytes) -> None:
-        """Writes a line, its end included."""
-        self._ended = False
-        place = self._map or self._open()
-        end = self._used + len(data)
-        while end > _STEP:
-            left = _STEP - self._used
-            place[self._used : _STEP] = data[:left]
-            place.close()
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self.show(0, 0, 0)
+            self._map.close()
             self._map = None
-            self._start, self._used, data = self._start + _STEP, 0, data[left:]
-            place, end = self._open(), len(data)
-        place[self._used : end] = data
-        self._used = end
+
+    def further(self, data: bytes) -> None:
+        """For the base class: a line that does not fit."""
+        self._open()
+        assert self._map is not None
+        while len(data) > (left := _STEP - self.used):
+            self._map[self.used : _STEP] = data[:left]
+            self._unmap()
+            self._start, data = self._start + _STEP, data[left:]
+            self._open()
+        self.line(data)
 
     def stack(self, number: int, frames: list[str]) -> None:
         """Writes a stack that is new."""
@@ -75,28 +87,26 @@ class Writer:
 
     def end(self, calls: int, is_needed: bool) -> None:
         """Says that the record is whole up to here; ``is_needed``: of a run without calls too."""
-        if not self._ended or is_needed and self.folder is None:
+        if not self.is_ended or is_needed and self.folder is None:
             self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")).encode() + b"\n")
-            self._ended = True
+            self.is_ended = True
         self.close()
 
     def close(self) -> None:
         """Closes the file; more may be written later."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        used = self.used
+        self._unmap()
         if self._file >= 0:
-            os.ftruncate(self._file, self._start + self._used)
+            os.ftruncate(self._file, self._start + used)
             os.close(self._file)
             self._file = -1
 
     def abandon(self) -> None:
         """In a forked child: the file is the parent's."""
-        if self._map is not None:
-            self._map.close()
+        self._unmap()
         if self._file >= 0:
             os.close(self._file)
-        self._map, self._file = None, -1
+        self._file = -1
 
 
 def file_of(call: int, part: int = 0) -> str:

@@ -1,0 +1,84 @@
+// What the recorder asks of tensors, and the scope in which nobody sees that it does.
+#include "recording.h"
+
+namespace maca_launcher {
+
+KnownOfRecording recording;
+TensorMembers members;
+
+namespace {
+
+thread_local Plainly* innermost = nullptr;
+PyObject *g_enter, *g_leave;
+
+}  // namespace
+
+bool Member::find(PyObject* type, const char* name) {
+  Ref old(descriptor_);
+  descriptor_ = PyObject_GetAttrString(type, name);
+  if (!descriptor_) return false;
+  get_ = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(descriptor_), Py_tp_descr_get));
+  if (get_) return true;
+  PyErr_Format(PyExc_TypeError, "%s is neither an attribute nor a method", name);
+  return false;
+}
+
+bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
+  return intern_names({{&g_enter, "__enter__"}, {&g_leave, "__exit__"}}) && shape.find(tensor, "shape") &&
+         dtype.find(tensor, "dtype") && device.find(tensor, "device") && version.find(tensor, "_version") &&
+         requires_grad.find(tensor, "requires_grad") && grad_fn.find(tensor, "grad_fn") &&
+         output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") && is_neg.find(tensor, "is_neg") &&
+         is_conj.find(tensor, "is_conj") && untyped_storage.find(tensor, "untyped_storage") &&
+         storage_offset.find(tensor, "storage_offset") && resizable.find(storage, "resizable") &&
+         cdata.find(storage, "_cdata");
+}
+
+Plainly::Plainly() : outer_(innermost) {
+  innermost = this;
+  Ref modes(PyObject_CallFunctionObjArgs(recording.modes, nullptr));
+  const long count = modes ? PyLong_AsLong(modes.get()) : -1;
+  is_right_ = count == 0 || (count > 0 && now());
+}
+
+Plainly::~Plainly() {
+  innermost = outer_;
+  if (!guard_) return;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);  // what is raised goes on
+  if (!Ref(PyObject_CallMethodObjArgs(guard_.get(), g_leave, Py_None, Py_None, Py_None, nullptr)))
+    PyErr_WriteUnraisable(guard_.get());
+  PyErr_Restore(type, value, trace);
+}
+
+bool Plainly::now() {
+  if (!innermost || innermost->guard_) return true;
+  Ref guard(PyObject_CallFunctionObjArgs(recording.plainly, nullptr));
+  if (!guard || !Ref(PyObject_CallMethodObjArgs(guard.get(), g_enter, nullptr))) return false;
+  innermost->guard_ = std::move(guard);
+  return true;
+}
+
+PyObject* configure_recording(PyObject*, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"tensor",        "parameter",    "plain_values", "complex_types",
+                                "flatten",       "value_text",   "escaped",      "plainly",
+                                "modes",         "current_node", "sequence",     "is_grad_enabled",
+                                "read_operator", "storage",      "operators",    nullptr};
+  PyObject** slots[] = {&recording.tensor,        &recording.parameter, &recording.plain_values,
+                        &recording.complex_types, &recording.flatten,   &recording.value_text,
+                        &recording.escaped,       &recording.plainly,   &recording.modes,
+                        &recording.current_node,  &recording.sequence,  &recording.is_grad_enabled,
+                        &recording.read_operator};
+  constexpr size_t kSlots = std::size(slots);
+  PyObject *given[kSlots], *storage, *operators;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOOO!:configure_recording", const_cast<char**>(names),
+                                   &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                                   &given[7], &given[8], &given[9], &given[10], &given[11], &given[12], &storage,
+                                   &PyDict_Type, &operators) ||
+      !members.find(given[0], storage))
+    return nullptr;
+  for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
+  put(recording.operators, operators);
+  Py_RETURN_NONE;
+}
+
+}  // namespace maca_launcher
