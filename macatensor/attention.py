@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from macatensor import counting, flags
 from macatensor.internal import launch
-from macatensor.launcher import Launcher, special
+from macatensor.launcher import Launcher, remember, special
 from macatensor.meta import Meta, contiguous_strides, meta_of
-from macatensor.plan import meta_tensor
-from macatensor.request import Declined
+from macatensor.plan import ABSENT, meta_tensor, program
+from macatensor.request import Declined, Request
 from macatensor.tensor import MacaTensor
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
@@ -39,17 +40,17 @@ def _output_meta(query: Meta, value: Meta) -> Meta:
     return _row_major((*query.size[:-1], value.size[-1]), query.dtype)
 
 
-def _forward(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> list[Any]:
+def _results(query: Meta, value: Meta) -> list[Meta]:
     """Output and logsumexp [..., L] in float32 (float64 for float64)."""
     statistics = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return [_output_meta(query, value), _row_major(query.size[:-1], statistics)]
+
+
+def _forward(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> list[Any]:
+    """Output and logsumexp."""
+    results: list[Meta | None] = [*_results(query._payload[2], value._payload[2])]
     return launch(
-        "sdpa_forward",
-        [query, key, value, mask],
-        [
-            _output_meta(query._payload[2], value._payload[2]),
-            _row_major(tuple(query.shape[:-1]), statistics),
-        ],
-        {"is_causal": is_causal, "scale": scale},
+        "sdpa_forward", [query, key, value, mask], results, {"is_causal": is_causal, "scale": scale}
     )
 
 
@@ -95,6 +96,45 @@ def _mask_for(mask: Any, query: Any, key: Any) -> Any:
     return mask.expand(*query.shape[:-1], key.shape[-2])
 
 
+# Without a mask and a gradient, by the operands' metas, is_causal and scale: each token of a growing cache brings new
+# keys, and what is decided above need not be decided once a layer.
+_programs: dict[Any, Any] = {}
+flags.caches.append(_programs)
+_unwatched = launch  # tools that look at every launch put one of their own in the place of `launch`
+
+
+def _key(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
+    return query._payload[2], key._payload[2], value._payload[2], is_causal, scale
+
+
+def _known(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
+    """The program of a call that was met before and needs no gradient, or None."""
+    if not (type(query) is type(key) is type(value) is MacaTensor):
+        return None
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        return None
+    return _programs.get(_key(query, key, value, is_causal, scale))
+
+
+def _run(known: Any, query: Any, key: Any, value: Any) -> Any:
+    payloads = [query._payload, key._payload, value._payload, ABSENT]
+    with torch._C._AutoDispatchBelowAutograd():
+        return known((), payloads, ())
+
+
+def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> Any:
+    """The output alone. Raises Declined."""
+    request = Request("sdpa_forward")
+    for operand in (*operands, None):
+        request.add([(operand, -1)], is_list=False, is_output=False)
+    results = _results(operands[0], operands[2])
+    for meta in results:
+        request.add([(meta, -1)], is_list=False, is_output=True)
+    request.attributes = [("is_causal", is_causal), ("scale", scale)]
+    counting.misses += 1
+    return program(request, "aten.scaled_dot_product_attention.default", [False] * 4, results, [-1])
+
+
 def attention(
     query: Any,
     key: Any,
@@ -113,6 +153,11 @@ def attention(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
 
+    fused = torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
+    if fused and attn_mask is None and dropout_p == 0.0 and not enable_gqa and launch is _unwatched:
+        known = _known(query, key, value, is_causal, scale)
+        if known is not None:
+            return _run(known, query, key, value)
     operands = [query, key, value] + ([attn_mask] if attn_mask is not None else [])
     plain = (
         all(type(t) is MacaTensor for t in operands)
@@ -129,17 +174,22 @@ def attention(
         and value.numel() > 0
         and not (attn_mask is not None and (attn_mask.requires_grad or is_causal))
     )
-    fused = torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
     if not plain or not fused:
         if not torch._C._get_math_sdp_enabled():
             raise RuntimeError("No available kernel. Aborting execution.")
         return by_math()
+    given_scale = scale
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
     mask = _mask_for(attn_mask, query, key)
     try:
         if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
             return _attend(query, key, value, mask, is_causal, scale)
+        if mask is None and launch is _unwatched:
+            metas = [t._payload[2] for t in (query, key, value)]
+            made = _inference_program(metas, is_causal, scale)
+            remember(_programs, _key(query, key, value, is_causal, given_scale), made)
+            return _run(made, query, key, value)
         with torch._C._AutoDispatchBelowAutograd():
             return _forward(query, key, value, mask, is_causal, scale)[0]
     except Declined:

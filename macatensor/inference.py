@@ -13,13 +13,16 @@ from typing import Any
 import torch
 
 from macatensor import counting, flags
+from macatensor.ffi import native
 from macatensor.internal import launch
 from macatensor.launcher import Launcher, remember, special
 from macatensor.meta import Meta, contiguous_strides, meta_of
 from macatensor.plan import meta_tensor, program
 from macatensor.request import Declined, Request
 from macatensor.rowless import without_row
+from macatensor.signature import Role, read
 from macatensor.tensor import MacaTensor
+from macatensor.view_calls import ViewLauncher
 
 _WHOLE = "the call is not a plain one"
 
@@ -28,55 +31,114 @@ def _plain(meta: Meta) -> bool:
     return meta.dtype.is_floating_point and meta.dense and meta.numel > 0 and not (meta.conj or meta.neg)
 
 
+class WholeLauncher(native.KernelCall):  # type: ignore[misc]
+    """Calls of one composite operator, each one launch of the plan that ``create`` makes.
+
+    ``create`` gets every argument and returns a ``Program``, or None where the call is not plain.
+    """
+
+    def __init__(self, func: Any, create: Callable[..., Any]):
+        self.func = func
+        self.create = create
+        self.signature = read(func)
+        self.cache: dict[Any, Any] = {}
+        super().__init__(self.signature.letters, self.cache, self.signature.tensors_end, False)
+        flags.caches.append(self.cache)
+
+    def fill(self, args: Any, kwargs: dict[str, Any] | None) -> tuple[Any, ...]:
+        """Every argument, in the schema's order."""
+        return tuple(self.signature.fill(args, kwargs))
+
+    def odd_operand(self, value: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+        """What is no MacaTensor makes the call one that is not plain."""
+        return ("odd", type(value)), 0.0
+
+    def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
+        """What runs calls of a signature that is met for the first time."""
+        full = self.signature.fill(args, None)
+        plan = None
+        if all(
+            v is None or type(v) is MacaTensor
+            for a, v in zip(self.signature.arguments, full)
+            if a.role is Role.TENSOR
+        ):
+            try:
+                plan = self.create(*full)
+            except Declined:
+                pass
+        if plan is None:
+            plan = self.otherwise
+        else:
+            counting.misses += 1
+        remember(self.cache, key, plan)
+        return plan
+
+    def otherwise(self, args: Any, payloads: Any, scalars: Any) -> Any:
+        split = self.signature.positional
+        return without_row(self.func, args[:split], self.signature.named(args), _WHOLE)
+
+
 @special("aten.linear.default")
 def _linear(func: Any) -> Launcher:
     """One product of matrices on [..., k] seen as [rows, k]."""
-    plans: dict[Any, Any] = {}
-    flags.caches.append(plans)
 
-    def create(x: Meta, weight: Meta, bias: Meta | None) -> Any:
-        """None: not plain."""
-        metas = [x, weight] if bias is None else [x, weight, bias]
+    def create(input: Any, weight: Any, bias: Any) -> Any:
+        operands = [input, weight] if bias is None else [input, weight, bias]
+        metas = [t._payload[2] for t in operands]
+        x, w = metas[:2]
         if not all(_plain(m) and m.dtype == x.dtype for m in metas):
             return None
-        if len(x.size) < 2 or len(weight.size) != 2 or x.size[-1] != weight.size[1]:
+        if len(x.size) < 2 or len(w.size) != 2 or x.size[-1] != w.size[1]:
             return None
-        if x.stride != contiguous_strides(x.size) or (bias is not None and bias.size != weight.size[:1]):
+        if x.stride != contiguous_strides(x.size) or any(m.size != w.size[:1] for m in metas[2:]):
             return None
-        (n, k), dtype = weight.size, x.dtype
+        (n, k), dtype = w.size, x.dtype
         rows = x.numel // k
         request = Request("mm" if bias is None else "addmm")
         factors = [
             meta_of((rows, k), (k, 1), dtype),
-            meta_of((k, n), (weight.stride[1], weight.stride[0]), dtype),
+            meta_of((k, n), (w.stride[1], w.stride[0]), dtype),
         ]
-        for meta in factors if bias is None else [bias, *factors]:
+        for meta in [*metas[2:], *factors]:
             request.add([(meta, -1)], is_list=False, is_output=False)
         request.add([(meta_of((rows, n), (n, 1), dtype), -1)], is_list=False, is_output=True)
         size = (*x.size[:-1], n)
         result = meta_of(size, contiguous_strides(size), dtype)
-        try:
-            made = program(request, "aten.linear.default", [False] * len(metas), [result], [-1])
-        except Declined:
+        order = (0, 1) if bias is None else (2, 0, 1)
+        return program(request, "aten.linear.default", [False] * len(metas), [result], [-1], order=order)
+
+    return WholeLauncher(func, create)
+
+
+@special("aten.layer_norm.default")
+def _layer_norm(func: Any) -> Launcher:
+    """The results; nobody sees the statistics, which only a backward reads."""
+
+    def create(input: Any, shape: list[int], weight: Any, bias: Any, eps: float, cudnn_enable: bool) -> Any:
+        x, size = input._payload[2], tuple(shape)
+        parameters = [t._payload[2] if t is not None else None for t in (weight, bias)]
+        if (
+            not _plain(x)
+            or x.dtype not in (torch.float32, torch.float64)
+            or x.stride != contiguous_strides(x.size)
+        ):
             return None
-        counting.misses += 1
-        return made
+        if not size or x.size[-len(size) :] != size:
+            return None
+        if any(m is not None and (m.size != size or m.dtype != x.dtype or not _plain(m)) for m in parameters):
+            return None
+        request = Request("native_layer_norm")
+        for meta in (x, *parameters):
+            request.add([(meta, -1)], is_list=False, is_output=False)
+        rows = (*x.size[: -len(size)], *[1] * len(size))
+        statistics = meta_of(rows, contiguous_strides(rows), x.dtype)
+        results = [x, statistics, statistics]
+        for result in results:
+            request.add([(result, -1)], is_list=False, is_output=True)
+        request.attributes = [("normalized_shape", list(size)), ("eps", eps)]
+        return program(request, "aten.layer_norm.default", [False] * 3, results, [-1])
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        if kwargs or any(type(a) is not MacaTensor for a in args if a is not None):
-            return without_row(func, args, kwargs, _WHOLE)
-        payloads = [a._payload for a in args if a is not None]
-        key = tuple([p[2] for p in payloads])
-        try:
-            plan = plans[key]
-        except KeyError:
-            plan = create(key[0], key[1], key[2] if len(key) == 3 else None)
-            remember(plans, key, plan)
-        if plan is None:
-            return without_row(func, args, kwargs, _WHOLE)
-        return plan((), payloads[2:] + payloads[:2], ())
-
-    return run
+    return WholeLauncher(func, create)
 
 
 @special("aten.batch_norm.default")
@@ -122,32 +184,32 @@ def _conv2d(func: Any) -> Launcher:
     return run
 
 
-@special("aten.reshape.default")
-def _reshape(func: Any) -> Launcher:
+class _ReshapeLauncher(ViewLauncher):
     """A view where there is one."""
-    viewed: dict[Any, bool] = {}
-    flags.caches.append(viewed)
-    view = torch.ops.aten.view.default
 
-    def has_view(meta: Meta, size: tuple[int, ...]) -> bool:
-        base = meta_tensor(meta)
-        try:
-            base.view(size)
-        except RuntimeError:
-            return False
-        return True
+    def __init__(self, func: Any):
+        super().__init__(torch.ops.aten.view.default)
+        self.whole = func
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         if kwargs or type(args[0]) is not MacaTensor:
-            return without_row(func, args, kwargs, _WHOLE)
-        key = (args[0]._payload[2], tuple(args[1]))
-        found = viewed.get(key)
-        if found is None:
-            found = has_view(*key)
-            remember(viewed, key, found)
-        return view(args[0], args[1]) if found else without_row(func, args, kwargs, _WHOLE)
+            return without_row(self.whole, args, kwargs, _WHOLE)
+        return super().general(args, None)
 
-    return run
+    def build(self, args: tuple[Any, ...], key: Any) -> Any:
+        try:
+            meta_tensor(args[0]._payload[2]).view(args[1])
+        except RuntimeError:
+            found = (None, None, None, None, None, False)
+            remember(self.cache, key, found)
+            return found
+        return super().build(args, key)
+
+    def many(self, args: tuple[Any, ...], found: Any) -> Any:
+        return without_row(self.whole, args, None, _WHOLE)
+
+
+special("aten.reshape.default")(_ReshapeLauncher)
 
 
 def _in_other_words(name: str, other: Callable[..., Any]) -> None:
@@ -179,17 +241,6 @@ def _log_softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
     return NotImplemented if dtype else torch.ops.aten._log_softmax.default(x, dim, False)
 
 
-def _layer_norm(
-    x: Any,
-    shape: list[int],
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Any:
-    return torch.ops.aten.native_layer_norm.default(x, shape, weight, bias, eps)[0]
-
-
 def _dropout(x: Any, p: float, train: bool) -> Any:
     return x if not train and 0 <= p <= 1 else NotImplemented
 
@@ -197,5 +248,4 @@ def _dropout(x: Any, p: float, train: bool) -> Any:
 _in_other_words("aten.to.dtype", _to_dtype)
 _in_other_words("aten.softmax.int", _softmax)
 _in_other_words("aten.log_softmax.int", _log_softmax)
-_in_other_words("aten.layer_norm.default", _layer_norm)
 _in_other_words("aten.dropout.default", _dropout)

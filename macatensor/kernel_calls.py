@@ -29,13 +29,6 @@ from macatensor.tensor import MacaTensor, physical
 from op_table import Row
 
 _Maca = MacaTensor
-_LETTERS = {
-    Role.TENSOR: b"T",
-    Role.TENSORS: b"L",
-    Role.SCALAR: b"N",
-    Role.SCALARS: b"M",
-    Role.STATIC: b"S",
-}  # as shim/python/kernel_call.cpp has them; b"O" is a tensor that takes a result
 
 
 class KernelLauncher(native.KernelCall):  # type: ignore[misc]
@@ -52,15 +45,13 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         self.twin = twin
         self.signature: Signature = read(func, row.launch_scalars)
         arguments = self.signature.arguments
-        roles = [a.role for a in arguments]
-        is_tensor = [r in (Role.TENSOR, Role.TENSORS) and not a.is_out for r, a in zip(roles, arguments)]
         self.cache: dict[Any, Any] = {}
         super().__init__(
-            b"".join(b"O" if a.is_out and a.role is Role.TENSOR else _LETTERS[a.role] for a in arguments),
+            self.signature.letters,
             self.cache,
-            max((i + 1 for i, t in enumerate(is_tensor) if t), default=0),
+            self.signature.tensors_end,
             # creation functions: the result's size may follow from the numbers (arange)
-            not any(r in (Role.TENSOR, Role.TENSORS) for r in roles),
+            not any(a.role in (Role.TENSOR, Role.TENSORS) for a in arguments),
         )
         flags.caches.append(self.cache)
         flags.caches_of.setdefault(row.kernel_name, []).append(self.cache)

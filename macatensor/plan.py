@@ -124,16 +124,19 @@ def program(
     repeats_first: bool = False,
     in_memory: bool = False,
     defaults: Sequence[Any] = (),
+    order: Sequence[int] = (),
 ) -> Any:
     """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
 
     ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
-    operator -1, or the length of the list that it is. ``returned``: instead, which arguments are the results.
-    ``repeats_first``: the first operand is the result as well. Raises :class:`Declined`.
+    operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
+    instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
+    for each operand of the request which of the given ones it is; by default they are in its order. Raises
+    :class:`Declined`.
     """
     held = request.create_program(written, in_memory=in_memory, defaults=defaults)
     address = int(ffi.cast("intptr_t", held))
-    return native.Program(held, address, operator, metas, lists, returned, repeats_first)
+    return native.Program(held, address, operator, metas, lists, returned, repeats_first, order)
 
 
 def create(

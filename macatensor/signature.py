@@ -45,6 +45,15 @@ class Argument:
     is_out: bool
 
 
+_LETTERS = {
+    Role.TENSOR: b"T",
+    Role.TENSORS: b"L",
+    Role.SCALAR: b"N",
+    Role.SCALARS: b"M",
+    Role.STATIC: b"S",
+}  # as shim/python/kernel_call.cpp has them; b"O" is a tensor that takes a result
+
+
 class Form(Enum):
     """How an overload relates to the row it was found by."""
 
@@ -73,6 +82,19 @@ class Signature:
     def outs(self) -> tuple[int, ...]:
         """Positions of out= arguments."""
         return tuple(i for i, a in enumerate(self.arguments) if a.is_out)
+
+    @property
+    def letters(self) -> bytes:
+        """What every argument is to a plan, as the launchers written in C read it."""
+        return b"".join(
+            b"O" if a.is_out and a.role is Role.TENSOR else _LETTERS[a.role] for a in self.arguments
+        )
+
+    @property
+    def tensors_end(self) -> int:
+        """Past the last argument that brings tensors."""
+        takes = [a.role in (Role.TENSOR, Role.TENSORS) and not a.is_out for a in self.arguments]
+        return max((i + 1 for i, t in enumerate(takes) if t), default=0)
 
     def fill(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any]:
         """Every argument in schema order, defaults included."""

@@ -56,17 +56,14 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         counting.views += 1
         found: Any
         if not isinstance(result, torch.Tensor):
-            found = ([(_view_meta(r), r.storage_offset()) for r in result], None)
+            views = [_view(r) for r in result]
+            found = (views, None, None, None, None, all(v[5] for v in views))
         elif "storage_offset" in self.signature.positions:
-            found = (_view_meta(result), None)
+            found = _outside(_view_meta(result))
         else:
-            meta, delta = _view_meta(result), result.storage_offset()
-            if meta.itemsize != base.itemsize:  # the base's offset counts elements of another size
-                found = ((meta, delta), None)
-            else:
-                found = (meta, delta, meta.size, meta.stride, meta.dtype, not (meta.conj or meta.neg))
-        if len(found) == 2:
-            found = (*found, None, None, None, False)
+            found = _view(result)
+            if found[0].itemsize != base.itemsize:  # the base's offset counts elements of another size
+                found = _outside(found[:2])
         # keys compare by value: 1 and True would meet, but no view takes either where it takes the other
         remember(self.cache, key, found)
         return found
@@ -79,7 +76,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         base = args[0]
         buffer, offset, _ = base._payload
         if isinstance(found[0], list):
-            return [wrap(buffer, offset + delta, meta) for meta, delta in found[0]]
+            return [wrap(buffer, offset + view[1], view[0]) for view in found[0]]
         if isinstance(found[0], tuple):
             meta, delta = found[0]
             start, rest = divmod(offset * base.element_size(), meta.itemsize)
@@ -102,6 +99,17 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
                 f"size {held}"
             )
         return wrap(buffer, start, meta)
+
+
+def _view(result: torch.Tensor) -> tuple[Any, ...]:
+    """What ``ViewCall`` makes a view of: Meta, offset from the base's, sizes, strides, dtype, is it plain?"""
+    meta = _view_meta(result)
+    return meta, result.storage_offset(), meta.size, meta.stride, meta.dtype, not (meta.conj or meta.neg)
+
+
+def _outside(found: Any) -> tuple[Any, ...]:
+    """What only :meth:`ViewLauncher.many` can make."""
+    return found, None, None, None, None, False
 
 
 def _view_meta(result: torch.Tensor) -> Meta:

@@ -52,7 +52,7 @@ if os.environ.get("MACA_INTERPOSER_TARGET"):
     spy = ctypes.CDLL(os.environ["MACA_LIBRARY"])
     spy.interposer_count.restype = spy.interposer_foreign_addresses.restype = ctypes.c_int64
     out["counted"] = {n: spy.interposer_count(n.encode()) for n in
-                      ("plan_launch", "plan_create", "plan_pack", "memory_allocate", "copy", "stream_create")}
+                      ("plan_launch", "plan_create", "plan_pack", "memory_commit", "copy", "stream_create")}
     out["foreign"] = spy.interposer_foreign_addresses()
 print(json.dumps(out))
 """
@@ -84,7 +84,7 @@ def test_every_launch_passes_through_the_abi_and_results_are_the_host_librarys(i
     counted = spied["counted"]
     assert counted["plan_launch"] == spied["launches"] > 50
     assert counted["plan_pack"] == spied["packs"]
-    assert counted["stream_create"] == 1 and counted["memory_allocate"] > 0 and counted["copy"] > 0
+    assert counted["stream_create"] == 1 and counted["memory_commit"] > 0 and counted["copy"] > 0
     assert spied["foreign"] == 0, "an address reached the device without the tag of the library that made it"
     assert spied["losses"] == direct["losses"] and spied["losses"][-1] < spied["losses"][0]
     assert spied["state"] == direct["state"]

@@ -155,6 +155,23 @@ def test_attention_is_judged(kind: torch.dtype) -> None:
     assert not report.failures, str(report)
 
 
+def test_operators_that_inference_mode_launches_whole_are_judged() -> None:
+    layer, norm = torch.nn.Linear(4, 6).to("maca"), torch.nn.LayerNorm(6).to("maca")
+    x = torch.randn(2, 5, 4).maca()
+
+    def step() -> None:
+        with torch.inference_mode():
+            y = norm(layer(x))
+            torch.nn.functional.scaled_dot_product_attention(y, y, y).reshape(-1)
+
+    step()  # made plans, which the next must not use
+    report = accuracy.parity(step)
+    assert {"addmm", "native_layer_norm", "scaled_dot_product_attention"} <= {c.op for c in report.calls}, (
+        str(report)
+    )
+    assert not report.failures, str(report)
+
+
 def test_strided_operands_and_out() -> None:
     x, out = torch.rand(4, 6).maca().t()[::2], torch.empty(3, 4).maca()
     report = accuracy.parity(lambda: (torch.exp(x, out=out), torch.cat([x, x]), maca([x, x])))

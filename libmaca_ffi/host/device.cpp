@@ -12,6 +12,8 @@
 #include <map>
 #include <new>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "kernel.h"
 #include "oneapi/dnnl/dnnl.h"
@@ -41,6 +43,10 @@ struct maca_device {
   std::deque<maca_error> errors;
   std::mutex mutex;
   std::set<maca_stream*> streams;
+  std::vector<std::pair<void*, size_t>> ranges;  // of addresses
+  ~maca_device() {
+    for (const auto& [address, bytes] : ranges) munmap(address, bytes);
+  }
 };
 
 namespace {
@@ -182,6 +188,37 @@ maca_status memory_allocate(maca_device*, uint64_t bytes, void** address) {
 maca_status memory_free(maca_device*, void* address) {
   std::free(untagged(address));
   return MACA_OK;
+}
+
+// Addresses without access cost nothing, and what is made accessible counts as memory of the process from then on, so
+// that the system refuses what it cannot have.
+maca_status memory_reserve(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity) try {
+  constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
+  if (bytes > (uint64_t{1} << 46)) return MACA_OUT_OF_MEMORY;
+  const size_t mapped = static_cast<size_t>(bytes) + kHugePage;
+  std::lock_guard lock(device->mutex);
+  device->ranges.reserve(device->ranges.size() + 1);
+  void* p = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return MACA_OUT_OF_MEMORY;
+  device->ranges.emplace_back(p, mapped);
+  p = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
+#ifdef MADV_HUGEPAGE
+  madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+  *address = tagged(p);
+  *granularity = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return MACA_OK;
+} catch (const std::bad_alloc&) {
+  return MACA_OUT_OF_MEMORY;
+}
+
+maca_status memory_commit(maca_device*, void* address, uint64_t bytes) {
+  return mprotect(untagged(address), bytes, PROT_READ | PROT_WRITE) == 0 ? MACA_OK : MACA_OUT_OF_MEMORY;
+}
+
+maca_status memory_decommit(maca_device*, void* address, uint64_t bytes) {
+  void* p = untagged(address);
+  return madvise(p, bytes, MADV_DONTNEED) == 0 && mprotect(p, bytes, PROT_NONE) == 0 ? MACA_OK : MACA_INVALID;
 }
 
 maca_status memory_info(maca_device*, uint64_t* free_bytes, uint64_t* total_bytes) {
@@ -439,6 +476,9 @@ const maca_interface kInterface = {
     .plan_launch = plan_launch,
     .plan_destroy = plan_destroy,
     .error_take = error_take,
+    .memory_reserve = memory_reserve,
+    .memory_commit = memory_commit,
+    .memory_decommit = memory_decommit,
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 #define MACA_ABI_MAJOR 1
-#define MACA_ABI_MINOR 0
+#define MACA_ABI_MINOR 1
 
 typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
@@ -279,6 +279,14 @@ typedef struct maca_interface {
   /* [M] Takes the oldest error that no one has taken; status MACA_OK in it when there is none. A launch that
    * ran at once returns MACA_DEVICE_ERROR itself, a queued one leaves its error here. */
   maca_status (*error_take)(maca_device* device, maca_error* error);
+
+  /* Memory that grows in place, since minor 1. memory_reserve takes a range of addresses and no memory, until the
+   * device is closed; memory_commit puts memory, of any content, behind a part of it and memory_decommit takes it away.
+   * Parts are multiples of `granularity` in place and size; none is committed twice. Nothing that runs uses a part that
+   * is taken away. (the three go together; without them memory comes from memory_allocate in segments) */
+  maca_status (*memory_reserve)(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity);
+  maca_status (*memory_commit)(maca_device* device, void* address, uint64_t bytes);
+  maca_status (*memory_decommit)(maca_device* device, void* address, uint64_t bytes);
 } maca_interface;
 
 /* NULL when the library does not speak this major. */

@@ -4,16 +4,27 @@
 
 namespace maca_shim {
 namespace {
-// Up to kSmall a freed block keeps its size and waits in the bin of that size: a push and a pop. Above, blocks
-// are cut from and merged into segments, so that activations of changing sizes share memory.
-constexpr int64_t kSmall = 256 << 10;
-constexpr int64_t kSmallSegment = 2 << 20;
-constexpr int64_t kLargeSegment = 16 << 20;
-constexpr int64_t kGranule = 512;
-constexpr int64_t kLargeGranule = 4096;
+// Up to kSmall a freed block keeps its size and waits in the bin of that size: a push and a pop. Above, blocks are cut
+// from and merged into what lies beside them, so that activations of changing sizes share memory. With bins up to 256
+// KiB instead of 64 a ResNet-18 reserved 10 % more.
+constexpr int64_t kGranule = 512;  // the smallest block
+constexpr int64_t kSmall = 64 << 10;
+constexpr int64_t kBinful = 32 << 10;  // bytes that an empty bin takes, or one block
+constexpr int64_t kLargest = int64_t{1} << 50;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+bool is_idle(const Block* b) { return b && b->free && !b->in_bin && !b->is_hole; }
+bool has_memory(const Block* b) { return b && !b->is_hole; }
+// Of free blocks: work of two streams may not be waited for at once. No stream: nothing is pending.
+bool is_joinable(const Block* a, const Block* b) { return a->stream == b->stream || !a->stream || !b->stream; }
 }  // namespace
+
+// Smaller steps of the large range cost calls of the library while a program warms up, larger ones memory: 2 MiB are 1
+// % of what a ResNet-18 takes, and a huge page of the host.
+Allocator::Allocator()
+    : small_{true, 128, 2 << 20, 256 << 10, nullptr, false, {}, {}},
+      large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}} {}
 
 void Allocator::attach(const maca_interface* interface, maca_device* device) {
   interface_ = interface;
@@ -36,130 +47,176 @@ int Allocator::bin_of(int64_t bytes) {
   return bin;
 }
 
-Segment* Allocator::make_segment(int64_t bytes, bool small) {
+// A segment of one free block that no set has yet.
+Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
   if (limit_ >= 0 && bytes > limit_ - statistics_.reserved_bytes.all.current) return nullptr;
   void* address = nullptr;
   if (interface_->memory_allocate(device_, static_cast<uint64_t>(bytes), &address) != MACA_OK) return nullptr;
-  auto* segment = new Segment{static_cast<char*>(address), bytes, small};
+  auto* segment = new Segment{static_cast<char*>(address), bytes, pool.small};
   segments_.insert(segment);
-  statistics_.reserved_bytes.add(small, bytes);
-  statistics_.segment.add(small, 1);
+  statistics_.reserved_bytes.add(pool.small, bytes);
+  statistics_.segment.add(pool.small, 1);
+  auto* whole = new Block;
+  whole->address = segment->address;
+  whole->bytes = bytes;
+  whole->segment = segment;
+  segment->first = whole;
+  segment->blocks = segment->runs = 1;
   return segment;
 }
 
-Segment* Allocator::reserve(int64_t bytes, bool small) {
-  if (Segment* segment = make_segment(bytes, small)) return segment;
-  if (!drop_unused()) return nullptr;
-  ++statistics_.retries;
-  return make_segment(bytes, small);
+void Allocator::make_range(Pool& pool) {
+  pool.asked = true;
+  if (!interface_->memory_reserve || !interface_->memory_commit || !interface_->memory_decommit) return;
+  uint64_t free_bytes = 0, total_bytes = 0, granularity = 0;
+  if (interface_->memory_info(device_, &free_bytes, &total_bytes) != MACA_OK || total_bytes == 0) return;
+  // more addresses than memory: what lives may leave holes
+  const auto bytes = round_up(static_cast<int64_t>(total_bytes) * (pool.small ? 1 : 4), int64_t{1} << 30);
+  void* address = nullptr;
+  if (interface_->memory_reserve(device_, static_cast<uint64_t>(bytes), &address, &granularity) != MACA_OK) return;
+  granularity_ = static_cast<int64_t>(granularity);
+  pool.step = round_up(pool.step, granularity_);
+  pool.range = new Segment{static_cast<char*>(address), 0, pool.small, true};
+  segments_.insert(pool.range);
+  auto* hole = new Block;
+  hole->address = pool.range->address;
+  hole->bytes = bytes / granularity_ * granularity_;
+  hole->segment = pool.range;
+  hole->is_hole = true;
+  pool.range->first = hole;
+  pool.holes.insert(hole);
 }
 
-void Allocator::free_segment(Segment* segment) {
-  interface_->memory_free(device_, segment->address);
-  statistics_.reserved_bytes.add(segment->small, -segment->bytes);
-  statistics_.segment.add(segment->small, -1);
-  segments_.erase(segment);
-  delete segment;
+// Puts `bytes` of memory behind the beginning of a hole and joins them with the free blocks beside them. The result is
+// in no set. nullptr: no memory.
+Block* Allocator::commit(Pool& pool, Block* hole, int64_t bytes) {
+  if (interface_->memory_commit(device_, hole->address, static_cast<uint64_t>(bytes)) != MACA_OK) return nullptr;
+  Segment* range = pool.range;
+  const bool is_whole = bytes == hole->bytes;
+  const int64_t runs = 1 - has_memory(hole->before) - (is_whole && has_memory(hole->after));
+  pool.holes.erase(hole);
+  if (!is_whole) {
+    auto* rest = new Block(*hole);
+    rest->address += bytes;
+    rest->bytes -= bytes;
+    rest->before = hole;
+    if (rest->after) rest->after->before = rest;
+    hole->after = rest;
+    hole->bytes = bytes;
+    pool.holes.insert(rest);
+  }
+  hole->is_hole = false;
+  ++range->blocks;
+  range->bytes += bytes;
+  range->runs += runs;
+  statistics_.reserved_bytes.add(pool.small, bytes);
+  statistics_.segment.add(pool.small, runs);
+  return merge(pool, hole);
 }
 
-// Gives segments without a live block back to the device. Streams may still run on them, so wait first.
-bool Allocator::drop_unused() {
-  bool any = false;
-  for (const Segment* s : segments_) any = any || s->live == 0;
-  if (!any) return false;
-  interface_->device_synchronize(device_);
-  const auto unused = [](Block* b) { return b->segment->live == 0; };
-  for (auto& bin : bins_) {
-    const auto kept = std::stable_partition(bin.begin(), bin.end(), [&](Block* b) { return !unused(b); });
-    for (auto i = kept; i != bin.end(); ++i) delete *i;
-    bin.erase(kept, bin.end());
+// A free block of at least `bytes` where the range grows by the least; it is in no set.
+Block* Allocator::extend(Pool& pool, int64_t bytes) {
+  for (Block* hole : pool.holes) {
+    const Block *before = is_idle(hole->before) ? hole->before : nullptr,
+                *after = is_idle(hole->after) ? hole->after : nullptr;
+    int64_t missing = bytes - (before ? before->bytes : 0);
+    if (missing > hole->bytes) {
+      if (!after || missing > hole->bytes + after->bytes || (before && !is_joinable(before, after))) continue;
+      missing = hole->bytes;
+    }
+    const int64_t room = limit_ < 0 ? kLargest : limit_ - statistics_.reserved_bytes.all.current;
+    // a whole step, and where there is no memory for that, what it takes
+    for (const int64_t wanted : {std::min(hole->bytes, round_up(missing, pool.step)), round_up(missing, granularity_)})
+      if (Block* block = wanted <= room ? commit(pool, hole, wanted) : nullptr) return block;
+    return nullptr;
   }
-  for (auto i = large_.begin(); i != large_.end();) {
-    Block* b = *i;
-    i = unused(b) ? (delete b, large_.erase(i)) : std::next(i);
+  return nullptr;
+}
+
+// Like extend(), or from a segment of its own where there is no range or it has no more addresses.
+Block* Allocator::grow(Pool& pool, int64_t bytes) {
+  if (!pool.asked) make_range(pool);
+  if (Block* block = pool.range ? extend(pool, bytes) : nullptr) return block;
+  for (const Block* hole : pool.holes)
+    if (hole->bytes >= bytes) return nullptr;  // addresses there are, but no memory
+  Segment* segment = make_segment(pool, std::max(bytes, pool.segment_bytes));
+  if (!segment) segment = make_segment(pool, bytes);
+  return segment ? segment->first : nullptr;
+}
+
+// Cuts what is more than `bytes` off a block that is in no set.
+void Allocator::split(Block* block, int64_t bytes) {
+  auto* rest = new Block;
+  rest->address = block->address + bytes;
+  rest->bytes = block->bytes - bytes;
+  rest->segment = block->segment;
+  rest->stream = block->stream;
+  rest->before = block;
+  rest->after = block->after;
+  if (rest->after) rest->after->before = rest;
+  block->after = rest;
+  block->bytes = bytes;
+  ++block->segment->blocks;
+}
+
+// The smallest free block that fits, of those the first in memory, cut to size.
+Block* Allocator::take(Pool& pool, int64_t bytes) {
+  Block key;
+  key.bytes = bytes = round_up(bytes, pool.unit);
+  const auto find = [&] {
+    const auto fit = pool.free.lower_bound(&key);
+    if (fit == pool.free.end()) return grow(pool, bytes);
+    Block* found = *fit;
+    pool.free.erase(fit);
+    return found;
+  };
+  Block* block = find();
+  if (!block && drop_unused()) {
+    ++statistics_.retries;
+    block = find();
   }
-  for (auto i = segments_.begin(); i != segments_.end();) {
-    Segment* s = *i++;
-    if (s->live == 0) free_segment(s);
+  if (!block) return nullptr;
+  if (block->bytes - bytes >= pool.unit) {
+    split(block, bytes);
+    pool.free.insert(block->after);
   }
+  return block;
+}
+
+bool Allocator::fill_bin(int bin) {
+  const int64_t size = bin_bytes(bin);
+  int64_t n = std::clamp<int64_t>(kBinful / size, 1, 64);
+  Block* block = take(small_, n * size);
+  if (!block && n > 1) block = take(small_, (n = 1) * size);
+  if (!block) return false;
+  const size_t first = bins_[bin].size();
+  for (; n > 0; --n, block = block->after) {
+    if (n > 1) split(block, size);
+    block->in_bin = true;
+    bins_[bin].push_back(block);
+  }
+  std::reverse(bins_[bin].begin() + static_cast<std::ptrdiff_t>(first), bins_[bin].end());
   return true;
 }
 
-Block* Allocator::allocate_small(int64_t bytes) {
-  const int bin = bin_of(bytes);
-  auto& waiting = bins_[bin];
-  if (waiting.empty()) {
-    // a fresh segment is cut into blocks of this one size
-    const int64_t size = bin_bytes(bin);
-    Segment* segment = reserve(std::max(size, std::min(kSmallSegment, size * 64)), true);
-    if (!segment) return nullptr;
-    for (int64_t at = segment->bytes / size * size - size; at >= 0; at -= size) {
-      auto* block = new Block;
-      block->address = segment->address + at;
-      block->bytes = size;
-      block->segment = segment;
-      block->after = segment->first;
-      segment->first = block;
-      ++segment->blocks;
-      waiting.push_back(block);
-    }
-  }
-  Block* block = waiting.back();
-  waiting.pop_back();
-  return block;
+// What a segment has of free blocks and bytes that cannot be given back, since others of its blocks are in use.
+void Allocator::settle(Segment* segment) {
+  const int64_t blocks = segment->live ? segment->blocks - segment->live : 0;
+  const int64_t bytes = segment->live ? segment->bytes - segment->used : 0;
+  statistics_.inactive.add(segment->small, blocks - segment->idle_blocks);
+  statistics_.inactive_bytes.add(segment->small, bytes - segment->idle_bytes);
+  segment->idle_blocks = blocks;
+  segment->idle_bytes = bytes;
 }
 
-// `blocks`: receives the number of the segment's blocks before one is split off.
-Block* Allocator::allocate_large(int64_t bytes, int64_t& blocks) {
-  bytes = round_up(bytes, kLargeGranule);
-  Block key;
-  key.bytes = bytes;
-  auto fit = large_.lower_bound(&key);
-  if (fit == large_.end()) {
-    Segment* segment = reserve(std::max(bytes, kLargeSegment), false);
-    if (!segment) segment = reserve(bytes, false);
-    if (!segment) return nullptr;
-    auto* whole = new Block;
-    whole->address = segment->address;
-    whole->bytes = segment->bytes;
-    whole->segment = segment;
-    segment->first = whole;
-    segment->blocks = 1;
-    fit = large_.insert(whole).first;
-  }
-  Block* block = *fit;
-  large_.erase(fit);
-  blocks = block->segment->blocks;
-  if (block->bytes - bytes >= kSmall) {
-    auto* rest = new Block;
-    rest->address = block->address + bytes;
-    rest->bytes = block->bytes - bytes;
-    rest->segment = block->segment;
-    rest->stream = block->stream;
-    rest->before = block;
-    rest->after = block->after;
-    if (rest->after) rest->after->before = rest;
-    block->after = rest;
-    block->bytes = bytes;
-    ++block->segment->blocks;
-    large_.insert(rest);
-  }
-  return block;
-}
-
-// Takes `bytes` into or out of use. `blocks`: of the segment before it, since a split or a merge changes them.
-void Allocator::count(Segment* segment, int64_t bytes, int64_t requested, int64_t blocks, int sign) {
+// Takes a block into or out of use.
+void Allocator::count(Block* block, int64_t requested, int sign) {
+  Segment* segment = block->segment;
   const bool small = segment->small;
-  const int64_t idle_blocks = segment->live ? blocks - segment->live : 0;
-  const int64_t idle_bytes = segment->live ? segment->bytes - segment->used : 0;
   segment->live += sign;
-  segment->used += sign * bytes;
-  const int64_t idle_blocks_now = segment->live ? segment->blocks - segment->live : 0;
-  const int64_t idle_bytes_now = segment->live ? segment->bytes - segment->used : 0;
-  statistics_.inactive.add(small, idle_blocks_now - idle_blocks);
-  statistics_.inactive_bytes.add(small, idle_bytes_now - idle_bytes);
+  segment->used += sign * block->bytes;
   statistics_.allocation.add(small, sign);
-  statistics_.allocated_bytes.add(small, sign * bytes);
+  statistics_.allocated_bytes.add(small, sign * block->bytes);
   statistics_.requested_bytes.add(small, sign * requested);
 }
 
@@ -167,8 +224,17 @@ Block* Allocator::allocate(int64_t bytes, int64_t site) {
   std::lock_guard lock(mutex_);
   const int64_t requested = bytes;
   bytes = std::max<int64_t>(bytes, 1);
-  int64_t blocks = 0;
-  Block* block = bytes <= kSmall ? allocate_small(bytes) : allocate_large(bytes, blocks);
+  Block* block = nullptr;
+  if (bytes <= kSmall) {
+    auto& waiting = bins_[bin_of(bytes)];
+    if (!waiting.empty() || fill_bin(bin_of(bytes))) {
+      block = waiting.back();
+      waiting.pop_back();
+      block->in_bin = false;
+    }
+  } else if (bytes <= kLargest) {
+    block = take(large_, bytes);
+  }
   if (!block) {
     ++statistics_.out_of_memory;
     failed_bytes_ = bytes;
@@ -177,42 +243,149 @@ Block* Allocator::allocate(int64_t bytes, int64_t site) {
   block->free = false;
   block->requested = requested;
   block->site = site;
-  count(block->segment, block->bytes, requested, blocks ? blocks : block->segment->blocks, 1);
+  count(block, requested, 1);
+  settle(block->segment);
   return block;
 }
 
-// Joins a free large block with free neighbors that the same stream used last.
-void Allocator::merge(Block* block) {
-  const auto absorb = [&](Block* left, Block* right) {
-    left->bytes += right->bytes;
-    left->after = right->after;
-    if (left->after) left->after->before = left;
-    --left->segment->blocks;
-    delete right;
-  };
-  if (Block* next = block->after; next && next->free && next->stream == block->stream) {
-    large_.erase(next);
-    absorb(block, next);
+// Two neighbors as one block, in the place of the left one.
+Block* Allocator::join(Block* left, Block* right) {
+  left->bytes += right->bytes;
+  left->after = right->after;
+  if (left->after) left->after->before = left;
+  if (!left->stream) left->stream = right->stream;
+  if (!right->is_hole) --left->segment->blocks;
+  delete right;
+  return left;
+}
+
+// Joins a free block, which is in no set, with its free neighbors; the result is in none either.
+Block* Allocator::merge(Pool& pool, Block* block) {
+  if (Block* previous = block->before; is_idle(previous) && is_joinable(block, previous)) {
+    pool.free.erase(previous);
+    block = join(previous, block);
   }
-  if (Block* previous = block->before; previous && previous->free && previous->stream == block->stream) {
-    large_.erase(previous);
-    absorb(previous, block);
-    block = previous;
+  if (Block* next = block->after; is_idle(next) && is_joinable(block, next)) {
+    pool.free.erase(next);
+    join(block, next);
   }
-  large_.insert(block);
+  return block;
 }
 
 void Allocator::release(Block* block) {
   std::lock_guard lock(mutex_);
   Segment* segment = block->segment;
-  const int64_t bytes = block->bytes, requested = block->requested, blocks = segment->blocks;
+  count(block, block->requested, -1);
   block->free = true;
   block->requested = block->site = 0;
-  if (segment->small)
-    bins_[bin_of(bytes)].push_back(block);
-  else
-    merge(block);
-  count(segment, bytes, requested, blocks, -1);
+  if (segment->small) {
+    block->in_bin = true;
+    bins_[bin_of(block->bytes)].push_back(block);
+  } else {
+    Pool& pool = pool_of(*segment);
+    pool.free.insert(merge(pool, block));
+  }
+  settle(segment);
+}
+
+void Allocator::free_segment(Segment* segment) {
+  for (Block* b = segment->first; b;) {
+    Block* next = b->after;
+    delete b;
+    b = next;
+  }
+  interface_->memory_free(device_, segment->address);
+  statistics_.reserved_bytes.add(segment->small, -segment->bytes);
+  statistics_.segment.add(segment->small, -segment->runs);
+  segments_.erase(segment);
+  delete segment;
+}
+
+// Takes the memory from behind a free block, which is in no set; what it has of broken pages stays, as free blocks.
+void Allocator::hollow(Pool& pool, Block* block) {
+  Segment* range = pool.range;
+  const int64_t at = block->address - range->address, start = round_up(at, granularity_);
+  const int64_t end = (at + block->bytes) / granularity_ * granularity_;
+  if (end <= start ||
+      interface_->memory_decommit(device_, range->address + start, static_cast<uint64_t>(end - start)) != MACA_OK) {
+    pool.free.insert(block);
+    return;
+  }
+  if (start > at) {
+    split(block, start - at);
+    pool.free.insert(block);
+    block = block->after;
+  }
+  if (block->bytes > end - start) {
+    split(block, end - start);
+    pool.free.insert(block->after);
+  }
+  range->runs += has_memory(block->before) + has_memory(block->after) - 1;
+  range->bytes -= block->bytes;
+  --range->blocks;
+  block->is_hole = true;
+  block->stream = nullptr;
+  if (Block* next = block->after; next && next->is_hole) {
+    pool.holes.erase(next);
+    join(block, next);
+  }
+  if (Block* previous = block->before; previous && previous->is_hole) {
+    pool.holes.erase(previous);
+    block = join(previous, block);
+  }
+  pool.holes.insert(block);
+}
+
+// Joins what lies idle side by side; nothing is pending on it. Returns what is idle then.
+std::vector<Block*> Allocator::merge_all(Pool& pool, Segment* segment) {
+  std::vector<Block*> idle;
+  for (Block* b = segment->first; b; b = b->after) {
+    if (!is_idle(b)) continue;
+    b->stream = nullptr;
+    pool.free.erase(b);
+    if (Block* merged = merge(pool, b); merged == b)
+      idle.push_back(b);
+    else
+      b = merged;
+    pool.free.insert(b);
+  }
+  return idle;
+}
+
+// Gives memory without a live block back to the device. Streams may still run on it, so wait first. True when there is
+// more room than before.
+bool Allocator::drop_unused() {
+  const int64_t reserved = statistics_.reserved_bytes.all.current;
+  const size_t pieces = small_.free.size() + large_.free.size();
+  if (reserved == statistics_.allocated_bytes.all.current) return false;
+  interface_->device_synchronize(device_);
+  for (auto& bin : bins_) {
+    for (Block* b : bin) {
+      b->in_bin = false;
+      small_.free.insert(b);
+    }
+    bin.clear();
+  }
+  for (auto i = segments_.begin(); i != segments_.end();) {
+    Segment* s = *i++;
+    Pool& pool = pool_of(*s);
+    const std::vector<Block*> idle = merge_all(pool, s);
+    if (s->is_range) {
+      const int64_t bytes = s->bytes, runs = s->runs;
+      for (Block* b : idle) {
+        pool.free.erase(b);
+        hollow(pool, b);
+      }
+      statistics_.reserved_bytes.add(s->small, s->bytes - bytes);
+      statistics_.segment.add(s->small, s->runs - runs);
+    } else if (s->live == 0) {
+      for (Block* b : idle) pool.free.erase(b);
+      free_segment(s);
+      continue;
+    }
+    settle(s);
+  }
+  return statistics_.reserved_bytes.all.current < reserved || small_.free.size() + large_.free.size() < pieces;
 }
 
 void Allocator::empty_cache() {

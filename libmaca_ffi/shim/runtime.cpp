@@ -280,10 +280,10 @@ void maca_memory_get_statistics(maca_memory_statistics* out) {
 }
 int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity) {
   int64_t n = 0;
-  runtime().allocator.visit([&](const Segment& s, const Block& b) {
+  runtime().allocator.visit([&](const char* address, int64_t bytes, const Segment& s, const Block& b) {
     if (n < capacity)
-      blocks[n] = {reinterpret_cast<uint64_t>(s.address),
-                   s.bytes,
+      blocks[n] = {reinterpret_cast<uint64_t>(address),
+                   bytes,
                    reinterpret_cast<uint64_t>(b.address),
                    b.bytes,
                    b.requested,

@@ -24,7 +24,8 @@ static const uintptr_t kTag = (uintptr_t)1 << 61;
   X(kernel_name) X(memory_allocate) X(memory_free) X(memory_info) X(host_allocate) X(host_free) X(copy)        \
   X(fill) X(stream_create) X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_wait_event)        \
   X(event_create) X(event_destroy) X(event_record) X(event_query) X(event_synchronize) X(event_elapsed)        \
-  X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take)
+  X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take)                        \
+  X(memory_reserve) X(memory_commit) X(memory_decommit)
 
 enum {
 #define X(NAME) SLOT_##NAME,
@@ -111,6 +112,21 @@ static maca_status memory_allocate(maca_device *device, uint64_t bytes, void **a
 static maca_status memory_free(maca_device *device, void *address) {
   COUNT(memory_free);
   return target->memory_free(device, stripped(address));
+}
+static maca_status memory_reserve(maca_device *device, uint64_t bytes, void **address, uint64_t *granularity) {
+  COUNT(memory_reserve);
+  maca_status status = target->memory_reserve(device, bytes, address, granularity);
+  if (status == MACA_OK) *address = tagged(*address);
+  return status;
+}
+static maca_status memory_commit(maca_device *device, void *address, uint64_t bytes) {
+  COUNT(memory_commit);
+  if (strikes(&allocate_countdown)) return MACA_OUT_OF_MEMORY;
+  return target->memory_commit(device, stripped(address), bytes);
+}
+static maca_status memory_decommit(maca_device *device, void *address, uint64_t bytes) {
+  COUNT(memory_decommit);
+  return target->memory_decommit(device, stripped(address), bytes);
 }
 static maca_status memory_info(maca_device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
   COUNT(memory_info);
@@ -299,6 +315,7 @@ EXPORT const maca_interface *maca_get_interface(int32_t major) {
     table.device_count = NULL;
     table.device_set_threads = NULL;
     table.plan_pack = NULL;
+    table.memory_reserve = NULL;
   }
 #define X(NAME) \
   if (strncmp(mode, "missing:", 8) == 0 && strcmp(mode + 8, #NAME) == 0) memset(&table.NAME, 0, sizeof table.NAME);

@@ -93,6 +93,7 @@ struct Known {
   PyObject* plain_types = nullptr;   // types of static arguments that are their own key
   PyObject* absent = nullptr;        // the payload of an operand that is not given
   PyObject* payload_name = nullptr;  // "_payload"
+  PyObject* is_inference_name = nullptr;
   PyObject* zero = nullptr;
 };
 extern Known known;

@@ -102,8 +102,9 @@ PyMODINIT_FUNC PyInit__launcher() {
   using namespace maca_launcher;
   Ref module(PyModule_Create(&g_module));
   known.payload_name = PyUnicode_InternFromString("_payload");
+  known.is_inference_name = PyUnicode_InternFromString("is_inference");
   known.zero = PyLong_FromLong(0);
-  if (!module || !known.payload_name || !known.zero || !add_buffer_type(module.get()) ||
+  if (!module || !known.payload_name || !known.is_inference_name || !known.zero || !add_buffer_type(module.get()) ||
       !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
       !add_recording_values(module.get()) || !add_recording_entries(module.get()) ||
       !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||

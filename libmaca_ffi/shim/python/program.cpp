@@ -1,6 +1,8 @@
 // Program: a plan of the library that can be called, with what its results are in Python.
 #include "launcher.h"
 
+#include <algorithm>
+
 #include "shim.h"
 
 using maca_shim::allocates;
@@ -21,10 +23,12 @@ struct Facts {
   Ref operator_name;
   std::vector<Result> results;  // that each launch allocates, and those that are None
   std::vector<int64_t> lists;   // for each result of the operator: -1 for a tensor, else the length of the list
+  size_t wanted = 0;            // results that are in `lists`; nobody sees the others
   bool is_one = false;          // one tensor and nothing else
   bool repeats_first = false;   // the first operand is the result as well
   bool writes_only = false;
   std::vector<Py_ssize_t> returned;  // positions of the arguments that are the operator's results
+  std::vector<size_t> order;         // which of the given operands the plan takes, in its order; empty: as they come
 
   Facts() = default;
   Facts(const Facts&) = delete;
@@ -70,6 +74,16 @@ PyObject* make_arguments(PyObject* meta) {
                       known.device);
 }
 
+bool read_order(Facts& f, PyObject* order) {
+  for (Py_ssize_t i = 0; i < PySequence_Size(order); ++i) {
+    Ref n(PySequence_GetItem(order, i));
+    const size_t at = n ? PyLong_AsSize_t(n.get()) : 0;
+    if (PyErr_Occurred()) return false;
+    f.order.push_back(at);
+  }
+  return !PyErr_Occurred();
+}
+
 // Sets what the operator returns: written arguments, or new tensors in the shape of `lists`.
 bool read_results(Facts& f, PyObject* metas, PyObject* lists, PyObject* returned) {
   for (Py_ssize_t i = 0; i < PySequence_Size(metas); ++i) {
@@ -85,7 +99,9 @@ bool read_results(Facts& f, PyObject* metas, PyObject* lists, PyObject* returned
     if (!n) return false;
     f.lists.push_back(PyLong_AsLongLong(n.get()));
   }
-  f.is_one = f.results.size() == 1 && f.results[0].make && f.lists.size() == 1 && f.lists[0] == -1;
+  for (const int64_t n : f.lists) f.wanted += n < 0 ? 1 : static_cast<size_t>(n);
+  f.wanted = std::min(f.wanted, f.results.size());
+  f.is_one = f.wanted == 1 && f.results[0].make && f.lists.size() == 1 && f.lists[0] == -1;
   f.writes_only = returned != Py_None;
   for (Py_ssize_t i = 0; f.writes_only && i < PySequence_Size(returned); ++i) {
     Ref n(PySequence_GetItem(returned, i));
@@ -96,9 +112,10 @@ bool read_results(Facts& f, PyObject* metas, PyObject* lists, PyObject* returned
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *keep, *handle, *name, *metas, *lists, *returned;
+  PyObject *keep, *handle, *name, *metas, *lists, *returned, *order;
   int repeats_first = 0;
-  if (!PyArg_ParseTuple(args, "OOOOOOp:Program", &keep, &handle, &name, &metas, &lists, &returned, &repeats_first))
+  if (!PyArg_ParseTuple(args, "OOOOOOpO:Program", &keep, &handle, &name, &metas, &lists, &returned, &repeats_first,
+                        &order))
     return nullptr;
   void* program = PyLong_AsVoidPtr(handle);
   if (!program && PyErr_Occurred()) return nullptr;
@@ -111,18 +128,22 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   f.keep = Ref::borrowed(keep);
   f.operator_name = Ref::borrowed(name);
   f.repeats_first = repeats_first != 0;
-  return read_results(f, metas, lists, returned) ? made.release() : nullptr;
+  return read_results(f, metas, lists, returned) && read_order(f, order) ? made.release() : nullptr;
 }
 
 // Launches with `operands`; `references` then has the memory of every operand.
 int launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
   size_t next = 0;
   const int32_t count = operand_count(*f.program);
+  const size_t given = f.order.empty() ? operands.references.size() : f.order.size();
   for (int32_t i = 0; i < count; ++i) {
-    const bool is_given = !allocates(*f.program, i) && next < operands.references.size();
-    references.push(is_given ? operands.references[next++] : maca_reference{nullptr, 0});
+    const bool is_given = !allocates(*f.program, i) && next < given;
+    const size_t at = is_given && !f.order.empty() ? f.order[next] : next;
+    if (is_given && at >= operands.references.size()) return MACA_INVALID;
+    next += is_given;
+    references.push(is_given ? operands.references[at] : maca_reference{nullptr, 0});
   }
-  if (next != operands.references.size()) return MACA_INVALID;
+  if (next != given) return MACA_INVALID;
   return launch_program(*f.program, references.data(), operands.scalars.data(),
                         static_cast<int32_t>(operands.scalars.size()));
 }
@@ -155,10 +176,10 @@ PyObject* new_result(const Result& result, Made& made) {
   return buffer ? new_tensor(result.make, buffer, known.zero, result.meta) : nullptr;
 }
 
-// The new tensors in a flat list.
-PyObject* flat_results(const Facts& f, Made& made) {
-  Ref list(PyList_New(static_cast<Py_ssize_t>(f.results.size())));
-  for (size_t i = 0; list && i < f.results.size(); ++i) {
+// The first `count` new tensors in a flat list.
+PyObject* flat_results(const Facts& f, Made& made, size_t count) {
+  Ref list(PyList_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; list && i < count; ++i) {
     PyObject* result = new_result(f.results[i], made);
     if (!result) return nullptr;
     PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), result);
@@ -168,7 +189,7 @@ PyObject* flat_results(const Facts& f, Made& made) {
 
 PyObject* shaped_results(const Facts& f, Made& made) {
   if (f.is_one) return new_result(f.results[0], made);
-  Ref flat(flat_results(f, made));
+  Ref flat(flat_results(f, made, f.wanted));
   if (!flat) return nullptr;
   Ref shaped(PyTuple_New(static_cast<Py_ssize_t>(f.lists.size())));
   Py_ssize_t at = 0;
@@ -228,7 +249,7 @@ PyObject* launch_method(PyObject* self, PyObject* args) {
   Few<maca_reference, 8> references;
   if (const int status = launch(f, operands, references)) return fail(f, status);
   Made made(f, references);
-  return flat_results(f, made);
+  return flat_results(f, made, f.results.size());
 }
 
 // launch_into_buffer(payload) -> Buffer
@@ -256,8 +277,8 @@ PyType_Slot g_slots[] = {
     {Py_tp_methods, g_methods},
     {Py_tp_doc,
      const_cast<char*>(
-         "Program(keep, handle, operator, metas, lists, returned, repeats_first)\n\nCalled with (arguments, payloads, "
-         "numbers): launches and returns what the operator returns.")},
+         "Program(keep, handle, operator, metas, lists, returned, repeats_first, order)\n\nCalled with (arguments, "
+         "payloads, numbers): launches and returns what the operator returns.")},
     {0, nullptr},
 };
 

@@ -6,7 +6,8 @@ namespace {
 
 struct ViewCall {
   PyObject_HEAD PyObject*
-      cache;      // from a signature to (Meta, offset from the base's, sizes, strides, dtype, is it plain?)
+      cache;  // from a signature to a view (Meta, offset from the base's, sizes, strides, dtype, is it plain?), or to
+              // ([views], None, None, None, None, are all plain?)
   int is_direct;  // no subclass has a __call__ of its own
 };
 
@@ -27,6 +28,36 @@ PyObject* signature(PyObject* meta, PyObject* args) {
   return key.release();
 }
 
+// A view of what `payload` lies in.
+PyObject* make_view(PyObject* payload, PyObject* view) {
+  Ref offset(PyNumber_Add(PyTuple_GetItem(payload, 1), PyTuple_GetItem(view, 1)));
+  if (!offset) return nullptr;
+  Ref make(PyTuple_Pack(8, known.tensor, PyTuple_GetItem(view, 2), PyTuple_GetItem(view, 3), offset.get(), Py_None,
+                        PyTuple_GetItem(view, 4), known.strided, known.device));
+  if (!make) return nullptr;
+  return new_tensor(make.get(), Ref::borrowed(PyTuple_GetItem(payload, 0)).release(), offset.get(),
+                    PyTuple_GetItem(view, 0));
+}
+
+PyObject* make_views(PyObject* payload, PyObject* views) {
+  const Py_ssize_t n = PyList_Size(views);
+  Ref list(PyList_New(n));
+  for (Py_ssize_t i = 0; list && i < n; ++i) {
+    PyObject* view = make_view(payload, PyList_GetItem(views, i));
+    if (!view) return nullptr;
+    PyList_SetItem(list.get(), i, view);
+  }
+  return list.release();
+}
+
+// Must a view be made outside of inference mode? There a view of a normal tensor could not have a version counter.
+bool is_normal_in_inference(PyObject* base) {
+  Ref inference(PyObject_CallFunctionObjArgs(known.in_inference, nullptr));
+  if (!inference || inference.get() != Py_True) return false;
+  Ref same(PyObject_CallMethodObjArgs(base, known.is_inference_name, nullptr));
+  return same && same.get() != Py_True;
+}
+
 // The view, when it was made before and nothing about it is special; nullptr, maybe without an exception, otherwise.
 PyObject* known_view(ViewCall* self, PyObject* args) {
   PyObject* base = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
@@ -41,16 +72,9 @@ PyObject* known_view(ViewCall* self, PyObject* args) {
     return nullptr;
   }
   if (PyTuple_GetItem(found.get(), 5) != Py_True) return nullptr;
-  Ref inference(PyObject_CallFunctionObjArgs(known.in_inference, nullptr));
-  if (!inference || inference.get() == Py_True) return nullptr;
-  PyObject* start = PyTuple_GetItem(payload.get(), 1);
-  Ref offset(PyNumber_Add(start, PyTuple_GetItem(found.get(), 1)));
-  if (!offset) return nullptr;
-  Ref make(PyTuple_Pack(8, known.tensor, PyTuple_GetItem(found.get(), 2), PyTuple_GetItem(found.get(), 3), offset.get(),
-                        Py_None, PyTuple_GetItem(found.get(), 4), known.strided, known.device));
-  if (!make) return nullptr;
-  return new_tensor(make.get(), Ref::borrowed(PyTuple_GetItem(payload.get(), 0)).release(), offset.get(),
-                    PyTuple_GetItem(found.get(), 0));
+  if (is_normal_in_inference(base) || PyErr_Occurred()) return nullptr;
+  PyObject* views = PyTuple_GetItem(found.get(), 0);
+  return PyList_Check(views) ? make_views(payload.get(), views) : make_view(payload.get(), found.get());
 }
 
 PyObject* run(ViewCall* self, PyObject* args, PyObject* kwargs) {
