@@ -19,13 +19,14 @@
 /* Bit 62 is the host library's; 61 makes the address non-canonical too. */
 static const uintptr_t kTag = (uintptr_t)1 << 61;
 
-#define SLOTS(X)                                                                                               \
-  X(device_count) X(device_open) X(device_close) X(device_info) X(device_synchronize) X(device_set_threads)    \
-  X(kernel_name) X(memory_allocate) X(memory_free) X(memory_info) X(host_allocate) X(host_free) X(copy)        \
-  X(fill) X(stream_create) X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_wait_event)        \
-  X(event_create) X(event_destroy) X(event_record) X(event_query) X(event_synchronize) X(event_elapsed)        \
-  X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take)                        \
-  X(memory_reserve) X(memory_commit) X(memory_decommit)
+#define SLOTS(X)                                                                                                      \
+  X(device_count)                                                                                                     \
+  X(device_open) X(device_close) X(device_info) X(device_synchronize) X(device_set_threads) X(kernel_name)            \
+      X(memory_allocate) X(memory_free) X(memory_info) X(host_allocate) X(host_free) X(copy) X(fill) X(stream_create) \
+          X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_wait_event) X(event_create)                \
+              X(event_destroy) X(event_record) X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create)    \
+                  X(plan_info) X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take) X(memory_reserve)            \
+                      X(memory_commit) X(memory_decommit)
 
 enum {
 #define X(NAME) SLOT_##NAME,
@@ -34,15 +35,15 @@ enum {
       SLOT_COUNT
 };
 
-static const char *const kNames[SLOT_COUNT] = {
+static const char* const kNames[SLOT_COUNT] = {
 #define X(NAME) #NAME,
     SLOTS(X)
 #undef X
 };
 
-static const maca_interface *target;
+static const maca_interface* target;
 static int64_t counts[SLOT_COUNT];
-static int64_t foreign;           /* addresses without our tag */
+static int64_t foreign;            /* addresses without our tag */
 static int64_t allocate_countdown; /* 1: the next allocation fails; < 0: every one does */
 static int64_t launch_countdown, copy_countdown, pack_countdown;
 static int32_t launch_code;
@@ -51,154 +52,154 @@ static maca_error queued;
 
 #define COUNT(NAME) __atomic_add_fetch(&counts[SLOT_##NAME], 1, __ATOMIC_RELAXED)
 
-static int strikes(int64_t *countdown) {
+static int strikes(int64_t* countdown) {
   int64_t now = __atomic_load_n(countdown, __ATOMIC_RELAXED);
   if (now < 0) return 1;
   if (now == 0) return 0;
   return __atomic_sub_fetch(countdown, 1, __ATOMIC_RELAXED) == 0;
 }
 
-static void *tagged(void *address) { return address ? (void *)((uintptr_t)address | kTag) : NULL; }
+static void* tagged(void* address) { return address ? (void*)((uintptr_t)address | kTag) : NULL; }
 
-static void *stripped(const void *address) {
+static void* stripped(const void* address) {
   if (!address) return NULL;
   if (!((uintptr_t)address & kTag)) __atomic_add_fetch(&foreign, 1, __ATOMIC_RELAXED);
-  return (void *)((uintptr_t)address & ~kTag);
+  return (void*)((uintptr_t)address & ~kTag);
 }
 
-static maca_status device_count(int32_t *count) {
+static maca_status device_count(int32_t* count) {
   COUNT(device_count);
   return target->device_count(count);
 }
-static maca_status device_open(int32_t index, maca_device **device, maca_reason *reason) {
+static maca_status device_open(int32_t index, maca_device** device, maca_reason* reason) {
   COUNT(device_open);
-  const char *mode = getenv("MACA_INTERPOSER_MODE");
+  const char* mode = getenv("MACA_INTERPOSER_MODE");
   if (mode && strcmp(mode, "closed") == 0) {
     snprintf(reason->text, sizeof reason->text, "the interposer keeps its device closed");
     return MACA_DEVICE_ERROR;
   }
   return target->device_open(index, device, reason);
 }
-static maca_status device_close(maca_device *device) {
+static maca_status device_close(maca_device* device) {
   COUNT(device_close);
   return target->device_close(device);
 }
-static maca_status device_info(maca_device *device, maca_device_info *info) {
+static maca_status device_info(maca_device* device, maca_device_info* info) {
   COUNT(device_info);
   maca_status status = target->device_info(device, info);
   snprintf(info->name, sizeof info->name, "interposed");
   return status;
 }
-static maca_status device_synchronize(maca_device *device) {
+static maca_status device_synchronize(maca_device* device) {
   COUNT(device_synchronize);
   return target->device_synchronize(device);
 }
-static maca_status device_set_threads(maca_device *device, int32_t threads) {
+static maca_status device_set_threads(maca_device* device, int32_t threads) {
   COUNT(device_set_threads);
   return target->device_set_threads(device, threads);
 }
-static const char *kernel_name(maca_device *device, int32_t index) {
+static const char* kernel_name(maca_device* device, int32_t index) {
   COUNT(kernel_name);
   return target->kernel_name(device, index);
 }
 
-static maca_status memory_allocate(maca_device *device, uint64_t bytes, void **address) {
+static maca_status memory_allocate(maca_device* device, uint64_t bytes, void** address) {
   COUNT(memory_allocate);
   if (strikes(&allocate_countdown)) return MACA_OUT_OF_MEMORY;
   maca_status status = target->memory_allocate(device, bytes, address);
   if (status == MACA_OK) *address = tagged(*address);
   return status;
 }
-static maca_status memory_free(maca_device *device, void *address) {
+static maca_status memory_free(maca_device* device, void* address) {
   COUNT(memory_free);
   return target->memory_free(device, stripped(address));
 }
-static maca_status memory_reserve(maca_device *device, uint64_t bytes, void **address, uint64_t *granularity) {
+static maca_status memory_reserve(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity) {
   COUNT(memory_reserve);
   maca_status status = target->memory_reserve(device, bytes, address, granularity);
   if (status == MACA_OK) *address = tagged(*address);
   return status;
 }
-static maca_status memory_commit(maca_device *device, void *address, uint64_t bytes) {
+static maca_status memory_commit(maca_device* device, void* address, uint64_t bytes) {
   COUNT(memory_commit);
   if (strikes(&allocate_countdown)) return MACA_OUT_OF_MEMORY;
   return target->memory_commit(device, stripped(address), bytes);
 }
-static maca_status memory_decommit(maca_device *device, void *address, uint64_t bytes) {
+static maca_status memory_decommit(maca_device* device, void* address, uint64_t bytes) {
   COUNT(memory_decommit);
   return target->memory_decommit(device, stripped(address), bytes);
 }
-static maca_status memory_info(maca_device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
+static maca_status memory_info(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes) {
   COUNT(memory_info);
   return target->memory_info(device, free_bytes, total_bytes);
 }
-static maca_status host_allocate(maca_device *device, uint64_t bytes, void **address) {
+static maca_status host_allocate(maca_device* device, uint64_t bytes, void** address) {
   COUNT(host_allocate);
   return target->host_allocate(device, bytes, address); /* host memory: no tag */
 }
-static maca_status host_free(maca_device *device, void *address) {
+static maca_status host_free(maca_device* device, void* address) {
   COUNT(host_free);
   return target->host_free(device, address);
 }
-static maca_status copy(maca_device *device, int32_t kind, void *to, const void *from, uint64_t bytes,
-                        maca_stream *stream) {
+static maca_status copy(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes,
+                        maca_stream* stream) {
   COUNT(copy);
   if (strikes(&copy_countdown)) return MACA_DEVICE_ERROR;
   return target->copy(device, kind, kind == MACA_COPY_TO_HOST ? to : stripped(to),
                       kind == MACA_COPY_TO_DEVICE ? from : stripped(from), bytes, stream);
 }
-static maca_status fill(maca_device *device, void *to, int32_t byte, uint64_t bytes, maca_stream *stream) {
+static maca_status fill(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream) {
   COUNT(fill);
   return target->fill(device, stripped(to), byte, bytes, stream);
 }
 
-static maca_status stream_create(maca_device *device, int32_t priority, maca_stream **stream) {
+static maca_status stream_create(maca_device* device, int32_t priority, maca_stream** stream) {
   COUNT(stream_create);
   return target->stream_create(device, priority, stream);
 }
-static maca_status stream_destroy(maca_device *device, maca_stream *stream) {
+static maca_status stream_destroy(maca_device* device, maca_stream* stream) {
   COUNT(stream_destroy);
   return target->stream_destroy(device, stream);
 }
-static maca_status stream_synchronize(maca_device *device, maca_stream *stream) {
+static maca_status stream_synchronize(maca_device* device, maca_stream* stream) {
   COUNT(stream_synchronize);
   return target->stream_synchronize(device, stream);
 }
-static maca_status stream_query(maca_device *device, maca_stream *stream) {
+static maca_status stream_query(maca_device* device, maca_stream* stream) {
   COUNT(stream_query);
   return target->stream_query(device, stream);
 }
-static maca_status stream_wait_event(maca_device *device, maca_stream *stream, maca_event *event) {
+static maca_status stream_wait_event(maca_device* device, maca_stream* stream, maca_event* event) {
   COUNT(stream_wait_event);
   return target->stream_wait_event(device, stream, event);
 }
-static maca_status event_create(maca_device *device, maca_event **event) {
+static maca_status event_create(maca_device* device, maca_event** event) {
   COUNT(event_create);
   return target->event_create(device, event);
 }
-static maca_status event_destroy(maca_device *device, maca_event *event) {
+static maca_status event_destroy(maca_device* device, maca_event* event) {
   COUNT(event_destroy);
   return target->event_destroy(device, event);
 }
-static maca_status event_record(maca_device *device, maca_event *event, maca_stream *stream) {
+static maca_status event_record(maca_device* device, maca_event* event, maca_stream* stream) {
   COUNT(event_record);
   return target->event_record(device, event, stream);
 }
-static maca_status event_query(maca_device *device, maca_event *event) {
+static maca_status event_query(maca_device* device, maca_event* event) {
   COUNT(event_query);
   return target->event_query(device, event);
 }
-static maca_status event_synchronize(maca_device *device, maca_event *event) {
+static maca_status event_synchronize(maca_device* device, maca_event* event) {
   COUNT(event_synchronize);
   return target->event_synchronize(device, event);
 }
-static maca_status event_elapsed(maca_device *device, maca_event *start, maca_event *end, double *milliseconds) {
+static maca_status event_elapsed(maca_device* device, maca_event* start, maca_event* end, double* milliseconds) {
   COUNT(event_elapsed);
   return target->event_elapsed(device, start, end, milliseconds);
 }
 
-static maca_status plan_create(maca_device *device, const maca_plan_request *request, maca_plan **plan,
-                               maca_reason *reason) {
+static maca_status plan_create(maca_device* device, const maca_plan_request* request, maca_plan** plan,
+                               maca_reason* reason) {
   COUNT(plan_create);
   if (declined[0] && strcmp(request->kernel, declined) == 0) {
     snprintf(reason->text, sizeof reason->text, "the interposer declines %s", request->kernel);
@@ -209,17 +210,17 @@ static maca_status plan_create(maca_device *device, const maca_plan_request *req
   if (status == MACA_OK) faults_created(*plan, request);
   return status;
 }
-static maca_status plan_info(maca_device *device, const maca_plan *plan, maca_plan_info *info) {
+static maca_status plan_info(maca_device* device, const maca_plan* plan, maca_plan_info* info) {
   COUNT(plan_info);
   return target->plan_info(device, plan, info);
 }
-static maca_status plan_pack(maca_device *device, const maca_plan *plan, const void *operand, void *packed,
-                             maca_stream *stream) {
+static maca_status plan_pack(maca_device* device, const maca_plan* plan, const void* operand, void* packed,
+                             maca_stream* stream) {
   COUNT(plan_pack);
   if (strikes(&pack_countdown)) return MACA_DEVICE_ERROR;
   return target->plan_pack(device, plan, stripped(operand), stripped(packed), stream);
 }
-static maca_status plan_launch(maca_device *device, const maca_plan *plan, const maca_launch *launch) {
+static maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) {
   COUNT(plan_launch);
   if (strikes(&launch_countdown)) {
     queued.size = sizeof queued;
@@ -229,9 +230,9 @@ static maca_status plan_launch(maca_device *device, const maca_plan *plan, const
     snprintf(queued.text, sizeof queued.text, "injected failure %d", launch_code);
     return MACA_DEVICE_ERROR;
   }
-  void *few[64];
+  void* few[64];
   const uint32_t count = launch->pointer_count;
-  void **pointers = count <= 64 ? few : malloc(count * sizeof *pointers);
+  void** pointers = count <= 64 ? few : malloc(count * sizeof *pointers);
   if (!pointers) return MACA_OUT_OF_MEMORY;
   for (uint32_t i = 0; i < count; ++i) pointers[i] = stripped(launch->pointers[i]);
   maca_launch inner = *launch;
@@ -248,11 +249,11 @@ static maca_status plan_launch(maca_device *device, const maca_plan *plan, const
   if (pointers != few) free(pointers);
   return status;
 }
-static maca_status plan_destroy(maca_device *device, maca_plan *plan) {
+static maca_status plan_destroy(maca_device* device, maca_plan* plan) {
   COUNT(plan_destroy);
   return target->plan_destroy(device, plan);
 }
-static maca_status error_take(maca_device *device, maca_error *error) {
+static maca_status error_take(maca_device* device, maca_error* error) {
   COUNT(error_take);
   if (queued.status != MACA_OK) {
     const uint32_t size = error->size < sizeof queued ? error->size : (uint32_t)sizeof queued;
@@ -265,7 +266,7 @@ static maca_status error_take(maca_device *device, maca_error *error) {
 }
 
 /* --- what the tests call (ctypes) ------------------------------------------------------------------------ */
-EXPORT int64_t interposer_count(const char *slot) {
+EXPORT int64_t interposer_count(const char* slot) {
   for (int i = 0; i < SLOT_COUNT; ++i)
     if (strcmp(kNames[i], slot) == 0) return __atomic_load_n(&counts[i], __ATOMIC_RELAXED);
   return -1;
@@ -283,20 +284,20 @@ EXPORT void interposer_fail_launch(int64_t nth, int32_t code) {
 }
 EXPORT void interposer_fail_copy(int64_t nth) { copy_countdown = nth; }
 EXPORT void interposer_fail_pack(int64_t nth) { pack_countdown = nth; }
-EXPORT void interposer_decline(const char *kernel) { snprintf(declined, sizeof declined, "%s", kernel); }
+EXPORT void interposer_decline(const char* kernel) { snprintf(declined, sizeof declined, "%s", kernel); }
 
-EXPORT int32_t interposer_fault(const char *name) { return faults_choose(name); }
+EXPORT int32_t interposer_fault(const char* name) { return faults_choose(name); }
 
-EXPORT const maca_interface *maca_get_interface(int32_t major) {
+EXPORT const maca_interface* maca_get_interface(int32_t major) {
   static maca_interface table;
-  const char *path = getenv("MACA_INTERPOSER_TARGET");
-  const char *mode = getenv("MACA_INTERPOSER_MODE");
+  const char* path = getenv("MACA_INTERPOSER_TARGET");
+  const char* mode = getenv("MACA_INTERPOSER_MODE");
   if (mode && strcmp(mode, "refuse") == 0) return NULL;
   if (!faults_choose(getenv("MACA_INTERPOSER_FAULT"))) return NULL;
-  void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
+  void* handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
   if (!handle) return NULL;
-  const maca_interface *(*entry)(int32_t);
-  *(void **)&entry = dlsym(handle, "maca_get_interface");
+  const maca_interface* (*entry)(int32_t);
+  *(void**)&entry = dlsym(handle, "maca_get_interface");
   if (!entry || !(target = entry(major))) return NULL;
   memset(&table, 0, sizeof table);
   table.size = sizeof table;

@@ -1,0 +1,57 @@
+"""Calls that a library under our kernels answers wrongly, and that must not reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+EPSILON = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_relu_after_a_product_keeps_nan() -> None:
+    """oneDNN's fused relu makes 0 of NaN; PyTorch's operator keeps it."""
+    a, b = torch.randn(5, 7), torch.randn(7, 9)
+    a[1, 2], a[3, 4] = torch.nan, torch.inf
+    for bias in (torch.randn(9), torch.full((9,), -100.0)):
+        expected = torch._addmm_activation(bias, a, b)
+        ours = torch._addmm_activation(bias.maca(), a.maca(), b.maca()).cpu()
+        assert expected[1].isnan().all()
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("channels", [(3, 64), (8, 16), (12, 20), (20, 12)])
+@pytest.mark.parametrize("size", [(8, 20), (7, 7), (1, 5)])
+def test_weight_gradients_of_strided_pixels(
+    threads: int, channels: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """oneDNN 3.2's jit_1x1 loses a part of them on several threads where channels do not fill blocks of 8."""
+    torch.set_num_threads(threads)
+    into, out = channels
+    for stride in (1, 2, 3):
+        x, w = torch.randn(4, into, *size), torch.randn(out, into, 1, 1)
+        exact_x, exact_w = x.double().requires_grad_(), w.double().requires_grad_()
+        exact = F.conv2d(exact_x, exact_w, stride=stride)
+        grad = torch.randn_like(exact)
+        exact.backward(grad)
+        ours_x, ours_w = x.maca().requires_grad_(), w.maca().requires_grad_()
+        F.conv2d(ours_x, ours_w, stride=stride).backward(grad.float().maca())
+        assert exact_x.grad is not None and exact_w.grad is not None
+        for ours, host, factor, terms in (
+            (ours_w.grad, exact_w.grad, x, grad[:, 0].numel()),
+            (ours_x.grad, exact_x.grad, w, out),
+        ):
+            assert ours is not None
+            largest = float(factor.abs().max()) * float(grad.abs().max())
+            # one rounding a term, and one more each time that it is added to a sum of at most all terms
+            torch.testing.assert_close(ours.cpu().double(), host, rtol=0, atol=EPSILON * largest * terms)
