@@ -19,14 +19,14 @@
 /* Bit 62 is the host library's; 61 makes the address non-canonical too. */
 static const uintptr_t kTag = (uintptr_t)1 << 61;
 
-#define SLOTS(X)                                                                                                      \
-  X(device_count)                                                                                                     \
-  X(device_open) X(device_close) X(device_info) X(device_synchronize) X(device_set_threads) X(kernel_name)            \
-      X(memory_allocate) X(memory_free) X(memory_info) X(host_allocate) X(host_free) X(copy) X(fill) X(stream_create) \
-          X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_wait_event) X(event_create)                \
-              X(event_destroy) X(event_record) X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create)    \
-                  X(plan_info) X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take) X(memory_reserve)            \
-                      X(memory_commit) X(memory_decommit)
+// clang-format off
+#define SLOTS(X) \
+  X(device_count) X(device_open) X(device_close) X(device_info) X(device_synchronize) X(device_set_threads) \
+  X(kernel_name) X(memory_allocate) X(memory_free) X(memory_info) X(host_allocate) X(host_free) X(copy) X(fill) \
+  X(stream_create) X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_wait_event) X(event_create) \
+  X(event_destroy) X(event_record) X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create) X(plan_info) \
+  X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take) X(memory_reserve) X(memory_commit) X(memory_decommit)
+// clang-format on
 
 enum {
 #define X(NAME) SLOT_##NAME,
