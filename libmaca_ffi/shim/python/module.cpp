@@ -109,7 +109,8 @@ PyMODINIT_FUNC PyInit__launcher() {
       !add_recording_values(module.get()) || !add_recording_entries(module.get()) ||
       !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||
       !add_recording_recorder(module.get()) || !add_recording_lines(module.get()) ||
-      !add_recording_modes(module.get()) || !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
+      !add_recording_summary(module.get()) || !add_recording_modes(module.get()) ||
+      !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
       !add_recording_backward(module.get()))
     return nullptr;
   return module.release();

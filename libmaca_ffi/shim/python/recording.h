@@ -49,8 +49,8 @@ class Member {
 
 struct TensorMembers {
   Member shape, dtype, device, is_cpu, version, requires_grad, grad, grad_fn, output_nr;
-  Member stride, is_neg, is_conj, untyped_storage, storage_offset;
-  Member resizable, cdata;  // of the storage
+  Member stride, is_neg, is_conj, untyped_storage, storage_offset, data_ptr;
+  Member resizable, cdata, nbytes, weak_ref;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
 };
 extern TensorMembers members;
@@ -79,7 +79,7 @@ class Plainly {
 
 // Names of the describer's methods in Python.
 struct Names {
-  PyObject *entry, *numbers, *new_form, *new_host, *new_maca;
+  PyObject *entry, *numbers, *new_form, *sweep, *new_maca;
 };
 extern Names known_names;
 
@@ -107,11 +107,21 @@ struct Value {
 // What entries say of all tensors with the same sizes, strides, dtype and device.
 struct Form {
   PyObject_HEAD PyObject *text, *grad_text;
-  char is_plain;  // it and the elements' numbers are all that there is to say: not of quantized tensors
+  PyObject* summary;  // a RecordedSummary, or None
+  char is_plain;      // it and the elements' numbers are all that there is to say: not of quantized tensors
 };
 bool is_form(PyObject* object);
 
+// --- numbers --------------------------------------------------------------------------------------------------
+constexpr int kNumbers = 8;  // of a tensor's elements: see RecordedSummary
+bool is_summary(PyObject* object);
+// False with an exception. `is_found` is set when there are numbers.
+bool summarize(PyObject* summary, PyObject* tensor, double (&found)[kNumbers], bool& is_found);
+// As macatensor.accuracy.recording.numbers.Numbers.text(), after a comma; false with an exception.
+bool append_summary(std::string& out, const double (&found)[kNumbers], bool& is_written);
+
 struct Memory;  // an allocation that tensors share
+PyObject* new_memory(PyObject* held, long long writes);
 bool is_memory(PyObject* object);
 void note_write(Memory* memory);  // unseen by PyTorch's own counter
 long long& writes_of(Memory* memory);
@@ -175,6 +185,7 @@ bool is_lines(PyObject* object);                            // a RecordedLines
 bool write_line(PyObject* lines, const std::string& line);  // false with an exception
 
 bool add_recording_lines(PyObject* module);
+bool add_recording_summary(PyObject* module);
 bool add_recording_modes(PyObject* module);
 bool add_recording_nodes(PyObject* module);
 bool add_recording_attach(PyObject* module);

@@ -1,10 +1,9 @@
 // RecordedEntries: the base of the describer. Arguments and results as JSON, made of the texts of values met before.
-#include "recording.h"
+#include "recording_entries.h"
 
 #include <structmember.h>
 
 #include <cstddef>
-#include <unordered_map>
 
 namespace maca_launcher {
 
@@ -14,22 +13,6 @@ namespace {
 
 PyTypeObject* g_type = nullptr;
 
-struct Entries {
-  PyObject_HEAD PyObject* on_maca;                          // from the id of a Buffer to a Memory
-  PyObject* on_host;                                        // from a storage's _cdata to a Memory
-  PyObject* forms;                                          // from what tells forms apart to a Form
-  std::unordered_map<std::string, PyObject*>* plain_forms;  // to a Form, of plain_form_of()
-  char has_numbers;                                         // record levels 1 and 2
-};
-
-constexpr size_t kPlainForms = 1 << 14;  // that are kept
-
-void drop_plain_forms(Entries* self) {
-  std::unordered_map<std::string, PyObject*> gone;
-  gone.swap(*self->plain_forms);
-  for (const auto& [key, form] : gone) Py_DECREF(form);
-}
-
 // A call whose arguments or results are described.
 struct Described {
   int level = 0;
@@ -37,140 +20,10 @@ struct Described {
   const Items* written = nullptr;  // results that were there before, if any
 };
 
-// What is known of a tensor's elements: both are null where nothing can be.
-struct KnownValue {
-  Ref memory, value;
-};
-
-bool is_unreadable() {  // sparse and other tensors without strides or a storage
-  if (!PyErr_ExceptionMatches(PyExc_NotImplementedError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
-  PyErr_Clear();
-  return true;
-}
-
-// What the describer does in Python.
-Ref ask(Entries* self, PyObject* method, PyObject* first, PyObject* second = nullptr) {
-  if (!Plainly::now()) return Ref();
-  return Ref(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), method, first, second, nullptr));
-}
-
-void append_numbers(std::string& key, PyObject* numbers) {
-  for (Py_ssize_t i = 0; i < PyTuple_Size(numbers); ++i) {
-    const long long number = PyLong_AsLongLong(PyTuple_GetItem(numbers, i));
-    key.append(reinterpret_cast<const char*>(&number), sizeof number);
-  }
-}
-
-// Of CPU tensors whose elements are what the memory holds: a key of bytes is made in a fifth of a tuple's time.
-Ref plain_form_of(Entries* self, PyObject* tensor, PyObject* shape, PyObject* stride, PyObject* dtype) {
-  std::string key(reinterpret_cast<const char*>(&dtype), sizeof dtype);
-  append_numbers(key, shape);
-  append_numbers(key, stride);
-  if (PyErr_Occurred()) return Ref();
-  const auto found = self->plain_forms->find(key);
-  if (found != self->plain_forms->end()) return Ref::borrowed(found->second);
-  Ref device = members.device.of(tensor);
-  Ref named(device ? PyTuple_Pack(4, shape, stride, dtype, device.get()) : nullptr);
-  Ref form = named ? ask(self, known_names.new_form, named.get(), tensor) : Ref();
-  if (!form) return form;
-  if (self->plain_forms->size() >= kPlainForms) drop_plain_forms(self);
-  self->plain_forms->emplace(std::move(key), Ref::borrowed(form.get()).release());
-  return form;
-}
-
-// The form of a strided tensor on the host; null with an exception.
-Ref form_of(Entries* self, PyObject* tensor) {
-  Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
-  Ref dtype = stride ? members.dtype.of(tensor) : Ref(), is_cpu = dtype ? members.is_cpu.of(tensor) : Ref();
-  Ref neg = is_cpu ? members.is_neg.call(tensor) : Ref();
-  const int is_complex = neg ? PySet_Contains(recording.complex_types, dtype.get()) : -1;
-  if (is_complex < 0) return Ref();
-  const bool is_plain = !is_complex && neg.get() != Py_True;
-  if (is_plain && is_cpu.get() == Py_True) return plain_form_of(self, tensor, shape.get(), stride.get(), dtype.get());
-  Ref device = members.device.of(tensor), conj = device ? members.is_conj.call(tensor) : Ref();
-  Ref key(!conj ? nullptr
-                : PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
-  if (!key) return Ref();
-  Ref form = Ref::borrowed(PyDict_GetItemWithError(self->forms, key.get()));
-  if (form || PyErr_Occurred()) return form;
-  return ask(self, known_names.new_form, key.get(), tensor);
-}
-
-// The Memory that a table has at a key, or that a method of the describer makes and enters.
-Ref memory_in(Entries* self, PyObject* table, PyObject* key, PyObject* make, PyObject* argument) {
-  Ref memory = Ref::borrowed(PyDict_GetItemWithError(table, key));
-  if (!memory && !PyErr_Occurred()) memory = ask(self, make, argument);
-  if (memory && !is_memory(memory.get())) {
-    PyErr_SetString(PyExc_TypeError, "a table of allocations holds RecordedMemory");
-    return Ref();
-  }
-  return memory;
-}
-
-bool find_on_host(Entries* self, PyObject* tensor, KnownValue& found) {
-  Ref form = form_of(self, tensor);
-  Ref storage = form ? members.untyped_storage.call(tensor) : Ref();
-  Ref resizable = storage ? members.resizable.call(storage.get()) : Ref();
-  if (!resizable) return is_unreadable();
-  if (resizable.get() != Py_True) return true;  // NumPy shares it: writes to it may go unseen
-  Ref key = members.cdata.of(storage.get());
-  Ref memory = key ? memory_in(self, self->on_host, key.get(), known_names.new_host, storage.get()) : Ref();
-  if (!memory) return is_unreadable();
-  Ref counted = members.version.of(tensor);
-  const long long version = counted ? PyLong_AsLongLong(counted.get()) : 0;
-  if (PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
-    PyErr_Clear();  // inference tensors do not count
-  }
-  Ref place = members.storage_offset.call(tensor);
-  const long long offset = place ? PyLong_AsLongLong(place.get()) : -1;
-  if (offset == -1 && PyErr_Occurred()) return is_unreadable();
-  Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), offset, form.get(), version);
-  found.value = Ref(reinterpret_cast<PyObject*>(value));
-  found.memory = std::move(memory);
-  return value != nullptr;
-}
-
-bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
-  Ref payload(PyObject_GetAttr(tensor, known.payload_name));
-  maca_buffer* buffer = payload ? memory_of(payload.get()) : nullptr;
-  if (!buffer) return false;
-  PyObject* held = PyTuple_GetItem(payload.get(), 0);
-  Ref key(PyLong_FromVoidPtr(held));
-  Ref memory = key ? memory_in(self, self->on_maca, key.get(), known_names.new_maca, held) : Ref();
-  if (!memory) return false;
-  auto* allocation = reinterpret_cast<Memory*>(memory.get());
-  const auto writes = static_cast<long long>(buffer->writes());
-  if (writes_of(allocation) != writes) {
-    forget(allocation);
-    writes_of(allocation) = writes;
-  }
-  const long long offset = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
-  if (offset == -1 && PyErr_Occurred()) return false;
-  Value* value = value_at(allocation, offset, PyTuple_GetItem(payload.get(), 2), 0);
-  found.value = Ref(reinterpret_cast<PyObject*>(value));
-  found.memory = std::move(memory);
-  return value != nullptr;
-}
-
-// Of tensors of the exact types that most are.
-bool find(Entries* self, PyObject* tensor, KnownValue& found) {
-  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
-  if (type == known.tensor) return find_on_maca(self, tensor, found);
-  return (type != recording.tensor && type != recording.parameter) || find_on_host(self, tensor, found);
-}
-
 bool is_level(int level) {
   if (level >= 0 && level < kLevels) return true;
   PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
   return false;
-}
-
-// Of subclasses of MacaTensor too, whose entries Python writes.
-bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {
-  if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor)))
-    return find_on_maca(self, tensor, found);
-  return find(self, tensor, found);
 }
 
 // An entry that Python writes: of a value whose text is not known, or without a value of any tensor.
@@ -195,6 +48,22 @@ Ref plain_form(Entries* self, PyObject* tensor, Value* value) {
   return form && is_form(form.get()) && reinterpret_cast<Form*>(form.get())->is_plain ? std::move(form) : Ref();
 }
 
+// The text of the elements' numbers; null with an exception.
+Ref numbers_of(Entries* self, PyObject* tensor, const Form* form, const std::string& place) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+  if (form->summary != Py_None && !self->has_files && (type == recording.tensor || type == recording.parameter)) {
+    double found[kNumbers];
+    bool is_found = false, is_written = false;
+    std::string text;
+    if (!summarize(form->summary, tensor, found, is_found)) return Ref();
+    if (is_found && !append_summary(text, found, is_written)) return Ref();
+    if (is_written) ++self->measured;
+    if (is_written) return Ref(new_text(text));
+  }
+  Ref name(new_text(place));
+  return name ? ask(self, known_names.numbers, tensor, name.get()) : Ref();
+}
+
 // The text of a value that has none yet, kept with it.
 bool append_first(Entries* self, std::string& out, PyObject* tensor, Value* value, bool requires_grad,
                   const Described& described, const std::string& place) {
@@ -206,8 +75,7 @@ bool append_first(Entries* self, std::string& out, PyObject* tensor, Value* valu
   Ref text = Ref::borrowed(requires_grad ? form->grad_text : form->text);
   if (self->has_numbers) {
     if (value->numbers == Py_None) {
-      Ref name(new_text(place));
-      Ref numbers = name ? ask(self, known_names.numbers, tensor, name.get()) : Ref();
+      Ref numbers = numbers_of(self, tensor, form, place);
       if (!numbers) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
         PyErr_Clear();  // entry() asks again, and warns
@@ -408,6 +276,8 @@ PyMethodDef g_methods[] = {
 
 PyMemberDef g_members[] = {
     {"has_numbers", T_BOOL, offsetof(Entries, has_numbers), 0, "Entries hold the elements' numbers."},
+    {"has_files", T_BOOL, offsetof(Entries, has_files), 0, "And where the elements are kept, as numbers() says."},
+    {"measured", T_LONGLONG, offsetof(Entries, measured), READONLY, "Tensors whose numbers it has found itself."},
     {},
 };
 
@@ -422,9 +292,9 @@ PyType_Slot g_slots[] = {
     {Py_tp_doc,
      const_cast<char*>(
          "RecordedEntries(on_maca, on_host, forms)\n\nA subclass has entry(tensor, value, level, call, wrote, "
-         "place), the text of what is new; new_form(key, tensor), new_host(storage) and new_maca(buffer), "
-         "which enter what is new into the tables; numbers(tensor, place), text that follows a "
-         "form's.")},
+         "place), the text of what is new; new_form(key, tensor) and new_maca(buffer), which enter what is new into "
+         "the tables; "
+         "sweep(), which takes out what is gone; numbers(tensor, place), text that follows a form's.")},
     {0, nullptr},
 };
 
@@ -436,7 +306,7 @@ bool name_all() {
       {&known_names.entry, "entry"},
       {&known_names.numbers, "numbers"},
       {&known_names.new_form, "new_form"},
-      {&known_names.new_host, "new_host"},
+      {&known_names.sweep, "sweep"},
       {&known_names.new_maca, "new_maca"},
   });
 }
@@ -474,18 +344,6 @@ bool describe_results(PyObject* entries, std::string& out, Items items, const It
   described.call = call;
   described.written = &written;
   return describe(reinterpret_cast<Entries*>(entries), out, items, described);
-}
-
-bool wrote(PyObject* entries, PyObject* tensor) {
-  if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor))) return true;  // the runtime counts
-  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
-  Ref storage = members.untyped_storage.call(tensor);
-  if (!storage) return is_unreadable();
-  Ref key = members.cdata.of(storage.get());
-  if (!key) return false;
-  Ref memory = Ref::borrowed(PyDict_GetItemWithError(reinterpret_cast<Entries*>(entries)->on_host, key.get()));
-  if (memory && is_memory(memory.get())) note_write(reinterpret_cast<Memory*>(memory.get()));
-  return !PyErr_Occurred();
 }
 
 bool add_recording_entries(PyObject* module) {

@@ -79,19 +79,25 @@ PyType_Spec g_value_spec = {"libmaca_ffi._launcher.RecordedValue", sizeof(Value)
 
 // --- Form -----------------------------------------------------------------------------------------------------
 PyObject* form_create(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *text, *grad_text;
+  PyObject *text, *grad_text, *summary = Py_None;
   int is_plain;
-  if (!PyArg_ParseTuple(args, "UUp:RecordedForm", &text, &grad_text, &is_plain)) return nullptr;
+  if (!PyArg_ParseTuple(args, "UUp|O:RecordedForm", &text, &grad_text, &is_plain, &summary)) return nullptr;
+  if (summary != Py_None && !is_summary(summary)) {
+    PyErr_SetString(PyExc_TypeError, "expected a RecordedSummary");
+    return nullptr;
+  }
   Form* self = PyObject_New(Form, type);
   if (!self) return nullptr;
   self->text = Ref::borrowed(text).release();
   self->grad_text = Ref::borrowed(grad_text).release();
+  self->summary = Ref::borrowed(summary).release();
   self->is_plain = is_plain;
   return reinterpret_cast<PyObject*>(self);
 }
 
 void form_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Form*>(object);
+  Py_CLEAR(self->summary);
   Py_CLEAR(self->text);
   Py_CLEAR(self->grad_text);
   free_object(object);
@@ -107,8 +113,9 @@ PyType_Slot g_form_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(form_create)},
     {Py_tp_dealloc, reinterpret_cast<void*>(form_dealloc)},
     {Py_tp_members, g_form_members},
-    {Py_tp_doc, const_cast<char*>("RecordedForm(text, grad_text, is_plain)\n\nWhat entries say of all tensors with "
-                                  "these sizes, strides, dtype and device.")},
+    {Py_tp_doc, const_cast<char*>("RecordedForm(text, grad_text, is_plain, summary=None)\n\nWhat entries say of all "
+                                  "tensors with these sizes, strides, dtype and device; a RecordedSummary of those "
+                                  "on the host.")},
     {0, nullptr},
 };
 
@@ -124,14 +131,7 @@ void drop_views(Memory* self) {
 PyObject* memory_create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* held;
   long long writes;
-  if (!PyArg_ParseTuple(args, "OL:RecordedMemory", &held, &writes)) return nullptr;
-  auto* self = reinterpret_cast<Memory*>(allocate(type));
-  if (!self) return nullptr;
-  self->views = new std::vector<View>;
-  self->held = Ref::borrowed(held).release();
-  self->writes = writes;
-  for (long long& call : self->last) call = kNoCall;
-  return reinterpret_cast<PyObject*>(self);
+  return PyArg_ParseTuple(args, "OL:RecordedMemory", &held, &writes) ? new_memory(held, writes) : nullptr;
 }
 
 int memory_traverse(PyObject* object, visitproc visit, void* arg) {
@@ -199,6 +199,16 @@ PyType_Spec g_memory_spec = {"libmaca_ffi._launcher.RecordedMemory", sizeof(Memo
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, g_memory_slots};
 
 }  // namespace
+
+PyObject* new_memory(PyObject* held, long long writes) {
+  auto* self = reinterpret_cast<Memory*>(allocate(g_memory_type));
+  if (!self) return nullptr;
+  self->views = new std::vector<View>;
+  self->held = Ref::borrowed(held).release();
+  self->writes = writes;
+  for (long long& call : self->last) call = kNoCall;
+  return reinterpret_cast<PyObject*>(self);
+}
 
 bool is_memory(PyObject* object) { return Py_TYPE(object) == g_memory_type; }
 bool is_form(PyObject* object) { return Py_TYPE(object) == g_form_type; }

@@ -17,6 +17,7 @@ from macatensor.accuracy.recording.measure import measure
 from macatensor.accuracy.recording.operators import OPERATORS, operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
+from macatensor.accuracy.recording.summary import host_summary
 from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.ffi import native
 
@@ -65,14 +66,14 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return {"type": name, "repr": text}
 
 
-def _form(tensor: torch.Tensor) -> Any:
-    """What entries say of all tensors with these sizes, strides, dtype and device."""
+def _form(tensor: torch.Tensor, summary: Any = None) -> Any:
+    """What entries say of all tensors with these sizes, strides, dtype and device, and what measures them."""
     shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
     text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
     if str(tensor.device) != "cpu":
         text += f',"device":"{tensor.device}"'
     text = text.replace(", ", ",")
-    return native.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized)
+    return native.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized, summary)
 
 
 @uncompiled
@@ -86,7 +87,7 @@ class Describer(native.RecordedEntries):  # type: ignore[misc]
         self._forms: dict[Any, Any] = {}
         super().__init__(identities.on_maca, identities.on_host, self._forms)
         self.has_numbers = level > 0  # of the base class
-        self._has_tensors = level == 2
+        self.has_files = level == 2
         self.identities = identities
         self.file: str | None = None  # where the elements of what is described now go
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
@@ -96,15 +97,16 @@ class Describer(native.RecordedEntries):  # type: ignore[misc]
         """For the base class: memory that was not met before."""
         return self.identities.new_maca(buffer)
 
-    def new_host(self, storage: Any) -> Any:
-        """For the base class: a storage that was not met before."""
-        return self.identities.new_host(storage)
+    def sweep(self) -> None:
+        """For the base class: many storages are new."""
+        self.identities.sweep()
 
     def new_form(self, key: Any, tensor: torch.Tensor) -> Any:
         """For the base class: the form that this key tells from others."""
         if len(self._forms) >= _LIMIT:
             self._forms.clear()
-        found = self._forms[key] = _form(tensor)
+        summary = host_summary(tensor) if self.has_numbers and tensor.is_cpu else None
+        found = self._forms[key] = _form(tensor, summary)
         return found
 
     def entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
@@ -163,7 +165,7 @@ class Describer(native.RecordedEntries):  # type: ignore[misc]
         if found is None:  # no elements: a meta tensor, or its memory was given back
             return ""
         text = "," + found.text()
-        if self._has_tensors and self.file is not None:
+        if self.has_files and self.file is not None:
             with quiet():
                 self.saves[place] = elements.writable(tensor)
             text += f',"file":"{self.file}","key":{json.dumps(place)}'

@@ -13,8 +13,6 @@ import torch
 from macatensor.ffi import native
 from macatensor.tensor import MacaTensor
 
-_SWEEP = 1024  # new allocations between two searches for those that are gone
-
 API, ATEN = 0, 1  # the levels of calls: of each a value has a call that made it
 
 _Memory: Any = native.RecordedMemory  # an allocation that tensors share
@@ -27,7 +25,6 @@ class Identities:
         # RecordedMemory
         self.on_maca: dict[int, Any] = {}  # by the id of the buffer
         self.on_host: dict[int, Any] = {}  # by the storage's _cdata
-        self._since = 0
 
     def close(self) -> None:
         """Lets go of the storages."""
@@ -46,16 +43,8 @@ class Identities:
         memory = table[number] = _Memory(weakref.ref(buffer, gone), buffer.writes)
         return memory
 
-    def new_host(self, storage: Any) -> Any:
-        """A host storage that was not met before: it is kept from being freed, its memory is not."""
-        self._since += 1
-        if self._since >= _SWEEP:
-            self._sweep()
-        memory = self.on_host[storage._cdata] = _Memory(storage._weak_ref(), 0)
-        return memory
-
-    def _sweep(self) -> None:
-        self._since = 0
+    def sweep(self) -> None:
+        """Lets go of the host storages whose tensors are gone."""
         expired = torch.UntypedStorage._expired
         for cdata in [c for c in self.on_host if expired(c)]:
             torch.UntypedStorage._free_weak_ref(cdata)

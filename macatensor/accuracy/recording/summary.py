@@ -16,33 +16,29 @@ import torch
 from macatensor import counting, flags, internal
 from macatensor.accuracy.recording.numbers import Numbers
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.ffi import ffi, host_library_path, lib, pointer
+from macatensor.ffi import ffi, host_library_path, lib, native, pointer
 from macatensor.meta import Meta, meta_of
 from macatensor.request import DTYPE_CODES, Declined
 from macatensor.tensor import MacaTensor, physical
 
-_LONG = 1 << 18  # elements: below it keeping the interpreter's lock costs less than taking it again
 _LIMIT = 1 << 14  # signatures kept
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 
 _plans: dict[Meta, Any] = {}  # False: the device's library has no kernel for it
 flags.caches.append(_plans)
-_arguments: dict[Any, Any] = {}
+_summaries: dict[Any, Any] = {}
 
 
 @functools.cache
-def _function() -> tuple[Any, Any] | None:
-    """The function of the host library, keeping the interpreter's lock and releasing it."""
+def _function() -> int | None:
+    """The address of the host library's function."""
     mode = os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
     try:
-        path = str(host_library_path())
-        return (
-            ctypes.PyDLL(path, mode=mode).maca_host_summarize,
-            ctypes.CDLL(path, mode=mode).maca_host_summarize,
-        )
+        function = ctypes.CDLL(str(host_library_path()), mode=mode).maca_host_summarize
     except (OSError, AttributeError):  # built without it
         return None
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def summarize(tensor: torch.Tensor) -> Numbers | None:
@@ -89,40 +85,26 @@ def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
     return plan
 
 
-def _on_host(tensor: torch.Tensor) -> Any:
-    functions = _function()
-    if functions is None:
+def host_summary(tensor: torch.Tensor) -> Any:
+    """A RecordedSummary for host tensors of these sizes, strides and dtype, which are no conjugates and no negatives;
+    None when the host library has none."""
+    function, code = _function(), DTYPE_CODES.get(tensor.dtype)
+    if function is None or code is None or tensor.is_conj() or tensor.is_neg():
         return None
+    key = (tensor.dtype, tensor.shape, tensor.stride())
+    found = _summaries.get(key)
+    if found is None:
+        if len(_summaries) >= _LIMIT:
+            _summaries.clear()
+        found = _summaries[key] = native.RecordedSummary(
+            function, code, tensor.dtype.itemsize * 8, tuple(tensor.shape), tensor.stride()
+        )
+    return found
+
+
+def _on_host(tensor: torch.Tensor) -> Any:
     if tensor.is_conj() or tensor.is_neg():
         with quiet():
             tensor = tensor.detach().resolve_conj().resolve_neg()
-    key = (tensor.dtype, tensor.shape, tensor.stride())
-    arguments = _arguments.get(key)
-    if arguments is None:
-        code = DTYPE_CODES.get(tensor.dtype)
-        if code is None:
-            return None
-        rank = tensor.dim()
-        sizes = (ctypes.c_int64 * max(rank, 1))(*tensor.shape)
-        strides = (ctypes.c_int64 * max(rank, 1))(*tensor.stride())
-        is_long = tensor.numel() > _LONG
-        if len(_arguments) >= _LIMIT:
-            _arguments.clear()
-        bits = tensor.dtype.itemsize * 8
-        reach = (
-            sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride())) + 1 if tensor.numel() else 0
-        )
-        arguments = _arguments[key] = (functions[is_long], code, bits, rank, sizes, strides, reach)
-    call, code, bits, rank, sizes, strides, reach = arguments
-    pointer = tensor.data_ptr()
-    if reach and (
-        not pointer
-        or (tensor.storage_offset() + reach) * tensor.dtype.itemsize > tensor.untyped_storage().nbytes()
-    ):
-        return (
-            None  # a storage that was made smaller, or the zeros of forward-mode derivatives, which have none
-        )
-    held = (ctypes.c_double * 8)()
-    if call(code, bits, rank, sizes, strides, ctypes.c_void_p(pointer), held):
-        return None
-    return _unpack(held)
+    summary = host_summary(tensor)
+    return None if summary is None else summary(tensor)

@@ -1,0 +1,38 @@
+// RecordedEntries, the base of the describer: what recording_find.cpp, which says what value a tensor has, and
+// recording_entries.cpp, which writes entries, share.
+#pragma once
+#include <unordered_map>
+
+#include "recording.h"
+
+namespace maca_launcher {
+
+struct Entries {
+  PyObject_HEAD PyObject* on_maca;                          // from the id of a Buffer to a Memory
+  PyObject* on_host;                                        // from a storage's _cdata to a Memory
+  PyObject* forms;                                          // from what tells forms apart to a Form
+  std::unordered_map<std::string, PyObject*>* plain_forms;  // to a Form, of plain_form_of()
+  int since_sweep;
+  long long measured;  // tensors whose numbers were found here
+  char has_numbers;    // record levels 1 and 2
+  char has_files;      // record level 2
+};
+
+// What is known of a tensor's elements: both are null where nothing can be.
+struct KnownValue {
+  Ref memory, value;
+};
+
+// Of tensors of the exact types that most are. These return false with an exception.
+bool find(Entries* self, PyObject* tensor, KnownValue& found);
+// Of subclasses of MacaTensor too, whose entries Python writes.
+bool find_any(Entries* self, PyObject* tensor, KnownValue& found);
+void drop_plain_forms(Entries* self);
+
+// What the describer does in Python.
+inline Ref ask(Entries* self, PyObject* method, PyObject* first, PyObject* second = nullptr) {
+  if (!Plainly::now()) return Ref();
+  return Ref(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), method, first, second, nullptr));
+}
+
+}  // namespace maca_launcher

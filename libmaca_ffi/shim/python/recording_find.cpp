@@ -1,0 +1,158 @@
+// What value a tensor has: its form, the allocation that it lies in, and which of the values that this has had.
+#include "recording_entries.h"
+
+namespace maca_launcher {
+namespace {
+
+constexpr size_t kPlainForms = 1 << 14;  // that are kept
+
+bool is_unreadable() {  // sparse and other tensors without strides or a storage
+  if (!PyErr_ExceptionMatches(PyExc_NotImplementedError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
+  PyErr_Clear();
+  return true;
+}
+
+void append_numbers(std::string& key, PyObject* numbers) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(numbers); ++i) {
+    const long long number = PyLong_AsLongLong(PyTuple_GetItem(numbers, i));
+    key.append(reinterpret_cast<const char*>(&number), sizeof number);
+  }
+}
+
+// Of CPU tensors whose elements are what the memory holds: a key of bytes is made in a fifth of a tuple's time.
+Ref plain_form_of(Entries* self, PyObject* tensor, PyObject* shape, PyObject* stride, PyObject* dtype) {
+  std::string key(reinterpret_cast<const char*>(&dtype), sizeof dtype);
+  append_numbers(key, shape);
+  append_numbers(key, stride);
+  if (PyErr_Occurred()) return Ref();
+  const auto found = self->plain_forms->find(key);
+  if (found != self->plain_forms->end()) return Ref::borrowed(found->second);
+  Ref device = members.device.of(tensor);
+  Ref named(device ? PyTuple_Pack(4, shape, stride, dtype, device.get()) : nullptr);
+  Ref form = named ? ask(self, known_names.new_form, named.get(), tensor) : Ref();
+  if (!form) return form;
+  if (self->plain_forms->size() >= kPlainForms) drop_plain_forms(self);
+  self->plain_forms->emplace(std::move(key), Ref::borrowed(form.get()).release());
+  return form;
+}
+
+// The form of a strided tensor on the host; null with an exception.
+Ref form_of(Entries* self, PyObject* tensor) {
+  Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
+  Ref dtype = stride ? members.dtype.of(tensor) : Ref(), is_cpu = dtype ? members.is_cpu.of(tensor) : Ref();
+  Ref neg = is_cpu ? members.is_neg.call(tensor) : Ref();
+  const int is_complex = neg ? PySet_Contains(recording.complex_types, dtype.get()) : -1;
+  if (is_complex < 0) return Ref();
+  const bool is_plain = !is_complex && neg.get() != Py_True;
+  if (is_plain && is_cpu.get() == Py_True) return plain_form_of(self, tensor, shape.get(), stride.get(), dtype.get());
+  Ref device = members.device.of(tensor), conj = device ? members.is_conj.call(tensor) : Ref();
+  Ref key(!conj ? nullptr
+                : PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
+  if (!key) return Ref();
+  Ref form = Ref::borrowed(PyDict_GetItemWithError(self->forms, key.get()));
+  if (form || PyErr_Occurred()) return form;
+  return ask(self, known_names.new_form, key.get(), tensor);
+}
+
+bool check_memory(const Ref& memory) {
+  if (memory && !is_memory(memory.get())) {
+    PyErr_SetString(PyExc_TypeError, "a table of allocations holds RecordedMemory");
+    return false;
+  }
+  return static_cast<bool>(memory);
+}
+
+// Null with an exception.
+Ref memory_on_host(Entries* self, PyObject* storage) {
+  constexpr int kSweep = 1024;  // new allocations between two searches for those that are gone
+  Ref key = members.cdata.of(storage);
+  Ref memory = Ref::borrowed(key ? PyDict_GetItemWithError(self->on_host, key.get()) : nullptr);
+  if (memory || PyErr_Occurred()) return check_memory(memory) ? std::move(memory) : Ref();
+  if (++self->since_sweep >= kSweep) {
+    self->since_sweep = 0;
+    if (!ask(self, known_names.sweep, nullptr)) return Ref();
+  }
+  Ref held = members.weak_ref.call(storage);  // it is kept from being freed, its memory is not
+  memory = Ref(held ? new_memory(held.get(), 0) : nullptr);
+  return memory && PyDict_SetItem(self->on_host, key.get(), memory.get()) == 0 ? std::move(memory) : Ref();
+}
+
+bool find_on_host(Entries* self, PyObject* tensor, KnownValue& found) {
+  Ref form = form_of(self, tensor);
+  Ref storage = form ? members.untyped_storage.call(tensor) : Ref();
+  Ref resizable = storage ? members.resizable.call(storage.get()) : Ref();
+  if (!resizable) return is_unreadable();
+  if (resizable.get() != Py_True) return true;  // NumPy shares it: writes to it may go unseen
+  Ref memory = memory_on_host(self, storage.get());
+  if (!memory) return is_unreadable();
+  Ref counted = members.version.of(tensor);
+  const long long version = counted ? PyLong_AsLongLong(counted.get()) : 0;
+  if (PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
+    PyErr_Clear();  // inference tensors do not count
+  }
+  Ref place = members.storage_offset.call(tensor);
+  const long long offset = place ? PyLong_AsLongLong(place.get()) : -1;
+  if (offset == -1 && PyErr_Occurred()) return is_unreadable();
+  Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), offset, form.get(), version);
+  found.value = Ref(reinterpret_cast<PyObject*>(value));
+  found.memory = std::move(memory);
+  return value != nullptr;
+}
+
+bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
+  Ref payload(PyObject_GetAttr(tensor, known.payload_name));
+  maca_buffer* buffer = payload ? memory_of(payload.get()) : nullptr;
+  if (!buffer) return false;
+  PyObject* held = PyTuple_GetItem(payload.get(), 0);
+  Ref key(PyLong_FromVoidPtr(held));
+  Ref memory = Ref::borrowed(key ? PyDict_GetItemWithError(self->on_maca, key.get()) : nullptr);
+  if (!memory && !PyErr_Occurred()) memory = ask(self, known_names.new_maca, held);
+  if (!check_memory(memory)) return false;
+  auto* allocation = reinterpret_cast<Memory*>(memory.get());
+  const auto writes = static_cast<long long>(buffer->writes());
+  if (writes_of(allocation) != writes) {
+    forget(allocation);
+    writes_of(allocation) = writes;
+  }
+  const long long offset = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
+  if (offset == -1 && PyErr_Occurred()) return false;
+  Value* value = value_at(allocation, offset, PyTuple_GetItem(payload.get(), 2), 0);
+  found.value = Ref(reinterpret_cast<PyObject*>(value));
+  found.memory = std::move(memory);
+  return value != nullptr;
+}
+
+}  // namespace
+
+void drop_plain_forms(Entries* self) {
+  std::unordered_map<std::string, PyObject*> gone;
+  gone.swap(*self->plain_forms);
+  for (const auto& [key, form] : gone) Py_DECREF(form);
+}
+
+bool find(Entries* self, PyObject* tensor, KnownValue& found) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+  if (type == known.tensor) return find_on_maca(self, tensor, found);
+  return (type != recording.tensor && type != recording.parameter) || find_on_host(self, tensor, found);
+}
+
+bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {
+  if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor)))
+    return find_on_maca(self, tensor, found);
+  return find(self, tensor, found);
+}
+
+bool wrote(PyObject* entries, PyObject* tensor) {
+  if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor))) return true;  // the runtime counts
+  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
+  Ref storage = members.untyped_storage.call(tensor);
+  if (!storage) return is_unreadable();
+  Ref key = members.cdata.of(storage.get());
+  if (!key) return false;
+  Ref memory = Ref::borrowed(PyDict_GetItemWithError(reinterpret_cast<Entries*>(entries)->on_host, key.get()));
+  if (memory && is_memory(memory.get())) note_write(reinterpret_cast<Memory*>(memory.get()));
+  return !PyErr_Occurred();
+}
+
+}  // namespace maca_launcher
