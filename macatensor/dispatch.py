@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -15,15 +16,18 @@ from macatensor.plan import ABSENT
 from macatensor.rowless import without_row
 from macatensor.signature import Form, find_row
 from macatensor.tensor import LAUNCHERS
+from macatensor.uncompiled import uncompiled
 from macatensor.view_calls import ViewLauncher, change_wrapper
 from op_table import Kind
 
 
+@uncompiled
 def bind(func: Any) -> Launcher:
     """Finds the way of an overload, once."""
     way = _way_of(func)
     if any(a.is_out for a in func._schema.arguments):
         way = checked(func, way)
+    uncompiled(way if isinstance(way, FunctionType) else type(way))
     LAUNCHERS[id(func)] = way
     _bound.append(func)  # ids stay theirs
     return way
@@ -64,9 +68,9 @@ def configure_launcher() -> None:
         strided=torch.strided,
         device=tensor.DEVICE,
         launchers=LAUNCHERS,
-        bind=lambda func: tensor.bind(func),  # whoever counts calls puts a bind of its own there
-        failure=launch_error,
-        static_key=static_key,
+        bind=uncompiled(lambda func: tensor.bind(func)),  # whoever counts calls puts a bind of its own there
+        failure=uncompiled(launch_error),
+        static_key=uncompiled(static_key),
         true_key=static_key(True),
         false_key=static_key(False),
         plain_types=(str, torch.dtype, torch.layout, torch.memory_format, torch.device),

@@ -13,9 +13,9 @@ import numpy
 import torch
 
 from macatensor.accuracy import elements
-from macatensor.accuracy.recording.uncompiled import uncompiled
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
 from macatensor.ffi import native
+from macatensor.uncompiled import uncompiled
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
 _POPULATE = (
