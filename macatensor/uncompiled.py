@@ -11,12 +11,18 @@ from typing import Any, TypeVar
 
 _Thing = TypeVar("_Thing")
 
+_marked: set[type] = set()
+
 
 def uncompiled(thing: _Thing) -> _Thing:
     """Marks a function, or all functions of a class and its bases, and what they call.
 
     It costs nothing when they are called; PyTorch's decorator for it costs 60 us a call.
     """
+    if isinstance(thing, type):
+        if thing in _marked:
+            return thing
+        _marked.add(thing)
     from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
     held: Any = [f for t in thing.__mro__ for f in vars(t).values()] if isinstance(thing, type) else [thing]

@@ -110,10 +110,41 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
     ):
         with pytest.raises(RuntimeError, match="members"):
             call()
-    bare.describer = bare.acquire = bare.release = bare.local = bare.numbers = bare.serials = bare.pending = 3
+    bare.describer = bare.lock = bare.local = bare.numbers = bare.serials = bare.pending = 3
     bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = 3
     with pytest.raises(TypeError, match="other types"):
         bare.function_begins("torch.x", (), {})
+
+
+def test_a_lock_is_its_owners() -> None:
+    lock, order = native.RecordedLock(), []
+    with pytest.raises(RuntimeError, match="not this thread's"):
+        lock.__exit__(None, None, None)
+
+    def wait() -> None:
+        with pytest.raises(RuntimeError, match="not this thread's"):
+            lock.__exit__(None, None, None)
+        with lock:
+            order.append("second")
+
+    with lock, lock:
+        other = threading.Thread(target=wait)
+        other.start()
+        other.join(0.2)
+        order.append("first")
+    other.join(10)
+    assert order == ["first", "second"]
+
+
+def test_operators_of_backward_are_called_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the mode of functions an overload would go there first, and be called by Python a second time."""
+    called = []
+    monkeypatch.setattr(torch._ops.OpOverload, "__call__", lambda self, *a, **k: called.append(str(self)))
+    x = torch.randn(4, requires_grad=True)
+    y = torch.tanh(x * 2).sum()
+    with accuracy.record(str(tmp_path), record_level=0):
+        y.backward()
+    assert not called and x.grad is not None
 
 
 def test_arguments_of_other_types_refuse() -> None:

@@ -1,6 +1,7 @@
 // The module `libmaca_ffi._launcher`: its types, what it is told once, and MacaTensor's __torch_dispatch__.
 #include "launcher.h"
 #include "recording.h"
+#include "recording_lock.h"
 
 namespace maca_launcher {
 
@@ -109,7 +110,7 @@ PyMODINIT_FUNC PyInit__launcher() {
       !add_recording_values(module.get()) || !add_recording_entries(module.get()) ||
       !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||
       !add_recording_recorder(module.get()) || !add_recording_lines(module.get()) ||
-      !add_recording_summary(module.get()) || !add_recording_modes(module.get()) ||
+      !add_recording_lock(module.get()) || !add_recording_summary(module.get()) || !add_recording_modes(module.get()) ||
       !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
       !add_recording_backward(module.get()))
     return nullptr;

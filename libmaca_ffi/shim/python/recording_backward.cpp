@@ -44,6 +44,12 @@ bool decide_as(Recorder* self, Call* call, char matched, PyObject* unit) {
   return parent && decide(self, call, parent.get(), true);
 }
 
+// The stack of a recorded call whose forward call has none. False with an exception.
+bool complete_stack(Recorder* self, Call* call) {
+  if (PyErr_Occurred()) return false;
+  return call->number < 0 || (call->stack && call->stack != Py_None) || note_stack(self, call);
+}
+
 bool note_task(Recorder* self, Gradients* gradients) {
   Ref number = ask_torch(recording.graph_task);
   if (!number) return false;
@@ -69,8 +75,7 @@ bool begin(Recorder* self, Gradients* gradients) {
   call->parts->inputs = call->parts->outputs = "[]";
   put(call->thread, thread.text);
   decide_as(self, call, gradients->matched, gradients->unit);
-  if (PyErr_Occurred()) return false;
-  if (call->number >= 0 && (!call->stack || call->stack == Py_None) && !note_stack(self, call)) return false;
+  if (!complete_stack(self, call)) return false;
   put(gradients->running, made.get());
   auto& running = self->backward->running;
   if (running.emplace(gradients->serial, gradients).second) Py_INCREF(reinterpret_cast<PyObject*>(gradients));
@@ -330,9 +335,7 @@ Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject*
   } else {
     decide(self, call, nullptr, true);
   }
-  if (PyErr_Occurred()) return Ref();
-  if (call->number >= 0 && (!call->stack || call->stack == Py_None) && !note_stack(self, call)) return Ref();
-  return made;
+  return complete_stack(self, call) ? std::move(made) : Ref();
 }
 
 bool flush_backward(Recorder* self, long long task) {

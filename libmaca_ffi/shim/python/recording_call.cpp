@@ -76,11 +76,6 @@ template <std::string CallParts::* kText> int set_text(PyObject* self, PyObject*
   return 0;
 }
 
-PyObject* grad_fns(PyObject* object, void*) {
-  PyObject* nodes = reinterpret_cast<Call*>(object)->grad_fns;
-  return nodes ? Ref::borrowed(nodes).release() : PyTuple_New(0);
-}
-
 PyObject* received(PyObject* object, void*) {
   PyObject* ids = reinterpret_cast<Call*>(object)->received;
   return ids ? Ref::borrowed(ids).release() : PyTuple_New(0);
@@ -151,7 +146,6 @@ PyGetSetDef g_properties[] = {
     {"inputs", text<&CallParts::inputs>, set_text<&CallParts::inputs>, "JSON, or None.", nullptr},
     {"outputs", text<&CallParts::outputs>, set_text<&CallParts::outputs>, "JSON, or None.", nullptr},
     {"tensors", tensors, nullptr, "Places and tensors among its arguments.", nullptr},
-    {"grad_fns", grad_fns, nullptr, "Nodes that made its arguments, which result, the place.", nullptr},
     {"received", received, set_received, "Ids of tensors that collectives it has started were given.", nullptr},
     {},
 };

@@ -5,6 +5,7 @@ namespace maca_launcher {
 namespace {
 
 PyObject* g_recorder = nullptr;  // or nullptr: nobody records
+PyTypeObject* g_functions_type = nullptr;
 
 // What configure_recorded_modes() says once.
 struct KnownOfModes {
@@ -12,6 +13,8 @@ struct KnownOfModes {
   PyObject* names = nullptr;          // from a function to its name, or None: it computes nothing
   PyObject* read_name = nullptr;      // the name of a function that is not among them
   PyObject* begin_and_end = nullptr;  // (recorder, func, name or None, args, kwargs): calls that are not C's
+  // Of this thread's stack of function modes: the one at a place, the last one taken off, and one put on.
+  PyObject *mode_at = nullptr, *pop_mode = nullptr, *push_mode = nullptr;
 };
 KnownOfModes modes;
 
@@ -21,6 +24,11 @@ struct Given {
 };
 
 bool read(PyObject* args, PyObject* kwargs, Given& given) {
+  if (!kwargs && PyTuple_Size(args) == 4 && PyTuple_Check(PyTuple_GetItem(args, 2))) {  // as PyTorch calls it
+    given = {
+        PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), PyTuple_GetItem(args, 2), PyTuple_GetItem(args, 3), {}};
+    return true;
+  }
   static const char* names[] = {"func", "types", "args", "kwargs", nullptr};
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O!O", const_cast<char**>(names), &given.func, &given.types,
                                    &PyTuple_Type, &given.args, &given.kwargs))
@@ -31,6 +39,39 @@ bool read(PyObject* args, PyObject* kwargs, Given& given) {
   }
   return given.args != nullptr;
 }
+
+// Backward runs below the mode of functions, so that what Python does in it is seen. An operator that is given to the
+// mode of operators there would go to that mode too when it runs, by way of Python. It is taken off for so long.
+class FunctionsOff {
+ public:
+  FunctionsOff() {  // false with an exception
+    Ref size(PyObject_CallFunctionObjArgs(recording.modes, nullptr));
+    const long count = size ? PyLong_AsLong(size.get()) : -1;
+    is_right_ = count == 0 || (count > 0 && take_off(count - 1));
+  }
+  FunctionsOff(const FunctionsOff&) = delete;
+  FunctionsOff& operator=(const FunctionsOff&) = delete;
+  ~FunctionsOff() {
+    if (!mode_) return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);  // what is raised goes on
+    if (!Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode_.get(), nullptr))) PyErr_WriteUnraisable(mode_.get());
+    PyErr_Restore(type, value, trace);
+  }
+  explicit operator bool() const { return is_right_; }
+
+ private:
+  bool take_off(long place) {
+    Ref number(PyLong_FromLong(place));
+    Ref last(number ? PyObject_CallFunctionObjArgs(modes.mode_at, number.get(), nullptr) : nullptr);
+    if (!last || !PyObject_TypeCheck(last.get(), g_functions_type)) return static_cast<bool>(last);
+    mode_ = Ref(PyObject_CallFunctionObjArgs(modes.pop_mode, nullptr));
+    return static_cast<bool>(mode_);
+  }
+
+  Ref mode_;
+  bool is_right_ = false;
+};
 
 Ref run(PyObject* func, const Given& given) {
   return Ref(PyObject_Call(func, given.args, PyDict_Check(given.kwargs) ? given.kwargs : nullptr));
@@ -116,6 +157,8 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
   if (!recorder) return run(given.func, given).release();
   const int is = is_for_c(recorder.get());
   if (is <= 0) return is < 0 ? nullptr : run_by_python(recorder.get(), given, Py_None);
+  FunctionsOff off;
+  if (!off) return nullptr;
   Recorder* self = of(recorder.get());
   Ref facts = facts_of(given.func), call(facts ? begin_operator(self, facts, given.args, given.kwargs) : nullptr);
   if (!call) return nullptr;
@@ -154,15 +197,17 @@ PyType_Spec g_operator_spec = {"libmaca_ffi._launcher.RecordedOperators", sizeof
 }  // namespace
 
 PyObject* configure_recorded_modes(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"is_tracing", "names", "read_name", "begin_and_end", nullptr};
-  PyObject *is_tracing, *known_names, *read_name, *begin_and_end;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!OO:configure_recorded_modes", const_cast<char**>(names),
-                                   &is_tracing, &PyDict_Type, &known_names, &read_name, &begin_and_end))
+  static const char* names[] = {"is_tracing", "names",    "read_name", "begin_and_end",
+                                "mode_at",    "pop_mode", "push_mode", nullptr};
+  PyObject** slots[] = {&modes.is_tracing, &modes.names,    &modes.read_name, &modes.begin_and_end,
+                        &modes.mode_at,    &modes.pop_mode, &modes.push_mode};
+  constexpr size_t kSlots = std::size(slots);
+  PyObject* given[kSlots];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!OOOOO:configure_recorded_modes", const_cast<char**>(names),
+                                   &given[0], &PyDict_Type, &given[1], &given[2], &given[3], &given[4], &given[5],
+                                   &given[6]))
     return nullptr;
-  put(modes.is_tracing, is_tracing);
-  put(modes.names, known_names);
-  put(modes.read_name, read_name);
-  put(modes.begin_and_end, begin_and_end);
+  for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
   Py_RETURN_NONE;
 }
 
@@ -178,6 +223,7 @@ PyObject* set_recorder(PyObject*, PyObject* recorder) {
 
 bool add_recording_modes(PyObject* module) {
   Ref functions(PyType_FromSpec(&g_function_spec)), operators(PyType_FromSpec(&g_operator_spec));
+  g_functions_type = reinterpret_cast<PyTypeObject*>(functions.get());  // the module holds it
   return functions && operators && PyModule_AddObjectRef(module, "RecordedFunctions", functions.get()) == 0 &&
          PyModule_AddObjectRef(module, "RecordedOperators", operators.get()) == 0;
 }

@@ -14,10 +14,10 @@ namespace {
 PyTypeObject* g_type = nullptr;
 unsigned long long g_epochs = 0;
 
-constexpr PyObject* Recorder::* kObjects[] = {&Recorder::acquire,         &Recorder::release, &Recorder::local,
-                                              &Recorder::numbers,         &Recorder::serials, &Recorder::counts_forward,
-                                              &Recorder::counts_backward, &Recorder::pending, &Recorder::describer,
-                                              &Recorder::writer,          &Recorder::stacks};
+constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::local,          &Recorder::numbers,
+                                              &Recorder::serials, &Recorder::counts_forward, &Recorder::counts_backward,
+                                              &Recorder::pending, &Recorder::describer,      &Recorder::writer,
+                                              &Recorder::stacks};
 
 PyObject* name_method(PyObject* object, PyObject* given) {
   PyObject* op;
@@ -100,8 +100,7 @@ PyMethodDef g_methods[] = {
 #define OBJECT(member) {#member, T_OBJECT, offsetof(Recorder, member), 0, nullptr}
 #define FLAG(member) {#member, T_BOOL, offsetof(Recorder, member), 0, nullptr}
 PyMemberDef g_members[] = {
-    OBJECT(acquire),
-    OBJECT(release),
+    OBJECT(lock),
     OBJECT(local),
     OBJECT(numbers),
     OBJECT(serials),
@@ -170,7 +169,7 @@ bool is_ready(Recorder* self) {
       PyErr_SetString(PyExc_RuntimeError, "a recorder's members are not all set");
       return false;
     }
-  if (!is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
+  if (!is_lock(self->lock) || !is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
       !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward)) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;

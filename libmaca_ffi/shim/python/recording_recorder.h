@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "recording.h"
+#include "recording_lock.h"
 
 namespace maca_launcher {
 
@@ -33,8 +34,8 @@ struct Backward {
 };
 
 struct Recorder {
-  PyObject_HEAD PyObject *acquire, *release, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending,
-      *describer, *writer, *stacks;
+  PyObject_HEAD PyObject *lock, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer,
+      *writer, *stacks;
   Backward* backward;
   unsigned long long epoch;  // no other recorder's, and a new one when all is forgotten
   long long written;
@@ -62,24 +63,15 @@ inline Ref ask_torch(PyObject* function) { return Ref(PyObject_CallFunctionObjAr
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
  public:
-  explicit Aside(Recorder* self) : release_(Ref::borrowed(self->release)) {
-    is_locked_ = plainly_ && Ref(PyObject_CallFunctionObjArgs(self->acquire, nullptr));
-  }
+  explicit Aside(Recorder* self) : lock_(Ref::borrowed(self->lock)) { acquire(lock_.get()); }
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
-  ~Aside() {
-    if (!is_locked_) return;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);  // what is raised goes on
-    if (!Ref(PyObject_CallFunctionObjArgs(release_.get(), nullptr))) PyErr_WriteUnraisable(release_.get());
-    PyErr_Restore(type, value, trace);
-  }
-  explicit operator bool() const { return is_locked_; }
+  ~Aside() { release(lock_.get()); }
+  explicit operator bool() const { return static_cast<bool>(plainly_); }
 
  private:
-  Ref release_;
+  Ref lock_;
   Plainly plainly_;
-  bool is_locked_ = false;
 };
 
 bool is_recorder(PyObject* object);

@@ -48,8 +48,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.lock = threading.RLock()
-        self.acquire, self.release = self.lock.acquire, self.lock.release
+        self.lock = native.RecordedLock()
         self.identities = Identities()
         self.describer = Describer(self.settings.record_level, self.identities)
         self.stacks = Stacks(lambda number, frames: self.writer.stack(number, frames))
@@ -97,11 +96,6 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         call.number = next(self.numbers)
         return True
 
-    def stack_of(self, call: Any) -> None:
-        """Gives the call the number of the Python stack that it comes from."""
-        if self.has_stacks:
-            call.stack = self.stacks.here()
-
     # -- whole tensors, at level 2 -----------------------------------------------------------------------------
     def begin_files(self, call: Any) -> None:
         """The call's arguments are about to be described."""
@@ -129,14 +123,6 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         describer.saves = {}
 
     # -- what is described piece by piece ------------------------------------------------------------------------
-    def describe_inputs(self, call: Any, found: Found) -> None:
-        """Describes arguments as they are now."""
-        if self.has_tensors:
-            self.begin_files(call)
-        if self.has_inputs:
-            call.inputs = self.describer.arguments(found, call.level)
-            self.save()
-
     def describe_more(self, call: Any, found: Found) -> str:
         """Describes arguments that are known only now: gradients come in one by one."""
         if self.has_tensors:
