@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dlpack_exchange.h"
 #include "launcher.h"
 
 namespace maca_launcher {
@@ -22,13 +23,14 @@ struct KnownOfRecording {
   PyObject* escaped = nullptr;     // a str as JSON
   PyObject* plainly = nullptr;     // torch._C.DisableTorchFunction
   PyObject* modes = nullptr;       // how many function modes are active
-  PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
-  PyObject* graph_task = nullptr;       // the number of the autograd engine's task that runs in this thread
-  PyObject* accumulate = nullptr;       // the type of nodes that gather a leaf's gradient
-  PyObject* sequence = nullptr;         // how many nodes this thread has made
-  PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
-  PyObject* operators = nullptr;        // from the id of an overload to its Operator
-  PyObject* read_operator = nullptr;    // the Operator of an overload that is not among them
+  PyObject* current_node = nullptr;      // the autograd node that runs in this thread, or None
+  PyObject* graph_task = nullptr;        // the number of the autograd engine's task that runs in this thread
+  PyObject* accumulate = nullptr;        // the type of nodes that gather a leaf's gradient
+  PyObject* sequence = nullptr;          // how many nodes this thread has made
+  PyObject* is_grad_enabled = nullptr;   // torch.is_grad_enabled
+  PyObject* operators = nullptr;         // from the id of an overload to its Operator
+  PyObject* read_operator = nullptr;     // the Operator of an overload that is not among them
+  const DlExchange* exchange = nullptr;  // torch.Tensor's, where it has one
 };
 extern KnownOfRecording recording;
 
@@ -127,7 +129,8 @@ void note_write(Memory* memory);  // unseen by PyTorch's own counter
 long long& writes_of(Memory* memory);
 void forget(Memory* memory);
 void set_last(Memory* memory, int level, long long call);
-// A new reference to the value of a view as it is at this version; nullptr with an exception when there is no memory.
+// A new reference to the value of a view that begins at a place, as it is at this version; nullptr with an exception
+// when there is no memory.
 Value* value_at(Memory* memory, long long offset, PyObject* form, long long version);
 
 // --- containers -----------------------------------------------------------------------------------------------
@@ -142,13 +145,37 @@ bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
 bool flatten_result(PyObject* result, Items& items);
 
 // --- entries --------------------------------------------------------------------------------------------------
+// What is known of a tensor's elements: all null where nothing can be.
+struct KnownValue {
+  Ref memory, value;
+  long long place = 0;  // in the memory, as value_at() is told
+
+  KnownValue copy() const { return {Ref::borrowed(memory.get()), Ref::borrowed(value.get()), place}; }
+};
+
+// The tensors that a function was given, which it holds, and what was found of them. Most functions are one operator
+// with the same arguments: while nothing else of the program runs, what was found holds.
+struct Met {
+  PyObject* tensor;
+  KnownValue known;
+};
+using MetTensors = std::vector<Met>;
+
+enum class Use {
+  kNote,    // a function begins: what is found is noted
+  kSame,    // its operator begins: nothing has changed
+  kRenew,   // the operator ends, which may have changed anything: what is found is noted anew
+  kVersion  // the function ends: writes may have been counted since
+};
+
 // `entries` is a RecordedEntries.
 bool is_entries(PyObject* object);  // and has been initialized; an exception may be set when not
 // These return false with an exception.
-bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level);
+bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level, MetTensors* met = nullptr,
+                        Use use = Use::kNote);
 // What was returned and, of what was written, the rest; `out` stays empty when there is nothing.
-bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level,
-                      long long call);
+bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level, long long call,
+                      MetTensors* met = nullptr, Use use = Use::kNote);
 bool wrote(PyObject* entries, PyObject* tensor);
 bool set_numbers(PyObject* entries, bool are_wanted);  // returns whether they were
 
@@ -157,7 +184,9 @@ bool set_numbers(PyObject* entries, bool are_wanted);  // returns whether they w
 struct CallParts {
   Items tensors;  // among its arguments
   std::vector<long long> versions;
-  std::string inputs, outputs;  // JSON; empty: not there
+  MetTensors met;                           // of a function
+  unsigned long long begun = 0, ended = 0;  // the moments when a function began, and when an operator of its own ended
+  std::string inputs, outputs;              // JSON; empty: not there
 };
 struct Call {  // RecordedCall
   PyObject_HEAD int level;

@@ -167,6 +167,7 @@ bool accumulated(Recorder* self, PyObject* leaf) {
 }
 
 PyObject* call_hook(PyObject* object, PyObject* args, PyObject*) {
+  ++moment();
   auto* hook = reinterpret_cast<Hook*>(object);
   const bool is_of_leaf = hook->when == When::kAccumulated;
   Ref held = Ref::borrowed(object), owner = Ref::borrowed(hook->owner);

@@ -3,6 +3,7 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace maca_launcher {
@@ -18,6 +19,8 @@ struct Described {
   int level = 0;
   long long call = -1;             // the call's number, of results
   const Items* written = nullptr;  // results that were there before, if any
+  MetTensors* met = nullptr;       // of a function, and what they are for
+  Use use = Use::kNote;
 };
 
 bool is_level(int level) {
@@ -106,10 +109,28 @@ long long credited(KnownValue& found, const Described& described, bool was_writt
   return -1;
 }
 
+bool find_as_met(Entries* self, PyObject* tensor, const Described& described, KnownValue& found) {
+  if (!described.met) return find(self, tensor, found);
+  MetTensors& met = *described.met;
+  const auto one = std::find_if(met.begin(), met.end(), [&](const Met& other) { return other.tensor == tensor; });
+  const bool is_met = one != met.end();
+  if (is_met && described.use == Use::kSame) {
+    found = one->known.copy();
+    return true;
+  }
+  const bool is_of_host = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != known.tensor;
+  if (is_met && described.use == Use::kVersion && one->known.value && is_of_host)
+    return find_version(tensor, one->known, found);
+  if (!find(self, tensor, found)) return false;
+  if (is_met && described.use == Use::kRenew) one->known = found.copy();
+  if (!is_met && described.use == Use::kNote) met.push_back({tensor, found.copy()});
+  return true;
+}
+
 bool append_tensor(Entries* self, std::string& out, PyObject* tensor, const std::string& place,
                    const Described& described) {
   KnownValue found;
-  if (!find(self, tensor, found)) return false;
+  if (!find_as_met(self, tensor, described, found)) return false;
   const bool was_written = is_among(described.written, tensor);
   if (!found.value) return append_new(self, out, tensor, nullptr, described, was_written, place);
   auto* value = reinterpret_cast<Value*>(found.value.get());
@@ -321,14 +342,16 @@ bool set_numbers(PyObject* entries, bool are_wanted) {
   return std::exchange(reinterpret_cast<Entries*>(entries)->has_numbers, are_wanted);
 }
 
-bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level) {
+bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level, MetTensors* met, Use use) {
   Described described;
   described.level = level;
+  described.met = met;
+  described.use = use;
   return describe(reinterpret_cast<Entries*>(entries), out, items, described);
 }
 
-bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level,
-                      long long call) {
+bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level, long long call,
+                      MetTensors* met, Use use) {
   const size_t returned = items.size();
   for (const Item& item : written) {
     size_t at = 0;
@@ -343,6 +366,8 @@ bool describe_results(PyObject* entries, std::string& out, Items items, const It
   described.level = level;
   described.call = call;
   described.written = &written;
+  described.met = met;
+  described.use = use;
   return describe(reinterpret_cast<Entries*>(entries), out, items, described);
 }
 

@@ -12,19 +12,17 @@ struct Entries {
   PyObject* on_host;                                        // from a storage's _cdata to a Memory
   PyObject* forms;                                          // from what tells forms apart to a Form
   std::unordered_map<std::string, PyObject*>* plain_forms;  // to a Form, of plain_form_of()
+  int refused;                                              // tensors that DLPack's exchange has refused
   int since_sweep;
   long long measured;  // tensors whose numbers were found here
   char has_numbers;    // record levels 1 and 2
   char has_files;      // record level 2
 };
 
-// What is known of a tensor's elements: both are null where nothing can be.
-struct KnownValue {
-  Ref memory, value;
-};
-
 // Of tensors of the exact types that most are. These return false with an exception.
 bool find(Entries* self, PyObject* tensor, KnownValue& found);
+// The same of a tensor whose form and place in memory are those of `known`.
+bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found);
 // Of subclasses of MacaTensor too, whose entries Python writes.
 bool find_any(Entries* self, PyObject* tensor, KnownValue& found);
 void drop_plain_forms(Entries* self);

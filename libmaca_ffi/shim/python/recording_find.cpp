@@ -1,4 +1,6 @@
 // What value a tensor has: its form, the allocation that it lies in, and which of the values that this has had.
+#include <cstring>
+
 #include "recording_entries.h"
 
 namespace maca_launcher {
@@ -12,23 +14,21 @@ bool is_unreadable() {  // sparse and other tensors without strides or a storage
   return true;
 }
 
-void append_numbers(std::string& key, PyObject* numbers) {
-  for (Py_ssize_t i = 0; i < PyTuple_Size(numbers); ++i) {
-    const long long number = PyLong_AsLongLong(PyTuple_GetItem(numbers, i));
-    key.append(reinterpret_cast<const char*>(&number), sizeof number);
-  }
+// --- forms ----------------------------------------------------------------------------------------------------
+// Of host tensors whose elements are what the memory holds: a key of bytes is made in a fifth of a tuple's time.
+std::string plain_key(PyObject* dtype, int64_t rank, const int64_t* sizes, const int64_t* strides) {
+  std::string key(reinterpret_cast<const char*>(&dtype), sizeof dtype);
+  const size_t bytes = static_cast<size_t>(rank) * sizeof(int64_t);
+  key.append(reinterpret_cast<const char*>(sizes), bytes);
+  return key.append(reinterpret_cast<const char*>(strides), bytes);
 }
 
-// Of CPU tensors whose elements are what the memory holds: a key of bytes is made in a fifth of a tuple's time.
-Ref plain_form_of(Entries* self, PyObject* tensor, PyObject* shape, PyObject* stride, PyObject* dtype) {
-  std::string key(reinterpret_cast<const char*>(&dtype), sizeof dtype);
-  append_numbers(key, shape);
-  append_numbers(key, stride);
-  if (PyErr_Occurred()) return Ref();
+Ref plain_form_of(Entries* self, PyObject* tensor, std::string key) {
   const auto found = self->plain_forms->find(key);
   if (found != self->plain_forms->end()) return Ref::borrowed(found->second);
-  Ref device = members.device.of(tensor);
-  Ref named(device ? PyTuple_Pack(4, shape, stride, dtype, device.get()) : nullptr);
+  Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
+  Ref dtype = stride ? members.dtype.of(tensor) : Ref(), device = dtype ? members.device.of(tensor) : Ref();
+  Ref named(device ? PyTuple_Pack(4, shape.get(), stride.get(), dtype.get(), device.get()) : nullptr);
   Ref form = named ? ask(self, known_names.new_form, named.get(), tensor) : Ref();
   if (!form) return form;
   if (self->plain_forms->size() >= kPlainForms) drop_plain_forms(self);
@@ -36,15 +36,62 @@ Ref plain_form_of(Entries* self, PyObject* tensor, PyObject* shape, PyObject* st
   return form;
 }
 
-// The form of a strided tensor on the host; null with an exception.
-Ref form_of(Entries* self, PyObject* tensor) {
+// PyTorch's object for a dtype of DLPack's; null with an exception.
+PyObject* dtype_of(PyObject* tensor, const DlTensor& read) {
+  static auto& known = *new std::unordered_map<uint32_t, PyObject*>;  // dtypes live as long as PyTorch
+  uint32_t bits;
+  static_assert(sizeof bits == sizeof read.dtype);
+  std::memcpy(&bits, &read.dtype, sizeof bits);
+  const auto found = known.find(bits);
+  if (found != known.end()) return found->second;
+  Ref dtype = members.dtype.of(tensor);
+  return dtype ? known[bits] = dtype.release() : nullptr;
+}
+
+// A host tensor's form and the address of its first element, in one question. Without a form: an exception, or it is a
+// tensor of another kind.
+Ref form_in_one(Entries* self, PyObject* tensor, long long& place) {
+  DlTensor read{};
+  if (recording.exchange->read(tensor, &read)) {
+    if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception)) return Ref();
+    PyErr_Clear();
+    ++self->refused;
+    return Ref();
+  }
+  if (read.device.type != kDlHost || read.dtype.code == kDlComplex) return Ref();
+  Ref neg = members.is_neg.call(tensor);
+  PyObject* dtype = neg && neg.get() != Py_True ? dtype_of(tensor, read) : nullptr;
+  if (!dtype) return Ref();
+  place = static_cast<long long>(reinterpret_cast<intptr_t>(read.data));
+  return plain_form_of(self, tensor, plain_key(dtype, read.rank, read.sizes, read.strides));
+}
+
+bool append_numbers(std::vector<int64_t>& numbers, PyObject* tuple) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) numbers.push_back(PyLong_AsLongLong(PyTuple_GetItem(tuple, i)));
+  return !PyErr_Occurred();
+}
+
+// The form of a strided tensor on the host and where in its memory it begins; null with an exception.
+Ref form_of(Entries* self, PyObject* tensor, long long& place) {
+  constexpr int kRefusals = 16;  // a tensor of a kind that DLPack lacks costs a millisecond: its error tells the stack
+  if (recording.exchange && self->refused < kRefusals) {
+    Ref form = form_in_one(self, tensor, place);
+    if (form || PyErr_Occurred()) return form;
+  }
   Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
   Ref dtype = stride ? members.dtype.of(tensor) : Ref(), is_cpu = dtype ? members.is_cpu.of(tensor) : Ref();
   Ref neg = is_cpu ? members.is_neg.call(tensor) : Ref();
   const int is_complex = neg ? PySet_Contains(recording.complex_types, dtype.get()) : -1;
   if (is_complex < 0) return Ref();
-  const bool is_plain = !is_complex && neg.get() != Py_True;
-  if (is_plain && is_cpu.get() == Py_True) return plain_form_of(self, tensor, shape.get(), stride.get(), dtype.get());
+  Ref address = members.data_ptr.call(tensor);
+  place = address ? PyLong_AsLongLong(address.get()) : -1;
+  if (PyErr_Occurred()) return Ref();
+  if (!is_complex && neg.get() != Py_True && is_cpu.get() == Py_True) {
+    std::vector<int64_t> numbers;
+    if (!append_numbers(numbers, shape.get()) || !append_numbers(numbers, stride.get())) return Ref();
+    const auto rank = static_cast<int64_t>(numbers.size() / 2);
+    return plain_form_of(self, tensor, plain_key(dtype.get(), rank, numbers.data(), numbers.data() + rank));
+  }
   Ref device = members.device.of(tensor), conj = device ? members.is_conj.call(tensor) : Ref();
   Ref key(!conj ? nullptr
                 : PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()));
@@ -54,6 +101,7 @@ Ref form_of(Entries* self, PyObject* tensor) {
   return ask(self, known_names.new_form, key.get(), tensor);
 }
 
+// --- memory ---------------------------------------------------------------------------------------------------
 bool check_memory(const Ref& memory) {
   if (memory && !is_memory(memory.get())) {
     PyErr_SetString(PyExc_TypeError, "a table of allocations holds RecordedMemory");
@@ -77,27 +125,32 @@ Ref memory_on_host(Entries* self, PyObject* storage) {
   return memory && PyDict_SetItem(self->on_host, key.get(), memory.get()) == 0 ? std::move(memory) : Ref();
 }
 
+bool version_of(PyObject* tensor, long long& version) {
+  Ref counted = members.version.of(tensor);
+  version = counted ? PyLong_AsLongLong(counted.get()) : 0;
+  if (!PyErr_Occurred()) return true;
+  if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
+  PyErr_Clear();  // inference tensors do not count
+  version = 0;
+  return true;
+}
+
+bool take_value(Ref memory, long long place, PyObject* form, long long version, KnownValue& found) {
+  Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), place, form, version);
+  found = {std::move(memory), Ref(reinterpret_cast<PyObject*>(value)), place};
+  return value != nullptr;
+}
+
 bool find_on_host(Entries* self, PyObject* tensor, KnownValue& found) {
-  Ref form = form_of(self, tensor);
+  long long place = 0, version;
+  Ref form = form_of(self, tensor, place);
   Ref storage = form ? members.untyped_storage.call(tensor) : Ref();
   Ref resizable = storage ? members.resizable.call(storage.get()) : Ref();
   if (!resizable) return is_unreadable();
   if (resizable.get() != Py_True) return true;  // NumPy shares it: writes to it may go unseen
   Ref memory = memory_on_host(self, storage.get());
   if (!memory) return is_unreadable();
-  Ref counted = members.version.of(tensor);
-  const long long version = counted ? PyLong_AsLongLong(counted.get()) : 0;
-  if (PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
-    PyErr_Clear();  // inference tensors do not count
-  }
-  Ref place = members.storage_offset.call(tensor);
-  const long long offset = place ? PyLong_AsLongLong(place.get()) : -1;
-  if (offset == -1 && PyErr_Occurred()) return is_unreadable();
-  Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), offset, form.get(), version);
-  found.value = Ref(reinterpret_cast<PyObject*>(value));
-  found.memory = std::move(memory);
-  return value != nullptr;
+  return version_of(tensor, version) && take_value(std::move(memory), place, form.get(), version, found);
 }
 
 bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
@@ -117,10 +170,7 @@ bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
   }
   const long long offset = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
   if (offset == -1 && PyErr_Occurred()) return false;
-  Value* value = value_at(allocation, offset, PyTuple_GetItem(payload.get(), 2), 0);
-  found.value = Ref(reinterpret_cast<PyObject*>(value));
-  found.memory = std::move(memory);
-  return value != nullptr;
+  return take_value(std::move(memory), offset, PyTuple_GetItem(payload.get(), 2), 0, found);
 }
 
 }  // namespace
@@ -135,6 +185,13 @@ bool find(Entries* self, PyObject* tensor, KnownValue& found) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
   if (type == known.tensor) return find_on_maca(self, tensor, found);
   return (type != recording.tensor && type != recording.parameter) || find_on_host(self, tensor, found);
+}
+
+bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found) {
+  long long version;
+  if (!version_of(tensor, version)) return false;
+  Ref form = Ref::borrowed(reinterpret_cast<Value*>(known.value.get())->form);
+  return take_value(Ref::borrowed(known.memory.get()), known.place, form.get(), version, found);
 }
 
 bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {

@@ -25,7 +25,7 @@ bool api_begins(Recorder* self, const ThreadState& thread, Call* call, PyObject*
   for (const Item& item : items)
     if (item.is_tensor) call->parts->tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
   return note_versions(call) && note_nodes(call) &&
-         (!is_taken || (note_stack(self, call) && describe_inputs(self, call, items)));
+         (!is_taken || (note_stack(self, call) && describe_inputs(self, call, items, &call->parts->met, Use::kNote)));
 }
 
 // Hooks the nodes that a call has made, where one of its results, or of what it wrote, requires a gradient.
@@ -54,7 +54,8 @@ bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyO
     Ref pairs(pairs_of(items));
     return pairs && ask(reinterpret_cast<PyObject*>(self), names.started, object_of(call), pairs.get());
   }
-  return describe_results(self, call, std::move(items), written) && write(self, call, error);
+  MetTensors* met = call->parts->ended == moment() ? &call->parts->met : nullptr;
+  return describe_results(self, call, std::move(items), written, met, Use::kVersion) && write(self, call, error);
 }
 
 }  // namespace
@@ -65,7 +66,9 @@ PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject*
   const ThreadState& thread = thread_of(self);
   Ref name = thread ? name_of(self, op, true) : Ref();
   Ref call(name ? object_of(new_call(kFunction, name.get(), op, names.fwd)) : nullptr);
-  return call && api_begins(self, thread, as_call(call), args, kwargs, true) ? call.release() : nullptr;
+  if (!call) return nullptr;
+  as_call(call)->parts->begun = moment();
+  return api_begins(self, thread, as_call(call), args, kwargs, true) ? call.release() : nullptr;
 }
 
 bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error) {
@@ -94,6 +97,7 @@ PyObject* api_begins_method(PyObject* object, PyObject* given) {
   if (!PyArg_ParseTuple(given, "OOOp:api_begins", &call, &args, &kwargs, &is_unit) || !check_call(call) ||
       !is_ready(of(object)))
     return nullptr;
+  ++moment();
   const ThreadState& thread = thread_of(of(object));
   return none_if(thread && api_begins(of(object), thread, reinterpret_cast<Call*>(call), args, kwargs, is_unit));
 }
@@ -111,6 +115,7 @@ PyObject* api_ends_method(PyObject* object, PyObject* given) {
   if (!PyArg_ParseTuple(given, "OOOO:api_ends", &call, &result, &error, &module) || !check_call(call) ||
       !is_ready(of(object)))
     return nullptr;
+  ++moment();
   return none_if(api_ends(of(object), reinterpret_cast<Call*>(call), result, error, module));
 }
 

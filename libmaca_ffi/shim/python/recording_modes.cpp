@@ -129,6 +129,7 @@ int is_for_c(PyObject* recorder) {
 }
 
 PyObject* torch_function(PyObject*, PyObject* args, PyObject* kwargs) {
+  ++moment();
   Given given;
   if (!read(args, kwargs, given)) return nullptr;
   Ref recorder = Ref::borrowed(g_recorder);
@@ -151,6 +152,7 @@ PyObject* torch_function(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
+  ++moment();
   Given given;
   if (!read(args, kwargs, given)) return nullptr;
   Ref recorder = Ref::borrowed(g_recorder);

@@ -63,21 +63,28 @@ bool written_by(const Ref& facts, PyObject* args, PyObject* kwargs, Items& items
   return true;
 }
 
+// The tensors of the function around an operator that is the first thing it has come to, or null.
+MetTensors* met_by(const Ref& function) {
+  if (!is_function(function) || as_call(function)->parts->begun + 1 != moment()) return nullptr;
+  return &as_call(function)->parts->met;
+}
+
 bool operator_returned(Recorder* self, const ThreadState& thread, const Ref& facts, Call* call, PyObject* args,
                        PyObject* kwargs, PyObject* result, const Items& written) {
   auto* object = reinterpret_cast<PyObject*>(self);
-  if (is(facts, kIsCollective)) {
-    Ref function = last_of(thread);
+  Ref function = last_of(thread);
+  if (is(facts, kIsCollective))
     return static_cast<bool>(
         ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
-  }
   if (is(facts, kIsBlank) && !ask(object, names.blank, result)) return false;
   if (is(facts, kIsWait) && !wrote(self->describer, result)) return false;
   Items items;
   if (!flatten_result(result, items)) return false;
   const bool has_numbers = set_numbers(self->describer, false);
   set_numbers(self->describer, has_numbers && !is(facts, kIsPending));  // what is pending has none yet
-  const bool is_described = describe_results(self, call, std::move(items), written);
+  MetTensors* met = met_by(function);
+  const bool is_described = describe_results(self, call, std::move(items), written, met, Use::kRenew);
+  if (met) as_call(function)->parts->ended = moment();
   set_numbers(self->describer, has_numbers);
   if (!is_described) return false;
   return write(self, call, Py_None);
@@ -120,7 +127,7 @@ PyObject* begin_operator(Recorder* self, const Ref& facts, PyObject* args, PyObj
     return nullptr;
   Items items;
   if (self->has_inputs && !flatten_call(args, kwargs, items)) return nullptr;
-  return describe_inputs(self, as_call(call), items) ? call.release() : nullptr;
+  return describe_inputs(self, as_call(call), items, met_by(parent), Use::kSame) ? call.release() : nullptr;
 }
 
 bool end_operator(Recorder* self, PyObject* call, const Ref& facts, PyObject* args, PyObject* kwargs, PyObject* result,

@@ -194,6 +194,11 @@ ThreadState& thread_of(Recorder* self) {
   return known;
 }
 
+unsigned long long& moment() {
+  thread_local unsigned long long now = 1;  // a call that came by no mode has 0
+  return now;
+}
+
 Ref last_of(const ThreadState& thread) {
   const Py_ssize_t size = PyList_Size(thread.open);
   PyObject* last = size > 0 ? PyList_GetItem(thread.open, size - 1) : nullptr;
@@ -245,19 +250,19 @@ bool look_at_pending(Recorder* self) {
 
 bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<PyObject*>(self), names.save); }
 
-bool describe_inputs(Recorder* self, Call* call, const Items& items) {
+bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met, Use use) {
   if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.begin_files, object_of(call))) return false;
   if (self->has_inputs) {
-    if (!describe_arguments(self->describer, call->parts->inputs, items, call->level)) return false;
+    if (!describe_arguments(self->describer, call->parts->inputs, items, call->level, met, use)) return false;
   }
   return save(self);
 }
 
-bool describe_results(Recorder* self, Call* call, Items items, const Items& written) {
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met, Use use) {
   if (!self->has_outputs) return true;
   if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.next_file, object_of(call))) return false;
-  return describe_results(self->describer, call->parts->outputs, std::move(items), written, call->level,
-                          call->number) &&
+  return describe_results(self->describer, call->parts->outputs, std::move(items), written, call->level, call->number,
+                          met, use) &&
          save(self);
 }
 

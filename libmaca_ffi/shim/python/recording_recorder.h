@@ -84,6 +84,8 @@ struct ThreadState {
   explicit operator bool() const { return thread != nullptr; }
 };
 ThreadState& thread_of(Recorder* self);
+// How much of the program this thread's modes and hooks have seen: nothing else ran while it stays the same.
+unsigned long long& moment();
 // The innermost call that is open, or null.
 Ref last_of(const ThreadState& thread);
 Call* as_call(const Ref& object);
@@ -95,8 +97,9 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit);
 bool note_stack(Recorder* self, Call* call);
 bool look_at_pending(Recorder* self);
 bool save(Recorder* self);
-bool describe_inputs(Recorder* self, Call* call, const Items& items);
-bool describe_results(Recorder* self, Call* call, Items items, const Items& written);
+bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met = nullptr, Use use = Use::kNote);
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met = nullptr,
+                      Use use = Use::kNote);
 bool write(Recorder* self, Call* call, PyObject* error);
 // 1, 0, or -1 with an exception
 int is_true(PyObject* function);

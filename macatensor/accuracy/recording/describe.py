@@ -206,6 +206,7 @@ def _is_strided(tensor: torch.Tensor) -> bool:
 native.configure_recording(
     tensor=torch.Tensor,
     storage=torch.UntypedStorage,
+    exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
     parameter=torch.nn.Parameter,
     plain_values=PLAIN_VALUES,
     complex_types=frozenset((torch.complex32, torch.complex64, torch.complex128)),

@@ -1,0 +1,35 @@
+// What DLPack's exchange API (version 1, https://dmlc.github.io/dlpack) lays down: a tensor's structure in one
+// question, by functions that a capsule of PyTorch's hands out. Only the parts that are read here have names.
+#pragma once
+#include <cstdint>
+
+namespace maca_launcher {
+
+struct DlTensor {
+  void* data;  // the first element; with byte_offset 0 in PyTorch
+  struct {
+    int32_t type, index;
+  } device;
+  int32_t rank;
+  struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+  } dtype;
+  int64_t *sizes, *strides;  // in elements; the tensor's own
+  uint64_t byte_offset;
+};
+
+constexpr int32_t kDlHost = 1;     // of device.type
+constexpr uint8_t kDlComplex = 5;  // of dtype.code
+
+struct DlExchange {
+  uint32_t major, minor;
+  const DlExchange* previous;
+  void *allocate, *to_managed, *from_managed;
+  int (*read)(void* tensor, DlTensor* out);  // may be null; not 0: an exception is set
+  void* stream;
+};
+
+constexpr char kDlExchange[] = "dlpack_exchange_api";  // the capsule's name
+
+}  // namespace maca_launcher
