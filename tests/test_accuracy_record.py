@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -453,6 +454,18 @@ def test_numbers_do_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(threads)
     assert measure(x) == one
+
+
+def test_numbers_in_a_forked_child() -> None:
+    """It has none of the OpenMP threads that its parent had, and waiting for them would never end."""
+    from macatensor.accuracy.recording.measure import measure
+
+    x = torch.randn(1_000_000)
+    expected = measure(x)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if measure(x) == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:

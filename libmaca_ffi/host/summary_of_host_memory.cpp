@@ -1,17 +1,17 @@
 // The kernel "summary" on memory that is not the device's: how macatensor.accuracy measures CPU tensors, under any
 // device library. The only function of this library besides maca_get_interface that can be called from outside.
-#include "thread_pool.h"
+#include "borrowed_threads.h"
 #include "kernel.h"
 
 namespace maca {
 std::unique_ptr<Plan> plan_of_kernel(const maca_plan_request& request);  // device.cpp
 }
 
-// `result`: as of the kernel. 0, or 1 when there is no summary of this dtype.
+// `result`: as of the kernel. `threads`: an OpenMp, or null. 0, or 1 when there is no summary of this dtype.
 extern "C" __attribute__((visibility("default"))) int32_t maca_host_summarize(int32_t code, int32_t bits, int32_t rank,
                                                                               const int64_t* sizes,
                                                                               const int64_t* strides, const void* data,
-                                                                              double* result) {
+                                                                              double* result, const void* threads) {
   static const int64_t eight = 8, one = 1;
   maca_operand operands[2] = {};
   for (maca_operand& o : operands) o.size = sizeof o, o.scalar_slot = -1, o.alignment = 1;
@@ -39,8 +39,7 @@ extern "C" __attribute__((visibility("default"))) int32_t maca_host_summarize(in
   try {
     void* pointers[2] = {const_cast<void*>(data), result};
     maca::Launch launch = {};
-    // between operators of PyTorch's CPU, whose threads are awake: one more would take a core from them
-    const maca::ThreadPool::Alone alone;
+    const maca::BorrowedThreads borrowed(static_cast<const maca::OpenMp*>(threads));
     launch.pointers = pointers;
     maca::plan_of_kernel(request)->run(launch);
     return 0;

@@ -10,6 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "borrowed_threads.h"
+#include "stream.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define CPU_RELAX() _mm_pause()
@@ -37,6 +40,34 @@ constexpr int kSpins = 1500;
 thread_local int t_team_size = 1;
 thread_local int t_thread_index = 0;
 thread_local bool t_in_region = false;
+
+struct BorrowedRegion {
+  const OpenMp* threads;
+  ThreadPool::Task task;
+  void* context;
+};
+thread_local const OpenMp* t_borrowed = nullptr;
+thread_local BorrowedRegion t_borrowed_region;  // of the thread that began it
+
+void enter_region(int size, int index) {
+  t_team_size = size;
+  t_thread_index = index;
+  t_in_region = true;
+}
+
+void leave_region() {
+  t_in_region = false;
+  t_team_size = 1;
+  t_thread_index = 0;
+}
+
+// On each of the threads but the one that began the region.
+void run_borrowed(void* context) {
+  const BorrowedRegion& region = *static_cast<BorrowedRegion*>(context);
+  enter_region(region.threads->team_size(), region.threads->thread_number());
+  region.task(region.context);
+  leave_region();
+}
 
 struct Worker {
   std::atomic<uint64_t> ticket{0};  // number of the region it shall join
@@ -88,9 +119,7 @@ State& state() {
       const int limit = g_state->limit;
       g_state = make_state();
       g_state->limit = limit;
-      t_team_size = 1;
-      t_thread_index = 0;
-      t_in_region = false;
+      leave_region();
     });
   });
   return *g_state;
@@ -116,13 +145,9 @@ void work(State* s, Worker* self, int index) {
       self->asleep.store(false);
     }
     done = self->ticket.load(std::memory_order_acquire);
-    t_team_size = s->count;
-    t_thread_index = index;
-    t_in_region = true;
+    enter_region(s->count, index);
     s->task(s->context);
-    t_in_region = false;
-    t_team_size = 1;
-    t_thread_index = 0;
+    leave_region();
     s->running.fetch_sub(1, std::memory_order_release);
   }
 }
@@ -134,7 +159,9 @@ ThreadPool& ThreadPool::instance() {
   return pool;
 }
 
-int ThreadPool::threads() const { return state().limit.load(std::memory_order_relaxed); }
+int ThreadPool::threads() const {
+  return t_borrowed ? t_borrowed->max_threads() : state().limit.load(std::memory_order_relaxed);
+}
 void ThreadPool::set_threads(int count) { state().limit = std::max(1, count); }
 int64_t ThreadPool::grain(int64_t wanted) {
   static const int64_t forced = forced_grain();
@@ -145,10 +172,23 @@ int ThreadPool::team_size() { return t_team_size; }
 int ThreadPool::thread_index() { return t_thread_index; }
 bool ThreadPool::in_region() { return t_in_region; }
 
-ThreadPool::Alone::Alone() : before_(t_in_region) { t_in_region = true; }
-ThreadPool::Alone::~Alone() { t_in_region = before_; }
+BorrowedThreads::BorrowedThreads(const OpenMp* threads) : before_(t_borrowed), was_in_region_(t_in_region) {
+  const bool can = threads && fork_generation() == 0;
+  t_borrowed = can ? threads : nullptr;
+  t_in_region = was_in_region_ || !can;
+}
+
+BorrowedThreads::~BorrowedThreads() {
+  t_borrowed = before_;
+  t_in_region = was_in_region_;
+}
 
 void ThreadPool::begin(int count, Task task, void* context) {
+  if (t_borrowed) {
+    t_borrowed_region = {t_borrowed, task, context};
+    t_borrowed->start(run_borrowed, &t_borrowed_region, static_cast<unsigned>(count));
+    return enter_region(t_borrowed->team_size(), 0);
+  }
   State& s = state();
   s.region.lock();
   try {
@@ -175,12 +215,14 @@ void ThreadPool::begin(int count, Task task, void* context) {
       worker.wake.notify_one();
     }
   }
-  t_team_size = count;
-  t_thread_index = 0;
-  t_in_region = true;
+  enter_region(count, 0);
 }
 
 void ThreadPool::end() {
+  if (t_borrowed) {
+    t_borrowed->end();
+    return leave_region();
+  }
   State& s = *g_state;
   for (int spins = 0; s.running.load(std::memory_order_acquire) > 0; ++spins) {
     if (spins < kSpins)
@@ -188,8 +230,7 @@ void ThreadPool::end() {
     else
       std::this_thread::yield();
   }
-  t_team_size = 1;
-  t_in_region = false;
+  leave_region();
   s.region.unlock();
 }
 

@@ -26,18 +26,6 @@ class ThreadPool {
   static int team_size();     // of the region the calling thread is in, 1 outside
   static int thread_index();  // in that region, 0 outside
   static bool in_region();    // true too where the system had no thread for a second member of the team
-
-  // While it lives, what the calling thread computes is on that thread alone.
-  class Alone {
-   public:
-    Alone();
-    ~Alone();
-    Alone(const Alone&) = delete;
-    Alone& operator=(const Alone&) = delete;
-
-   private:
-    bool before_;
-  };
 };
 
 // Splits [0, n) into at most one piece a thread, none smaller than `grain`, and calls f(begin, end). Runs inline

@@ -12,7 +12,7 @@ namespace maca_launcher {
 namespace {
 
 using Summarize = int32_t (*)(int32_t code, int32_t bits, int32_t rank, const int64_t* sizes, const int64_t* strides,
-                              const void* data, double* result);
+                              const void* data, double* result, const void* threads);
 
 constexpr int64_t kLong = 1 << 18;  // elements: below it keeping the interpreter's lock costs less than taking it again
 
@@ -24,6 +24,7 @@ struct Layout {
 struct Summary {
   PyObject_HEAD Summarize function;
   int code, bits;
+  const void* threads;  // that take part, as the function knows them
   Layout* layout;
 };
 
@@ -35,11 +36,11 @@ bool read_numbers(PyObject* tuple, std::vector<int64_t>& numbers) {
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  unsigned long long function;
+  unsigned long long function, threads;
   int code, bits;
   PyObject *sizes, *strides;
-  if (!PyArg_ParseTuple(args, "KiiO!O!:RecordedSummary", &function, &code, &bits, &PyTuple_Type, &sizes, &PyTuple_Type,
-                        &strides))
+  if (!PyArg_ParseTuple(args, "KKiiO!O!:RecordedSummary", &function, &threads, &code, &bits, &PyTuple_Type, &sizes,
+                        &PyTuple_Type, &strides))
     return nullptr;
   auto layout = std::make_unique<Layout>();
   if (!read_numbers(sizes, layout->sizes) || !read_numbers(strides, layout->strides)) return nullptr;
@@ -54,6 +55,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   auto* self = reinterpret_cast<Summary*>(allocate(type));
   if (!self) return nullptr;
   self->function = reinterpret_cast<Summarize>(static_cast<uintptr_t>(function));
+  self->threads = reinterpret_cast<const void*>(static_cast<uintptr_t>(threads));
   self->code = code;
   self->bits = bits;
   self->layout = layout.release();
@@ -97,10 +99,10 @@ PyType_Slot g_slots[] = {
     {Py_tp_call, reinterpret_cast<void*>(call)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_doc,
-     const_cast<char*>("RecordedSummary(function, code, bits, sizes, strides)\n\nCalled with a host tensor of "
+     const_cast<char*>("RecordedSummary(function, threads, code, bits, sizes, strides)\n\nCalled with a host tensor of "
                        "this form: minimum, maximum, mean, norm, how many are NaN, Inf and finite, and the "
                        "hash; or None when its memory does not hold it. `function` is the address of "
-                       "maca_host_summarize.")},
+                       "maca_host_summarize, `threads` of an OpenMp, or 0.")},
     {0, nullptr},
 };
 
@@ -120,7 +122,7 @@ bool summarize(PyObject* object, PyObject* tensor, double (&found)[kNumbers], bo
   if (is <= 0) return is == 0;
   const auto run = [&] {
     return self->function(self->code, self->bits, static_cast<int32_t>(layout.sizes.size()), layout.sizes.data(),
-                          layout.strides.data(), data, found);
+                          layout.strides.data(), data, found, self->threads);
   };
   int32_t status;
   if (layout.count > kLong) {

@@ -41,6 +41,24 @@ def _function() -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
+@functools.cache
+def _openmp() -> Any:
+    """Addresses of the OpenMP runtime that PyTorch's CPU operators use, where that is GCC's; else None."""
+    names = (
+        "GOMP_parallel_start", "GOMP_parallel_end", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads"
+    )  # fmt: skip
+    try:
+        functions = [getattr(ctypes.CDLL(None), name) for name in names]
+    except (OSError, AttributeError):
+        return None
+    return (ctypes.c_void_p * len(names))(*(ctypes.cast(f, ctypes.c_void_p).value for f in functions))
+
+
+def _threads() -> int:
+    found = _openmp()
+    return 0 if found is None else ctypes.addressof(found)
+
+
 def summarize(tensor: torch.Tensor) -> Numbers | None:
     """The numbers of a tensor whose elements the host library reaches; None of any other."""
     if isinstance(tensor, MacaTensor):
@@ -97,7 +115,7 @@ def host_summary(tensor: torch.Tensor) -> Any:
         if len(_summaries) >= _LIMIT:
             _summaries.clear()
         found = _summaries[key] = native.RecordedSummary(
-            function, code, tensor.dtype.itemsize * 8, tuple(tensor.shape), tensor.stride()
+            function, _threads(), code, tensor.dtype.itemsize * 8, tuple(tensor.shape), tensor.stride()
         )
     return found
 
