@@ -155,7 +155,7 @@ int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
   call.rng_offset = rng_offset + step.rng_offset;
   call.stream = stream;
   call.correlation = next_correlation();
-  if (stream) remember_launch(call.correlation, *step.program);
+  if (stream || r.asynchronous) remember_launch(call.correlation, *step.program);
   return r.library->plan_launch(r.device, step.program->plan, &call);
 }
 

@@ -176,7 +176,7 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
     call.stream = launch_stream(stream, p.is_long);
     call.correlation = next_correlation();
-    if (call.stream) remember_launch(call.correlation, p);
+    if (call.stream || r.asynchronous) remember_launch(call.correlation, p);
     r.launches.fetch_add(1, std::memory_order_relaxed);
     {
       const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));

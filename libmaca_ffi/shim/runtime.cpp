@@ -135,6 +135,7 @@ void order_block(Block* block, StreamSlot* stream) {
   Runtime& r = runtime();
   ++r.stream_waits;
   maca_stream* before = copy_stream(last);
+  if (r.library->stream_query(r.device, before) == MACA_OK) return;  // an event would wake its thread for nothing
   maca_event* event = nullptr;
   if (r.library->event_create(r.device, &event) != MACA_OK) {
     r.library->stream_synchronize(r.device, before);
@@ -380,7 +381,9 @@ void maca_task_queue_wait(void) {
   Unlocked unlocked(true);
   runtime().queue.wait();
 }
-int32_t maca_task_queue_take_used(void) { return runtime().queue.take_used(); }
+int32_t maca_task_queue_take_used(void) {
+  return runtime().asynchronous || runtime().queue.take_used();
+}
 
 maca_event* maca_events_create(void) {
   maca_event* event = nullptr;

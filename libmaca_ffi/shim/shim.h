@@ -123,7 +123,8 @@ int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds
 void maca_task_queue_set(int32_t mode);
 int32_t maca_task_queue_get(void);
 void maca_task_queue_wait(void);         /* releases the lock */
-int32_t maca_task_queue_take_used(void); /* has it run something since it was asked last? */
+/* Has the default stream run something, since this was asked last, whose failure its launch could not tell? */
+int32_t maca_task_queue_take_used(void);
 /* The kernel of a queued launch that failed, of the latest thousands; NULL: unknown. */
 const char* maca_runtime_kernel_of(uint64_t correlation);
 
