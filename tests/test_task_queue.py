@@ -325,6 +325,20 @@ def test_waiting_lets_other_python_threads_run(queue: str) -> None:
         assert after - before >= 3
 
 
+def test_python_does_not_run_far_ahead(queue: str) -> None:
+    x = torch.zeros(100, device="maca")
+    first = torch.maca.Event()
+    torch.maca._sleep(10 * LONG)
+    first.record()
+    for _ in range(400):
+        x += 1
+    assert not first.query()
+    for _ in range(1200):
+        x += 1
+    assert first.query()
+    assert x.cpu().eq(1600).all()
+
+
 def test_backward_on_its_own_thread_and_a_hook_that_reads(queue: str) -> None:
     w = torch.rand(200, 200, device="maca", requires_grad=True)
     seen: list[float] = []
@@ -379,7 +393,13 @@ def test_fork_and_exit_with_work_in_the_queue(mode: str) -> None:
     assert run_python(FORK, MACA_TASK_QUEUE=mode).stdout == "done\n"
     done = run_python(EXIT, MACA_TASK_QUEUE=mode)
     assert done.stderr == "" and done.stdout == "sum 27000000.0\n"
-    failing = "import torch, macatensor; torch.maca._sleep(500_000_000); torch.arange(5).maca()[torch.tensor([9]).maca()]"
+    failing = """
+    import torch, macatensor
+    x, i = torch.arange(5).maca(), torch.tensor([9]).maca()
+    x[i - 9]  # plans
+    torch.maca._sleep(300_000_000)
+    x[i]
+    """
     assert "index 9 is out of bounds" in run_python(failing, MACA_TASK_QUEUE=mode).stderr
 
 

@@ -161,6 +161,7 @@ int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
 
 int Graph::replay() {
   Runtime& r = runtime();
+  r.queue.throttle(launches_);
   StreamSlot* stream = current_stream();
   for (Block* block : blocks_) order_block(block, stream);
   pack_weights(stream);

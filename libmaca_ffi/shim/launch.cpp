@@ -109,6 +109,7 @@ const void* packed_weight(const maca_program& p, const maca_reference& weight, c
 // `references` has an entry for every operand; those of allocated results are filled in here.
 int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* scalars,
            int32_t scalar_count) {
+  runtime().queue.throttle(1);
   StreamSlot* stream = current_stream();
   maca_scalar joined[kInlineOperands];
   std::vector<maca_scalar> many;

@@ -381,9 +381,7 @@ void maca_task_queue_wait(void) {
   Unlocked unlocked(true);
   runtime().queue.wait();
 }
-int32_t maca_task_queue_take_used(void) {
-  return runtime().asynchronous || runtime().queue.take_used();
-}
+int32_t maca_task_queue_take_used(void) { return runtime().asynchronous || runtime().queue.take_used(); }
 
 maca_event* maca_events_create(void) {
   maca_event* event = nullptr;

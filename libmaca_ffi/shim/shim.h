@@ -122,7 +122,7 @@ int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds
  * the library's default stream does not run work at once. */
 void maca_task_queue_set(int32_t mode);
 int32_t maca_task_queue_get(void);
-void maca_task_queue_wait(void);         /* releases the lock */
+void maca_task_queue_wait(void); /* releases the lock */
 /* Has the default stream run something, since this was asked last, whose failure its launch could not tell? */
 int32_t maca_task_queue_take_used(void);
 /* The kernel of a queued launch that failed, of the latest thousands; NULL: unknown. */

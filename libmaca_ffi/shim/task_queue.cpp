@@ -1,10 +1,15 @@
+#define Py_LIMITED_API 0x030a0000
 #include "task_queue.h"
 
 #include <pthread.h>
 
 #include "runtime.h"
+#include "unlocked.h"
 
 namespace maca_shim {
+namespace {
+constexpr int64_t kBatch = 512;  // launches between two marks; a queued one takes 0.4 KB
+}
 
 void TaskQueue::attach(const maca_interface* interface, maca_device* device) {
   interface_ = interface;
@@ -47,6 +52,24 @@ maca_stream* TaskQueue::pending() const {
 
 void TaskQueue::wait() {
   if (maca_stream* stream = stream_.load(std::memory_order_acquire)) interface_->stream_synchronize(device_, stream);
+}
+
+void TaskQueue::throttle(int64_t launches) {
+  if (mode() == kOff || (since_mark_ += launches) < kBatch) return;
+  since_mark_ = 0;
+  maca_stream* stream = pending();
+  if (!stream) return;
+  maca_event*& mark = marks_[next_mark_];
+  next_mark_ = 1 - next_mark_;
+  if (!mark && interface_->event_create(device_, &mark) != MACA_OK) {
+    wait();
+    return;
+  }
+  {
+    const Unlocked unlocked(true);
+    interface_->event_synchronize(device_, mark);  // of two batches ago
+  }
+  interface_->event_record(device_, mark, stream);
 }
 
 bool TaskQueue::take_used() {

@@ -2,6 +2,7 @@
 // that work to a stream of the library instead, so that Python goes on while a kernel runs (MACA_TASK_QUEUE).
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include "maca.h"
@@ -21,6 +22,9 @@ class TaskQueue {
   // The queue while work of it is unfinished, else nullptr.
   maca_stream* pending() const;
   void wait();  // keeps the interpreter's lock, which the queue's thread never needs
+  // Called with the interpreter's lock before `launches` more, with nothing half done: where Python is far ahead, waits
+  // without the lock, so that a loop of launches does not fill memory with them.
+  void throttle(int64_t launches);
   // Has something been queued, since this was asked last, that may have failed?
   bool take_used();
 
@@ -33,6 +37,9 @@ class TaskQueue {
   std::atomic<maca_stream*> stream_{nullptr};  // made when it is first needed; a forked child makes its own
   std::atomic<bool> used_{false};
   std::mutex making_;
+  int64_t since_mark_ = 0;  // launches; these three are guarded by the interpreter's lock
+  maca_event* marks_[2] = {};
+  int next_mark_ = 0;
 };
 
 }  // namespace maca_shim

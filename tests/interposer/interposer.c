@@ -82,7 +82,8 @@ static maca_status device_open(int32_t index, maca_device** device, maca_reason*
     return MACA_DEVICE_ERROR;
   }
   const maca_status status = target->device_open(index, device, reason);
-  if (status == MACA_OK && mode && strcmp(mode, "asynchronous") == 0) target->stream_create(*device, 0, &default_stream);
+  if (status == MACA_OK && mode && strcmp(mode, "asynchronous") == 0)
+    target->stream_create(*device, 0, &default_stream);
   return status;
 }
 static maca_status device_close(maca_device* device) {
