@@ -69,7 +69,9 @@ def convolutions() -> nn.Module:
 
 def attention() -> nn.Module:
     return nn.Sequential(
-        nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True), nn.Flatten(), nn.Linear(64 * 40, 4)
+        nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True),
+        nn.Flatten(),
+        nn.Linear(64 * 40, 4),
     )
 
 
@@ -186,13 +188,19 @@ def test_errors_come_where_one_waits_and_name_the_kernel(queue: str) -> None:
         event.record()
         event.synchronize()
 
-    for wait in (
-        torch.maca.synchronize, lambda: found.cpu(), lambda: (table + 1).sum().item(), waits_for_an_event,
+    waits = (
+        torch.maca.synchronize,
+        lambda: found.cpu(),  # the tensor of the round it is called in
+        lambda: (table + 1).sum().item(),
+        waits_for_an_event,
         torch.maca.default_stream().synchronize,
-    ):  # fmt: skip
+    )
+    for wait in waits:
         busy()
         found = table[bad]
-        with pytest.raises(IndexError, match=r"index 99 is out of bounds.*kernel index .*MACA_LAUNCH_BLOCKING=1"):
+        with pytest.raises(
+            IndexError, match=r"index 99 is out of bounds.*kernel index .*MACA_LAUNCH_BLOCKING=1"
+        ):
             wait()
         torch.maca.synchronize()  # raised once
     busy()
@@ -305,24 +313,29 @@ def test_threads(queue: str) -> None:
 
 def test_waiting_lets_other_python_threads_run(queue: str) -> None:
     x = torch.ones(4, device="maca")
-    for wait in (lambda: x.cpu(), torch.maca.synchronize, torch.maca.empty_cache, lambda: torch.set_num_threads(torch.get_num_threads())):  # fmt: skip
-        counted, stop = 0, False
+    counted, stop = 0, threading.Event()
 
-        def count() -> None:
-            nonlocal counted
-            while not stop:
-                counted += 1
-                time.sleep(0.001)
+    def count() -> None:
+        nonlocal counted
+        while not stop.wait(0.001):
+            counted += 1
 
-        thread = threading.Thread(target=count)
-        thread.start()
-        torch.maca._sleep(2 * LONG)
-        x += 1
-        before = counted
-        wait()
-        after, stop = counted, True
+    waits = (
+        lambda: x.cpu(), torch.maca.synchronize, torch.maca.empty_cache,
+        lambda: torch.set_num_threads(torch.get_num_threads()),
+    )  # fmt: skip
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for wait in waits:
+            torch.maca._sleep(2 * LONG)
+            x += 1
+            before = counted
+            wait()
+            assert counted - before >= 3
+    finally:
+        stop.set()
         thread.join()
-        assert after - before >= 3
 
 
 def test_python_does_not_run_far_ahead(queue: str) -> None:

@@ -248,9 +248,7 @@ maca_status copy(maca_device*, int32_t kind, void* to, const void* from, uint64_
   void* target = kind == MACA_COPY_TO_HOST ? to : untagged(to);
   const void* source = kind == MACA_COPY_TO_DEVICE ? from : untagged(from);
   if (bytes == 0) return MACA_OK;
-  // a small upload is copied twice rather than waited for
-  constexpr uint64_t kStaged = 64 << 10;
-  if (stream && kind == MACA_COPY_TO_DEVICE && bytes <= kStaged) {
+  if (stream && kind == MACA_COPY_TO_DEVICE && bytes <= 64 << 10) {  // copied twice, not waited for
     std::vector<char> staged(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     on_stream(stream, [target, staged = std::move(staged)] { std::memcpy(target, staged.data(), staged.size()); });
     return MACA_OK;
