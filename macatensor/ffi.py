@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,31 @@ MEMORY_LIMIT = _at_import(switches.DEVICE_MEMORY)  # bytes; 0: none
 if MEMORY_LIMIT:
     lib.maca_memory_set_limit(MEMORY_LIMIT)
 
+_QUEUE_MODES = ("0", "1", "auto")  # as maca_task_queue_set() numbers them
+
+
+def set_task_queue(mode: str) -> str:
+    """Sets what ``MACA_TASK_QUEUE`` set at import, for all threads, and returns what was set before.
+
+    ``"0"``: the default stream's launches run at once. ``"1"``: on a thread of the runtime, while Python goes on.
+    ``"auto"``: there run long ones, and others while one of those is unfinished. Waits for what is queued. It stays
+    ``"0"`` with ``MACA_LAUNCH_BLOCKING=1``, and with a library whose default stream does not run work at once anyway.
+    """
+    before = _QUEUE_MODES[lib.maca_task_queue_get()]
+    lib.maca_task_queue_set(_QUEUE_MODES.index(mode))
+    return before
+
+
+def _close_task_queue() -> None:
+    """The queue's thread must not run while the process is taken down. Raises what failed and no one has met."""
+    set_task_queue("0")
+    if lib.maca_task_queue_take_used():
+        raise_pending()
+
+
+set_task_queue(_at_import(switches.TASK_QUEUE))
+atexit.register(_close_task_queue)
+
 _allocate = native.allocate
 _cast = ffi.cast
 
@@ -148,6 +174,12 @@ def _collect_errors() -> None:
         if error.status == OK:
             return
         text = ffi.string(error.text).decode(errors="replace")
+        kernel = lib.maca_runtime_kernel_of(error.correlation)
+        if kernel != NULL:
+            text += (
+                f" (found by the kernel {ffi.string(kernel).decode()} after its launch had returned; "
+                "MACA_LAUNCH_BLOCKING=1 raises this at the launch)"
+            )
         if error.code == lib.MACA_ERROR_INDEX:
             _pending.append(IndexError(text))
         elif error.code == lib.MACA_ERROR_SINGULAR:

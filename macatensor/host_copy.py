@@ -61,5 +61,5 @@ def download(
             raise launch_error(status, "copy to the host")
         if stream.observer is not None and not non_blocking:
             stream.observer.stream_synchronized(lib.maca_streams_current())
-        if stream.used:
+        if stream.used or lib.maca_task_queue_take_used():
             raise_pending()

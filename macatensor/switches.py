@@ -105,6 +105,14 @@ LAUNCH_BLOCKING = Switch(
     False,
     "import",
 )
+TASK_QUEUE = Switch(
+    "MACA_TASK_QUEUE",
+    "launches of the default stream run on a thread of their own: 1: all, auto: long ones and what follows them, 0: none",
+    "launches of the default stream run at once",
+    _one_of("0", "1", "auto"),
+    "0",
+    "import",
+)
 SANITIZE = Switch(
     "MACA_SANITIZE",
     "1: hazards between streams are reported with both operators and stacks",
@@ -154,6 +162,7 @@ ALL: dict[str, Switch[Any]] = {
         GRAIN,
         SIMD,
         LAUNCH_BLOCKING,
+        TASK_QUEUE,
         SANITIZE,
         DEFAULT_NCHW,
         NUM_THREADS,

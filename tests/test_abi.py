@@ -173,6 +173,47 @@ def test_slots_that_may_be_missing(interposer: Path) -> None:
     through(interposer, code, MACA_INTERPOSER_MODE="optional")
 
 
+def test_a_library_whose_default_stream_is_asynchronous(interposer: Path) -> None:
+    code = """
+    default, side = torch.maca.default_stream(), torch.maca.Stream()
+    x = maca(torch.zeros(1000))
+    x * 2, x + 1  # plans
+    def busy():
+        torch.maca._sleep(200_000_000)
+        assert not default.query()
+    busy()
+    x += 1
+    assert x.sum().item() == 1000
+    busy()
+    x += 1
+    with torch.maca.stream(side):
+        y = x * 2  # waits for the default stream
+    z = y + 1      # and that for the side stream
+    ran_ahead = not default.query()
+    assert z.cpu().eq(5).all(), z
+    assert ran_ahead
+    busy()
+    source = torch.ones(1000)
+    x.copy_(source)
+    source.zero_()
+    assert x.cpu().eq(1).all()
+    table, bad = maca(torch.arange(5.0)), maca(torch.tensor([99]))
+    for wait in (torch.maca.synchronize, lambda: (x + 1).cpu()):
+        busy()
+        table[bad]
+        with pytest.raises(IndexError, match="index 99 .*kernel index"):
+            wait()
+    layer, image = maca(torch.nn.Conv2d(8, 16, 3)), maca(torch.rand(2, 8, 16, 16))
+    with torch.inference_mode():
+        found = [layer(image) for _ in range(3)]
+    assert torch.equal(found[0].cpu(), found[1].cpu())
+    torch.testing.assert_close(found[1].cpu(), found[2].cpu())
+    assert macatensor.ffi.lib.maca_task_queue_get() == 0  # the library has its own
+    """
+    environment = {"MACA_INTERPOSER_MODE": "asynchronous", "MACA_TASK_QUEUE": "1"}
+    through(interposer, CONTROLS + textwrap.dedent(code), **environment)
+
+
 def test_out_of_memory_midway(interposer: Path) -> None:
     code = """
     x = maca(torch.ones(300, 300))

@@ -23,7 +23,7 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         assert switch.value() == switch.default and switch.origin == "default"
         assert switch.meaning and switch.unset and switch.when in ("import", "call", "library")
     for name in ("MACA_LIBRARY", "MACA_VISIBLE_DEVICES", "MACA_DEVICE_MEMORY", "MACA_FALLBACK", "MACA_GRAIN", "MACA_SIMD",
-                 "MACA_LAUNCH_BLOCKING", "MACA_SANITIZE", "PYTORCH_DEFAULT_NCHW", "OMP_NUM_THREADS"):  # fmt: skip
+                 "MACA_LAUNCH_BLOCKING", "MACA_SANITIZE", "MACA_TASK_QUEUE", "PYTORCH_DEFAULT_NCHW", "OMP_NUM_THREADS"):  # fmt: skip
         assert name in switches.ALL
     for switch, text, value in (
         (switches.LIBRARY, "/a/b.so", Path("/a/b.so")),
@@ -38,6 +38,7 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         (switches.DEFAULT_NCHW, "1", True),
         (switches.NUM_THREADS, "4", 4),
         (switches.SANITIZE, "1", True),
+        (switches.TASK_QUEUE, "auto", "auto"),
     ):
         monkeypatch.setenv(switch.name, text)
         assert switch.value() == value and switch.origin == "environment"
@@ -51,6 +52,7 @@ def test_what_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
         (switches.FALLBACK, "loud"),
         (switches.GRAIN, "0"),
         (switches.SIMD, "mmx"),
+        (switches.TASK_QUEUE, "2"),
     ):
         monkeypatch.setenv(switch.name, text)
         with pytest.raises(ValueError, match=f"{switch.name}={text!r}"):

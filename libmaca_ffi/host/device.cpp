@@ -248,6 +248,11 @@ maca_status copy(maca_device*, int32_t kind, void* to, const void* from, uint64_
   void* target = kind == MACA_COPY_TO_HOST ? to : untagged(to);
   const void* source = kind == MACA_COPY_TO_DEVICE ? from : untagged(from);
   if (bytes == 0) return MACA_OK;
+  if (stream && kind == MACA_COPY_TO_DEVICE && bytes <= 64 << 10) {  // copied twice, not waited for
+    std::vector<char> staged(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+    on_stream(stream, [target, staged = std::move(staged)] { std::memcpy(target, staged.data(), staged.size()); });
+    return MACA_OK;
+  }
   on_stream(stream, [=] { parallel_copy(target, source, bytes); });
   // the host side may be reused on return
   if (stream && kind != MACA_COPY_ON_DEVICE) stream->stream.synchronize();
@@ -377,7 +382,7 @@ maca_status plan_pack(maca_device* device, const maca_plan* plan, const void* op
     if (stream) stream->stream.synchronize();
     work();
   } catch (const std::exception& e) {
-    std::lock_guard lock(device->mutex);
+    std::lock_guard lock(device->errors_mutex);
     device->errors.push_back(make_error(0, MACA_ERROR_INTERNAL, e.what(), nullptr));
     status = MACA_DEVICE_ERROR;
   }

@@ -50,44 +50,41 @@ Stream::~Stream() {
   {
     std::lock_guard lock(queue_->mutex);
     queue_->closing = true;
-    queue_->changed.notify_all();
+    queue_->arrived.notify_all();
   }
   queue_->worker.join();
 }
 
 void Stream::submit(std::function<void()> work) {
   if (orphaned()) return work();
-  std::lock_guard lock(queue_->mutex);
-  queue_->waiting.push_back(std::move(work));
-  queue_->changed.notify_all();
+  {
+    std::lock_guard lock(queue_->mutex);
+    queue_->waiting.push_back(std::move(work));
+    queue_->unfinished.fetch_add(1, std::memory_order_relaxed);
+  }
+  queue_->arrived.notify_one();
 }
 
 void Stream::synchronize() {
   if (orphaned()) return;
   std::unique_lock lock(queue_->mutex);
-  queue_->changed.wait(lock, [&] { return queue_->waiting.empty() && !queue_->busy; });
+  queue_->drained.wait(lock, [&] { return queue_->unfinished.load() == 0; });
 }
 
-bool Stream::idle() {
-  if (orphaned()) return true;
-  std::lock_guard lock(queue_->mutex);
-  return queue_->waiting.empty() && !queue_->busy;
-}
+bool Stream::idle() { return orphaned() || queue_->unfinished.load(std::memory_order_acquire) == 0; }
 
 void Stream::Queue::loop() {
   std::unique_lock lock(mutex);
   for (;;) {
-    changed.wait(lock, [&] { return closing || !waiting.empty(); });
+    arrived.wait(lock, [&] { return closing || !waiting.empty(); });
     if (waiting.empty()) return;
     auto work = std::move(waiting.front());
     waiting.pop_front();
-    busy = true;
     lock.unlock();
     work();
     work = nullptr;
     lock.lock();
-    busy = false;
-    changed.notify_all();
+    if (unfinished.fetch_sub(1, std::memory_order_release) == 1) drained.notify_all();
   }
 }
 

@@ -1,6 +1,7 @@
 // Streams of the host device: the default stream runs work at once on the caller's thread, every other stream
 // is a queue with a worker thread of its own.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -40,9 +41,10 @@ class Stream {
  private:
   struct Queue {
     std::mutex mutex;
-    std::condition_variable changed;
+    std::condition_variable arrived, drained;
     std::deque<std::function<void()>> waiting;
-    bool busy = false, closing = false;
+    std::atomic<int64_t> unfinished{0};  // changed under the mutex; idle() asks before every launch, so without it
+    bool closing = false;
     std::thread worker;
     void loop();
   };

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 #define MACA_ABI_MAJOR 1
-#define MACA_ABI_MINOR 1
+#define MACA_ABI_MINOR 2
 
 typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
@@ -209,6 +209,10 @@ typedef struct maca_error {
   char text[512];
 } maca_error;
 
+typedef enum maca_device_feature {
+  MACA_DEVICE_ASYNCHRONOUS = 1 /* work on the default stream may go on when the call that gave it has returned */
+} maca_device_feature;
+
 typedef struct maca_device_info {
   uint32_t size;
   int32_t threads; /* compute threads or multiprocessors */
@@ -218,6 +222,8 @@ typedef struct maca_device_info {
   char name[128];
   char simd[32];       /* instruction set or architecture in use */
   char libraries[256]; /* what the kernels stand on, with versions */
+  uint32_t features;   /* of maca_device_feature, since minor 2 */
+  uint32_t reserved;
 } maca_device_info;
 
 typedef enum maca_copy_kind { MACA_COPY_TO_DEVICE = 0, MACA_COPY_TO_HOST = 1, MACA_COPY_ON_DEVICE = 2 } maca_copy_kind;

@@ -121,21 +121,25 @@ void Graph::finish() {
   weights_ = std::move(kept);
 }
 
-void Graph::pack_weights(maca_stream* stream) {
+void Graph::pack_weights(const StreamSlot* slot) {
   Runtime& r = runtime();
   for (Weight& w : weights_) {
     if (w.writes == w.buffer->writes()) continue;
+    if (slot->is_default) maca_task_queue_wait();  // packing runs at once
     const maca_program& program = *steps_[w.step].program;
-    const bool packed = r.library->plan_pack(r.device, program.plan, w.address, w.packed->address, stream) == MACA_OK;
+    const bool packed =
+        r.library->plan_pack(r.device, program.plan, w.address, w.packed->address, slot->handle) == MACA_OK;
     steps_[w.step].packed = packed ? w.packed->address : nullptr;
     w.writes = w.buffer->writes();
     ++r.packs;
   }
 }
 
-int Graph::run(const Step& step, uint64_t rng_offset, maca_stream* stream) {
+int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
   Runtime& r = runtime();
   const auto bytes = static_cast<uint64_t>(step.bytes);
+  const bool is_long = step.kind == Step::kLaunch ? step.program->is_long : step.bytes > kLongCopy;
+  maca_stream* const stream = launch_stream(slot, is_long);
   if (step.kind == Step::kCopy)
     return r.library->copy(r.device, MACA_COPY_ON_DEVICE, step.to, step.from, bytes, stream);
   if (step.kind == Step::kFill) return r.library->fill(r.device, step.to, step.byte, bytes, stream);
@@ -151,22 +155,25 @@ int Graph::run(const Step& step, uint64_t rng_offset, maca_stream* stream) {
   call.rng_offset = rng_offset + step.rng_offset;
   call.stream = stream;
   call.correlation = next_correlation();
+  if (stream || r.asynchronous) remember_launch(call.correlation, *step.program);
   return r.library->plan_launch(r.device, step.program->plan, &call);
 }
 
 int Graph::replay() {
   Runtime& r = runtime();
+  r.queue.throttle(launches_);
   StreamSlot* stream = current_stream();
   for (Block* block : blocks_) order_block(block, stream);
-  pack_weights(stream->handle);
+  pack_weights(stream);
   const uint64_t rng_offset = r.rng_offset.fetch_add(rng_blocks_);
   r.launches.fetch_add(launches_, std::memory_order_relaxed);
   PyThreadState* state = is_long_ || launches_ > kLongReplay ? PyEval_SaveThread() : nullptr;
   int status = MACA_OK;
-  for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream->handle);
+  for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream);
   if (state) PyEval_RestoreThread(state);
   for (Block* block : written_) ++block->writes;
-  if (r.blocking && stream->handle && status == MACA_OK) r.library->stream_synchronize(r.device, stream->handle);
+  if (r.blocking && (stream->handle || r.asynchronous) && status == MACA_OK)
+    r.library->stream_synchronize(r.device, stream->handle);
   return status;
 }
 

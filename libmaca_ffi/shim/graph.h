@@ -65,8 +65,8 @@ class Graph {
     int64_t writes;  // of the buffer, when it was packed
   };
   void use(maca_buffer* buffer, bool writes);
-  int run(const Step& step, uint64_t rng_offset, maca_stream* stream);
-  void pack_weights(maca_stream* stream);
+  int run(const Step& step, uint64_t rng_offset, const StreamSlot* slot);
+  void pack_weights(const StreamSlot* slot);
 
   GraphPool* pool_;
   std::vector<Step> steps_;

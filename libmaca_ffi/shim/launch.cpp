@@ -3,13 +3,17 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "graph.h"
 #include "program.h"
 #include "runtime.h"
 #include "shim.h"
+#include "unlocked.h"
 
 using namespace maca_shim;
 
@@ -17,6 +21,20 @@ namespace {
 
 constexpr int kInlineOperands = 16;
 constexpr size_t kPackedPerBuffer = 4;
+
+// A ring, since errors come soon: of launches that run at once none is asked for.
+struct Launched {
+  std::atomic<uint64_t> correlation{0};  // replays launch without the interpreter's lock
+  std::atomic<const char*> kernel{nullptr};
+};
+constexpr size_t kRemembered = 8192;
+Launched g_launched[kRemembered];
+
+// The names of kernels are few, and errors may be read when the plan is gone.
+const char* kept_name(const char* name) {
+  static auto* const names = new std::set<std::string>;
+  return names->insert(name).first->c_str();
+}
 
 // A block that lives for one launch.
 class Scratch {
@@ -52,8 +70,17 @@ bool partial_overlap(const maca_program& p, const maca_reference* references, co
 const void* packed_weight(const maca_program& p, const maca_reference& weight, const void* address,
                           StreamSlot* stream) {
   auto& entries = weight.buffer->packed;
-  const auto found = std::find_if(entries.begin(), entries.end(),
-                                  [&](const Packed& e) { return e.program == p.id && e.offset == weight.offset; });
+  const auto find = [&] {
+    return std::find_if(entries.begin(), entries.end(),
+                        [&](const Packed& e) { return e.program == p.id && e.offset == weight.offset; });
+  };
+  auto found = find();
+  // packing runs at once, so what is queued goes first; meanwhile other threads may change the entries
+  if (found != entries.end() && !found->valid && found->writes == weight.buffer->writes() && stream->is_default &&
+      runtime().queue.pending()) {
+    maca_task_queue_wait();
+    found = find();
+  }
   if (found == entries.end()) {
     if (entries.size() >= kPackedPerBuffer) {
       if (entries.front().block) runtime().allocator.release(entries.front().block);
@@ -82,6 +109,7 @@ const void* packed_weight(const maca_program& p, const maca_reference& weight, c
 // `references` has an entry for every operand; those of allocated results are filled in here.
 int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* scalars,
            int32_t scalar_count) {
+  runtime().queue.throttle(1);
   StreamSlot* stream = current_stream();
   maca_scalar joined[kInlineOperands];
   std::vector<maca_scalar> many;
@@ -147,17 +175,16 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
                       : nullptr;
     call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
     call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
-    call.stream = stream->handle;
+    call.stream = launch_stream(stream, p.is_long);
     call.correlation = next_correlation();
+    if (call.stream || r.asynchronous) remember_launch(call.correlation, p);
     r.launches.fetch_add(1, std::memory_order_relaxed);
-    if (p.is_long) {
-      PyThreadState* state = PyEval_SaveThread();
-      status = r.library->plan_launch(r.device, p.plan, &call);
-      PyEval_RestoreThread(state);
-    } else {
+    {
+      const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));
       status = r.library->plan_launch(r.device, p.plan, &call);
     }
-    if (r.blocking && stream->handle && status == MACA_OK) r.library->stream_synchronize(r.device, stream->handle);
+    if (r.blocking && (stream->handle || r.asynchronous) && status == MACA_OK)
+      r.library->stream_synchronize(r.device, stream->handle);
     for (int i = 0; i < p.operands; ++i)
       if (p.roles[i].written && references[i].buffer) ++references[i].buffer->block->writes;
   }
@@ -172,6 +199,12 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
 }  // namespace
 
 namespace maca_shim {
+
+void remember_launch(uint64_t correlation, const maca_program& program) {
+  Launched& l = g_launched[correlation % kRemembered];
+  l.kernel = program.kernel;
+  l.correlation = correlation;
+}
 
 uint64_t next_correlation() {
   static std::atomic<uint64_t> last{0};
@@ -206,6 +239,7 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
   static std::atomic<uint64_t> next{1};
   auto p = std::make_unique<maca_program>();
   p->plan = plan;
+  p->kernel = kept_name(request->kernel);
   p->id = next++;
   p->operands = operand_count;
   p->made = 0;
@@ -235,6 +269,11 @@ void maca_program_destroy(maca_program* program) {
   if (!program || --program->uses) return;
   runtime().library->plan_destroy(runtime().device, program->plan);
   delete program;
+}
+
+const char* maca_runtime_kernel_of(uint64_t correlation) {
+  const Launched& l = g_launched[correlation % kRemembered];
+  return l.correlation == correlation ? l.kernel.load() : nullptr;
 }
 
 int maca_program_info(maca_program* program, maca_plan_info* info) {

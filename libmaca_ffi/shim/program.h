@@ -9,7 +9,8 @@
 struct maca_program {
   maca_plan* plan;
   maca_plan_info info;
-  uint64_t id;  // never used twice, so a packed weight cannot meet a stranger
+  const char* kernel;  // its name; lives as long as the process
+  uint64_t id;         // never used twice, so a packed weight cannot meet a stranger
   int32_t operands;
   int32_t made;  // results that a launch allocates
   bool checks_overlap;

@@ -13,6 +13,7 @@
 #include "graph.h"
 #include "runtime.h"
 #include "shim.h"
+#include "unlocked.h"
 
 namespace maca_shim {
 
@@ -39,20 +40,6 @@ std::deque<StreamSlot>& slots() {
 }
 thread_local StreamSlot* t_current = nullptr;
 thread_local int64_t t_current_id = 0;
-
-// Releases the interpreter lock for its lifetime.
-class Unlocked {
- public:
-  explicit Unlocked(bool wanted) : state_(wanted ? PyEval_SaveThread() : nullptr) {}
-  ~Unlocked() {
-    if (state_) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_;
-};
-
-constexpr int64_t kLongCopy = 1 << 20;  // bytes; about 100 us
 
 struct Slot {
   const char* name;
@@ -119,6 +106,10 @@ std::string load(const char* path, int32_t index) {
   r.library = &g_table;
   r.device = device;
   r.allocator.attach(&g_table, device);
+  r.queue.attach(&g_table, device);
+  maca_device_info info{};
+  info.size = sizeof info;
+  r.asynchronous = g_table.device_info(device, &info) == MACA_OK && (info.features & MACA_DEVICE_ASYNCHRONOUS);
   pthread_atfork([] { runtime().allocator.mutex().lock(); }, [] { runtime().allocator.mutex().unlock(); },
                  [] { runtime().allocator.mutex().unlock(); });
   return "";
@@ -140,18 +131,32 @@ void order_block(Block* block, StreamSlot* stream) {
   StreamSlot* last = block->stream;
   if (last == stream) return;
   block->stream = stream;
-  // the default stream runs at once: nothing of it is pending
-  if (!last || !last->handle) return;
+  if (!last || !may_be_pending(last)) return;
   Runtime& r = runtime();
   ++r.stream_waits;
+  maca_stream* before = copy_stream(last);
+  if (r.library->stream_query(r.device, before) == MACA_OK) return;  // an event would wake its thread for nothing
   maca_event* event = nullptr;
   if (r.library->event_create(r.device, &event) != MACA_OK) {
-    r.library->stream_synchronize(r.device, last->handle);
+    r.library->stream_synchronize(r.device, before);
     return;
   }
-  r.library->event_record(r.device, event, last->handle);
-  r.library->stream_wait_event(r.device, stream->handle, event);
+  r.library->event_record(r.device, event, before);
+  wait_for_event(stream, event);
   r.library->event_destroy(r.device, event);
+}
+
+bool may_be_pending(const StreamSlot* stream) {
+  const Runtime& r = runtime();
+  return stream->is_default ? r.asynchronous || r.queue.pending() : stream->handle != nullptr;
+}
+
+int wait_for_event(StreamSlot* stream, maca_event* event) {
+  Runtime& r = runtime();
+  // an idle default stream need not begin to queue for what has happened
+  const bool queues = stream->is_default && r.queue.mode() != TaskQueue::kOff;
+  if (queues && !r.queue.pending() && r.library->event_query(r.device, event) == MACA_OK) return MACA_OK;
+  return r.library->stream_wait_event(r.device, launch_stream(stream, true), event);
 }
 
 }  // namespace maca_shim
@@ -173,6 +178,7 @@ int maca_runtime_abi(void) { return runtime().library->major * 1000 + runtime().
 const char* maca_runtime_kernel(int32_t index) { return runtime().library->kernel_name(runtime().device, index); }
 int maca_runtime_set_threads(int32_t threads) {
   const auto set = runtime().library->device_set_threads;
+  maca_task_queue_wait();  // a kernel that runs keeps the number it began with
   return set ? set(runtime().device, threads) : MACA_OK;
 }
 int maca_runtime_synchronize(void) {
@@ -214,20 +220,20 @@ int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int
   order_block(to->block, stream);
   ++to->block->writes;
   runtime().bytes_to_device += bytes;
-  Unlocked unlocked(bytes > kLongCopy || !stream->is_default);
+  Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream));
   return runtime().library->copy(runtime().device, MACA_COPY_TO_DEVICE, to->block->address + offset, from,
-                                 static_cast<uint64_t>(bytes), stream->handle);
+                                 static_cast<uint64_t>(bytes), copy_stream(stream));
 }
 
 int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int64_t bytes) {
   if (!within(from, offset, bytes)) return MACA_INVALID;
   StreamSlot* stream = current_stream();
   runtime().bytes_to_host += bytes;
-  Unlocked unlocked(bytes > kLongCopy || !stream->is_default ||
-                    (from->block->stream && !from->block->stream->is_default));
+  Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream) ||
+                    (from->block->stream && may_be_pending(from->block->stream)));
   order_block(from->block, stream);
   return runtime().library->copy(runtime().device, MACA_COPY_TO_HOST, to, from->block->address + offset,
-                                 static_cast<uint64_t>(bytes), stream->handle);
+                                 static_cast<uint64_t>(bytes), copy_stream(stream));
 }
 
 int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes) {
@@ -241,9 +247,10 @@ int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int6
   }
   ++to->block->writes;
   runtime().bytes_on_device += bytes;
-  Unlocked unlocked(bytes > kLongCopy);
+  maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
+  Unlocked unlocked(bytes > kLongCopy && !target);
   return runtime().library->copy(runtime().device, MACA_COPY_ON_DEVICE, to->block->address + to_offset,
-                                 from->block->address + from_offset, static_cast<uint64_t>(bytes), stream->handle);
+                                 from->block->address + from_offset, static_cast<uint64_t>(bytes), target);
 }
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
@@ -255,9 +262,10 @@ int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t 
     return MACA_OK;
   }
   ++buffer->block->writes;
-  Unlocked unlocked(bytes > kLongCopy);
+  maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
+  Unlocked unlocked(bytes > kLongCopy && !target);
   return runtime().library->fill(runtime().device, buffer->block->address + offset, byte, static_cast<uint64_t>(bytes),
-                                 stream->handle);
+                                 target);
 }
 
 static void copy_statistic(maca_statistic* out, const PooledStatistic& p) {
@@ -300,7 +308,10 @@ int64_t maca_memory_get_site(void) { return t_site; }
 void maca_memory_reset_peaks(void) { runtime().allocator.reset_peaks(); }
 void maca_memory_reset_accumulated(void) { runtime().allocator.reset_accumulated(); }
 void maca_memory_set_limit(int64_t bytes) { runtime().allocator.set_limit(bytes); }
-void maca_memory_empty_cache(void) { runtime().allocator.empty_cache(); }
+void maca_memory_empty_cache(void) {
+  maca_task_queue_wait();
+  runtime().allocator.empty_cache();
+}
 int maca_memory_info(uint64_t* free_bytes, uint64_t* total_bytes) {
   return runtime().library->memory_info(runtime().device, free_bytes, total_bytes);
 }
@@ -334,12 +345,12 @@ int maca_streams_synchronize(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
   if (!slot) return MACA_INVALID;
   Unlocked unlocked(true);
-  return runtime().library->stream_synchronize(runtime().device, slot->handle);
+  return runtime().library->stream_synchronize(runtime().device, copy_stream(slot));
 }
 
 int maca_streams_query(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  return slot ? runtime().library->stream_query(runtime().device, slot->handle) : MACA_INVALID;
+  return slot ? runtime().library->stream_query(runtime().device, copy_stream(slot)) : MACA_INVALID;
 }
 
 int64_t maca_streams_current(void) { return t_current_id; }
@@ -355,9 +366,22 @@ int maca_streams_set_current(int64_t stream) {
 int maca_streams_wait_event(int64_t stream, maca_event* event) {
   StreamSlot* slot = stream_slot(stream);
   if (!slot) return MACA_INVALID;
-  Unlocked unlocked(slot->is_default);
-  return runtime().library->stream_wait_event(runtime().device, slot->handle, event);
+  Unlocked unlocked(slot->is_default && runtime().queue.mode() == TaskQueue::kOff);
+  return wait_for_event(slot, event);
 }
+
+void maca_task_queue_set(int32_t mode) {
+  Runtime& r = runtime();
+  while (r.queue.pending()) maca_task_queue_wait();  // other threads may queue more meanwhile
+  r.queue.set_mode(r.blocking || r.asynchronous ? TaskQueue::kOff : static_cast<TaskQueue::Mode>(mode));
+}
+int32_t maca_task_queue_get(void) { return runtime().queue.mode(); }
+void maca_task_queue_wait(void) {
+  if (!runtime().queue.pending()) return;
+  Unlocked unlocked(true);
+  runtime().queue.wait();
+}
+int32_t maca_task_queue_take_used(void) { return runtime().asynchronous || runtime().queue.take_used(); }
 
 maca_event* maca_events_create(void) {
   maca_event* event = nullptr;
@@ -369,7 +393,7 @@ void maca_events_destroy(maca_event* event) {
 }
 int maca_events_record(maca_event* event, int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  return slot ? runtime().library->event_record(runtime().device, event, slot->handle) : MACA_INVALID;
+  return slot ? runtime().library->event_record(runtime().device, event, copy_stream(slot)) : MACA_INVALID;
 }
 int maca_events_query(maca_event* event) { return runtime().library->event_query(runtime().device, event); }
 int maca_events_synchronize(maca_event* event) {

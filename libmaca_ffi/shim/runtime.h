@@ -6,6 +6,7 @@
 
 #include "allocator.h"
 #include "maca.h"
+#include "task_queue.h"
 
 namespace maca_shim {
 
@@ -42,7 +43,9 @@ namespace maca_shim {
 struct Runtime {
   const maca_interface* library = nullptr;
   maca_device* device = nullptr;
-  bool blocking = false;  // every launch waits for its end
+  bool blocking = false;      // every launch waits for its end
+  bool asynchronous = false;  // work of the library's own default stream may be pending
+  TaskQueue queue;            // for a library whose default stream runs work at once
   Allocator allocator;
   std::atomic<int64_t> launches{0}, packs{0}, bytes_to_device{0}, bytes_to_host{0}, bytes_on_device{0}, stream_waits{0};
   std::atomic<uint64_t> rng_seed{0}, rng_offset{0};
@@ -55,11 +58,27 @@ extern thread_local int64_t t_site;  // the number of what this thread runs, whi
 StreamSlot* current_stream();
 StreamSlot* stream_slot(int64_t id);  // nullptr: no such stream
 
+// Where a launch that is given to `stream` now goes; nullptr: the library's default stream.
+inline maca_stream* launch_stream(const StreamSlot* stream, bool is_long) {
+  return stream->is_default ? runtime().queue.next(is_long) : stream->handle;
+}
+// The same for a copy that the host waits for: what is not behind anything pending runs at once.
+inline maca_stream* copy_stream(const StreamSlot* stream) {
+  return stream->is_default ? runtime().queue.pending() : stream->handle;
+}
+bool may_be_pending(const StreamSlot* stream);  // may work of it be unfinished?
+
 // Makes `stream` wait for the stream that used the block last, and marks the block as used by `stream`. So two
 // streams never race for one buffer, at the price that readers on different streams run one after the other.
 void order_block(Block* block, StreamSlot* stream);
 
-uint64_t next_correlation();  // never used twice
+// Work given to `stream` from now on waits for the event; the caller does where the default stream runs work at once.
+int wait_for_event(StreamSlot* stream, maca_event* event);
+
+inline constexpr int64_t kLongCopy = 1 << 20;  // bytes; about 100 us
+
+uint64_t next_correlation();                                              // never used twice
+void remember_launch(uint64_t correlation, const maca_program& program);  // that is queued, for its error
 
 inline constexpr int kPartialOverlap = 100;
 

@@ -116,6 +116,18 @@ int maca_events_query(maca_event* event);
 int maca_events_synchronize(maca_event* event); /* releases the lock */
 int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds);
 
+/* --- the default stream's queue (task_queue.h) ----------------------------------------------------------- */
+/* 0: its work runs at once; 1: on a thread of its own; 2: only long launches do, and what follows them before they
+ * end. Waits for what is queued and releases the lock meanwhile. Stays 0 where every launch waits for its end and where
+ * the library's default stream does not run work at once. */
+void maca_task_queue_set(int32_t mode);
+int32_t maca_task_queue_get(void);
+void maca_task_queue_wait(void); /* releases the lock */
+/* Has the default stream run something, since this was asked last, whose failure its launch could not tell? */
+int32_t maca_task_queue_take_used(void);
+/* The kernel of a queued launch that failed, of the latest thousands; NULL: unknown. */
+const char* maca_runtime_kernel_of(uint64_t correlation);
+
 /* --- programs ------------------------------------------------------------------------------------------- */
 /* Launched by the types of shim/python. */
 /* `roles` holds one entry an operand, in the order of the request. `defaults` are scalars that follow those given

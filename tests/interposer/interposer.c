@@ -49,6 +49,7 @@ static int64_t launch_countdown, copy_countdown, pack_countdown;
 static int32_t launch_code;
 static char declined[128];
 static maca_error queued;
+static maca_stream* default_stream; /* with mode "asynchronous", else NULL */
 
 #define COUNT(NAME) __atomic_add_fetch(&counts[SLOT_##NAME], 1, __ATOMIC_RELAXED)
 
@@ -58,6 +59,8 @@ static int strikes(int64_t* countdown) {
   if (now == 0) return 0;
   return __atomic_sub_fetch(countdown, 1, __ATOMIC_RELAXED) == 0;
 }
+
+static maca_stream* own(maca_stream* stream) { return stream ? stream : default_stream; }
 
 static void* tagged(void* address) { return address ? (void*)((uintptr_t)address | kTag) : NULL; }
 
@@ -78,7 +81,10 @@ static maca_status device_open(int32_t index, maca_device** device, maca_reason*
     snprintf(reason->text, sizeof reason->text, "the interposer keeps its device closed");
     return MACA_DEVICE_ERROR;
   }
-  return target->device_open(index, device, reason);
+  const maca_status status = target->device_open(index, device, reason);
+  if (status == MACA_OK && mode && strcmp(mode, "asynchronous") == 0)
+    target->stream_create(*device, 0, &default_stream);
+  return status;
 }
 static maca_status device_close(maca_device* device) {
   COUNT(device_close);
@@ -88,6 +94,7 @@ static maca_status device_info(maca_device* device, maca_device_info* info) {
   COUNT(device_info);
   maca_status status = target->device_info(device, info);
   snprintf(info->name, sizeof info->name, "interposed");
+  if (default_stream) info->features |= MACA_DEVICE_ASYNCHRONOUS;
   return status;
 }
 static maca_status device_synchronize(maca_device* device) {
@@ -146,11 +153,11 @@ static maca_status copy(maca_device* device, int32_t kind, void* to, const void*
   COUNT(copy);
   if (strikes(&copy_countdown)) return MACA_DEVICE_ERROR;
   return target->copy(device, kind, kind == MACA_COPY_TO_HOST ? to : stripped(to),
-                      kind == MACA_COPY_TO_DEVICE ? from : stripped(from), bytes, stream);
+                      kind == MACA_COPY_TO_DEVICE ? from : stripped(from), bytes, own(stream));
 }
 static maca_status fill(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream) {
   COUNT(fill);
-  return target->fill(device, stripped(to), byte, bytes, stream);
+  return target->fill(device, stripped(to), byte, bytes, own(stream));
 }
 
 static maca_status stream_create(maca_device* device, int32_t priority, maca_stream** stream) {
@@ -163,15 +170,15 @@ static maca_status stream_destroy(maca_device* device, maca_stream* stream) {
 }
 static maca_status stream_synchronize(maca_device* device, maca_stream* stream) {
   COUNT(stream_synchronize);
-  return target->stream_synchronize(device, stream);
+  return target->stream_synchronize(device, own(stream));
 }
 static maca_status stream_query(maca_device* device, maca_stream* stream) {
   COUNT(stream_query);
-  return target->stream_query(device, stream);
+  return target->stream_query(device, own(stream));
 }
 static maca_status stream_wait_event(maca_device* device, maca_stream* stream, maca_event* event) {
   COUNT(stream_wait_event);
-  return target->stream_wait_event(device, stream, event);
+  return target->stream_wait_event(device, own(stream), event);
 }
 static maca_status event_create(maca_device* device, maca_event** event) {
   COUNT(event_create);
@@ -183,7 +190,7 @@ static maca_status event_destroy(maca_device* device, maca_event* event) {
 }
 static maca_status event_record(maca_device* device, maca_event* event, maca_stream* stream) {
   COUNT(event_record);
-  return target->event_record(device, event, stream);
+  return target->event_record(device, event, own(stream));
 }
 static maca_status event_query(maca_device* device, maca_event* event) {
   COUNT(event_query);
@@ -218,7 +225,7 @@ static maca_status plan_pack(maca_device* device, const maca_plan* plan, const v
                              maca_stream* stream) {
   COUNT(plan_pack);
   if (strikes(&pack_countdown)) return MACA_DEVICE_ERROR;
-  return target->plan_pack(device, plan, stripped(operand), stripped(packed), stream);
+  return target->plan_pack(device, plan, stripped(operand), stripped(packed), own(stream));
 }
 static maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) {
   COUNT(plan_launch);
@@ -239,6 +246,7 @@ static maca_status plan_launch(maca_device* device, const maca_plan* plan, const
   inner.pointers = pointers;
   inner.workspace = stripped(launch->workspace);
   inner.packed = stripped(launch->packed);
+  inner.stream = own(launch->stream);
   const int faulty = faults_concerns(plan);
   if (faulty) faults_before(plan, &inner);
   const maca_status status = target->plan_launch(device, plan, &inner);

@@ -1,0 +1,45 @@
+// The launch queue of the default stream: with a library whose default stream runs work at once, the runtime can give
+// that work to a stream of the library instead, so that Python goes on while a kernel runs (MACA_TASK_QUEUE).
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "maca.h"
+
+namespace maca_shim {
+
+class TaskQueue {
+ public:
+  enum Mode : int { kOff, kEvery, kLong };  // launches that are queued: none, all, long ones and what follows them
+
+  void attach(const maca_interface* interface, maca_device* device);
+  Mode mode() const { return mode_.load(std::memory_order_relaxed); }
+  void set_mode(Mode mode);  // while nothing is pending
+
+  // Where the default stream's next launch goes. nullptr: it runs at once, since nothing is pending before it.
+  maca_stream* next(bool is_long);
+  // The queue while work of it is unfinished, else nullptr.
+  maca_stream* pending() const;
+  void wait();  // keeps the interpreter's lock, which the queue's thread never needs
+  // Called with the interpreter's lock before `launches` more, with nothing half done: where Python is far ahead, waits
+  // without the lock, so that a loop of launches does not fill memory with them.
+  void throttle(int64_t launches);
+  // Has something been queued, since this was asked last, that may have failed?
+  bool take_used();
+
+ private:
+  maca_stream* make();
+
+  const maca_interface* interface_ = nullptr;
+  maca_device* device_ = nullptr;
+  std::atomic<Mode> mode_{kOff};
+  std::atomic<maca_stream*> stream_{nullptr};  // made when it is first needed; a forked child makes its own
+  std::atomic<bool> used_{false};
+  std::mutex making_;
+  int64_t since_mark_ = 0;  // launches; these three are guarded by the interpreter's lock
+  maca_event* marks_[2] = {};
+  int next_mark_ = 0;
+};
+
+}  // namespace maca_shim
