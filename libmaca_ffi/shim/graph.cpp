@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "unlocked.h"
+
 namespace maca_shim {
 namespace {
 
@@ -167,10 +169,11 @@ int Graph::replay() {
   pack_weights(stream);
   const uint64_t rng_offset = r.rng_offset.fetch_add(rng_blocks_);
   r.launches.fetch_add(launches_, std::memory_order_relaxed);
-  PyThreadState* state = is_long_ || launches_ > kLongReplay ? PyEval_SaveThread() : nullptr;
   int status = MACA_OK;
-  for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream);
-  if (state) PyEval_RestoreThread(state);
+  {
+    const Unlocked unlocked(is_long_ || launches_ > kLongReplay);
+    for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream);
+  }
   for (Block* block : written_) ++block->writes;
   if (r.blocking && (stream->handle || r.asynchronous) && status == MACA_OK)
     r.library->stream_synchronize(r.device, stream->handle);

@@ -62,6 +62,18 @@ inline bool is_tensor_type(PyTypeObject* type) {  // whose operators no subclass
   return object == recording.tensor || object == known.tensor || object == recording.parameter;
 }
 
+// What is raised goes on after the scope, whatever is called in it.
+class KeptError {
+ public:
+  KeptError() { PyErr_Fetch(&type_, &value_, &trace_); }
+  KeptError(const KeptError&) = delete;
+  KeptError& operator=(const KeptError&) = delete;
+  ~KeptError() { PyErr_Restore(type_, value_, trace_); }
+
+ private:
+  PyObject *type_, *value_, *trace_;
+};
+
 // A scope in which nothing that is asked of tensors may be a call of the program. The guard is entered when the first
 // question comes that a mode or a subclass could see, which most calls do not have: it takes as long as ten of them.
 class Plainly {

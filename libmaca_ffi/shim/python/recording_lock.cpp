@@ -4,6 +4,8 @@
 #include <mutex>
 #include <thread>
 
+#include "unlocked.h"
+
 namespace maca_launcher {
 namespace {
 
@@ -67,9 +69,8 @@ void acquire(PyObject* object) {
   const auto me = std::this_thread::get_id();
   if (lock->depth == 0 || lock->owner != me) {
     if (!lock->mutex->try_lock()) {
-      PyThreadState* state = PyEval_SaveThread();  // its owner may be waiting for the GIL
+      const maca_shim::Unlocked unlocked(true);  // its owner may be waiting for the GIL
       lock->mutex->lock();
-      PyEval_RestoreThread(state);
     }
     lock->owner = me;
   }

@@ -44,11 +44,9 @@ Plainly::Plainly() : outer_(innermost) {
 Plainly::~Plainly() {
   innermost = outer_;
   if (!guard_) return;
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);  // what is raised goes on
+  const KeptError kept;
   if (!Ref(PyObject_CallMethodObjArgs(guard_.get(), g_leave, Py_None, Py_None, Py_None, nullptr)))
     PyErr_WriteUnraisable(guard_.get());
-  PyErr_Restore(type, value, trace);
 }
 
 bool Plainly::now() {

@@ -53,10 +53,8 @@ class FunctionsOff {
   FunctionsOff& operator=(const FunctionsOff&) = delete;
   ~FunctionsOff() {
     if (!mode_) return;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);  // what is raised goes on
+    const KeptError kept;
     if (!Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode_.get(), nullptr))) PyErr_WriteUnraisable(mode_.get());
-    PyErr_Restore(type, value, trace);
   }
   explicit operator bool() const { return is_right_; }
 
