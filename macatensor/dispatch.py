@@ -76,4 +76,5 @@ def configure_launcher() -> None:
         plain_types=(str, torch.dtype, torch.layout, torch.memory_format, torch.device),
         in_inference=torch.is_inference_mode_enabled,
         absent=ABSENT,
+        is_profiled=torch._C._autograd._profiler_enabled,
     )

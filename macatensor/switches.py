@@ -108,9 +108,9 @@ LAUNCH_BLOCKING = Switch(
 TASK_QUEUE = Switch(
     "MACA_TASK_QUEUE",
     "launches of the default stream run on a thread of their own: 1: all, auto: long ones and what follows them, 0: none",
-    "launches of the default stream run at once",
+    "long launches overlap with Python",
     _one_of("0", "1", "auto"),
-    "0",
+    "auto",
     "import",
 )
 SANITIZE = Switch(

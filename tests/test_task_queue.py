@@ -428,9 +428,9 @@ def test_the_switch() -> None:
     except IndexError as error:
         print(error)
     """
-    for blocking in ("1", None):  # of an import that sets nothing the launches run at once too
-        done = run_python(line, MACA_TASK_QUEUE=blocking, MACA_LAUNCH_BLOCKING=blocking)
-        assert done.stdout == "0\nindex 9 is out of bounds for dimension 0 with size 5\n"
+    for mode, blocking, number in ((None, None, 2), ("0", None, 0), ("1", "1", 0)):
+        done = run_python(line, MACA_TASK_QUEUE=mode, MACA_LAUNCH_BLOCKING=blocking)
+        assert done.stdout == f"{number}\nindex 9 is out of bounds for dimension 0 with size 5\n"
     refused = run_python(
         "try:\n import macatensor\nexcept ImportError as e: print(e)", MACA_TASK_QUEUE="yes"
     ).stdout
@@ -446,3 +446,18 @@ def test_denormals_are_flushed_where_python_says_so(queue: str) -> None:
     finally:
         torch.set_flush_denormal(False)
     assert (x * 0.25).cpu().min() > 0
+
+
+def test_a_profiler_gives_every_operator_its_time() -> None:
+    x = torch.randn(700, 700).maca()
+    before = ffi.set_task_queue("auto")
+    try:
+        busy()
+        torch.maca.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            (x @ x).sum()
+            assert torch.maca.current_stream().query()  # nothing was queued
+    finally:
+        ffi.set_task_queue(before)
+    times = {e.key: e.self_cpu_time_total for e in profiler.key_averages()}
+    assert times["aten::mm"] > times["aten::sum"]

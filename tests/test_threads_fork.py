@@ -278,7 +278,8 @@ def test_a_system_without_another_thread() -> None:
     matrix = torch.rand(256, 256)
     ours = matrix.maca()
     results = torch.empty(2, 256, 256, device="maca")
-    x.mul_(1), torch.mm(ours, ours, out=results[0]), x.sum()  # plans and memory of what follows
+    x.mul_(1), torch.mm(ours, ours, out=results[0]), x.sum()  # plans, threads and memory of what follows
+    torch.maca.synchronize()
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), -1))  # a thread's stack is 8 MiB

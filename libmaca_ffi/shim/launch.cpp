@@ -175,7 +175,8 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
                       : nullptr;
     call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
     call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
-    call.stream = launch_stream(stream, p.is_long);
+    const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
+    call.stream = launch_stream(stream, may_start);
     call.correlation = next_correlation();
     if (call.stream || r.asynchronous) remember_launch(call.correlation, p);
     r.launches.fetch_add(1, std::memory_order_relaxed);

@@ -29,6 +29,19 @@ void TaskQueue::attach(const maca_interface* interface, maca_device* device) {
 
 void TaskQueue::set_mode(Mode mode) { mode_ = mode; }
 
+bool TaskQueue::is_profiled() const {
+  PyObject* answer = profiled_ ? PyObject_CallObject(profiled_, nullptr) : nullptr;
+  const bool yes = answer == Py_True;
+  Py_XDECREF(answer);
+  return yes;
+}
+
+void TaskQueue::ask_whether_profiled(PyObject* function) {
+  Py_XINCREF(function);
+  Py_XDECREF(profiled_);
+  profiled_ = function;
+}
+
 maca_stream* TaskQueue::make() {
   std::lock_guard lock(making_);
   maca_stream* stream = stream_.load();

@@ -7,6 +7,8 @@
 
 #include "maca.h"
 
+typedef struct _object PyObject;  // as Python.h has it
+
 namespace maca_shim {
 
 class TaskQueue {
@@ -16,6 +18,9 @@ class TaskQueue {
   void attach(const maca_interface* interface, maca_device* device);
   Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   void set_mode(Mode mode);  // while nothing is pending
+  // With the interpreter's lock: does a profiler of PyTorch run, which wants every operator to take its own time?
+  bool is_profiled() const;
+  void ask_whether_profiled(PyObject* function);  // that says so
 
   // Where the default stream's next launch goes. nullptr: it runs at once, since nothing is pending before it.
   maca_stream* next(bool is_long);
@@ -37,6 +42,7 @@ class TaskQueue {
   std::atomic<maca_stream*> stream_{nullptr};  // made when it is first needed; a forked child makes its own
   std::atomic<bool> used_{false};
   std::mutex making_;
+  PyObject* profiled_ = nullptr;
   int64_t since_mark_ = 0;  // launches; these three are guarded by the interpreter's lock
   maca_event* marks_[2] = {};
   int next_mark_ = 0;

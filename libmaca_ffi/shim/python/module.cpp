@@ -52,21 +52,24 @@ PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject
 
 // configure(**facts): what the module has to know of macatensor and PyTorch.
 PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"tensor",      "make_wrapper", "strided",    "device",   "launchers",
-                                "bind",        "failure",      "static_key", "true_key", "false_key",
-                                "plain_types", "in_inference", "absent",     nullptr};
+  static const char* names[] = {"tensor",      "make_wrapper", "strided",    "device",      "launchers",
+                                "bind",        "failure",      "static_key", "true_key",    "false_key",
+                                "plain_types", "in_inference", "absent",     "is_profiled", nullptr};
   PyObject** slots[] = {&known.tensor,      &known.make_wrapper, &known.strided,    &known.device,   &known.launchers,
                         &known.bind,        &known.failure,      &known.static_key, &known.true_key, &known.false_key,
                         &known.plain_types, &known.in_inference, &known.absent};
-  PyObject* given[13];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO!OOOOOO!OO:configure", const_cast<char**>(names), &given[0],
+  constexpr size_t kSlots = std::size(slots);
+  PyObject* given[kSlots + 1];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO!OOOOOO!OOO:configure", const_cast<char**>(names), &given[0],
                                    &given[1], &given[2], &given[3], &PyDict_Type, &given[4], &given[5], &given[6],
-                                   &given[7], &given[8], &given[9], &PyTuple_Type, &given[10], &given[11], &given[12]))
+                                   &given[7], &given[8], &given[9], &PyTuple_Type, &given[10], &given[11], &given[12],
+                                   &given[13]))
     return nullptr;
-  for (size_t i = 0; i < std::size(slots); ++i) {
+  for (size_t i = 0; i < kSlots; ++i) {
     Ref old(*slots[i]);
     *slots[i] = Ref::borrowed(given[i]).release();
   }
+  maca_shim::runtime().queue.ask_whether_profiled(given[kSlots]);
   Py_RETURN_NONE;
 }
 
