@@ -52,7 +52,7 @@ class Member {
 struct TensorMembers {
   Member shape, dtype, device, is_cpu, version, requires_grad, grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, storage_offset, data_ptr;
-  Member resizable, cdata, nbytes, weak_ref;  // of the storage
+  Member resizable, nbytes;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
 };
 extern TensorMembers members;
@@ -93,7 +93,7 @@ class Plainly {
 
 // Names of the describer's methods in Python.
 struct Names {
-  PyObject *entry, *numbers, *new_form, *sweep, *new_maca;
+  PyObject *entry, *numbers, *new_form;
 };
 extern Names known_names;
 
@@ -125,6 +125,7 @@ struct Form {
   char is_plain;      // it and the elements' numbers are all that there is to say: not of quantized tensors
 };
 bool is_form(PyObject* object);
+Value* new_value(PyObject* form, long long version, bool is_unsettled, const long long* made, PyObject* numbers);
 
 // --- numbers --------------------------------------------------------------------------------------------------
 constexpr int kNumbers = 8;  // of a tensor's elements: see RecordedSummary
@@ -134,9 +135,14 @@ bool summarize(PyObject* summary, PyObject* tensor, double (&found)[kNumbers], b
 // As macatensor.accuracy.recording.numbers.Numbers.text(), after a comma; false with an exception.
 bool append_summary(std::string& out, const double (&found)[kNumbers], bool& is_written);
 
+// --- memory ---------------------------------------------------------------------------------------------------
 struct Memory;  // an allocation that tensors share
-PyObject* new_memory(PyObject* held, long long writes);
-bool is_memory(PyObject* object);
+// `memories` is a RecordedMemories, `owner` what stands for an allocation as long as that is there: a Buffer, or a
+// storage of PyTorch's.
+bool is_memories(PyObject* object);
+Memory* memory_of(PyObject* memories, PyObject* owner);  // borrowed; nullptr: it was not met
+// The same, which is met now if it was not; nullptr with an exception.
+Memory* meet_memory(PyObject* memories, PyObject* owner, long long writes = 0);
 void note_write(Memory* memory);  // unseen by PyTorch's own counter
 long long& writes_of(Memory* memory);
 void forget(Memory* memory);
@@ -239,6 +245,7 @@ PyObject* stack_here(PyObject* stacks);
 PyObject* flatten_call_function(PyObject* module, PyObject* args);
 
 bool add_recording_values(PyObject* module);
+bool add_recording_memories(PyObject* module);
 bool add_recording_entries(PyObject* module);
 bool add_recording_call(PyObject* module);
 PyObject* configure_recording(PyObject* module, PyObject* args, PyObject* kwargs);

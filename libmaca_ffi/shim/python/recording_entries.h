@@ -8,15 +8,13 @@
 namespace maca_launcher {
 
 struct Entries {
-  PyObject_HEAD PyObject* on_maca;                          // from the id of a Buffer to a Memory
-  PyObject* on_host;                                        // from a storage's _cdata to a Memory
+  PyObject_HEAD PyObject* memories;                         // RecordedMemories
   PyObject* forms;                                          // from what tells forms apart to a Form
   std::unordered_map<std::string, PyObject*>* plain_forms;  // to a Form, of plain_form_of()
   int refused;                                              // tensors that DLPack's exchange has refused
-  int since_sweep;
-  long long measured;  // tensors whose numbers were found here
-  char has_numbers;    // record levels 1 and 2
-  char has_files;      // record level 2
+  long long measured;                                       // tensors whose numbers were found here
+  char has_numbers;                                         // record levels 1 and 2
+  char has_files;                                           // record level 2
 };
 
 // Of tensors of the exact types that most are. These return false with an exception.

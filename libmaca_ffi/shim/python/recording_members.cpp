@@ -30,8 +30,7 @@ bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
          grad_fn.find(tensor, "grad_fn") && output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") &&
          is_neg.find(tensor, "is_neg") && is_conj.find(tensor, "is_conj") &&
          untyped_storage.find(tensor, "untyped_storage") && storage_offset.find(tensor, "storage_offset") &&
-         data_ptr.find(tensor, "data_ptr") && resizable.find(storage, "resizable") && nbytes.find(storage, "nbytes") &&
-         weak_ref.find(storage, "_weak_ref") && cdata.find(storage, "_cdata");
+         data_ptr.find(tensor, "data_ptr") && resizable.find(storage, "resizable") && nbytes.find(storage, "nbytes");
 }
 
 Plainly::Plainly() : outer_(innermost) {

@@ -85,21 +85,13 @@ class Describer(native.RecordedEntries):  # type: ignore[misc]
 
     def __init__(self, level: int, identities: Identities):
         self._forms: dict[Any, Any] = {}
-        super().__init__(identities.on_maca, identities.on_host, self._forms)
+        super().__init__(identities.memories, self._forms)
         self.has_numbers = level > 0  # of the base class
         self.has_files = level == 2
         self.identities = identities
         self.file: str | None = None  # where the elements of what is described now go
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
         self._warned: set[str] = set()
-
-    def new_maca(self, buffer: Any) -> Any:
-        """For the base class: memory that was not met before."""
-        return self.identities.new_maca(buffer)
-
-    def sweep(self) -> None:
-        """For the base class: many storages are new."""
-        self.identities.sweep()
 
     def new_form(self, key: Any, tensor: torch.Tensor) -> Any:
         """For the base class: the form that this key tells from others."""
