@@ -34,19 +34,33 @@ struct KnownOfRecording {
 };
 extern KnownOfRecording recording;
 
-// An attribute of torch.Tensor or a method that takes no arguments, found once: with a model's memory in the caches
-// finding one takes longer than what it does.
+// What a function of C that takes no arguments does, or nullptr: it takes some, or is Python's.
+inline PyCFunction plain_function(PyObject* function) {
+  const bool is_one = Py_TYPE(function) == &PyCFunction_Type && PyCFunction_GetFlags(function) == METH_NOARGS;
+  return is_one ? PyCFunction_GetFunction(function) : nullptr;
+}
+
+// Asks one of PyTorch's functions, without Python's way to it: that takes longer than most answers.
+inline Ref ask_torch(PyObject* function) {
+  const PyCFunction plain = plain_function(function);
+  return Ref(plain ? plain(PyCFunction_GetSelf(function), nullptr) : PyObject_CallNoArgs(function));
+}
+
+// An attribute or a method that takes no arguments of a type that is not Python's, found once: with a model's memory in
+// the caches finding one takes longer than what it does.
 class Member {
  public:
   bool find(PyObject* type, const char* name);  // false with an exception
+  explicit operator bool() const { return get_ != nullptr; }
   Ref of(PyObject* object) const {
     return Ref(get_(descriptor_, object, reinterpret_cast<PyObject*>(Py_TYPE(object))));
   }
-  Ref call(PyObject* object) const { return Ref(PyObject_CallFunctionObjArgs(descriptor_, object, nullptr)); }
+  Ref call(PyObject* object);
 
  private:
   PyObject* descriptor_ = nullptr;
   descrgetfunc get_ = nullptr;
+  PyCFunction plain_ = nullptr;  // what the method does, of one that has been called
 };
 
 struct TensorMembers {

@@ -233,7 +233,7 @@ PyObject* wrote_method(PyObject* self, PyObject* tensor) {
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
-  if (object) reinterpret_cast<Entries*>(object)->plain_forms = new std::unordered_map<std::string, PyObject*>;
+  if (object) reinterpret_cast<Entries*>(object)->plain_forms = new PlainForms;
   return object;
 }
 

@@ -23,6 +23,14 @@ bool Member::find(PyObject* type, const char* name) {
   return false;
 }
 
+Ref Member::call(PyObject* object) {
+  if (plain_) return Ref(plain_(object, nullptr));
+  Ref bound = of(object);
+  if (!bound) return bound;
+  plain_ = plain_function(bound.get());
+  return ask_torch(bound.get());
+}
+
 bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
   return intern_names({{&g_enter, "__enter__"}, {&g_leave, "__exit__"}}) && shape.find(tensor, "shape") &&
          dtype.find(tensor, "dtype") && device.find(tensor, "device") && is_cpu.find(tensor, "is_cpu") &&
@@ -35,7 +43,7 @@ bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
 
 Plainly::Plainly() : outer_(innermost) {
   innermost = this;
-  Ref modes(PyObject_CallFunctionObjArgs(recording.modes, nullptr));
+  Ref modes = ask_torch(recording.modes);
   const long count = modes ? PyLong_AsLong(modes.get()) : -1;
   is_right_ = count == 0 || (count > 0 && now());
 }

@@ -58,8 +58,6 @@ template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... g
   return Ref(Plainly::now() ? PyObject_CallMethodObjArgs(object, method, given..., nullptr) : nullptr);
 }
 
-inline Ref ask_torch(PyObject* function) { return Ref(PyObject_CallFunctionObjArgs(function, nullptr)); }
-
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
  public:
