@@ -28,8 +28,7 @@ struct KnownOfRecording {
   PyObject* accumulate = nullptr;        // the type of nodes that gather a leaf's gradient
   PyObject* sequence = nullptr;          // how many nodes this thread has made
   PyObject* is_grad_enabled = nullptr;   // torch.is_grad_enabled
-  PyObject* operators = nullptr;         // from the id of an overload to its Operator
-  PyObject* read_operator = nullptr;     // the Operator of an overload that is not among them
+  PyObject* read_operator = nullptr;     // the Operator of an overload
   const DlExchange* exchange = nullptr;  // torch.Tensor's, where it has one
 };
 extern KnownOfRecording recording;

@@ -172,6 +172,8 @@ bool is_ready(Entries* self) {
 
 bool describe(Entries* self, std::string& out, const Items& items, const Described& described) {
   if (!is_ready(self)) return false;
+  constexpr size_t kUsual = 192;  // bytes of a tensor's entry without numbers
+  out.reserve(kUsual * items.size());
   out = "[";
   for (const Item& item : items)
     if (!append_entry(self, out, item.place, item.value.get(), item.is_tensor, described)) return false;

@@ -77,25 +77,24 @@ bool take_exchange(PyObject* capsule) {
 }  // namespace
 
 PyObject* configure_recording(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {
-      "tensor",        "parameter", "plain_values", "complex_types", "flatten",    "value_text", "escaped",
-      "plainly",       "modes",     "current_node", "graph_task",    "accumulate", "sequence",   "is_grad_enabled",
-      "read_operator", "storage",   "exchange",     "operators",     nullptr};
+  static const char* names[] = {"tensor",     "parameter",  "plain_values", "complex_types",   "flatten",
+                                "value_text", "escaped",    "plainly",      "modes",           "current_node",
+                                "graph_task", "accumulate", "sequence",     "is_grad_enabled", "read_operator",
+                                "storage",    "exchange",   nullptr};
   PyObject** slots[] = {&recording.tensor,        &recording.parameter,       &recording.plain_values,
                         &recording.complex_types, &recording.flatten,         &recording.value_text,
                         &recording.escaped,       &recording.plainly,         &recording.modes,
                         &recording.current_node,  &recording.graph_task,      &recording.accumulate,
                         &recording.sequence,      &recording.is_grad_enabled, &recording.read_operator};
   constexpr size_t kSlots = std::size(slots);
-  PyObject *given[kSlots], *storage, *exchange, *operators;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOOOOOO!:configure_recording", const_cast<char**>(names),
+  PyObject *given[kSlots], *storage, *exchange;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOOOOO:configure_recording", const_cast<char**>(names),
                                    &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
                                    &given[7], &given[8], &given[9], &given[10], &given[11], &given[12], &given[13],
-                                   &given[14], &storage, &exchange, &PyDict_Type, &operators) ||
+                                   &given[14], &storage, &exchange) ||
       !members.find(given[0], storage) || !take_exchange(exchange))
     return nullptr;
   for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
-  put(recording.operators, operators);
   Py_RETURN_NONE;
 }
 

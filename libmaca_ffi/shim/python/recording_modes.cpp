@@ -160,10 +160,11 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
   FunctionsOff off;
   if (!off) return nullptr;
   Recorder* self = of(recorder.get());
-  Ref facts = facts_of(given.func), call(facts ? begin_operator(self, facts, given.args, given.kwargs) : nullptr);
+  const Operator* facts = facts_of(given.func);
+  Ref call(facts ? begin_operator(self, *facts, given.args, given.kwargs) : nullptr);
   if (!call) return nullptr;
-  return run_recorded(PyTuple_GetItem(facts.get(), kRun), given, [&](PyObject* result, PyObject* error) {
-    return end_operator(self, call.get(), facts, given.args, given.kwargs, result, error);
+  return run_recorded(facts->run, given, [&](PyObject* result, PyObject* error) {
+    return end_operator(self, call.get(), *facts, given.args, given.kwargs, result, error);
   });
 }
 

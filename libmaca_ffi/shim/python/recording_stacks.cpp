@@ -83,6 +83,7 @@ PyObject* stack_here(PyObject* self) {
   Ref innermost = Ref::borrowed(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   Ref frame = Ref::borrowed(innermost.get());
   std::string key;
+  key.reserve(512);
   if (frame && !find_members(frame.get())) return nullptr;
   while (frame && frame.get() != Py_None) {
     Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.get()))));

@@ -14,7 +14,7 @@ from macatensor.accuracy import elements
 from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, pairs_in
 from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.measure import measure
-from macatensor.accuracy.recording.operators import OPERATORS, operator
+from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import host_summary
@@ -212,6 +212,5 @@ native.configure_recording(
     accumulate=torch._C._functions.AccumulateGrad,  # type: ignore[attr-defined]
     sequence=torch._C._autograd._get_sequence_nr,
     is_grad_enabled=torch.is_grad_enabled,
-    operators=OPERATORS,
     read_operator=operator,
 )
