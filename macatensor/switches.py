@@ -140,6 +140,14 @@ SIMD: Switch[str | None] = Switch(
     None,
     "library",
 )
+WINOGRAD = Switch(
+    "MACA_WINOGRAD",
+    "0: convolutions by the definition alone",
+    "3 x 3 convolutions by minimal filtering where that is quicker",
+    _flag,
+    True,
+    "library",
+)
 DEFAULT_NCHW = Switch(
     "PYTORCH_DEFAULT_NCHW",
     "1: 4-D tensors keep their layout at transfers",
@@ -161,6 +169,7 @@ ALL: dict[str, Switch[Any]] = {
         FALLBACK,
         GRAIN,
         SIMD,
+        WINOGRAD,
         LAUNCH_BLOCKING,
         TASK_QUEUE,
         SANITIZE,

@@ -435,3 +435,14 @@ def test_the_switch() -> None:
         "try:\n import macatensor\nexcept ImportError as e: print(e)", MACA_TASK_QUEUE="yes"
     ).stdout
     assert "MACA_TASK_QUEUE='yes'; accepted: 0, 1, auto" in refused
+
+
+def test_denormals_are_flushed_where_python_says_so(queue: str) -> None:
+    x = torch.full((1 << 20,), 2e-38).maca()
+    assert (x * 0.25).cpu().min() > 0
+    assert torch.set_flush_denormal(True)
+    try:
+        assert not (x * 0.25).cpu().any()
+    finally:
+        torch.set_flush_denormal(False)
+    assert (x * 0.25).cpu().min() > 0

@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "float_control.h"
+
 namespace maca {
 namespace {
 std::atomic<int> g_generation{0};
@@ -59,7 +61,7 @@ void Stream::submit(std::function<void()> work) {
   if (orphaned()) return work();
   {
     std::lock_guard lock(queue_->mutex);
-    queue_->waiting.push_back(std::move(work));
+    queue_->waiting.push_back({std::move(work), float_control()});
     queue_->unfinished.fetch_add(1, std::memory_order_relaxed);
   }
   queue_->arrived.notify_one();
@@ -81,8 +83,9 @@ void Stream::Queue::loop() {
     auto work = std::move(waiting.front());
     waiting.pop_front();
     lock.unlock();
-    work();
-    work = nullptr;
+    set_float_control(work.float_control);
+    work.run();
+    work.run = nullptr;
     lock.lock();
     if (unfinished.fetch_sub(1, std::memory_order_release) == 1) drained.notify_all();
   }

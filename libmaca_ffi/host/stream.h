@@ -39,10 +39,14 @@ class Stream {
   bool idle();
 
  private:
+  struct Work {
+    std::function<void()> run;
+    uint64_t float_control;  // of the thread that submitted it
+  };
   struct Queue {
     std::mutex mutex;
     std::condition_variable arrived, drained;
-    std::deque<std::function<void()>> waiting;
+    std::deque<Work> waiting;
     std::atomic<int64_t> unfinished{0};  // changed under the mutex; idle() asks before every launch, so without it
     bool closing = false;
     std::thread worker;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "borrowed_threads.h"
+#include "float_control.h"
 #include "stream.h"
 
 #if defined(__x86_64__)
@@ -83,6 +84,7 @@ struct State {
   uint64_t number = 0;
   ThreadPool::Task task = nullptr;
   void* context = nullptr;
+  uint64_t float_control = 0;
   int count = 1;
   std::atomic<int> running{0};
   std::atomic<int> arrived{0};
@@ -146,6 +148,7 @@ void work(State* s, Worker* self, int index) {
     }
     done = self->ticket.load(std::memory_order_acquire);
     enter_region(s->count, index);
+    set_float_control(s->float_control);
     s->task(s->context);
     leave_region();
     s->running.fetch_sub(1, std::memory_order_release);
@@ -203,6 +206,7 @@ void ThreadPool::begin(int count, Task task, void* context) {
   }
   s.task = task;
   s.context = context;
+  s.float_control = float_control();
   s.count = count;
   s.arrived = 0;
   s.running.store(count - 1, std::memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernel.h"
+#include "scratch.h"
 #include "vector_math.h"
 
 namespace maca::matmul {
@@ -224,21 +225,5 @@ void scores(const Problem& p, const void* mask, int64_t head, int64_t row, int64
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = std::max<int64_t>(0, row + i + 1 - key); j < keys; ++j) s[i * kKeys + j] = kMasked;
 }
-
-// Scratch memory of each thread, cut from the launch's workspace; a thread beyond those that were counted when
-// the plan was made allocates its own.
-struct Scratch {
-  explicit Scratch(int64_t bytes_each)
-      : bytes((bytes_each + 127) / 64 * 64), threads(ThreadPool::instance().threads()) {}
-  uint64_t workspace() const { return static_cast<uint64_t>(bytes * threads); }
-  char* of_thread(void* workspace, std::unique_ptr<char[]>& own) const {
-    const int i = ThreadPool::thread_index();
-    if (i < threads) return static_cast<char*>(workspace) + i * bytes;
-    own = std::make_unique<char[]>(static_cast<size_t>(bytes));
-    return own.get();
-  }
-  int64_t bytes;
-  int threads;
-};
 
 }  // namespace maca::MACA_ISA::attention

@@ -1,8 +1,8 @@
 // Convolution forward on oneDNN, channels-last inside; and what forward and backward share.
 #include "library_convolution.h"
-#include "tensor_float.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 namespace maca::convolution {
@@ -176,13 +176,54 @@ void Weight::finish(const Launch& launch) const {
                          {user_.dtype, launch.data(user_.slot), user_.strides});
 }
 
+// ---- 3 x 3 weights at stride 1
+
+bool is_stencil(const Geometry& g) {
+  static const bool allowed = [] {
+    const char* text = std::getenv("MACA_WINOGRAD");
+    return !text || std::string_view(text) != "0";
+  }();
+  const auto all = [](const Sizes& sizes, int64_t n) {
+    return std::ranges::all_of(sizes, [n](int64_t s) { return s == n; });
+  };
+  return allowed && g.dims == 2 && !g.transposed && g.groups == 1 && all(g.kernel, 3) && all(g.stride, 1) &&
+         all(g.dilation, 1);
+}
+
+Stencil stencil(const Geometry& g, const Sizes& w) {
+  return {g.batch,      g.in_channels, g.in[0], g.in[1], g.out_channels, g.out[0], g.out[1],
+          g.padding[0], g.padding[1],  w[0],    w[1],    w[2],           w[3],     0};
+}
+
+Stencil input_gradient_stencil(const Geometry& g, const Sizes& w) {  // the weight turned by half a circle
+  return {g.batch,          g.out_channels,   g.out[0], g.out[1], g.in_channels, g.in[0], g.in[1],
+          2 - g.padding[0], 2 - g.padding[1], w[1],     w[0],     -w[2],         -w[3],   2 * (w[2] + w[3])};
+}
+
+PlacedProduct::PlacedProduct(std::unique_ptr<StencilProduct> product, Workspace& space) : product_(std::move(product)) {
+  if (!product_) return;
+  packed_ = space.take(product_->packed_bytes());
+  scratch_ = space.take(product_->workspace_bytes());
+}
+
+bool PlacedProduct::run(const Launch& launch, const void* image, const void* weight, const void* packed,
+                        const void* bias, void* result) const {
+  if (!packed) {
+    auto* room = reinterpret_cast<float*>(at(launch.workspace, packed_));
+    product_->pack(static_cast<const float*>(weight), room);
+    packed = room;
+  }
+  return product_->run(static_cast<const float*>(image), static_cast<const float*>(packed),
+                       static_cast<const float*>(bias), static_cast<float*>(result), at(launch.workspace, scratch_));
+}
+
 // ---- forward
 
 namespace {
 
 class ForwardPlan final : public Plan {
  public:
-  ForwardPlan(const Request& r, const Geometry& g) {
+  ForwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms) {
     const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
     const Dtype type = onednn::computes(x.dtype) ? x.dtype : Dtype::F32;
     Workspace space;
@@ -222,37 +263,47 @@ class ForwardPlan final : public Plan {
         build(pd, dnnl::convolution_forward(pd));
       }
     });
-    if (!weight_.same()) {
+    if (x.dtype == Dtype::F32 && is_stencil(g)) {
+      product_ = PlacedProduct(algorithms.product(stencil(g, w.strides)), space);
+      if (product_) implementation = "winograd, " + implementation + " where it is not finite";
+    }
+    if (product_ || !weight_.same()) {
       packed_operand = w.slot;
-      packed_bytes = weight_.library_bytes();
+      packed_bytes = product_ ? product_->packed_bytes() : weight_.library_bytes();
     }
     workspace_bytes = space.bytes();
     work = g.work();
   }
 
   void pack(const void* operand, void* packed) const override {
+    if (product_) return product_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
     const auto converted = std::make_unique<char[]>(weight_.converted_bytes());
     weight_.prepare(operand, packed, converted.get());
   }
 
   void run(const Launch& launch) const override {
-    void* weight = launch.packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
-    void* y = y_.target(launch);
-    void* const addresses[] = {x_.input(launch), weight, y, at(launch.workspace, scratch_),
-                               has_bias_ ? bias_.input(launch) : nullptr};
-    call_(std::span(addresses, has_bias_ ? 5 : 4));
+    void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
+    const bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
+    if (!done) {
+      const bool packed = launch.packed && !product_;
+      void* weight = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
+      void* const addresses[] = {x, weight, y, at(launch.workspace, scratch_), bias};
+      call_(std::span(addresses, has_bias_ ? 5 : 4));
+    }
     y_.finish(launch, y);
   }
 
  private:
   Staged x_, y_, bias_;
   Weight weight_;
+  PlacedProduct product_;
   Call call_;
   bool has_bias_ = false;
   uint64_t scratch_ = 0;
 };
+}  // namespace
 
-std::unique_ptr<Plan> make_convolution(const Request& r) {
+std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorithms) {
   const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
   if (w.dtype != x.dtype || y.dtype != x.dtype || (bias.present() && bias.dtype != x.dtype))
     throw Declined("convolution of different dtypes");
@@ -262,15 +313,10 @@ std::unique_ptr<Plan> make_convolution(const Request& r) {
   if (y.numel() == 0) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || w.numel() == 0) return direct_forward(r, g);
   try {
-    return std::make_unique<ForwardPlan>(r, g);
+    return std::make_unique<ForwardPlan>(r, g, algorithms);
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     return direct_forward(r, g);
   }
 }
 
-std::unique_ptr<Plan> make_rounded(const Request& r) { return tensor_float::rounded(r, {0, 1}, make_convolution); }
-
-MACA_KERNEL("convolution", make_rounded);
-
-}  // namespace
 }  // namespace maca::convolution

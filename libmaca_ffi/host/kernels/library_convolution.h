@@ -51,6 +51,7 @@ class Weight {
   Weight(const Operand& user, const Geometry& g, Dtype type, const onednn::Desc& library, bool gradient,
          onednn::Workspace& space);
   bool same() const { return !reorder_ && !convert_; }
+  void* user(const Launch& launch) const { return launch.data(user_.slot); }
   void* input(const Launch& launch) const;
   void prepare(const void* user, void* library, void* converted) const;
   void* target(const Launch& launch) const;
@@ -91,6 +92,63 @@ template <class Describe> auto primitive_for(const Geometry& g, Describe&& descr
 }
 
 bool fast(Dtype d);  // oneDNN serves it, possibly in float32
+
+// A convolution of two-dimensional float32 images, channels-last and dense, with 3 x 3 weights at stride 1. The weight
+// is the user's: its address is moved by `weight_offset`, its strides may be negative.
+struct Stencil {
+  int64_t batch, in_channels, in_height, in_width, out_channels, out_height, out_width, padding_y, padding_x;
+  int64_t weight_out, weight_in, weight_y, weight_x, weight_offset;
+  int64_t tiles(int64_t side) const {
+    return batch * ((out_height + side - 1) / side) * ((out_width + side - 1) / side);
+  }
+};
+
+// Other ways than the library's to compute one. They return false where a result is NaN or infinite: the library then
+// says which.
+class StencilProduct {
+ public:
+  virtual ~StencilProduct() = default;
+  virtual uint64_t packed_bytes() const = 0;
+  virtual uint64_t workspace_bytes() const = 0;
+  virtual void pack(const float* weight, float* packed) const = 0;
+  virtual bool run(const float* image, const float* packed, const float* bias, float* result,
+                   void* workspace) const = 0;
+};
+class StencilGradient {  // of the weight
+ public:
+  virtual ~StencilGradient() = default;
+  virtual uint64_t workspace_bytes() const = 0;
+  virtual bool run(const float* image, const float* gradient, float* weight_gradient, void* workspace) const = 0;
+};
+
+// nullptr: the library is the better one.
+struct StencilAlgorithms {
+  std::unique_ptr<StencilProduct> (*product)(const Stencil& s);
+  std::unique_ptr<StencilGradient> (*gradient)(const Stencil& s);
+};
+
+bool is_stencil(const Geometry& g);                                              // and MACA_WINOGRAD is not 0
+Stencil stencil(const Geometry& g, const Sizes& weight_strides);                 // result of image
+Stencil input_gradient_stencil(const Geometry& g, const Sizes& weight_strides);  // image's gradient of the result's
+
+// A StencilProduct with its place in the workspace; none where `product` is nullptr.
+class PlacedProduct {
+ public:
+  PlacedProduct() = default;
+  PlacedProduct(std::unique_ptr<StencilProduct> product, onednn::Workspace& space);
+  explicit operator bool() const { return product_ != nullptr; }
+  const StencilProduct* operator->() const { return product_.get(); }
+  // `packed`: the weight, if it is packed already.
+  bool run(const Launch& launch, const void* image, const void* weight, const void* packed, const void* bias,
+           void* result) const;
+
+ private:
+  std::unique_ptr<StencilProduct> product_;
+  uint64_t packed_ = 0, scratch_ = 0;
+};
+
+std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorithms);
+std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algorithms);
 
 std::unique_ptr<Plan> direct_forward(const Request& r, const Geometry& g);
 std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g);

@@ -1,6 +1,5 @@
 // Convolution backward on oneDNN: gradients of the input, the weight and the bias.
 #include "library_convolution.h"
-#include "tensor_float.h"
 
 namespace maca::convolution {
 namespace {
@@ -26,7 +25,7 @@ struct Transposed {
 
 class BackwardPlan final : public Plan {
  public:
-  BackwardPlan(const Request& r, const Geometry& g) : db_(r.out(2)) {
+  BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms) : db_(r.out(2)) {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
     type_ = onednn::computes(dy.dtype) ? dy.dtype : Dtype::F32;
     // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an
@@ -49,10 +48,21 @@ class BackwardPlan final : public Plan {
       else
         build<Straight>(g, x, w, dx, dw, space);
     });
+    if (dy.dtype == Dtype::F32 && is_stencil(g)) {
+      if (with_dx_) product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides)), space);
+      if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
+    }
+    if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
     scratch_ = space.take(scratch_bytes_);
     workspace_bytes = space.bytes();
     work = g.work() * ((with_dx_ ? 1 : 0) + (with_dw_ ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
     implementation = "onednn " + implementation_;
+    if (product_ || gradient_)
+      implementation = std::string("winograd ") +
+                       (!gradient_  ? "input"
+                        : !product_ ? "weight"
+                                    : "input, weight") +
+                       ", where it is not finite " + implementation;
   }
 
   void run(const Launch& launch) const override {
@@ -60,14 +70,21 @@ class BackwardPlan final : public Plan {
     void* scratch = at(launch.workspace, scratch_);
     if (with_dx_) {
       void* dx = dx_.target(launch);
-      void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
-      data_call_(addresses);
+      if (!product_ || !product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx)) {
+        void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
+        data_call_(addresses);
+      }
       dx_.finish(launch, dx);
     }
     if (with_dw_) {
-      void* const addresses[] = {x_.input(launch), dy, dw_.target(launch), scratch};
-      weights_call_(addresses);
-      dw_.finish(launch);
+      void* x = x_.input(launch);
+      const bool done = gradient_ && gradient_->run(static_cast<const float*>(x), static_cast<const float*>(dy),
+                                                    static_cast<float*>(dw_.user(launch)), scratch);
+      if (!done) {
+        void* const addresses[] = {x, dy, dw_.target(launch), scratch};
+        weights_call_(addresses);
+        dw_.finish(launch);
+      }
     }
     if (with_db_) {
       auto* sums = reinterpret_cast<double*>(at(launch.workspace, sums_));
@@ -158,6 +175,8 @@ class BackwardPlan final : public Plan {
   Dtype type_ = Dtype::F32;
   Staged dy_, x_, dx_;
   Weight weight_, dw_;
+  PlacedProduct product_;
+  std::unique_ptr<StencilGradient> gradient_;
   Call data_call_, weights_call_;
   bool with_dx_ = false, with_dw_ = false, with_db_ = false;
   int64_t channels_ = 0, rows_ = 0, chunks_ = 0;
@@ -165,7 +184,9 @@ class BackwardPlan final : public Plan {
   std::string implementation_;
 };
 
-std::unique_ptr<Plan> make_convolution_backward(const Request& r) {
+}  // namespace
+
+std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algorithms) {
   const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2);
   const Geometry g = read_geometry(r, x, w, dy);
   if (dy.dtype != x.dtype || w.dtype != x.dtype) throw Declined("convolution_backward of different dtypes");
@@ -175,18 +196,10 @@ std::unique_ptr<Plan> make_convolution_backward(const Request& r) {
   if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
   try {
-    return std::make_unique<BackwardPlan>(r, g);
+    return std::make_unique<BackwardPlan>(r, g, algorithms);
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     return direct_backward(r, g);
   }
 }
 
-// Under TF32 the bias' gradient is a sum of rounded terms, too: one rounding of 2^-11 each.
-std::unique_ptr<Plan> make_rounded(const Request& r) {
-  return tensor_float::rounded(r, {0, 1, 2}, make_convolution_backward);
-}
-
-MACA_KERNEL("convolution_backward", make_rounded);
-
-}  // namespace
 }  // namespace maca::convolution
