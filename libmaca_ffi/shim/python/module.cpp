@@ -110,11 +110,11 @@ PyMODINIT_FUNC PyInit__launcher() {
   known.zero = PyLong_FromLong(0);
   if (!module || !known.payload_name || !known.is_inference_name || !known.zero || !add_buffer_type(module.get()) ||
       !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
-      !add_recording_values(module.get()) || !add_recording_entries(module.get()) ||
-      !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||
-      !add_recording_recorder(module.get()) || !add_recording_lines(module.get()) ||
-      !add_recording_lock(module.get()) || !add_recording_summary(module.get()) || !add_recording_modes(module.get()) ||
-      !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
+      !add_recording_values(module.get()) || !add_recording_memories(module.get()) ||
+      !add_recording_entries(module.get()) || !add_recording_call(module.get()) ||
+      !add_recording_stacks(module.get()) || !add_recording_recorder(module.get()) ||
+      !add_recording_lines(module.get()) || !add_recording_lock(module.get()) || !add_recording_summary(module.get()) ||
+      !add_recording_modes(module.get()) || !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
       !add_recording_backward(module.get()))
     return nullptr;
   return module.release();

@@ -28,31 +28,44 @@ struct KnownOfRecording {
   PyObject* accumulate = nullptr;        // the type of nodes that gather a leaf's gradient
   PyObject* sequence = nullptr;          // how many nodes this thread has made
   PyObject* is_grad_enabled = nullptr;   // torch.is_grad_enabled
-  PyObject* operators = nullptr;         // from the id of an overload to its Operator
-  PyObject* read_operator = nullptr;     // the Operator of an overload that is not among them
+  PyObject* read_operator = nullptr;     // the Operator of an overload
   const DlExchange* exchange = nullptr;  // torch.Tensor's, where it has one
 };
 extern KnownOfRecording recording;
 
-// An attribute of torch.Tensor or a method that takes no arguments, found once: with a model's memory in the caches
-// finding one takes longer than what it does.
+// What a function of C that takes no arguments does, or nullptr: it takes some, or is Python's.
+inline PyCFunction plain_function(PyObject* function) {
+  const bool is_one = Py_TYPE(function) == &PyCFunction_Type && PyCFunction_GetFlags(function) == METH_NOARGS;
+  return is_one ? PyCFunction_GetFunction(function) : nullptr;
+}
+
+// Asks one of PyTorch's functions, without Python's way to it: that takes longer than most answers.
+inline Ref ask_torch(PyObject* function) {
+  const PyCFunction plain = plain_function(function);
+  return Ref(plain ? plain(PyCFunction_GetSelf(function), nullptr) : PyObject_CallNoArgs(function));
+}
+
+// An attribute or a method that takes no arguments of a type that is not Python's, found once: with a model's memory in
+// the caches finding one takes longer than what it does.
 class Member {
  public:
   bool find(PyObject* type, const char* name);  // false with an exception
+  explicit operator bool() const { return get_ != nullptr; }
   Ref of(PyObject* object) const {
     return Ref(get_(descriptor_, object, reinterpret_cast<PyObject*>(Py_TYPE(object))));
   }
-  Ref call(PyObject* object) const { return Ref(PyObject_CallFunctionObjArgs(descriptor_, object, nullptr)); }
+  Ref call(PyObject* object);
 
  private:
   PyObject* descriptor_ = nullptr;
   descrgetfunc get_ = nullptr;
+  PyCFunction plain_ = nullptr;  // what the method does, of one that has been called
 };
 
 struct TensorMembers {
   Member shape, dtype, device, is_cpu, version, requires_grad, grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, storage_offset, data_ptr;
-  Member resizable, cdata, nbytes, weak_ref;  // of the storage
+  Member resizable, nbytes;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
 };
 extern TensorMembers members;
@@ -93,7 +106,7 @@ class Plainly {
 
 // Names of the describer's methods in Python.
 struct Names {
-  PyObject *entry, *numbers, *new_form, *sweep, *new_maca;
+  PyObject *entry, *numbers, *new_form;
 };
 extern Names known_names;
 
@@ -125,6 +138,7 @@ struct Form {
   char is_plain;      // it and the elements' numbers are all that there is to say: not of quantized tensors
 };
 bool is_form(PyObject* object);
+Value* new_value(PyObject* form, long long version, bool is_unsettled, const long long* made, PyObject* numbers);
 
 // --- numbers --------------------------------------------------------------------------------------------------
 constexpr int kNumbers = 8;  // of a tensor's elements: see RecordedSummary
@@ -134,9 +148,14 @@ bool summarize(PyObject* summary, PyObject* tensor, double (&found)[kNumbers], b
 // As macatensor.accuracy.recording.numbers.Numbers.text(), after a comma; false with an exception.
 bool append_summary(std::string& out, const double (&found)[kNumbers], bool& is_written);
 
+// --- memory ---------------------------------------------------------------------------------------------------
 struct Memory;  // an allocation that tensors share
-PyObject* new_memory(PyObject* held, long long writes);
-bool is_memory(PyObject* object);
+// `memories` is a RecordedMemories, `owner` what stands for an allocation as long as that is there: a Buffer, or a
+// storage of PyTorch's.
+bool is_memories(PyObject* object);
+Memory* memory_of(PyObject* memories, PyObject* owner);  // borrowed; nullptr: it was not met
+// The same, which is met now if it was not; nullptr with an exception.
+Memory* meet_memory(PyObject* memories, PyObject* owner, long long writes = 0);
 void note_write(Memory* memory);  // unseen by PyTorch's own counter
 long long& writes_of(Memory* memory);
 void forget(Memory* memory);
@@ -239,6 +258,7 @@ PyObject* stack_here(PyObject* stacks);
 PyObject* flatten_call_function(PyObject* module, PyObject* args);
 
 bool add_recording_values(PyObject* module);
+bool add_recording_memories(PyObject* module);
 bool add_recording_entries(PyObject* module);
 bool add_recording_call(PyObject* module);
 PyObject* configure_recording(PyObject* module, PyObject* args, PyObject* kwargs);

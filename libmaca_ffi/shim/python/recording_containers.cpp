@@ -121,6 +121,7 @@ bool flatten_call(PyObject* args, PyObject* kwargs, Items& items) {
     PyErr_SetString(PyExc_TypeError, "arguments are a tuple");
     return false;
   }
+  items.reserve(items.size() + static_cast<size_t>(size));
   for (Py_ssize_t i = 0; i < size; ++i)
     if (!flatten(PyTuple_GetItem(args, i), std::to_string(i), items, 0)) return false;
   return !kwargs || !PyDict_Check(kwargs) || PyDict_Size(kwargs) == 0 || flatten_dict(kwargs, "", items, -1);

@@ -172,6 +172,8 @@ bool is_ready(Entries* self) {
 
 bool describe(Entries* self, std::string& out, const Items& items, const Described& described) {
   if (!is_ready(self)) return false;
+  constexpr size_t kUsual = 192;  // bytes of a tensor's entry without numbers
+  out.reserve(kUsual * items.size());
   out = "[";
   for (const Item& item : items)
     if (!append_entry(self, out, item.place, item.value.get(), item.is_tensor, described)) return false;
@@ -233,39 +235,38 @@ PyObject* wrote_method(PyObject* self, PyObject* tensor) {
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
-  if (object) reinterpret_cast<Entries*>(object)->plain_forms = new std::unordered_map<std::string, PyObject*>;
+  if (object) reinterpret_cast<Entries*>(object)->plain_forms = new PlainForms;
   return object;
 }
 
 int initialize(PyObject* object, PyObject* args, PyObject*) {
   auto* self = reinterpret_cast<Entries*>(object);
-  PyObject *maca, *host, *forms;
-  if (!PyArg_ParseTuple(args, "O!O!O!:RecordedEntries", &PyDict_Type, &maca, &PyDict_Type, &host, &PyDict_Type, &forms))
+  PyObject *memories, *forms;
+  if (!PyArg_ParseTuple(args, "OO!:RecordedEntries", &memories, &PyDict_Type, &forms)) return -1;
+  if (!is_memories(memories)) {
+    PyErr_SetString(PyExc_TypeError, "expected RecordedMemories");
     return -1;
+  }
   if (!recording.tensor) {
     PyErr_SetString(PyExc_RuntimeError, "configure_recording() was not called");
     return -1;
   }
-  Ref old[] = {Ref(self->on_maca), Ref(self->on_host), Ref(self->forms)};
-  self->on_maca = Ref::borrowed(maca).release();
-  self->on_host = Ref::borrowed(host).release();
-  self->forms = Ref::borrowed(forms).release();
+  put(self->memories, memories);
+  put(self->forms, forms);
   return 0;
 }
 
 int traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<Entries*>(object);
   Py_VISIT(Py_TYPE(object));
-  Py_VISIT(self->on_maca);
-  Py_VISIT(self->on_host);
+  Py_VISIT(self->memories);
   Py_VISIT(self->forms);
   return 0;
 }
 
 int clear(PyObject* object) {
   auto* self = reinterpret_cast<Entries*>(object);
-  Py_CLEAR(self->on_maca);
-  Py_CLEAR(self->on_host);
+  Py_CLEAR(self->memories);
   Py_CLEAR(self->forms);
   drop_plain_forms(self);
   return 0;
@@ -312,10 +313,9 @@ PyType_Slot g_slots[] = {
     {Py_tp_methods, g_methods},
     {Py_tp_doc,
      const_cast<char*>(
-         "RecordedEntries(on_maca, on_host, forms)\n\nA subclass has entry(tensor, value, level, call, wrote, "
-         "place), the text of what is new; new_form(key, tensor) and new_maca(buffer), which enter what is new into "
-         "the tables; "
-         "sweep(), which takes out what is gone; numbers(tensor, place), text that follows a form's.")},
+         "RecordedEntries(memories, forms)\n\nA subclass has entry(tensor, value, level, call, wrote, place), the text "
+         "of what is new; new_form(key, tensor), which enters what is new into the table of forms; numbers(tensor, "
+         "place), text that follows a form's.")},
     {0, nullptr},
 };
 
@@ -327,8 +327,6 @@ bool name_all() {
       {&known_names.entry, "entry"},
       {&known_names.numbers, "numbers"},
       {&known_names.new_form, "new_form"},
-      {&known_names.sweep, "sweep"},
-      {&known_names.new_maca, "new_maca"},
   });
 }
 

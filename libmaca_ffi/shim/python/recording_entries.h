@@ -1,22 +1,29 @@
 // RecordedEntries, the base of the describer: what recording_find.cpp, which says what value a tensor has, and
 // recording_entries.cpp, which writes entries, share.
 #pragma once
+#include <functional>
+#include <string_view>
 #include <unordered_map>
 
 #include "recording.h"
 
 namespace maca_launcher {
 
+// Keys are looked for without a std::string of their own.
+struct BytesHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view bytes) const { return std::hash<std::string_view>()(bytes); }
+};
+using PlainForms = std::unordered_map<std::string, PyObject*, BytesHash, std::equal_to<>>;
+
 struct Entries {
-  PyObject_HEAD PyObject* on_maca;                          // from the id of a Buffer to a Memory
-  PyObject* on_host;                                        // from a storage's _cdata to a Memory
-  PyObject* forms;                                          // from what tells forms apart to a Form
-  std::unordered_map<std::string, PyObject*>* plain_forms;  // to a Form, of plain_form_of()
-  int refused;                                              // tensors that DLPack's exchange has refused
-  int since_sweep;
-  long long measured;  // tensors whose numbers were found here
-  char has_numbers;    // record levels 1 and 2
-  char has_files;      // record level 2
+  PyObject_HEAD PyObject* memories;  // RecordedMemories
+  PyObject* forms;                   // from what tells forms apart to a Form
+  PlainForms* plain_forms;           // to a Form, of plain_form_of()
+  int refused;                       // tensors that DLPack's exchange has refused
+  long long measured;                // tensors whose numbers were found here
+  char has_numbers;                  // record levels 1 and 2
+  char has_files;                    // record level 2
 };
 
 // Of tensors of the exact types that most are. These return false with an exception.

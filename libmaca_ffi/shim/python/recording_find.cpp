@@ -15,16 +15,29 @@ bool is_unreadable() {  // sparse and other tensors without strides or a storage
 }
 
 // --- forms ----------------------------------------------------------------------------------------------------
-// Of host tensors whose elements are what the memory holds: a key of bytes is made in a fifth of a tuple's time.
-std::string plain_key(PyObject* dtype, int64_t rank, const int64_t* sizes, const int64_t* strides) {
-  std::string key(reinterpret_cast<const char*>(&dtype), sizeof dtype);
-  const size_t bytes = static_cast<size_t>(rank) * sizeof(int64_t);
-  key.append(reinterpret_cast<const char*>(sizes), bytes);
-  return key.append(reinterpret_cast<const char*>(strides), bytes);
-}
+// Of host tensors whose elements are what the memory holds: a key of bytes is made in a tenth of a tuple's time.
+class PlainKey {
+ public:
+  PlainKey(PyObject* dtype, int64_t rank, const int64_t* sizes, const int64_t* strides) {
+    const size_t bytes = static_cast<size_t>(rank) * sizeof(int64_t);
+    size_ = sizeof dtype + 2 * bytes;
+    if (size_ > sizeof held_) more_.resize(size_);
+    char* out = size_ > sizeof held_ ? more_.data() : held_;
+    std::memcpy(out, &dtype, sizeof dtype);
+    if (!bytes) return;  // there may be no sizes
+    std::memcpy(out + sizeof dtype, sizes, bytes);
+    std::memcpy(out + sizeof dtype + bytes, strides, bytes);
+  }
+  std::string_view bytes() const { return {more_.empty() ? held_ : more_.data(), size_}; }
 
-Ref plain_form_of(Entries* self, PyObject* tensor, std::string key) {
-  const auto found = self->plain_forms->find(key);
+ private:
+  char held_[sizeof(PyObject*) + 2 * 6 * sizeof(int64_t)];
+  std::string more_;
+  size_t size_;
+};
+
+Ref plain_form_of(Entries* self, PyObject* tensor, const PlainKey& key) {
+  const auto found = self->plain_forms->find(key.bytes());
   if (found != self->plain_forms->end()) return Ref::borrowed(found->second);
   Ref shape = members.shape.of(tensor), stride = shape ? members.stride.call(tensor) : Ref();
   Ref dtype = stride ? members.dtype.of(tensor) : Ref(), device = dtype ? members.device.of(tensor) : Ref();
@@ -32,7 +45,7 @@ Ref plain_form_of(Entries* self, PyObject* tensor, std::string key) {
   Ref form = named ? ask(self, known_names.new_form, named.get(), tensor) : Ref();
   if (!form) return form;
   if (self->plain_forms->size() >= kPlainForms) drop_plain_forms(self);
-  self->plain_forms->emplace(std::move(key), Ref::borrowed(form.get()).release());
+  self->plain_forms->emplace(key.bytes(), Ref::borrowed(form.get()).release());
   return form;
 }
 
@@ -63,7 +76,7 @@ Ref form_in_one(Entries* self, PyObject* tensor, long long& place) {
   PyObject* dtype = neg && neg.get() != Py_True ? dtype_of(tensor, read) : nullptr;
   if (!dtype) return Ref();
   place = static_cast<long long>(reinterpret_cast<intptr_t>(read.data));
-  return plain_form_of(self, tensor, plain_key(dtype, read.rank, read.sizes, read.strides));
+  return plain_form_of(self, tensor, {dtype, read.rank, read.sizes, read.strides});
 }
 
 bool append_numbers(std::vector<int64_t>& numbers, PyObject* tuple) {
@@ -90,7 +103,7 @@ Ref form_of(Entries* self, PyObject* tensor, long long& place) {
     std::vector<int64_t> numbers;
     if (!append_numbers(numbers, shape.get()) || !append_numbers(numbers, stride.get())) return Ref();
     const auto rank = static_cast<int64_t>(numbers.size() / 2);
-    return plain_form_of(self, tensor, plain_key(dtype.get(), rank, numbers.data(), numbers.data() + rank));
+    return plain_form_of(self, tensor, {dtype.get(), rank, numbers.data(), numbers.data() + rank});
   }
   Ref device = members.device.of(tensor), conj = device ? members.is_conj.call(tensor) : Ref();
   Ref key(!conj ? nullptr
@@ -102,29 +115,6 @@ Ref form_of(Entries* self, PyObject* tensor, long long& place) {
 }
 
 // --- memory ---------------------------------------------------------------------------------------------------
-bool check_memory(const Ref& memory) {
-  if (memory && !is_memory(memory.get())) {
-    PyErr_SetString(PyExc_TypeError, "a table of allocations holds RecordedMemory");
-    return false;
-  }
-  return static_cast<bool>(memory);
-}
-
-// Null with an exception.
-Ref memory_on_host(Entries* self, PyObject* storage) {
-  constexpr int kSweep = 1024;  // new allocations between two searches for those that are gone
-  Ref key = members.cdata.of(storage);
-  Ref memory = Ref::borrowed(key ? PyDict_GetItemWithError(self->on_host, key.get()) : nullptr);
-  if (memory || PyErr_Occurred()) return check_memory(memory) ? std::move(memory) : Ref();
-  if (++self->since_sweep >= kSweep) {
-    self->since_sweep = 0;
-    if (!ask(self, known_names.sweep, nullptr)) return Ref();
-  }
-  Ref held = members.weak_ref.call(storage);  // it is kept from being freed, its memory is not
-  memory = Ref(held ? new_memory(held.get(), 0) : nullptr);
-  return memory && PyDict_SetItem(self->on_host, key.get(), memory.get()) == 0 ? std::move(memory) : Ref();
-}
-
 bool version_of(PyObject* tensor, long long& version) {
   Ref counted = members.version.of(tensor);
   version = counted ? PyLong_AsLongLong(counted.get()) : 0;
@@ -135,9 +125,10 @@ bool version_of(PyObject* tensor, long long& version) {
   return true;
 }
 
-bool take_value(Ref memory, long long place, PyObject* form, long long version, KnownValue& found) {
-  Value* value = value_at(reinterpret_cast<Memory*>(memory.get()), place, form, version);
-  found = {std::move(memory), Ref(reinterpret_cast<PyObject*>(value)), place};
+bool take_value(Memory* memory, long long place, PyObject* form, long long version, KnownValue& found) {
+  Ref held = Ref::borrowed(reinterpret_cast<PyObject*>(memory));
+  Value* value = value_at(memory, place, form, version);
+  found = {std::move(held), Ref(reinterpret_cast<PyObject*>(value)), place};
   return value != nullptr;
 }
 
@@ -148,9 +139,9 @@ bool find_on_host(Entries* self, PyObject* tensor, KnownValue& found) {
   Ref resizable = storage ? members.resizable.call(storage.get()) : Ref();
   if (!resizable) return is_unreadable();
   if (resizable.get() != Py_True) return true;  // NumPy shares it: writes to it may go unseen
-  Ref memory = memory_on_host(self, storage.get());
-  if (!memory) return is_unreadable();
-  return version_of(tensor, version) && take_value(std::move(memory), place, form.get(), version, found);
+  if (!version_of(tensor, version)) return false;
+  Memory* memory = meet_memory(self->memories, storage.get());
+  return memory && take_value(memory, place, form.get(), version, found);
 }
 
 bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
@@ -158,25 +149,22 @@ bool find_on_maca(Entries* self, PyObject* tensor, KnownValue& found) {
   maca_buffer* buffer = payload ? memory_of(payload.get()) : nullptr;
   if (!buffer) return false;
   PyObject* held = PyTuple_GetItem(payload.get(), 0);
-  Ref key(PyLong_FromVoidPtr(held));
-  Ref memory = Ref::borrowed(key ? PyDict_GetItemWithError(self->on_maca, key.get()) : nullptr);
-  if (!memory && !PyErr_Occurred()) memory = ask(self, known_names.new_maca, held);
-  if (!check_memory(memory)) return false;
-  auto* allocation = reinterpret_cast<Memory*>(memory.get());
   const auto writes = static_cast<long long>(buffer->writes());
-  if (writes_of(allocation) != writes) {
-    forget(allocation);
-    writes_of(allocation) = writes;
+  Memory* memory = meet_memory(self->memories, held, writes);
+  if (!memory) return false;
+  if (writes_of(memory) != writes) {
+    forget(memory);
+    writes_of(memory) = writes;
   }
   const long long offset = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
   if (offset == -1 && PyErr_Occurred()) return false;
-  return take_value(std::move(memory), offset, PyTuple_GetItem(payload.get(), 2), 0, found);
+  return take_value(memory, offset, PyTuple_GetItem(payload.get(), 2), 0, found);
 }
 
 }  // namespace
 
 void drop_plain_forms(Entries* self) {
-  std::unordered_map<std::string, PyObject*> gone;
+  PlainForms gone;
   gone.swap(*self->plain_forms);
   for (const auto& [key, form] : gone) Py_DECREF(form);
 }
@@ -191,7 +179,7 @@ bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found) 
   long long version;
   if (!version_of(tensor, version)) return false;
   Ref form = Ref::borrowed(reinterpret_cast<Value*>(known.value.get())->form);
-  return take_value(Ref::borrowed(known.memory.get()), known.place, form.get(), version, found);
+  return take_value(reinterpret_cast<Memory*>(known.memory.get()), known.place, form.get(), version, found);
 }
 
 bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {
@@ -205,11 +193,9 @@ bool wrote(PyObject* entries, PyObject* tensor) {
   if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
   Ref storage = members.untyped_storage.call(tensor);
   if (!storage) return is_unreadable();
-  Ref key = members.cdata.of(storage.get());
-  if (!key) return false;
-  Ref memory = Ref::borrowed(PyDict_GetItemWithError(reinterpret_cast<Entries*>(entries)->on_host, key.get()));
-  if (memory && is_memory(memory.get())) note_write(reinterpret_cast<Memory*>(memory.get()));
-  return !PyErr_Occurred();
+  Memory* memory = memory_of(reinterpret_cast<Entries*>(entries)->memories, storage.get());
+  if (memory) note_write(memory);
+  return true;
 }
 
 }  // namespace maca_launcher

@@ -22,6 +22,8 @@ bool api_begins(Recorder* self, const ThreadState& thread, Call* call, PyObject*
   const bool is_taken = decide(self, call, parent.get(), is_unit);
   Items items;
   if (PyErr_Occurred() || !flatten_call(args, kwargs, items)) return false;
+  call->parts->tensors.reserve(items.size());
+  call->parts->met.reserve(items.size());
   for (const Item& item : items)
     if (item.is_tensor) call->parts->tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
   return note_versions(call) && note_nodes(call) &&

@@ -23,6 +23,14 @@ bool Member::find(PyObject* type, const char* name) {
   return false;
 }
 
+Ref Member::call(PyObject* object) {
+  if (plain_) return Ref(plain_(object, nullptr));
+  Ref bound = of(object);
+  if (!bound) return bound;
+  plain_ = plain_function(bound.get());
+  return ask_torch(bound.get());
+}
+
 bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
   return intern_names({{&g_enter, "__enter__"}, {&g_leave, "__exit__"}}) && shape.find(tensor, "shape") &&
          dtype.find(tensor, "dtype") && device.find(tensor, "device") && is_cpu.find(tensor, "is_cpu") &&
@@ -30,13 +38,12 @@ bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
          grad_fn.find(tensor, "grad_fn") && output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") &&
          is_neg.find(tensor, "is_neg") && is_conj.find(tensor, "is_conj") &&
          untyped_storage.find(tensor, "untyped_storage") && storage_offset.find(tensor, "storage_offset") &&
-         data_ptr.find(tensor, "data_ptr") && resizable.find(storage, "resizable") && nbytes.find(storage, "nbytes") &&
-         weak_ref.find(storage, "_weak_ref") && cdata.find(storage, "_cdata");
+         data_ptr.find(tensor, "data_ptr") && resizable.find(storage, "resizable") && nbytes.find(storage, "nbytes");
 }
 
 Plainly::Plainly() : outer_(innermost) {
   innermost = this;
-  Ref modes(PyObject_CallFunctionObjArgs(recording.modes, nullptr));
+  Ref modes = ask_torch(recording.modes);
   const long count = modes ? PyLong_AsLong(modes.get()) : -1;
   is_right_ = count == 0 || (count > 0 && now());
 }
@@ -70,25 +77,24 @@ bool take_exchange(PyObject* capsule) {
 }  // namespace
 
 PyObject* configure_recording(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {
-      "tensor",        "parameter", "plain_values", "complex_types", "flatten",    "value_text", "escaped",
-      "plainly",       "modes",     "current_node", "graph_task",    "accumulate", "sequence",   "is_grad_enabled",
-      "read_operator", "storage",   "exchange",     "operators",     nullptr};
+  static const char* names[] = {"tensor",     "parameter",  "plain_values", "complex_types",   "flatten",
+                                "value_text", "escaped",    "plainly",      "modes",           "current_node",
+                                "graph_task", "accumulate", "sequence",     "is_grad_enabled", "read_operator",
+                                "storage",    "exchange",   nullptr};
   PyObject** slots[] = {&recording.tensor,        &recording.parameter,       &recording.plain_values,
                         &recording.complex_types, &recording.flatten,         &recording.value_text,
                         &recording.escaped,       &recording.plainly,         &recording.modes,
                         &recording.current_node,  &recording.graph_task,      &recording.accumulate,
                         &recording.sequence,      &recording.is_grad_enabled, &recording.read_operator};
   constexpr size_t kSlots = std::size(slots);
-  PyObject *given[kSlots], *storage, *exchange, *operators;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOOOOOO!:configure_recording", const_cast<char**>(names),
+  PyObject *given[kSlots], *storage, *exchange;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOOOOO:configure_recording", const_cast<char**>(names),
                                    &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
                                    &given[7], &given[8], &given[9], &given[10], &given[11], &given[12], &given[13],
-                                   &given[14], &storage, &exchange, &PyDict_Type, &operators) ||
+                                   &given[14], &storage, &exchange) ||
       !members.find(given[0], storage) || !take_exchange(exchange))
     return nullptr;
   for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
-  put(recording.operators, operators);
   Py_RETURN_NONE;
 }
 

@@ -45,7 +45,7 @@ bool read(PyObject* args, PyObject* kwargs, Given& given) {
 class FunctionsOff {
  public:
   FunctionsOff() {  // false with an exception
-    Ref size(PyObject_CallFunctionObjArgs(recording.modes, nullptr));
+    Ref size = ask_torch(recording.modes);
     const long count = size ? PyLong_AsLong(size.get()) : -1;
     is_right_ = count == 0 || (count > 0 && take_off(count - 1));
   }
@@ -63,7 +63,7 @@ class FunctionsOff {
     Ref number(PyLong_FromLong(place));
     Ref last(number ? PyObject_CallFunctionObjArgs(modes.mode_at, number.get(), nullptr) : nullptr);
     if (!last || !PyObject_TypeCheck(last.get(), g_functions_type)) return static_cast<bool>(last);
-    mode_ = Ref(PyObject_CallFunctionObjArgs(modes.pop_mode, nullptr));
+    mode_ = ask_torch(modes.pop_mode);
     return static_cast<bool>(mode_);
   }
 
@@ -160,10 +160,11 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
   FunctionsOff off;
   if (!off) return nullptr;
   Recorder* self = of(recorder.get());
-  Ref facts = facts_of(given.func), call(facts ? begin_operator(self, facts, given.args, given.kwargs) : nullptr);
+  const Operator* facts = facts_of(given.func);
+  Ref call(facts ? begin_operator(self, *facts, given.args, given.kwargs) : nullptr);
   if (!call) return nullptr;
-  return run_recorded(PyTuple_GetItem(facts.get(), kRun), given, [&](PyObject* result, PyObject* error) {
-    return end_operator(self, call.get(), facts, given.args, given.kwargs, result, error);
+  return run_recorded(facts->run, given, [&](PyObject* result, PyObject* error) {
+    return end_operator(self, call.get(), *facts, given.args, given.kwargs, result, error);
   });
 }
 

@@ -4,8 +4,32 @@
 namespace maca_launcher {
 namespace {
 
-PyObject* fact(const Ref& facts, Fact which) { return PyTuple_GetItem(facts.get(), which); }
-bool is(const Ref& facts, Fact which) { return fact(facts, which) == Py_True; }
+// What Python knows of an overload.
+bool read(PyObject* given, Operator& facts) {
+  PyObject *positions, *names;
+  int is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
+  if (!PyTuple_Check(given)) {
+    PyErr_SetString(PyExc_TypeError, "expected an Operator");
+    return false;
+  }
+  if (!PyArg_ParseTuple(given, "UUO!O!ppppppO:Operator", &facts.packet, &facts.op, &PyTuple_Type, &positions,
+                        &PyTuple_Type, &names, &is_random, &is_collective, &is_pending, &is_wait, &is_recorded,
+                        &is_blank, &facts.run))
+    return false;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(positions); ++i) {
+    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GetItem(positions, i));
+    PyObject* name = PyTuple_GetItem(names, i);
+    if (!name || (position < 0 && PyErr_Occurred())) return false;
+    facts.written.emplace_back(position, name);
+  }
+  facts.is_random = is_random;
+  facts.is_collective = is_collective;
+  facts.is_pending = is_pending;
+  facts.is_wait = is_wait;
+  facts.is_recorded = is_recorded;
+  facts.is_blank = is_blank;
+  return true;
+}
 
 bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, const Ref& parent) {
   Call* outer = as_call(parent);
@@ -33,12 +57,8 @@ bool add_tensor(Items& items, const std::string& place, PyObject* value) {
 }
 
 // The tensors that an operator writes, with their places.
-bool written_by(const Ref& facts, PyObject* args, PyObject* kwargs, Items& items) {
-  PyObject *positions = fact(facts, kWritten), *argument_names = fact(facts, kWrittenNames);
-  for (Py_ssize_t i = 0; i < PyTuple_Size(positions); ++i) {
-    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GetItem(positions, i));
-    PyObject* name = PyTuple_GetItem(argument_names, i);
-    if (!name || (position < 0 && PyErr_Occurred())) return false;
+bool written_by(const Operator& facts, PyObject* args, PyObject* kwargs, Items& items) {
+  for (const auto& [position, name] : facts.written) {
     PyObject* value = nullptr;
     std::string place;
     if (position < PyTuple_Size(args)) {
@@ -69,19 +89,19 @@ MetTensors* met_by(const Ref& function) {
   return &as_call(function)->parts->met;
 }
 
-bool operator_returned(Recorder* self, const ThreadState& thread, const Ref& facts, Call* call, PyObject* args,
+bool operator_returned(Recorder* self, const ThreadState& thread, const Operator& facts, Call* call, PyObject* args,
                        PyObject* kwargs, PyObject* result, const Items& written) {
   auto* object = reinterpret_cast<PyObject*>(self);
   Ref function = last_of(thread);
-  if (is(facts, kIsCollective))
+  if (facts.is_collective)
     return static_cast<bool>(
         ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
-  if (is(facts, kIsBlank) && !ask(object, names.blank, result)) return false;
-  if (is(facts, kIsWait) && !wrote(self->describer, result)) return false;
+  if (facts.is_blank && !ask(object, names.blank, result)) return false;
+  if (facts.is_wait && !wrote(self->describer, result)) return false;
   Items items;
   if (!flatten_result(result, items)) return false;
   const bool has_numbers = set_numbers(self->describer, false);
-  set_numbers(self->describer, has_numbers && !is(facts, kIsPending));  // what is pending has none yet
+  set_numbers(self->describer, has_numbers && !facts.is_pending);  // what is pending has none yet
   MetTensors* met = met_by(function);
   const bool is_described = describe_results(self, call, std::move(items), written, met, Use::kRenew);
   if (met) as_call(function)->parts->ended = moment();
@@ -92,19 +112,21 @@ bool operator_returned(Recorder* self, const ThreadState& thread, const Ref& fac
 
 }  // namespace
 
-Ref facts_of(PyObject* func) {
-  Ref id(PyLong_FromVoidPtr(func));
-  Ref facts = id ? Ref::borrowed(PyDict_GetItemWithError(recording.operators, id.get())) : Ref();
-  if (!facts && !PyErr_Occurred()) facts = Ref(PyObject_CallFunctionObjArgs(recording.read_operator, func, nullptr));
-  if (facts && (!PyTuple_Check(facts.get()) || PyTuple_Size(facts.get()) <= kRun)) {
-    PyErr_SetString(PyExc_TypeError, "expected an Operator");
-    return Ref();
-  }
-  return facts;
+const Operator* facts_of(PyObject* func) {
+  static auto& known = *new std::unordered_map<PyObject*, Operator>;  // by the overload, which is kept
+  const auto found = known.find(func);
+  if (found != known.end()) return &found->second;
+  Operator facts;
+  Ref given(PyObject_CallFunctionObjArgs(recording.read_operator, func, nullptr));
+  if (!given || !read(given.get(), facts)) return nullptr;
+  given.release();  // what the facts point to is kept, too
+  const auto [place, is_new] = known.emplace(func, std::move(facts));
+  if (is_new) Py_INCREF(func);
+  return &place->second;
 }
 
-PyObject* begin_operator(Recorder* self, const Ref& facts, PyObject* args, PyObject* kwargs) {
-  if (!is(facts, kIsRecorded)) Py_RETURN_NONE;
+PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, PyObject* kwargs) {
+  if (!facts.is_recorded) Py_RETURN_NONE;
   Aside aside(self);
   if (!aside || !look_at_pending(self)) return nullptr;
   const ThreadState& thread = thread_of(self);
@@ -114,24 +136,23 @@ PyObject* begin_operator(Recorder* self, const Ref& facts, PyObject* args, PyObj
   const bool is_within = is_function(parent) || (parent && as_call(parent)->in_backward);
   if (!is_within && !(node = ask_torch(recording.current_node))) return nullptr;
   if (node && node.get() != Py_None) {
-    call = begin_backward_operator(self, thread, node.get(), fact(facts, kPacket), fact(facts, kOp));
+    call = begin_backward_operator(self, thread, node.get(), facts.packet, facts.op);
     if (!call) return nullptr;
   } else {
-    Ref name = name_of(self, fact(facts, kPacket), true);
-    call = Ref(name ? object_of(new_call(kOperator, name.get(), fact(facts, kOp), names.fwd)) : nullptr);
+    Ref name = name_of(self, facts.packet, true);
+    call = Ref(name ? object_of(new_call(kOperator, name.get(), facts.op, names.fwd)) : nullptr);
     if (!call || !forward_operator(self, thread, as_call(call), parent)) return nullptr;
   }
   put(as_call(call)->thread, thread.text);
   if (as_call(call)->number < 0) return call.release();
-  if (self->has_tensors && is(facts, kIsRandom) && !ask(object, names.keep_random, call.get(), args, kwargs))
-    return nullptr;
+  if (self->has_tensors && facts.is_random && !ask(object, names.keep_random, call.get(), args, kwargs)) return nullptr;
   Items items;
   if (self->has_inputs && !flatten_call(args, kwargs, items)) return nullptr;
   return describe_inputs(self, as_call(call), items, met_by(parent), Use::kSame) ? call.release() : nullptr;
 }
 
-bool end_operator(Recorder* self, PyObject* call, const Ref& facts, PyObject* args, PyObject* kwargs, PyObject* result,
-                  PyObject* error) {
+bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObject* args, PyObject* kwargs,
+                  PyObject* result, PyObject* error) {
   Aside aside(self);
   Items written;
   if (!aside || !written_by(facts, args, kwargs, written)) return false;
@@ -147,8 +168,8 @@ bool end_operator(Recorder* self, PyObject* call, const Ref& facts, PyObject* ar
 PyObject* operator_begins(PyObject* object, PyObject* given) {
   PyObject *func, *args, *kwargs;
   if (!PyArg_ParseTuple(given, "OOO:operator_begins", &func, &args, &kwargs) || !is_ready(of(object))) return nullptr;
-  Ref facts = facts_of(func);
-  return facts ? begin_operator(of(object), facts, args, kwargs) : nullptr;
+  const Operator* facts = facts_of(func);
+  return facts ? begin_operator(of(object), *facts, args, kwargs) : nullptr;
 }
 
 PyObject* operator_ends(PyObject* object, PyObject* given) {
@@ -156,8 +177,8 @@ PyObject* operator_ends(PyObject* object, PyObject* given) {
   if (!PyArg_ParseTuple(given, "OOO!OOO:operator_ends", &call, &func, &PyTuple_Type, &args, &kwargs, &result, &error) ||
       (call != Py_None && !check_call(call)) || !is_ready(of(object)))
     return nullptr;
-  Ref facts = facts_of(func);
-  return none_if(facts && end_operator(of(object), call, facts, args, kwargs, result, error));
+  const Operator* facts = facts_of(func);
+  return none_if(facts && end_operator(of(object), call, *facts, args, kwargs, result, error));
 }
 
 }  // namespace maca_launcher

@@ -10,19 +10,11 @@ namespace maca_launcher {
 
 enum Level { kFunction = 0, kOperator = 1 };
 
-// The members of macatensor.accuracy.recording.operators.Operator, in their order.
-enum Fact {
-  kPacket,
-  kOp,
-  kWritten,
-  kWrittenNames,
-  kIsRandom,
-  kIsCollective,
-  kIsPending,
-  kIsWait,
-  kIsRecorded,
-  kIsBlank,
-  kRun
+// macatensor.accuracy.recording.operators.Operator: it lives as long as the process.
+struct Operator {
+  PyObject *packet, *op, *run;
+  std::vector<std::pair<Py_ssize_t, PyObject*>> written;  // positions and names of arguments
+  bool is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
 };
 
 struct Gradients;
@@ -57,8 +49,6 @@ inline PyObject* object_of(Call* call) { return reinterpret_cast<PyObject*>(call
 template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... given) {
   return Ref(Plainly::now() ? PyObject_CallMethodObjArgs(object, method, given..., nullptr) : nullptr);
 }
-
-inline Ref ask_torch(PyObject* function) { return Ref(PyObject_CallFunctionObjArgs(function, nullptr)); }
 
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
@@ -115,11 +105,10 @@ bool check_call(PyObject* call);
 // exception.
 PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs);
 bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error);
-PyObject* begin_operator(Recorder* self, const Ref& facts, PyObject* args, PyObject* kwargs);
-bool end_operator(Recorder* self, PyObject* call, const Ref& facts, PyObject* args, PyObject* kwargs, PyObject* result,
-                  PyObject* error);
-// The Operator of an overload; null with an exception.
-Ref facts_of(PyObject* func);
+PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, PyObject* kwargs);
+bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObject* args, PyObject* kwargs,
+                  PyObject* result, PyObject* error);
+const Operator* facts_of(PyObject* func);  // of an overload; nullptr with an exception
 
 // --- backward -------------------------------------------------------------------------------------------------
 // What is known of the forward operator that made an autograd node; -1: not recorded, or none.

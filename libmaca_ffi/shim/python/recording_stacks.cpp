@@ -16,7 +16,14 @@ struct Stacks {
 };
 
 PyTypeObject* g_type = nullptr;
-PyObject *g_back, *g_place, *g_is_shown, *g_is_new;
+PyObject *g_is_shown, *g_is_new;
+Member g_back, g_place;  // of a frame
+
+bool find_members(PyObject* frame) {
+  if (g_place) return true;
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(frame));
+  return g_back.find(type, "f_back") && g_place.find(type, "f_lasti");
+}
 
 // 1: the code's frames are the program's, 0: ours or PyTorch's between a call and its line, -1: an exception.
 int is_shown(PyObject* self, PyObject* code) {
@@ -76,19 +83,21 @@ PyObject* stack_here(PyObject* self) {
   Ref innermost = Ref::borrowed(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   Ref frame = Ref::borrowed(innermost.get());
   std::string key;
+  key.reserve(512);
+  if (frame && !find_members(frame.get())) return nullptr;
   while (frame && frame.get() != Py_None) {
     Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.get()))));
     const int is = is_shown(self, code.get());
     if (is < 0) return nullptr;
     if (is) {
-      Ref number(PyObject_GetAttr(frame.get(), g_place));
+      Ref number = g_place.of(frame.get());
       const long long place = number ? PyLong_AsLongLong(number.get()) : -1;
       if (place == -1 && PyErr_Occurred()) return nullptr;
       const void* address = code.get();
       append_bytes(key, &address, sizeof address);
       append_bytes(key, &place, sizeof place);
     }
-    frame = Ref(PyObject_GetAttr(frame.get(), g_back));
+    frame = g_back.of(frame.get());
   }
   if (PyErr_Occurred()) return nullptr;
   auto& numbers = reinterpret_cast<Stacks*>(self)->tables->numbers;
@@ -105,8 +114,7 @@ PyObject* stack_here(PyObject* self) {
 
 bool add_recording_stacks(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type &&
-         intern_names({{&g_back, "f_back"}, {&g_place, "f_lasti"}, {&g_is_shown, "is_shown"}, {&g_is_new, "is_new"}}) &&
+  return g_type && intern_names({{&g_is_shown, "is_shown"}, {&g_is_new, "is_new"}}) &&
          PyModule_AddObjectRef(module, "RecordedStacks", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 

@@ -8,7 +8,7 @@
 namespace maca_launcher {
 namespace {
 
-constexpr Py_ssize_t kLongest = 1000;  // characters or numbers of a value; describe._TEXT
+constexpr Py_ssize_t kLongest = 1000;  // characters or elements of a value; describe._TEXT
 
 bool is_plain(const char* text, size_t size) {  // json writes it as it is
   for (size_t i = 0; i < size; ++i)
@@ -50,24 +50,45 @@ bool append_double(std::string& out, double value) {
   return true;
 }
 
-// Sizes and dimensions, as json.dumps has them; `fits` is false, and nothing is written, of any other sequence.
-bool append_integers(std::string& out, PyObject* values, bool& fits) {
+// A value that holds no others; `fits` is false, and nothing is written, of one of a kind that Python puts into words.
+bool append_single(std::string& out, PyObject* value, bool& fits) {
+  fits = true;
+  if (value == Py_None) {
+    out += "null";
+  } else if (value == Py_True || value == Py_False) {
+    out += value == Py_True ? "true" : "false";
+  } else if (PyLong_CheckExact(value)) {
+    return append_integer(out, value, fits);
+  } else if (PyFloat_CheckExact(value) && std::isfinite(PyFloat_AsDouble(value))) {
+    return append_double(out, PyFloat_AsDouble(value));
+  } else if (PyUnicode_CheckExact(value)) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(value, &size);
+    if (!text) PyErr_Clear();
+    fits = text && size <= kLongest && is_plain(text, static_cast<size_t>(size));
+    if (fits) ((out += '"').append(text, static_cast<size_t>(size))) += '"';
+  } else {
+    fits = false;
+  }
+  return true;
+}
+
+// Sizes, dimensions and masks, as json.dumps has them; `fits` is as above.
+bool append_sequence(std::string& out, PyObject* values, bool& fits) {
   const bool is_list = PyList_CheckExact(values);
   const Py_ssize_t size = is_list ? PyList_Size(values) : PyTuple_Size(values);
-  fits = size > 0 && size <= kLongest;
   const size_t before = out.size();
+  fits = size <= kLongest;
   out += '[';
   for (Py_ssize_t i = 0; fits && i < size; ++i) {
-    PyObject* value = is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
-    fits = value && PyLong_CheckExact(value);
     if (i) out += ", ";
-    if (fits && !append_integer(out, value, fits)) return false;
+    if (!append_single(out, is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i), fits)) return false;
   }
   if (fits)
     out += ']';
   else
     out.resize(before);
-  return !PyErr_Occurred();
+  return true;
 }
 
 }  // namespace
@@ -105,34 +126,9 @@ bool append_string(std::string& out, const std::string& text) {
 
 bool append_value(std::string& out, PyObject* value) {
   bool fits = false;
-  if (value == Py_None) {
-    out += "null";
-    return true;
-  }
-  if (value == Py_True || value == Py_False) {
-    out += value == Py_True ? "true" : "false";
-    return true;
-  }
-  if (PyLong_CheckExact(value)) {
-    if (!append_integer(out, value, fits)) return false;
-    if (fits) return true;
-  } else if (PyFloat_CheckExact(value) && std::isfinite(PyFloat_AsDouble(value))) {
-    return append_double(out, PyFloat_AsDouble(value));
-  } else if (PyUnicode_CheckExact(value)) {
-    Py_ssize_t size = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(value, &size);
-    if (!text) PyErr_Clear();
-    if (text && size <= kLongest && is_plain(text, static_cast<size_t>(size))) {
-      out += '"';
-      out.append(text, static_cast<size_t>(size));
-      out += '"';
-      return true;
-    }
-  } else if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
-    if (!append_integers(out, value, fits)) return false;
-    if (fits) return true;
-  }
-  return append_by(out, recording.value_text, value);
+  const bool is_sequence = PyList_CheckExact(value) || PyTuple_CheckExact(value);
+  if (!(is_sequence ? append_sequence : append_single)(out, value, fits)) return false;
+  return fits || append_by(out, recording.value_text, value);
 }
 
 }  // namespace maca_launcher

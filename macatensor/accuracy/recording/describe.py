@@ -14,7 +14,7 @@ from macatensor.accuracy import elements
 from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, pairs_in
 from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.measure import measure
-from macatensor.accuracy.recording.operators import OPERATORS, operator
+from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import host_summary
@@ -85,21 +85,13 @@ class Describer(native.RecordedEntries):  # type: ignore[misc]
 
     def __init__(self, level: int, identities: Identities):
         self._forms: dict[Any, Any] = {}
-        super().__init__(identities.on_maca, identities.on_host, self._forms)
+        super().__init__(identities.memories, self._forms)
         self.has_numbers = level > 0  # of the base class
         self.has_files = level == 2
         self.identities = identities
         self.file: str | None = None  # where the elements of what is described now go
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
         self._warned: set[str] = set()
-
-    def new_maca(self, buffer: Any) -> Any:
-        """For the base class: memory that was not met before."""
-        return self.identities.new_maca(buffer)
-
-    def sweep(self) -> None:
-        """For the base class: many storages are new."""
-        self.identities.sweep()
 
     def new_form(self, key: Any, tensor: torch.Tensor) -> Any:
         """For the base class: the form that this key tells from others."""
@@ -220,6 +212,5 @@ native.configure_recording(
     accumulate=torch._C._functions.AccumulateGrad,  # type: ignore[attr-defined]
     sequence=torch._C._autograd._get_sequence_nr,
     is_grad_enabled=torch.is_grad_enabled,
-    operators=OPERATORS,
     read_operator=operator,
 )

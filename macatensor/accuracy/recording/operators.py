@@ -15,7 +15,8 @@ _BLANK = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 
 
 class Operator(NamedTuple):
-    """An overload. ``written``: positions and names of the arguments it writes."""
+    """An overload, in the order that recording_operators.cpp reads. ``written``: positions and names of the arguments
+    it writes."""
 
     packet: str  # aten.add_
     op: str  # aten.add_.Tensor
@@ -30,21 +31,9 @@ class Operator(NamedTuple):
     run: Any  # what the overload calls
 
 
-OPERATORS: dict[int, Operator] = {}  # by the overload's id
-_kept: list[Any] = []
-
-
 @uncompiled
 def operator(func: Any) -> Operator:
-    """The facts of an overload."""
-    found = OPERATORS.get(id(func))
-    if found is None:
-        found = OPERATORS[id(func)] = _read(func)
-        _kept.append(func)  # the id stays its own
-    return found
-
-
-def _read(func: Any) -> Operator:
+    """The facts of an overload, which C keeps."""
     packet, op = aten_name(func)
     space = getattr(func, "namespace", "")
     written: list[int] = []

@@ -18,9 +18,6 @@ from macatensor.ffi import native
 from macatensor.uncompiled import uncompiled
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
-_POPULATE = (
-    23  # Linux's MADV_POPULATE_WRITE, which Python does not name: one call for what are 1024 page faults
-)
 
 
 @uncompiled
