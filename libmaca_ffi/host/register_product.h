@@ -1,0 +1,76 @@
+// The innermost matrix product, its sums in vector registers. For files compiled with -ffp-contract=fast: vectors have
+// no mul_add().
+#pragma once
+#include "kernel.h"
+#include "reduction_lanes.h"
+
+namespace maca::MACA_ISA {
+
+using Lanes = Vector<float>::type;
+constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(float));
+
+// kRows x kColumns sums, their two vectors of factors and one more fill the registers: 16, or 32 with AVX-512.
+constexpr int64_t kColumns = 2 * kLanes;
+#if defined(__AVX512F__)
+constexpr int64_t kRows = 12;
+#else
+constexpr int64_t kRows = 6;
+#endif
+
+template <class L> [[gnu::always_inline]] inline L read(const float* p) {
+  L value;
+  std::memcpy(&value, p, sizeof(L));
+  return value;
+}
+template <class L> [[gnu::always_inline]] inline void write(float* p, const L& value) {
+  std::memcpy(p, &value, sizeof(L));
+}
+
+struct Left {  // factors [rows][depth]
+  const float* data;
+  int64_t row_step, depth_step;
+};
+struct Sums {  // [rows][kColumns]
+  float* data;
+  int64_t row_step;
+  bool add;  // to what is there
+};
+
+// sums = left * panel for R rows; panel is dense [depth][kColumns].
+template <int64_t R> void multiply_rows(int64_t depth, const Left& left, const float* panel, const Sums& sums) {
+  Lanes sum[R][2] = {};
+  const float* factors = left.data;
+  const int64_t row_step = left.row_step, depth_step = left.depth_step;
+  for (int64_t k = 0; k < depth; ++k, factors += depth_step) {
+    const Lanes low = read<Lanes>(panel + k * kColumns), high = read<Lanes>(panel + k * kColumns + kLanes);
+#pragma GCC unroll 12
+    for (int64_t i = 0; i < R; ++i) {
+      const Lanes factor = factors[i * row_step] - Lanes{};
+      sum[i][0] += factor * low;
+      sum[i][1] += factor * high;
+    }
+  }
+#pragma GCC unroll 12
+  for (int64_t i = 0; i < R; ++i) {
+    float* to = sums.data + i * sums.row_step;
+    write(to, sums.add ? read<Lanes>(to) + sum[i][0] : sum[i][0]);
+    write(to + kLanes, sums.add ? read<Lanes>(to + kLanes) + sum[i][1] : sum[i][1]);
+  }
+}
+
+// The same for 1 to kRows rows.
+template <int64_t R = kRows>
+void multiply_block(int64_t rows, int64_t depth, const Left& left, const float* panel, const Sums& sums) {
+  if constexpr (R > 0) {
+    if (rows == R) return multiply_rows<R>(depth, left, panel, sums);
+    multiply_block<R - 1>(rows, depth, left, panel, sums);
+  }
+}
+
+// For any number of rows.
+inline void multiply_panel(int64_t rows, int64_t depth, Left left, const float* panel, Sums sums) {
+  for (; rows > 0; rows -= kRows, left.data += kRows * left.row_step, sums.data += kRows * sums.row_step)
+    multiply_block(std::min(rows, kRows), depth, left, panel, sums);
+}
+
+}  // namespace maca::MACA_ISA
