@@ -121,7 +121,7 @@ struct LstmPlan final : CellPlan {
         const int64_t n = hidden;
 #pragma GCC ivdep
         for (int64_t j = 0; j < 4 * n; ++j) w[j] = (u[j] + p[j]) + (v[j] + q[j]);
-        lstm_state(w, c, out_c, out_h, n);
+        lstm_state(w, c, out_c, out_h, {n, 0, n});
         w_.flush(launch, b);
         hy_.flush(launch, b);
         cy_.flush(launch, b);
@@ -170,7 +170,7 @@ struct LstmBackwardPlan final : CellPlan {
                 *next = cy_.read(launch, b);
         const T* w = w_.read(launch, b);
         T *gg = gg_.write(launch, b), *out = gcx_.write(launch, b);
-        lstm_gradient(w, c, next, gh, gc, gg, out, hidden);
+        lstm_gradient(w, c, next, gh, gc, gg, out, {hidden, 0, hidden});
         gg_.flush(launch, b);
         gcx_.flush(launch, b);
       }

@@ -1,0 +1,108 @@
+// Matrix products whose right factor was packed into panels, on one thread: the caller shares out rows and panels.
+#pragma once
+#include "register_product.h"
+
+namespace maca::MACA_ISA {
+
+// A right factor [depth][columns], packed as [block of depth][panel][depth][kColumns] with zeros beyond the columns.
+struct Panels {
+  // A panel of 256 x 16 floats takes half of a first-level cache; 1024 at once were 10 % slower.
+  static constexpr int64_t kDepth = 256;
+
+  int64_t depth = 0, columns = 0;
+
+  int64_t count() const { return (columns + kColumns - 1) / kColumns; }
+  int64_t size() const { return depth * count() * kColumns; }  // in floats
+
+  // Panels [begin, end); row(k) is where the columns of k lie.
+  template <class Row> void pack(int64_t begin, int64_t end, float* packed, Row&& row) const {
+    const int64_t whole = std::min(end, columns / kColumns);
+    each_block([&](int64_t first, int64_t size) {
+      for (int64_t k = 0; k < size; ++k) {
+        const float* from = row(first + k);
+        float* to = panel(packed, first, size, 0) + k * kColumns;
+        for (int64_t p = begin; p < whole; ++p) {
+          write(to + p * size * kColumns, read<Lanes>(from + p * kColumns));
+          write(to + p * size * kColumns + kLanes, read<Lanes>(from + p * kColumns + kLanes));
+        }
+        for (int64_t p = std::max(begin, whole); p < end; ++p)
+          for (int64_t j = 0; j < kColumns; ++j)
+            to[p * size * kColumns + j] = p * kColumns + j < columns ? from[p * kColumns + j] : 0.0f;
+      }
+    });
+  }
+
+  // The same from the transposed factor, dense but for its step from column to column.
+  void pack_transposed(int64_t begin, int64_t end, float* packed, const float* from, int64_t step) const {
+    each_block([&](int64_t first, int64_t size) {
+      for (int64_t p = begin; p < end; ++p) {
+        float* to = panel(packed, first, size, p);
+        for (int64_t j = 0; j < kColumns; ++j) {
+          const int64_t column = p * kColumns + j;
+          if (column < columns)
+            for (int64_t k = 0; k < size; ++k) to[k * kColumns + j] = from[column * step + first + k];
+          else
+            for (int64_t k = 0; k < size; ++k) to[k * kColumns + j] = 0.0f;
+        }
+      }
+    });
+  }
+
+  // sums = (bias or sums +) left * packed for the columns of panels [begin, end). `sums.add` tells whether what is
+  // there counts; `bias` is padded to whole panels.
+  void multiply(int64_t rows, const Left& left, const float* packed, int64_t begin, int64_t end, const Sums& sums,
+                const float* bias = nullptr) const {
+    each_block([&](int64_t first, int64_t size) {
+      const Left here{left.data + first * left.depth_step, left.row_step, left.depth_step};
+      for (int64_t p = begin; p < end; ++p)
+        multiply_columns(rows, size, here, panel(packed, first, size, p), columns - p * kColumns,
+                         {sums.data + p * kColumns, sums.row_step, sums.add || first > 0},
+                         bias && first == 0 ? bias + p * kColumns : nullptr);
+    });
+  }
+
+  template <class P> P* panel(P* packed, int64_t first, int64_t size, int64_t p) const {
+    return packed + first * count() * kColumns + p * size * kColumns;
+  }
+  template <class F> void each_block(F&& f) const {
+    for (int64_t first = 0; first < depth; first += kDepth) f(first, std::min(kDepth, depth - first));
+  }
+
+  // One panel, of which `width` columns are wanted.
+  static void multiply_columns(int64_t rows, int64_t depth, const Left& left, const float* panel, int64_t width,
+                               const Sums& sums, const float* bias = nullptr) {
+    const int64_t blocks = (rows + kRows - 1) / kRows;
+    for (int64_t i = 0; i < blocks; ++i) {  // of one size: 8 rows are not 6 and 2, whose sums would wait for each other
+      const int64_t first = rows * i / blocks, n = rows * (i + 1) / blocks - first;
+      const Left here{left.data + first * left.row_step, left.row_step, left.depth_step};
+      float* to = sums.data + first * sums.row_step;
+      if (width >= kColumns) {
+        if (bias)
+          for (int64_t r = 0; r < n; ++r) std::copy_n(bias, kColumns, to + r * sums.row_step);
+        multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias});
+        continue;
+      }
+      float tile[kRows * kColumns];
+      multiply_block(n, depth, here, panel, {tile, kColumns, false});
+      for (int64_t r = 0; r < n; ++r)
+        for (int64_t j = 0; j < width; ++j) {
+          float& sum = to[r * sums.row_step + j];
+          sum = tile[r * kColumns + j] + (bias ? bias[j] : sums.add ? sum : 0.0f);
+        }
+    }
+  }
+};
+
+// A left factor given by its columns, [depth][rows] at `step`, packed as [block of kRows][depth][kRows].
+inline void pack_left(int64_t depth, int64_t rows, const float* from, int64_t step, float* to) {
+  for (int64_t first = 0; first < rows; first += kRows) {
+    const int64_t n = std::min(kRows, rows - first);
+    for (int64_t k = 0; k < depth; ++k, to += kRows)
+      if (n == kRows)
+        std::memcpy(to, from + k * step + first, kRows * sizeof(float));
+      else
+        std::copy_n(from + k * step + first, n, to);
+  }
+}
+
+}  // namespace maca::MACA_ISA
