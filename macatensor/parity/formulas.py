@@ -217,7 +217,44 @@ def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any)
     return torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))
 
 
+def _one_tap(
+    weight: Tensor, stride: list[int], dilation: list[int], transposed: bool, groups: int
+) -> Tensor | None:
+    """Magnitudes as minimal filtering mixes them, where a kernel may use it: each tap is the mean of the nine."""
+    plain = all(s == 1 for s in (*stride, *dilation, groups)) and not transposed
+    if weight.dim() != 4 or weight.shape[2:] != (3, 3) or not plain:
+        return None
+    return weight.abs().mean((2, 3), keepdim=True).expand_as(weight)
+
+
+def _convolution_floor(x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                       transposed: bool, output_padding: Any, groups: int) -> list[Tensor | None]:  # fmt: skip
+    mean = _one_tap(w, stride, dilation, transposed, groups)
+    if mean is None:
+        return [None]
+    return [
+        torch.ops.aten.convolution(
+            x.abs(), mean, None, stride, padding, dilation, transposed, output_padding, groups
+        )
+    ]
+
+
+def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: Any, stride: Any, padding: Any,
+                                 dilation: Any, transposed: bool, output_padding: Any, groups: int,
+                                 mask: list[bool]) -> list[Tensor | None]:  # fmt: skip
+    mean = _one_tap(w, stride, dilation, transposed, groups)
+    if mean is None:
+        return [None] * 3
+    into, of_weight, _ = torch.ops.aten.convolution_backward(
+        grad.abs(), x.abs(), mean, None, stride, padding, dilation, transposed, output_padding, groups,
+        [mask[0], mask[1], False],
+    )  # fmt: skip
+    return [into if mask[0] else None, of_weight.mean((2, 3), keepdim=True) if mask[1] else None, None]
+
+
 FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
+    "convolution": _convolution_floor,
+    "convolution_backward": _convolution_gradient_floors,
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _fourier_terms),
     # a coordinate's rounding moves a weight by eps, also one that is nearly zero
     **{

@@ -130,6 +130,7 @@ std::unique_ptr<Plan> multinomial(const Request& r) {
   plan->replacement = r.boolean("replacement", false);
   plan->row_count = p.rank() == 2 ? p.sizes[0] : 1;
   if (plan->samples <= 0) throw Invalid("cannot sample n_sample <= 0 samples");
+  if (plan->categories > 1 << 24) throw Invalid("number of categories cannot exceed 2^24");
   if (!plan->replacement && plan->samples > plan->categories)
     throw Invalid("cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   if (plan->out.numel() != plan->row_count * plan->samples) throw Invalid("the samples have other sizes");
