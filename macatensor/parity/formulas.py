@@ -220,9 +220,9 @@ def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any)
 def _one_tap(
     weight: Tensor, stride: list[int], dilation: list[int], transposed: bool, groups: int
 ) -> Tensor | None:
-    """Magnitudes as minimal filtering mixes them, where a kernel may use it: each tap is the mean of the nine."""
+    """Magnitudes as minimal filtering mixes them, where it pays (16 channels): each tap is the mean of the nine."""
     plain = all(s == 1 for s in (*stride, *dilation, groups)) and not transposed
-    if weight.dim() != 4 or weight.shape[2:] != (3, 3) or not plain:
+    if weight.dim() != 4 or weight.shape[2:] != (3, 3) or min(weight.shape[:2]) < 16 or not plain:
         return None
     return weight.abs().mean((2, 3), keepdim=True).expand_as(weight)
 

@@ -130,9 +130,6 @@ class Product final : public convolution::StencilProduct {
   Scratch scratch_;
 };
 
-// Fewer tiles leave the products waiting for the weight, which is 16/9 of its size here.
-constexpr int64_t kTilesWorth = 32, kChannelsWorth = 16;
-
 constexpr convolution::StencilAlgorithms kAlgorithms{product, gradient};
 
 std::unique_ptr<Plan> make_convolution(const Request& r) { return convolution::forward(r, kAlgorithms); }
@@ -149,8 +146,7 @@ MACA_KERNEL("convolution_backward", make_rounded_backward);
 }  // namespace
 
 std::unique_ptr<convolution::StencilProduct> product(const Stencil& s) {
-  if (s.tiles(2) < kTilesWorth || s.in_channels < kChannelsWorth || s.out_channels < kChannelsWorth) return nullptr;
-  return std::make_unique<Product>(s);
+  return pays(s, 32) ? std::make_unique<Product>(s) : nullptr;
 }
 
 }  // namespace maca::MACA_ISA::winograd

@@ -111,14 +111,10 @@ class Gradient final : public convolution::StencilGradient {
   int64_t chunk_, image_plane_, gradient_plane_, sums_plane_;
 };
 
-// Fewer tiles leave the products waiting for their sums, which are 16/9 of the weight's size.
-constexpr int64_t kTilesWorth = 64, kChannelsWorth = 16;
-
 }  // namespace
 
 std::unique_ptr<convolution::StencilGradient> gradient(const Stencil& s) {
-  if (s.tiles(2) < kTilesWorth || s.in_channels < kChannelsWorth || s.out_channels < kChannelsWorth) return nullptr;
-  return std::make_unique<Gradient>(s);
+  return pays(s, 64) ? std::make_unique<Gradient>(s) : nullptr;
 }
 
 }  // namespace maca::MACA_ISA::winograd
