@@ -101,7 +101,7 @@ def interleave(contenders: Mapping[str, Call], rounds: int, seconds: float, sett
     """
     counts, untimed = {}, {}
     for name, call in contenders.items():
-        call()  # builds plans
+        block(call, 1)  # builds plans; a call may return before the device is done with it
         once = block(call, 1)
         if once < _SLOW:
             once = min(block(call, 1) for _ in range(3))
@@ -118,8 +118,8 @@ def interleave(contenders: Mapping[str, Call], rounds: int, seconds: float, sett
                 break
             for name in names if i % 2 == 0 else reversed(names):
                 time.sleep(settle)
-                for _ in range(untimed[name]):
-                    contenders[name]()
+                if untimed[name]:
+                    block(contenders[name], untimed[name])
                 blocks = min(counts[name], 8)
                 found = sorted(block(contenders[name], counts[name] // blocks) for _ in range(blocks))
                 taken[name].append(found[blocks // 4])
