@@ -1,4 +1,6 @@
 // The function mode and the dispatch mode that see every call: bases with only the method that PyTorch calls.
+#include <string_view>
+
 #include "recording_recorder.h"
 
 namespace maca_launcher {
@@ -168,6 +170,21 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
   });
 }
 
+// PyTorch asks a mode three times at every call for its method: to have it, whose it is, for a class's is refused, and
+// to run it. It has the name in C, of which Python makes a str that none of its caches knows, and then a method: 2500
+// instructions a call. A mode is its own method, and these answers come first.
+PyObject* attribute(PyObject* mode, PyObject* name, std::string_view method) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name, &size);
+  if (!text) PyErr_Clear();
+  const std::string_view asked(text ? text : "", static_cast<size_t>(size));
+  if (asked == method || asked == "__self__") return Ref::borrowed(mode).release();
+  return PyObject_GenericGetAttr(mode, name);
+}
+
+PyObject* function_attribute(PyObject* mode, PyObject* name) { return attribute(mode, name, "__torch_function__"); }
+PyObject* operator_attribute(PyObject* mode, PyObject* name) { return attribute(mode, name, "__torch_dispatch__"); }
+
 PyMethodDef g_function_methods[] = {
     {"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(torch_function)),
      METH_VARARGS | METH_KEYWORDS, "__torch_function__(func, types, args=(), kwargs=None): runs and records a call."},
@@ -181,11 +198,15 @@ PyMethodDef g_operator_methods[] = {
 
 PyType_Slot g_function_slots[] = {
     {Py_tp_methods, g_function_methods},
+    {Py_tp_getattro, reinterpret_cast<void*>(function_attribute)},
+    {Py_tp_call, reinterpret_cast<void*>(torch_function)},
     {Py_tp_doc, const_cast<char*>("The base of a TorchFunctionMode that gives calls to the recorder that is set.")},
     {0, nullptr},
 };
 PyType_Slot g_operator_slots[] = {
     {Py_tp_methods, g_operator_methods},
+    {Py_tp_getattro, reinterpret_cast<void*>(operator_attribute)},
+    {Py_tp_call, reinterpret_cast<void*>(torch_dispatch)},
     {Py_tp_doc, const_cast<char*>("The base of a TorchDispatchMode that gives calls to the recorder that is set.")},
     {0, nullptr},
 };

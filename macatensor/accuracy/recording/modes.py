@@ -53,20 +53,13 @@ def _recorded_name(func: Any) -> str | None:
 
 
 class _Functions(native.RecordedFunctions, TorchFunctionMode):  # type: ignore[misc]
-    """Its method is written in C. PyTorch looks it up twice a call, by a name that is in no cache: it is found here."""
-
-    __torch_function__ = native.RecordedFunctions.__torch_function__
+    """Its method is written in C."""
 
 
 class _Operators(native.RecordedOperators, TorchDispatchMode):  # type: ignore[misc]
     """As the mode of functions."""
 
-    __torch_dispatch__ = native.RecordedOperators.__torch_dispatch__
     supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else PyTorch wraps the method
 
 
 @uncompiled
