@@ -115,6 +115,7 @@ extern Names known_names;
 bool append_text(std::string& out, PyObject* text);             // as it is
 bool append_string(std::string& out, const std::string& text);  // as a string of JSON
 bool append_value(std::string& out, PyObject* value);           // as macatensor.accuracy.recording.describe.value_text
+void append_number(std::string& out, long long number);
 PyObject* new_text(const std::string& text);
 
 // --- values ---------------------------------------------------------------------------------------------------
@@ -217,21 +218,22 @@ struct CallParts {
   std::vector<long long> versions;
   MetTensors met;                           // of a function
   unsigned long long begun = 0, ended = 0;  // the moments when a function began, and when an operator of its own ended
+  std::string name;                         // as in torch.relu.3.fwd
   std::string inputs, outputs;              // JSON; empty: not there
 };
 struct Call {  // RecordedCall
   PyObject_HEAD int level;
   int files;
-  long long number, serial;
+  long long number, serial, parent, forward, stack;  // -1: none
   unsigned long long owner;
   char is_random, matched, in_backward, has_modules;
   char is_untraced;  // a function's, begun while torch.jit.trace does not run
   // None or what RecordedCall's members say
-  PyObject *name, *op, *direction, *module, *parent, *forward, *node, *stack, *thread, *unit, *grad_fns, *received;
+  PyObject *op, *direction, *module, *node, *thread, *unit, *grad_fns, *received;
   CallParts* parts;
 };
 bool is_call(PyObject* object);
-Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction);
+Call* new_call(int level, std::string name, PyObject* op, PyObject* direction);
 // The call's line with its end; `error` is what was raised, as text, or None. False with an exception.
 bool append_line(std::string& out, Call* call, PyObject* error);
 void put(PyObject*& slot, PyObject* value);
@@ -252,8 +254,8 @@ bool add_recording_attach(PyObject* module);
 bool add_recording_backward(PyObject* module);
 bool add_recording_stacks(PyObject* module);
 bool add_recording_recorder(PyObject* module);
-// The number of the calling Python stack; nullptr with an exception.
-PyObject* stack_here(PyObject* stacks);
+// The number of the calling Python stack; -1 with an exception.
+long long stack_here(PyObject* stacks);
 
 PyObject* flatten_call_function(PyObject* module, PyObject* args);
 

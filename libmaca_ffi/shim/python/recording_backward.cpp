@@ -22,8 +22,7 @@ struct Hook {
 };
 
 PyTypeObject *g_gradients_type = nullptr, *g_hook_type = nullptr;
-PyObject *g_name, *g_sequence, *g_task_begins, *g_nodes_of, *g_parameter_path, *g_bwd, *g_accumulate,
-    *g_accumulate_node;
+PyObject *g_name, *g_sequence, *g_task_begins, *g_nodes_of, *g_parameter_path, *g_accumulate, *g_accumulate_node;
 
 Gradients* as_gradients(PyObject* object) { return reinterpret_cast<Gradients*>(object); }
 
@@ -31,7 +30,7 @@ Gradients* as_gradients(PyObject* object) { return reinterpret_cast<Gradients*>(
 // Stands for the forward call's choice.
 Ref stand_in(char matched, PyObject* unit) {
   Ref empty(PyUnicode_FromString(""));
-  Ref parent(empty ? object_of(new_call(kFunction, empty.get(), empty.get(), g_bwd)) : nullptr);
+  Ref parent(empty ? object_of(new_call(kFunction, "", empty.get(), names.bwd)) : nullptr);
   if (!parent) return parent;
   as_call(parent)->matched = matched;
   put(as_call(parent)->unit, unit ? unit : Py_None);
@@ -47,7 +46,7 @@ bool decide_as(Recorder* self, Call* call, char matched, PyObject* unit) {
 // The stack of a recorded call whose forward call has none. False with an exception.
 bool complete_stack(Recorder* self, Call* call) {
   if (PyErr_Occurred()) return false;
-  return call->number < 0 || (call->stack && call->stack != Py_None) || note_stack(self, call);
+  return call->number < 0 || call->stack >= 0 || note_stack(self, call);
 }
 
 bool note_task(Recorder* self, Gradients* gradients) {
@@ -60,18 +59,14 @@ bool note_task(Recorder* self, Gradients* gradients) {
 
 // The call's first node runs.
 bool begin(Recorder* self, Gradients* gradients) {
-  std::string text;
-  if (!append_text(text, gradients->stem)) return false;
   const ThreadState& thread = thread_of(self);
-  Ref name(thread ? new_text(text + ".bwd") : nullptr);
-  Ref made(name ? object_of(new_call(kFunction, name.get(), gradients->op, g_bwd)) : nullptr);
+  Ref made(thread ? object_of(new_call(kFunction, *gradients->stem + ".bwd", gradients->op, names.bwd)) : nullptr);
   if (!made) return false;
   Call* call = as_call(made);
   call->serial = gradients->serial;
   if (gradients->module) put(call->module, gradients->module);
-  if (gradients->stack) put(call->stack, gradients->stack);
-  Ref forward(gradients->number < 0 ? nullptr : PyLong_FromLongLong(gradients->number));
-  if (forward) put(call->forward, forward.get());
+  call->stack = gradients->stack;
+  call->forward = gradients->number;
   call->parts->inputs = call->parts->outputs = "[]";
   put(call->thread, thread.text);
   decide_as(self, call, gradients->matched, gradients->unit);
@@ -146,8 +141,7 @@ bool went_out(Recorder* self, Hook* hook, Gradients* owner, PyObject* gradients)
 // A leaf has its gradient.
 bool accumulated(Recorder* self, PyObject* leaf) {
   const ThreadState& thread = thread_of(self);
-  Ref name = thread ? name_of(self, g_accumulate, false) : Ref();
-  Ref made(name ? object_of(new_call(kFunction, name.get(), g_accumulate, g_bwd)) : nullptr);
+  Ref made = thread ? begin_call(self, kFunction, g_accumulate, g_accumulate, false) : Ref();
   Ref path = made ? ask(reinterpret_cast<PyObject*>(self), g_parameter_path, leaf) : Ref();
   if (!path) return false;
   Call* call = as_call(made);
@@ -190,9 +184,8 @@ PyObject* call_hook(PyObject* object, PyObject* args, PyObject*) {
 }
 
 // --- types ------------------------------------------------------------------------------------------------------
-constexpr PyObject* Gradients::* kObjects[] = {&Gradients::recorder, &Gradients::stem,  &Gradients::op,
-                                               &Gradients::module,   &Gradients::stack, &Gradients::unit,
-                                               &Gradients::running};
+constexpr PyObject* Gradients::* kObjects[] = {&Gradients::recorder, &Gradients::op, &Gradients::module,
+                                               &Gradients::unit, &Gradients::running};
 
 int traverse_gradients(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
@@ -208,6 +201,7 @@ int clear_gradients(PyObject* object) {
 void dealloc_gradients(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear_gradients(object);
+  delete as_gradients(object)->stem;
   release_memory(object);
 }
 
@@ -256,7 +250,6 @@ bool name_all() {
                        {&g_task_begins, "task_begins"},
                        {&g_nodes_of, "nodes_of"},
                        {&g_parameter_path, "parameter_path"},
-                       {&g_bwd, "bwd"},
                        {&g_accumulate, "torch.autograd.AccumulateGrad"},
                        {&g_accumulate_node, "AccumulateGrad"}});
 }
@@ -286,17 +279,16 @@ bool is_hook_of(PyObject* hook, PyObject* owner) {
 }
 
 Ref new_gradients(Recorder* self, Call* call, size_t nodes) {
-  std::string stem;
-  if (!append_text(stem, call->name)) return Ref();
+  std::string stem = call->parts->name;
   if (stem.size() > 4 && stem.compare(stem.size() - 4, 4, ".fwd") == 0) stem.resize(stem.size() - 4);
-  Ref text(new_text(stem)), object(text ? allocate(g_gradients_type) : nullptr);
+  Ref object(allocate(g_gradients_type));
   if (!object) return object;
   Gradients* made = as_gradients(object.get());
   made->recorder = Ref::borrowed(reinterpret_cast<PyObject*>(self)).release();
-  made->stem = text.release();
+  made->stem = new std::string(std::move(stem));
   made->op = Ref::borrowed(call->op).release();
   made->module = Ref::borrowed(call->module).release();
-  made->stack = Ref::borrowed(call->stack).release();
+  made->stack = call->stack;
   made->unit = Ref::borrowed(call->unit).release();
   made->number = call->number;
   made->serial = call->serial;
@@ -307,8 +299,7 @@ Ref new_gradients(Recorder* self, Call* call, size_t nodes) {
 }
 
 Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op) {
-  Ref name = name_of(self, packet, false);
-  Ref made(name ? object_of(new_call(kOperator, name.get(), op, g_bwd)) : nullptr);
+  Ref made = begin_call(self, kOperator, packet, op, false);
   std::string text;
   if (!made || !name_of_node(node, text)) return Ref();
   Call* call = as_call(made);
@@ -324,14 +315,11 @@ Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject*
   const NodeFacts* facts = is_too_large || !is_nodes(nodes.get()) ? nullptr : node_facts(nodes.get(), sequence);
   if (PyErr_Occurred()) return Ref();
   if (facts) {
-    Ref forward(facts->call < 0 ? nullptr : PyLong_FromLongLong(facts->call));
-    Ref stack(facts->stack < 0 ? nullptr : PyLong_FromLongLong(facts->stack));
-    if (forward) put(call->forward, forward.get());
-    if (stack) put(call->stack, stack.get());
+    call->forward = facts->call;
+    call->stack = facts->stack;
     const auto outer = self->backward->running.find(facts->function);
-    if (outer != self->backward->running.end() && outer->second->running &&
-        !take_over(call, reinterpret_cast<Call*>(outer->second->running), true))
-      return Ref();
+    if (outer != self->backward->running.end() && outer->second->running)
+      take_over(call, reinterpret_cast<Call*>(outer->second->running), true);
     decide_as(self, call, facts->matched, facts->is_unit ? Py_True : Py_False);
   } else {
     decide(self, call, nullptr, true);

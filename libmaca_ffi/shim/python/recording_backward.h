@@ -12,9 +12,10 @@ struct Edge {
 
 // The gradients that pass the nodes of one call, and what the backward call takes over from that forward call.
 struct Gradients {
-  PyObject_HEAD PyObject *recorder, *stem, *op, *module, *stack, *unit;
+  PyObject_HEAD PyObject *recorder, *op, *module, *unit;
   PyObject* running;  // the backward call, or null
-  long long number, serial, task;
+  std::string* stem;  // of the call's name
+  long long number, serial, stack, task;
   char matched;
   int nodes, left;  // left: those that have not run yet
 };

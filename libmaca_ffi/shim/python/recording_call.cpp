@@ -11,21 +11,20 @@ namespace {
 PyTypeObject* g_type = nullptr;
 
 // All of them are given to the collector and released together.
-constexpr PyObject* Call::* kObjects[] = {&Call::name,   &Call::op,      &Call::direction, &Call::module,
-                                          &Call::parent, &Call::forward, &Call::node,      &Call::stack,
-                                          &Call::thread, &Call::unit,    &Call::grad_fns,  &Call::received};
+constexpr PyObject* Call::* kObjects[] = {&Call::op,     &Call::direction, &Call::module,   &Call::node,
+                                          &Call::thread, &Call::unit,      &Call::grad_fns, &Call::received};
 
 // What all kinds of making one have in common.
-bool begin(Call* self, int level, PyObject* name, PyObject* op, PyObject* direction) {
+bool begin(Call* self, int level, std::string name, PyObject* op, PyObject* direction) {
   if (level < 0 || level >= kLevels) {
     PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
     return false;
   }
   self->level = level;
-  put(self->name, name);
+  self->parts->name = std::move(name);
   put(self->op, op);
   put(self->direction, direction);
-  self->number = self->serial = -1;
+  self->number = self->serial = self->parent = self->forward = self->stack = -1;
   self->matched = 1;
   return true;
 }
@@ -33,16 +32,22 @@ bool begin(Call* self, int level, PyObject* name, PyObject* op, PyObject* direct
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *name, *op, *direction;
   int level;
-  if (!PyArg_ParseTuple(args, "iUUU:RecordedCall", &level, &name, &op, &direction)) return nullptr;
-  return reinterpret_cast<PyObject*>(new_call(level, name, op, direction));
+  std::string text;
+  if (!PyArg_ParseTuple(args, "iUUU:RecordedCall", &level, &name, &op, &direction) || !append_text(text, name))
+    return nullptr;
+  return reinterpret_cast<PyObject*>(new_call(level, std::move(text), op, direction));
 }
 
 bool is_given(PyObject* value) { return value && value != Py_None; }
 
-bool append_member(std::string& out, const char* name, PyObject* number) {
-  if (!is_given(number)) return true;
+bool append_member(std::string& out, const char* name, PyObject* value) {
+  if (!is_given(value)) return true;
   out += name;
-  return append_value(out, number);
+  return append_value(out, value);
+}
+
+void append_member(std::string& out, const char* name, long long number) {
+  if (number >= 0) append_number(out += name, number);
 }
 
 bool append_as_it_is(std::string& out, const char* name, PyObject* text, const char* end = "") {
@@ -67,6 +72,11 @@ PyObject* tensors(PyObject* self, void*) { return pairs_of(as_call(self)->parts-
 template <std::string CallParts::* kText> PyObject* text(PyObject* self, void*) {
   const std::string& held = as_call(self)->parts->*kText;
   return held.empty() ? Ref::borrowed(Py_None).release() : new_text(held);
+}
+
+template <long long Call::* kNumber> PyObject* number(PyObject* self, void*) {
+  const long long held = as_call(self)->*kNumber;
+  return held < 0 ? Ref::borrowed(Py_None).release() : PyLong_FromLongLong(held);
 }
 
 template <std::string CallParts::* kText> int set_text(PyObject* self, PyObject* value, void*) {
@@ -129,20 +139,20 @@ PyMemberDef g_members[] = {
     {"matched", T_BOOL, offsetof(Call, matched), 0, "op_list takes it."},
     {"in_backward", T_BOOL, offsetof(Call, in_backward), 0, "It began while a node of the graph ran in its thread."},
     {"has_modules", T_BOOL, offsetof(Call, has_modules), 0, "Modules ran within it."},
-    {"name", T_OBJECT, offsetof(Call, name), READONLY, "As in torch.relu.3.fwd."},
     {"op", T_OBJECT, offsetof(Call, op), READONLY, "The name without count and direction."},
     {"direction", T_OBJECT, offsetof(Call, direction), READONLY, "fwd or bwd."},
     {"module", T_OBJECT, offsetof(Call, module), 0, "The path of the module it runs in."},
-    {"parent", T_OBJECT, offsetof(Call, parent), 0, "The number of the call it runs in."},
-    {"forward", T_OBJECT, offsetof(Call, forward), 0, "Of a backward call the number of the forward one."},
     {"node", T_OBJECT, offsetof(Call, node), 0, "The autograd node that it belongs to."},
-    {"stack", T_OBJECT, offsetof(Call, stack), 0, "The number of the Python stack."},
     {"thread", T_OBJECT, offsetof(Call, thread), 0, "The thread, as a member of a JSON object."},
     {"unit", T_OBJECT, offsetof(Call, unit), 0, "Does skip take the operator that it is or belongs to? None: of none."},
     {},
 };
 
 PyGetSetDef g_properties[] = {
+    {"name", text<&CallParts::name>, nullptr, "As in torch.relu.3.fwd.", nullptr},
+    {"parent", number<&Call::parent>, nullptr, "The number of the call it runs in, or None.", nullptr},
+    {"forward", number<&Call::forward>, nullptr, "Of a backward call the number of the forward one.", nullptr},
+    {"stack", number<&Call::stack>, nullptr, "The number of the Python stack, or None.", nullptr},
     {"inputs", text<&CallParts::inputs>, set_text<&CallParts::inputs>, "JSON, or None.", nullptr},
     {"outputs", text<&CallParts::outputs>, set_text<&CallParts::outputs>, "JSON, or None.", nullptr},
     {"tensors", tensors, nullptr, "Places and tensors among its arguments.", nullptr},
@@ -174,29 +184,30 @@ void put(PyObject*& slot, PyObject* value) {
 
 bool is_call(PyObject* object) { return Py_TYPE(object) == g_type; }
 
-Call* new_call(int level, PyObject* name, PyObject* op, PyObject* direction) {
+Call* new_call(int level, std::string name, PyObject* op, PyObject* direction) {
   Ref object(allocate(g_type));
   if (!object) return nullptr;
   auto* self = reinterpret_cast<Call*>(object.get());
   self->parts = new CallParts;
-  return begin(self, level, name, op, direction) ? reinterpret_cast<Call*>(object.release()) : nullptr;
+  return begin(self, level, std::move(name), op, direction) ? reinterpret_cast<Call*>(object.release()) : nullptr;
 }
 
 bool append_line(std::string& out, Call* self, PyObject* error) {
   const CallParts& parts = *self->parts;
   out.reserve(out.size() + parts.inputs.size() + parts.outputs.size() + 512);
-  out += "{\"call\":{\"number\":";
-  out += std::to_string(self->number);
-  out += self->level ? ",\"level\":\"aten\"" : ",\"level\":\"api\"";
-  if (!append_as_it_is(out, ",\"name\":\"", self->name, "\"") || !append_as_it_is(out, ",\"op\":\"", self->op, "\"") ||
+  append_number(out += "{\"call\":{\"number\":", self->number);
+  out += self->level ? ",\"level\":\"aten\",\"name\":\"" : ",\"level\":\"api\",\"name\":\"";
+  (out += parts.name) += '"';
+  if (!append_as_it_is(out, ",\"op\":\"", self->op, "\"") ||
       !append_as_it_is(out, ",\"direction\":\"", self->direction, "\"") ||
-      !append_member(out, ",\"module\":", self->module) || !append_member(out, ",\"parent\":", self->parent) ||
-      !append_member(out, ",\"forward\":", self->forward) || !append_as_it_is(out, ",\"node\":\"", self->node, "\"") ||
-      !append_as_it_is(out, "", self->thread))
+      !append_member(out, ",\"module\":", self->module))
     return false;
+  append_member(out, ",\"parent\":", self->parent);
+  append_member(out, ",\"forward\":", self->forward);
+  if (!append_as_it_is(out, ",\"node\":\"", self->node, "\"") || !append_as_it_is(out, "", self->thread)) return false;
   if (!parts.inputs.empty()) (out += ",\"inputs\":") += parts.inputs;
   if (!parts.outputs.empty()) (out += ",\"outputs\":") += parts.outputs;
-  if (!append_member(out, ",\"stack\":", self->stack)) return false;
+  append_member(out, ",\"stack\":", self->stack);
   if (self->is_random) out += ",\"random\":\"random\"";
   if (!append_member(out, ",\"error\":", error)) return false;
   out += "}}\n";

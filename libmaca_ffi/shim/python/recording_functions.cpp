@@ -16,7 +16,7 @@ bool api_begins(Recorder* self, const ThreadState& thread, Call* call, PyObject*
     if (!node) return false;
     call->in_backward = node.get() != Py_None;
   }
-  if (parent && !take_over(call, as_call(parent), !call->module || call->module == Py_None)) return false;
+  if (parent) take_over(call, as_call(parent), !call->module || call->module == Py_None);
   if (PyList_Append(thread.open, object_of(call))) return false;
   put(call->thread, thread.text);
   const bool is_taken = decide(self, call, parent.get(), is_unit);
@@ -66,8 +66,7 @@ PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject*
   Aside aside(self);
   if (!aside) return nullptr;
   const ThreadState& thread = thread_of(self);
-  Ref name = thread ? name_of(self, op, true) : Ref();
-  Ref call(name ? object_of(new_call(kFunction, name.get(), op, names.fwd)) : nullptr);
+  Ref call = thread ? begin_call(self, kFunction, op, op, true) : Ref();
   if (!call) return nullptr;
   as_call(call)->parts->begun = moment();
   return api_begins(self, thread, as_call(call), args, kwargs, true) ? call.release() : nullptr;

@@ -26,9 +26,12 @@ struct Given {
 };
 
 bool read(PyObject* args, PyObject* kwargs, Given& given) {
-  if (!kwargs && PyTuple_Size(args) == 4 && PyTuple_Check(PyTuple_GetItem(args, 2))) {  // as PyTorch calls it
-    given = {
-        PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), PyTuple_GetItem(args, 2), PyTuple_GetItem(args, 3), {}};
+  const Py_ssize_t size = PyTuple_Size(args);
+  if (!kwargs && (size == 3 || size == 4) && PyTuple_Check(PyTuple_GetItem(args, 2))) {  // as PyTorch calls it
+    given.func = PyTuple_GetItem(args, 0);
+    given.types = PyTuple_GetItem(args, 1);
+    given.args = PyTuple_GetItem(args, 2);
+    if (size == 4) given.kwargs = PyTuple_GetItem(args, 3);
     return true;
   }
   static const char* names[] = {"func", "types", "args", "kwargs", nullptr};

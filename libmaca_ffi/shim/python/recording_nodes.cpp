@@ -49,9 +49,8 @@ void note_node(PyObject* object, long long count, const Call* call, const Call* 
   auto* self = reinterpret_cast<Nodes*>(object);
   if (count == self->last) return;  // autograd makes an operator's node before it lets it run: it made none
   self->last = count;
-  long long stack = call->stack && call->stack != Py_None ? PyLong_AsLongLong(call->stack) : -1;
-  self->made->push_back(
-      {count - 1, call->number, function ? function->serial : -1, stack, call->matched != 0, call->unit == Py_True});
+  self->made->push_back({count - 1, call->number, function ? function->serial : -1, call->stack, call->matched != 0,
+                         call->unit == Py_True});
 }
 
 const NodeFacts* node_facts(PyObject* object, long long sequence) {

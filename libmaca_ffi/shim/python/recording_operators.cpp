@@ -33,10 +33,10 @@ bool read(PyObject* given, Operator& facts) {
 
 bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, const Ref& parent) {
   Call* outer = as_call(parent);
-  if (outer && !take_over(call, outer, true)) return false;
+  if (outer) take_over(call, outer, true);
   if (decide(self, call, parent.get(), true)) {
     if (outer && !outer->owner && outer->number >= 0) {
-      if (outer->stack) put(call->stack, outer->stack);  // the line that called the function
+      call->stack = outer->stack;  // the line that called the function
     } else if (!note_stack(self, call)) {
       return false;
     }
@@ -139,8 +139,7 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
     call = begin_backward_operator(self, thread, node.get(), facts.packet, facts.op);
     if (!call) return nullptr;
   } else {
-    Ref name = name_of(self, facts.packet, true);
-    call = Ref(name ? object_of(new_call(kOperator, name.get(), facts.op, names.fwd)) : nullptr);
+    call = begin_call(self, kOperator, facts.packet, facts.op, true);
     if (!call || !forward_operator(self, thread, as_call(call), parent)) return nullptr;
   }
   put(as_call(call)->thread, thread.text);

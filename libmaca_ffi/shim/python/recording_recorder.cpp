@@ -22,8 +22,11 @@ constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::loc
 PyObject* name_method(PyObject* object, PyObject* given) {
   PyObject* op;
   const char* direction;
-  if (!PyArg_ParseTuple(given, "Us:name", &op, &direction) || !is_ready(of(object))) return nullptr;
-  return name_of(of(object), op, std::string(direction) == "fwd").release();
+  std::string name;
+  if (!PyArg_ParseTuple(given, "Us:name", &op, &direction) || !is_ready(of(object)) ||
+      !name_of(of(object), op, std::string(direction) == "fwd", name))
+    return nullptr;
+  return new_text(name);
 }
 
 PyObject* task_ends_method(PyObject* object, PyObject* number) {
@@ -147,6 +150,7 @@ bool name_all() {
       {&names.look, "look"},
       {&names.decide, "decide"},
       {&names.fwd, "fwd"},
+      {&names.bwd, "bwd"},
       {&names.started, "started"},
       {&names.error_text, "error_text"},
       {&names.begin_files, "begin_files"},
@@ -209,19 +213,25 @@ bool is_function(const Ref& call) { return call && as_call(call)->level == kFunc
 
 Call* as_call(const Ref& object) { return reinterpret_cast<Call*>(object.get()); }
 
-Ref name_of(Recorder* self, PyObject* op, bool is_forward) {
+bool name_of(Recorder* self, PyObject* op, bool is_forward, std::string& name) {
   PyObject* counts = is_forward ? self->counts_forward : self->counts_backward;
   PyObject* count = PyDict_GetItemWithError(counts, op);
-  if (!count && PyErr_Occurred()) return Ref();
+  if (!count && PyErr_Occurred()) return false;
   const long long number = count ? PyLong_AsLongLong(count) : 0;
   Ref next(PyLong_FromLongLong(number + 1));
-  if (PyErr_Occurred() || PyDict_SetItem(counts, op, next.get())) return Ref();
-  std::string name;
-  if (!append_text(name, op)) return Ref();
-  name += '.';
-  name += std::to_string(number);
+  if (PyErr_Occurred() || PyDict_SetItem(counts, op, next.get())) return false;
+  constexpr size_t kUsual = 48;  // bytes
+  name.reserve(kUsual);
+  if (!append_text(name, op)) return false;
+  append_number(name += '.', number);
   name += is_forward ? ".fwd" : ".bwd";
-  return Ref(new_text(name));
+  return true;
+}
+
+Ref begin_call(Recorder* self, Level level, PyObject* op, PyObject* full_op, bool is_forward) {
+  std::string name;
+  if (!name_of(self, op, is_forward, name)) return Ref();
+  return Ref(object_of(new_call(level, std::move(name), full_op, is_forward ? names.fwd : names.bwd)));
 }
 
 bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
@@ -238,10 +248,8 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
 
 bool note_stack(Recorder* self, Call* call) {
   if (!self->has_stacks) return true;
-  Ref number(stack_here(self->stacks));
-  if (!number) return false;
-  put(call->stack, number.get());
-  return true;
+  call->stack = stack_here(self->stacks);
+  return call->stack >= 0;
 }
 
 bool look_at_pending(Recorder* self) {
@@ -310,13 +318,9 @@ bool note_nodes(Call* call) {
   return true;
 }
 
-bool take_over(Call* call, Call* parent, bool with_module) {
+void take_over(Call* call, Call* parent, bool with_module) {
   if (with_module && parent->module) put(call->module, parent->module);
-  if (parent->number < 0) return true;
-  Ref number(PyLong_FromLongLong(parent->number));
-  if (!number) return false;
-  put(call->parent, number.get());
-  return true;
+  call->parent = parent->number;
 }
 
 PyObject* none_if(bool is_right) { return is_right ? Ref::borrowed(Py_None).release() : nullptr; }

@@ -37,8 +37,8 @@ struct Recorder {
 
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
-  PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *started, *error_text, *begin_files, *next_file, *save,
-      *keep_random, *blank, *collective, *left;
+  PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files, *next_file,
+      *save, *keep_random, *blank, *collective, *left;
 };
 extern RecorderNames names;
 
@@ -80,8 +80,10 @@ unsigned long long& moment();
 Ref last_of(const ThreadState& thread);
 Call* as_call(const Ref& object);
 bool is_function(const Ref& call);  // of PyTorch's interface; false of null
-// The name of an operator's next call: with how many came before.
-Ref name_of(Recorder* self, PyObject* op, bool is_forward);
+// The name of an operator's next call: with how many came before. False with an exception.
+bool name_of(Recorder* self, PyObject* op, bool is_forward, std::string& name);
+// A call of the operator; null with an exception.
+Ref begin_call(Recorder* self, Level level, PyObject* op, PyObject* full_op, bool is_forward);
 // Is the call recorded? It gets its number if so. False with an exception, too.
 bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit);
 bool note_stack(Recorder* self, Call* call);
@@ -97,7 +99,7 @@ int is_true(PyObject* function);
 int requires_grad(PyObject* tensor);
 // Nodes that made the arguments, which of a node's results each is, its place.
 bool note_nodes(Call* call);
-bool take_over(Call* call, Call* parent, bool with_module);
+void take_over(Call* call, Call* parent, bool with_module);
 PyObject* none_if(bool is_right);
 bool check_call(PyObject* call);
 

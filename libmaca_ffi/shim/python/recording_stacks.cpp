@@ -53,7 +53,10 @@ void dealloc(PyObject* object) {
   release_memory(object);
 }
 
-PyObject* here(PyObject* self, PyObject*) { return stack_here(self); }
+PyObject* here(PyObject* self, PyObject*) {
+  const long long number = stack_here(self);
+  return number < 0 ? nullptr : PyLong_FromLongLong(number);
+}
 
 PyMethodDef g_methods[] = {
     {"here", here, METH_NOARGS, "here(): the calling stack's number."},
@@ -75,41 +78,41 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedStacks", sizeof(Stacks), 0,
 
 }  // namespace
 
-PyObject* stack_here(PyObject* self) {
+long long stack_here(PyObject* self) {
   if (!PyObject_TypeCheck(self, g_type)) {
     PyErr_SetString(PyExc_TypeError, "expected RecordedStacks");
-    return nullptr;
+    return -1;
   }
   Ref innermost = Ref::borrowed(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   Ref frame = Ref::borrowed(innermost.get());
   std::string key;
   key.reserve(512);
-  if (frame && !find_members(frame.get())) return nullptr;
+  if (frame && !find_members(frame.get())) return -1;
   while (frame && frame.get() != Py_None) {
     Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.get()))));
     const int is = is_shown(self, code.get());
-    if (is < 0) return nullptr;
+    if (is < 0) return -1;
     if (is) {
       Ref number = g_place.of(frame.get());
       const long long place = number ? PyLong_AsLongLong(number.get()) : -1;
-      if (place == -1 && PyErr_Occurred()) return nullptr;
+      if (place == -1 && PyErr_Occurred()) return -1;
       const void* address = code.get();
       append_bytes(key, &address, sizeof address);
       append_bytes(key, &place, sizeof place);
     }
     frame = g_back.of(frame.get());
   }
-  if (PyErr_Occurred()) return nullptr;
+  if (PyErr_Occurred()) return -1;
   auto& numbers = reinterpret_cast<Stacks*>(self)->tables->numbers;
   const auto known = numbers.find(key);
-  if (known != numbers.end()) return PyLong_FromLongLong(known->second);
+  if (known != numbers.end()) return known->second;
   const auto number = static_cast<long long>(numbers.size());
   numbers.emplace(std::move(key), number);
   Ref result(PyLong_FromLongLong(number));
   Ref done(
       result ? PyObject_CallMethodObjArgs(self, g_is_new, result.get(), innermost ? innermost.get() : Py_None, nullptr)
              : nullptr);
-  return done ? result.release() : nullptr;
+  return done ? number : -1;
 }
 
 bool add_recording_stacks(PyObject* module) {

@@ -1,4 +1,5 @@
 // Text of JSON, made of what Python holds.
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
@@ -26,7 +27,7 @@ bool append_integer(std::string& out, PyObject* value, bool& fits) {
   const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
   if (number == -1 && PyErr_Occurred()) return false;
   fits = !overflow;
-  if (fits) out += std::to_string(number);
+  if (fits) append_number(out, number);
   return true;
 }
 
@@ -122,6 +123,11 @@ bool append_string(std::string& out, const std::string& text) {
   out += text;
   out += '"';
   return true;
+}
+
+void append_number(std::string& out, long long number) {
+  char digits[20];  // and the sign of the longest
+  out.append(digits, std::to_chars(digits, std::end(digits), number).ptr);
 }
 
 bool append_value(std::string& out, PyObject* value) {
