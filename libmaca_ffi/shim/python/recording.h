@@ -91,12 +91,15 @@ class KeptError {
 // question comes that a mode or a subclass could see, which most calls do not have: it takes as long as ten of them.
 class Plainly {
  public:
-  Plainly();  // false with an exception
+  // `modes`: how many function modes are active, where the caller has asked; false with an exception
+  explicit Plainly(long modes = kUnknown);
   Plainly(const Plainly&) = delete;
   Plainly& operator=(const Plainly&) = delete;
   ~Plainly();
   explicit operator bool() const { return is_right_; }
-  static bool now();  // false with an exception; nothing outside of a scope, whose caller has a guard of its own
+  static bool now();    // false with an exception; nothing outside of a scope, whose caller has a guard of its own
+  static long modes();  // that are active; -1 with an exception
+  static constexpr long kUnknown = -1;
 
  private:
   Plainly* outer_;
@@ -180,9 +183,10 @@ bool flatten_result(PyObject* result, Items& items);
 // What is known of a tensor's elements: all null where nothing can be.
 struct KnownValue {
   Ref memory, value;
-  long long place = 0;  // in the memory, as value_at() is told
+  long long place = 0;        // in the memory, as value_at() is told
+  bool has_gradient = false;  // requires one
 
-  KnownValue copy() const { return {Ref::borrowed(memory.get()), Ref::borrowed(value.get()), place}; }
+  KnownValue copy() const { return {Ref::borrowed(memory.get()), Ref::borrowed(value.get()), place, has_gradient}; }
 };
 
 // The tensors that a function was given, which it holds, and what was found of them. Most functions are one operator

@@ -109,8 +109,20 @@ long long credited(KnownValue& found, const Described& described, bool was_writt
   return -1;
 }
 
+bool needs_gradient(PyObject* tensor, KnownValue& found) {
+  Ref answer = members.requires_grad.of(tensor);
+  found.has_gradient = answer.get() == Py_True;
+  return static_cast<bool>(answer);
+}
+
+// find(), and whether the tensor requires a gradient.
+bool find_all(Entries* self, PyObject* tensor, KnownValue& found) {
+  if (!find(self, tensor, found)) return false;
+  return !found.value || needs_gradient(tensor, found);
+}
+
 bool find_as_met(Entries* self, PyObject* tensor, const Described& described, KnownValue& found) {
-  if (!described.met) return find(self, tensor, found);
+  if (!described.met) return find_all(self, tensor, found);
   MetTensors& met = *described.met;
   const auto one = std::find_if(met.begin(), met.end(), [&](const Met& other) { return other.tensor == tensor; });
   const bool is_met = one != met.end();
@@ -120,8 +132,8 @@ bool find_as_met(Entries* self, PyObject* tensor, const Described& described, Kn
   }
   const bool is_of_host = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != known.tensor;
   if (is_met && described.use == Use::kVersion && one->known.value && is_of_host)
-    return find_version(tensor, one->known, found);
-  if (!find(self, tensor, found)) return false;
+    return find_version(tensor, one->known, found) && needs_gradient(tensor, found);
+  if (!find_all(self, tensor, found)) return false;
   if (is_met && described.use == Use::kRenew) one->known = found.copy();
   if (!is_met && described.use == Use::kNote) met.push_back({tensor, found.copy()});
   return true;
@@ -134,11 +146,8 @@ bool append_tensor(Entries* self, std::string& out, PyObject* tensor, const std:
   const bool was_written = is_among(described.written, tensor);
   if (!found.value) return append_new(self, out, tensor, nullptr, described, was_written, place);
   auto* value = reinterpret_cast<Value*>(found.value.get());
-  Ref requires_grad = members.requires_grad.of(tensor);
-  if (!requires_grad) return false;
-  const bool has_gradient = requires_grad.get() == Py_True;
-  Ref text = Ref::borrowed(has_gradient ? value->grad_text : value->text);
-  if (text.get() == Py_None ? !append_first(self, out, tensor, value, has_gradient, described, place)
+  Ref text = Ref::borrowed(found.has_gradient ? value->grad_text : value->text);
+  if (text.get() == Py_None ? !append_first(self, out, tensor, value, found.has_gradient, described, place)
                             : !append_text(out, text.get()))
     return false;
   const long long made = credited(found, described, was_written);

@@ -128,7 +128,7 @@ bool version_of(PyObject* tensor, long long& version) {
 bool take_value(Memory* memory, long long place, PyObject* form, long long version, KnownValue& found) {
   Ref held = Ref::borrowed(reinterpret_cast<PyObject*>(memory));
   Value* value = value_at(memory, place, form, version);
-  found = {std::move(held), Ref(reinterpret_cast<PyObject*>(value)), place};
+  found = {std::move(held), Ref(reinterpret_cast<PyObject*>(value)), place, false};
   return value != nullptr;
 }
 

@@ -62,8 +62,8 @@ bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyO
 
 }  // namespace
 
-PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs) {
-  Aside aside(self);
+PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs, long modes) {
+  Aside aside(self, modes);
   if (!aside) return nullptr;
   const ThreadState& thread = thread_of(self);
   Ref call = thread ? begin_call(self, kFunction, op, op, true) : Ref();
@@ -72,8 +72,8 @@ PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject*
   return api_begins(self, thread, as_call(call), args, kwargs, true) ? call.release() : nullptr;
 }
 
-bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error) {
-  Aside aside(self);
+bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error, long modes) {
+  Aside aside(self, modes);
   if (!aside) return false;
   const ThreadState& thread = thread_of(self);
   if (!thread) return false;
@@ -89,7 +89,7 @@ bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* er
 PyObject* function_begins(PyObject* object, PyObject* given) {
   PyObject *op, *args, *kwargs;
   if (!PyArg_ParseTuple(given, "UOO:function_begins", &op, &args, &kwargs) || !is_ready(of(object))) return nullptr;
-  return begin_function(of(object), op, args, kwargs);
+  return begin_function(of(object), op, args, kwargs, Plainly::kUnknown);
 }
 
 PyObject* api_begins_method(PyObject* object, PyObject* given) {
@@ -108,7 +108,7 @@ PyObject* function_ends(PyObject* object, PyObject* given) {
   if (!PyArg_ParseTuple(given, "OOO:function_ends", &call, &result, &error) || !check_call(call) ||
       !is_ready(of(object)))
     return nullptr;
-  return none_if(end_function(of(object), call, result, error));
+  return none_if(end_function(of(object), call, result, error, Plainly::kUnknown));
 }
 
 PyObject* api_ends_method(PyObject* object, PyObject* given) {

@@ -41,11 +41,10 @@ bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
          data_ptr.find(tensor, "data_ptr") && resizable.find(storage, "resizable") && nbytes.find(storage, "nbytes");
 }
 
-Plainly::Plainly() : outer_(innermost) {
+Plainly::Plainly(long modes) : outer_(innermost) {
   innermost = this;
-  Ref modes = ask_torch(recording.modes);
-  const long count = modes ? PyLong_AsLong(modes.get()) : -1;
-  is_right_ = count == 0 || (count > 0 && now());
+  if (modes == kUnknown) modes = Plainly::modes();
+  is_right_ = modes == 0 || (modes > 0 && now());
 }
 
 Plainly::~Plainly() {
@@ -54,6 +53,11 @@ Plainly::~Plainly() {
   const KeptError kept;
   if (!Ref(PyObject_CallMethodObjArgs(guard_.get(), g_leave, Py_None, Py_None, Py_None, nullptr)))
     PyErr_WriteUnraisable(guard_.get());
+}
+
+long Plainly::modes() {
+  Ref count = ask_torch(recording.modes);
+  return count ? PyLong_AsLong(count.get()) : -1;
 }
 
 bool Plainly::now() {

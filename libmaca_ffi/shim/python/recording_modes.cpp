@@ -15,8 +15,7 @@ struct KnownOfModes {
   PyObject* names = nullptr;          // from a function to its name, or None: it computes nothing
   PyObject* read_name = nullptr;      // the name of a function that is not among them
   PyObject* begin_and_end = nullptr;  // (recorder, func, name or None, args, kwargs): calls that are not C's
-  // Of this thread's stack of function modes: the one at a place, the last one taken off, and one put on.
-  PyObject *mode_at = nullptr, *pop_mode = nullptr, *push_mode = nullptr;
+  PyObject *pop_mode = nullptr, *push_mode = nullptr;  // the last of this thread's function modes taken off, one put on
 };
 KnownOfModes modes;
 
@@ -49,30 +48,32 @@ bool read(PyObject* args, PyObject* kwargs, Given& given) {
 // mode of operators there would go to that mode too when it runs, by way of Python. It is taken off for so long.
 class FunctionsOff {
  public:
-  FunctionsOff() {  // false with an exception
-    Ref size = ask_torch(recording.modes);
-    const long count = size ? PyLong_AsLong(size.get()) : -1;
-    is_right_ = count == 0 || (count > 0 && take_off(count - 1));
-  }
+  FunctionsOff() : left_(Plainly::modes()) { is_right_ = left_ == 0 || (left_ > 0 && take_off()); }
   FunctionsOff(const FunctionsOff&) = delete;
   FunctionsOff& operator=(const FunctionsOff&) = delete;
   ~FunctionsOff() {
     if (!mode_) return;
     const KeptError kept;
-    if (!Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode_.get(), nullptr))) PyErr_WriteUnraisable(mode_.get());
+    if (!put_on()) PyErr_WriteUnraisable(mode_.get());
   }
-  explicit operator bool() const { return is_right_; }
+  explicit operator bool() const { return is_right_; }  // false with an exception
+  long left() const { return left_; }                   // modes that are active
 
  private:
-  bool take_off(long place) {
-    Ref number(PyLong_FromLong(place));
-    Ref last(number ? PyObject_CallFunctionObjArgs(modes.mode_at, number.get(), nullptr) : nullptr);
-    if (!last || !PyObject_TypeCheck(last.get(), g_functions_type)) return static_cast<bool>(last);
+  bool put_on() { return static_cast<bool>(Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode_.get(), nullptr))); }
+
+  bool take_off() {
     mode_ = ask_torch(modes.pop_mode);
-    return static_cast<bool>(mode_);
+    if (!mode_) return false;
+    const bool is_ours = PyObject_TypeCheck(mode_.get(), g_functions_type);
+    if (is_ours) --left_;
+    if (is_ours || !put_on()) return is_ours;
+    mode_ = Ref();
+    return true;
   }
 
   Ref mode_;
+  long left_;
   bool is_right_ = false;
 };
 
@@ -147,11 +148,13 @@ PyObject* torch_function(PyObject*, PyObject* args, PyObject* kwargs) {
   const int is = is_for_c(recorder.get());
   if (is <= 0) return is < 0 ? nullptr : run_by_python(recorder.get(), given, name.get());
   Recorder* self = of(recorder.get());
-  Ref call(begin_function(self, name.get(), given.args, given.kwargs));
+  const long active = Plainly::modes();  // and as many when the function ends: modes nest
+  Ref call(active < 0 ? nullptr : begin_function(self, name.get(), given.args, given.kwargs, active));
   if (!call) return nullptr;
   as_call(call)->is_untraced = true;
-  return run_recorded(given.func, given,
-                      [&](PyObject* result, PyObject* error) { return end_function(self, call.get(), result, error); });
+  return run_recorded(given.func, given, [&](PyObject* result, PyObject* error) {
+    return end_function(self, call.get(), result, error, active);
+  });
 }
 
 PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
@@ -166,10 +169,10 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
   if (!off) return nullptr;
   Recorder* self = of(recorder.get());
   const Operator* facts = facts_of(given.func);
-  Ref call(facts ? begin_operator(self, *facts, given.args, given.kwargs) : nullptr);
+  Ref call(facts ? begin_operator(self, *facts, given.args, given.kwargs, off.left()) : nullptr);
   if (!call) return nullptr;
   return run_recorded(facts->run, given, [&](PyObject* result, PyObject* error) {
-    return end_operator(self, call.get(), *facts, given.args, given.kwargs, result, error);
+    return end_operator(self, call.get(), *facts, given.args, given.kwargs, result, error, off.left());
   });
 }
 
@@ -222,15 +225,13 @@ PyType_Spec g_operator_spec = {"libmaca_ffi._launcher.RecordedOperators", sizeof
 }  // namespace
 
 PyObject* configure_recorded_modes(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"is_tracing", "names",    "read_name", "begin_and_end",
-                                "mode_at",    "pop_mode", "push_mode", nullptr};
-  PyObject** slots[] = {&modes.is_tracing, &modes.names,    &modes.read_name, &modes.begin_and_end,
-                        &modes.mode_at,    &modes.pop_mode, &modes.push_mode};
+  static const char* names[] = {"is_tracing", "names", "read_name", "begin_and_end", "pop_mode", "push_mode", nullptr};
+  PyObject** slots[] = {&modes.is_tracing,    &modes.names,    &modes.read_name,
+                        &modes.begin_and_end, &modes.pop_mode, &modes.push_mode};
   constexpr size_t kSlots = std::size(slots);
   PyObject* given[kSlots];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!OOOOO:configure_recorded_modes", const_cast<char**>(names),
-                                   &given[0], &PyDict_Type, &given[1], &given[2], &given[3], &given[4], &given[5],
-                                   &given[6]))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!OOOO:configure_recorded_modes", const_cast<char**>(names),
+                                   &given[0], &PyDict_Type, &given[1], &given[2], &given[3], &given[4], &given[5]))
     return nullptr;
   for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
   Py_RETURN_NONE;

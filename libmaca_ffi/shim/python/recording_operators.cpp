@@ -51,7 +51,7 @@ bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, con
 }
 
 bool add_tensor(Items& items, const std::string& place, PyObject* value) {
-  const int is_tensor = PyObject_IsInstance(value, recording.tensor);
+  const int is_tensor = is_tensor_type(Py_TYPE(value)) ? 1 : PyObject_IsInstance(value, recording.tensor);
   if (is_tensor == 1) items.push_back({place, Ref::borrowed(value), true});
   return is_tensor >= 0;
 }
@@ -125,9 +125,9 @@ const Operator* facts_of(PyObject* func) {
   return &place->second;
 }
 
-PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, PyObject* kwargs) {
+PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, PyObject* kwargs, long modes) {
   if (!facts.is_recorded) Py_RETURN_NONE;
-  Aside aside(self);
+  Aside aside(self, modes);
   if (!aside || !look_at_pending(self)) return nullptr;
   const ThreadState& thread = thread_of(self);
   if (!thread) return nullptr;
@@ -151,8 +151,8 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
 }
 
 bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObject* args, PyObject* kwargs,
-                  PyObject* result, PyObject* error) {
-  Aside aside(self);
+                  PyObject* result, PyObject* error, long modes) {
+  Aside aside(self, modes);
   Items written;
   if (!aside || !written_by(facts, args, kwargs, written)) return false;
   for (const Item& item : written)
@@ -168,7 +168,7 @@ PyObject* operator_begins(PyObject* object, PyObject* given) {
   PyObject *func, *args, *kwargs;
   if (!PyArg_ParseTuple(given, "OOO:operator_begins", &func, &args, &kwargs) || !is_ready(of(object))) return nullptr;
   const Operator* facts = facts_of(func);
-  return facts ? begin_operator(of(object), *facts, args, kwargs) : nullptr;
+  return facts ? begin_operator(of(object), *facts, args, kwargs, Plainly::kUnknown) : nullptr;
 }
 
 PyObject* operator_ends(PyObject* object, PyObject* given) {
@@ -177,7 +177,7 @@ PyObject* operator_ends(PyObject* object, PyObject* given) {
       (call != Py_None && !check_call(call)) || !is_ready(of(object)))
     return nullptr;
   const Operator* facts = facts_of(func);
-  return none_if(facts && end_operator(of(object), call, *facts, args, kwargs, result, error));
+  return none_if(facts && end_operator(of(object), call, *facts, args, kwargs, result, error, Plainly::kUnknown));
 }
 
 }  // namespace maca_launcher

@@ -52,6 +52,7 @@ PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
   if (!object) return nullptr;
   of(object)->backward = new Backward;
+  of(object)->line = new std::string;
   of(object)->epoch = ++g_epochs;
   return object;
 }
@@ -74,6 +75,7 @@ void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
   delete of(object)->backward;
+  delete of(object)->line;
   release_memory(object);
 }
 
@@ -276,10 +278,14 @@ bool describe_results(Recorder* self, Call* call, Items items, const Items& writ
 
 bool write(Recorder* self, Call* call, PyObject* error) {
   Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), names.error_text, error);
-  std::string line;
-  if (!text || !append_line(line, call, text.get())) return false;
+  if (!text) return false;
+  std::string line = std::move(*self->line);  // Python's collector may come between and write a line of its own
+  line.clear();
+  if (!append_line(line, call, text.get())) return false;
   ++self->written;
-  return write_line(self->writer, line);
+  const bool is_written = write_line(self->writer, line);
+  *self->line = std::move(line);
+  return is_written;
 }
 
 int is_true(PyObject* function) {

@@ -29,6 +29,7 @@ struct Recorder {
   PyObject_HEAD PyObject *lock, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer,
       *writer, *stacks;
   Backward* backward;
+  std::string* line;         // memory for the one that is made
   unsigned long long epoch;  // no other recorder's, and a new one when all is forgotten
   long long written;
   int threads;  // of the program that have been met
@@ -53,14 +54,18 @@ template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... g
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
  public:
-  explicit Aside(Recorder* self) : lock_(Ref::borrowed(self->lock)) { acquire(lock_.get()); }
-  Aside(const Aside&) = delete;
-  Aside& operator=(const Aside&) = delete;
-  ~Aside() { release(lock_.get()); }
+  explicit Aside(Recorder* self, long modes = Plainly::kUnknown) : lock_(self->lock), plainly_(modes) {}
   explicit operator bool() const { return static_cast<bool>(plainly_); }
 
  private:
-  Ref lock_;
+  struct Locked {
+    explicit Locked(PyObject* lock) : held(Ref::borrowed(lock)) { acquire(lock); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+    ~Locked() { release(held.get()); }
+    Ref held;
+  };
+  Locked lock_;
   Plainly plainly_;
 };
 
@@ -103,13 +108,13 @@ void take_over(Call* call, Call* parent, bool with_module);
 PyObject* none_if(bool is_right);
 bool check_call(PyObject* call);
 
-// `error` is what was raised, or None. A call, or None when the operator is none that is recorded; null with an
-// exception.
-PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs);
-bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error);
-PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, PyObject* kwargs);
+// `error` is what was raised, or None; `modes` are as Plainly's. A call, or None when the operator is none that is
+// recorded; null with an exception.
+PyObject* begin_function(Recorder* self, PyObject* op, PyObject* args, PyObject* kwargs, long modes);
+bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* error, long modes);
+PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, PyObject* kwargs, long modes);
 bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObject* args, PyObject* kwargs,
-                  PyObject* result, PyObject* error);
+                  PyObject* result, PyObject* error, long modes);
 const Operator* facts_of(PyObject* func);  // of an overload; nullptr with an exception
 
 // --- backward -------------------------------------------------------------------------------------------------

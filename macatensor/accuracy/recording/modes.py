@@ -309,7 +309,6 @@ native.configure_recorded_modes(
     names={},
     read_name=_recorded_name,
     begin_and_end=_begin_and_end,
-    mode_at=torch._C._get_function_stack_at,
     pop_mode=torch._C._pop_torch_function_stack,
     push_mode=torch._C._push_on_torch_function_stack,
 )
