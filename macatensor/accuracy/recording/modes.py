@@ -125,9 +125,12 @@ class Untraced:
             self._recorder.function_ends(*given)
 
 
+_NOTHING = nullcontext()
+
+
 def _aside() -> Any:
     """Sizes that the recorder reads are no part of a graph that is being traced."""
-    return nullcontext() if _tracing() is None else untraced()
+    return _NOTHING if _tracing() is None else untraced()
 
 
 class Hub:
