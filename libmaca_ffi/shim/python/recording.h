@@ -160,7 +160,8 @@ bool is_memories(PyObject* object);
 Memory* memory_of(PyObject* memories, PyObject* owner);  // borrowed; nullptr: it was not met
 // The same, which is met now if it was not; nullptr with an exception.
 Memory* meet_memory(PyObject* memories, PyObject* owner, long long writes = 0);
-void note_write(Memory* memory);  // unseen by PyTorch's own counter
+bool is_there(const Memory* memory);  // the owner has not gone
+void note_write(Memory* memory);      // unseen by PyTorch's own counter
 long long& writes_of(Memory* memory);
 void forget(Memory* memory);
 void set_last(Memory* memory, int level, long long call);

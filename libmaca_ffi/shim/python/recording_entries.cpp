@@ -133,8 +133,13 @@ bool find_as_met(Entries* self, PyObject* tensor, const Described& described, Kn
   const bool is_of_host = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != known.tensor;
   if (is_met && described.use == Use::kVersion && one->known.value && is_of_host)
     return find_version(tensor, one->known, found) && needs_gradient(tensor, found);
-  if (!find_all(self, tensor, found)) return false;
-  if (is_met && described.use == Use::kRenew) one->known = found.copy();
+  const bool is_again = is_met && described.use == Use::kRenew;
+  if (is_again && one->known.value && is_of_host) {
+    if (!find_again(self, tensor, one->known, found) || (found.value && !needs_gradient(tensor, found))) return false;
+  } else if (!find_all(self, tensor, found)) {
+    return false;
+  }
+  if (is_again) one->known = found.copy();
   if (!is_met && described.use == Use::kNote) met.push_back({tensor, found.copy()});
   return true;
 }

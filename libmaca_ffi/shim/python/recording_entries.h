@@ -30,6 +30,9 @@ struct Entries {
 bool find(Entries* self, PyObject* tensor, KnownValue& found);
 // The same of a tensor whose form and place in memory are those of `known`.
 bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found);
+// The same after an operator that was given the host tensor: it may have written it, or made another view of it. While
+// form and address are the same, the allocation is, which is three questions less, one of them with the GIL given away.
+bool find_again(Entries* self, PyObject* tensor, const KnownValue& known, KnownValue& found);
 // Of subclasses of MacaTensor too, whose entries Python writes.
 bool find_any(Entries* self, PyObject* tensor, KnownValue& found);
 void drop_plain_forms(Entries* self);

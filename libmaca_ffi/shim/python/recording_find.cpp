@@ -61,9 +61,9 @@ PyObject* dtype_of(PyObject* tensor, const DlTensor& read) {
   return dtype ? known[bits] = dtype.release() : nullptr;
 }
 
-// A host tensor's form and the address of its first element, in one question. Without a form: an exception, or it is a
-// tensor of another kind.
-Ref form_in_one(Entries* self, PyObject* tensor, long long& place) {
+// A host tensor's form and the address of its first element, in one question, and whether it is a negative view in
+// another, unless that is known. Without a form: an exception, or it is a tensor of another kind.
+Ref form_in_one(Entries* self, PyObject* tensor, long long& place, bool is_known_plain = false) {
   DlTensor read{};
   if (recording.exchange->read(tensor, &read)) {
     if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception)) return Ref();
@@ -72,7 +72,7 @@ Ref form_in_one(Entries* self, PyObject* tensor, long long& place) {
     return Ref();
   }
   if (read.device.type != kDlHost || read.dtype.code == kDlComplex) return Ref();
-  Ref neg = members.is_neg.call(tensor);
+  Ref neg = is_known_plain ? Ref::borrowed(Py_False) : members.is_neg.call(tensor);
   PyObject* dtype = neg && neg.get() != Py_True ? dtype_of(tensor, read) : nullptr;
   if (!dtype) return Ref();
   place = static_cast<long long>(reinterpret_cast<intptr_t>(read.data));
@@ -180,6 +180,17 @@ bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found) 
   if (!version_of(tensor, version)) return false;
   Ref form = Ref::borrowed(reinterpret_cast<Value*>(known.value.get())->form);
   return take_value(reinterpret_cast<Memory*>(known.memory.get()), known.place, form.get(), version, found);
+}
+
+bool find_again(Entries* self, PyObject* tensor, const KnownValue& known, KnownValue& found) {
+  long long place = 0, version;
+  auto* memory = reinterpret_cast<Memory*>(known.memory.get());
+  Ref form = recording.exchange ? form_in_one(self, tensor, place, true) : Ref();
+  if (!form && PyErr_Occurred()) return false;
+  if (!form || form.get() != reinterpret_cast<Value*>(known.value.get())->form || place != known.place ||
+      !is_there(memory))
+    return find(self, tensor, found);
+  return version_of(tensor, version) && take_value(memory, place, form.get(), version, found);
 }
 
 bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {

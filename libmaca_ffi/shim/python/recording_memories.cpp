@@ -215,6 +215,8 @@ Memory* meet_memory(PyObject* memories, PyObject* owner, long long writes) {
   return as_memory(object.release());
 }
 
+bool is_there(const Memory* memory) { return memory->memories != nullptr; }
+
 void note_write(Memory* memory) {
   forget(memory);
   memory->is_written = true;
