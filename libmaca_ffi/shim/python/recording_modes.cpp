@@ -54,21 +54,22 @@ class FunctionsOff {
   ~FunctionsOff() {
     if (!mode_) return;
     const KeptError kept;
-    if (!put_on()) PyErr_WriteUnraisable(mode_.get());
+    if (!put_on(mode_.get())) PyErr_WriteUnraisable(mode_.get());
   }
   explicit operator bool() const { return is_right_; }  // false with an exception
   long left() const { return left_; }                   // modes that are active
 
  private:
-  bool put_on() { return static_cast<bool>(Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode_.get(), nullptr))); }
+  static bool put_on(PyObject* mode) {
+    return static_cast<bool>(Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode, nullptr)));
+  }
 
   bool take_off() {
-    mode_ = ask_torch(modes.pop_mode);
-    if (!mode_) return false;
-    const bool is_ours = PyObject_TypeCheck(mode_.get(), g_functions_type);
-    if (is_ours) --left_;
-    if (is_ours || !put_on()) return is_ours;
-    mode_ = Ref();
+    Ref last = ask_torch(modes.pop_mode);
+    if (!last) return false;
+    if (!PyObject_TypeCheck(last.get(), g_functions_type)) return put_on(last.get());
+    mode_ = std::move(last);
+    --left_;
     return true;
   }
 
