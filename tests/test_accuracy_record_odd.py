@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from macatensor import accuracy
+from macatensor.accuracy.recording import modes
 from macatensor.accuracy.recording.describe import Describer, value_text
 from macatensor.accuracy.recording.flatten import flatten
 from macatensor.accuracy.recording.identity import Identities
@@ -145,6 +147,38 @@ def test_operators_of_backward_are_called_once(tmp_path: Path, monkeypatch: pyte
     with accuracy.record(str(tmp_path), record_level=0):
         y.backward()
     assert not called and x.grad is not None
+
+
+class Passes(TorchFunctionMode):
+    """A mode of the program."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_program_stays_on_in_backward(tmp_path: Path) -> None:
+    x = torch.randn(4, requires_grad=True)
+    with accuracy.record(str(tmp_path), record_level=0):
+        y = torch.tanh(x * 2).sum()
+        with Passes() as mine:
+            torch.autograd.backward(y)
+            count = torch._C._len_torch_function_stack()
+            assert count == 2 and torch._C._get_function_stack_at(count - 1) is mine
+    assert x.grad is not None
+    ran = {call["op"] for call in lines(tmp_path) if call["direction"] == "bwd"}
+    assert {"aten.tanh_backward.default", "torch.tanh", "torch.autograd.AccumulateGrad"} <= ran
+
+
+def test_a_mode_is_its_own_method() -> None:
+    for mode, name in (
+        (modes._Functions(), "__torch_function__"),
+        (modes._Operators(), "__torch_dispatch__"),
+    ):
+        assert getattr(mode, name) is mode and getattr(mode, name).__self__ is mode
+        assert mode(torch.add, (), (T, 1)).equal(T + 1)  # nothing records
+        assert getattr(type(mode), name)(mode, torch.add, (), (T, 1), {}).equal(T + 1)
+        with pytest.raises(AttributeError, match="nothing"):
+            _ = mode.nothing
 
 
 def test_arguments_of_other_types_refuse() -> None:
