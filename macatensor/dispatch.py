@@ -75,6 +75,7 @@ def configure_launcher() -> None:
         false_key=static_key(False),
         plain_types=(str, torch.dtype, torch.layout, torch.memory_format, torch.device),
         in_inference=torch.is_inference_mode_enabled,
+        is_deterministic=torch._C._get_deterministic_algorithms,
         absent=ABSENT,
         is_profiled=torch._C._autograd._profiler_enabled,
     )

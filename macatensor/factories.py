@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from macatensor import flags, sites, tensor
-from macatensor.ffi import allocate, lib, pointer
+from macatensor.ffi import allocate, lib, native, pointer
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special, static_key
 from macatensor.layout import channels_last_strides
 from macatensor.meta import Meta, contiguous_strides, meta_of
 from macatensor.plan import meta_tensor
 from macatensor.signature import find_row
-from macatensor.tensor import LAUNCHERS, MacaTensor, wrap
+from macatensor.tensor import LAUNCHERS, MacaTensor, wrap, wrapper_arguments
 from macatensor.transfer import check_index, to_device
 
 
@@ -134,33 +134,53 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     return launcher(args, kwargs)
 
 
-def _like_launcher(func: Any, finish: Callable[[MacaTensor], Any]) -> Launcher:
-    """Operators that make a tensor in the image of another: PyTorch's meta kernel says which, ``finish`` fills it."""
-    cache: dict[Any, Meta] = {}
-    flags.caches.append(cache)
+class BlankLauncher(native.BlankCall):  # type: ignore[misc]
+    """Calls of an operator that makes uninitialized memory in the image of another tensor.
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    Called with (args, kwargs). The base class, written in C, makes again what was made before; other calls come here:
+    PyTorch's meta kernel says what the tensor is.
+    """
+
+    def __init__(self, func: Any):
+        self.func = func
+        self.cache: dict[Any, Any] = {}  # Meta, its bytes, and what the wrapper is made with
+        super().__init__(self.cache)
+        flags.caches.append(self.cache)
+
+    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         meta = args[0]._payload[2]
-        device = kwargs.get("device") if kwargs else None
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
         if device is not None:
             check_index(device)
             if device.type != "maca":
-                return func(meta_tensor(meta), *args[1:], **(kwargs or {}))
-        key = (meta, static_key(args[1:]), *(kwargs.items() if kwargs else ()))
-        result = cache.get(key)
-        if result is None:
-            options = {k: v for k, v in (kwargs or {}).items() if k not in ("device", "pin_memory", "layout")}
-            t = func(meta_tensor(meta), *args[1:], **options)
-            result = meta_of(tuple(t.shape), t.stride(), t.dtype)
-            remember(cache, key, result)
-        return finish(empty_of(result))
+                return self.func(meta_tensor(meta), *args[1:], **kwargs)
+        options = [part for name, value in kwargs.items() for part in (name, static_key(value))]
+        key = (meta, *[static_key(value) for value in args[1:]], *options)
+        found = self.cache.get(key)
+        if found is None:
+            given = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
+            t = self.func(meta_tensor(meta), *args[1:], **given)
+            meta = meta_of(tuple(t.shape), t.stride(), t.dtype)
+            found = (meta, meta.nbytes, wrapper_arguments(meta))
+            remember(self.cache, key, found)
+        return known(empty_of(found[0]))
+
+
+def _like_launcher(func: Any, fill: Callable[[MacaTensor], Any]) -> Launcher:
+    """Operators that make a tensor in the image of another and fill it."""
+    make = BlankLauncher(func)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        made = make(args, kwargs)
+        return fill(made) if isinstance(made, MacaTensor) else made
 
     return run
 
 
 @special("aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default")
 def _empty_like(func: Any) -> Launcher:
-    return _like_launcher(func, known)
+    return BlankLauncher(func)
 
 
 @special("aten.zeros_like.default", "aten.new_zeros.default")

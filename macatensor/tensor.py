@@ -163,9 +163,14 @@ class MacaTensor(torch.Tensor):
     data = property(_get_data, _set_data)
 
 
+def wrapper_arguments(meta: Meta, offset: int = 0) -> tuple[Any, ...]:
+    """What ``_make_wrapper_subclass`` is called with for a tensor ``offset`` elements into its memory."""
+    return MacaTensor, meta.size, meta.stride, offset, None, meta.dtype, _STRIDED, DEVICE
+
+
 def wrap(buffer: Any, offset: int, meta: Meta) -> MacaTensor:
     """A tensor over ``buffer`` whose first element is ``offset`` elements into it."""
-    result: MacaTensor = _make(MacaTensor, meta.size, meta.stride, offset, None, meta.dtype, _STRIDED, DEVICE)
+    result: MacaTensor = _make(*wrapper_arguments(meta, offset))
     result._payload = (buffer, offset, meta)
     if meta.conj:
         torch._C._set_conj(result, True)

@@ -58,6 +58,43 @@ def test_close(position: int) -> None:
     torch.testing.assert_close(ours.cpu(), host)
 
 
+IN_THE_IMAGE = [
+    lambda t: t.new_empty_strided((3, 2), (1, 3)), lambda t: t.new_empty_strided([3, 2], [1, 3], dtype=torch.int32),
+    lambda t: t.new_empty((4,)), lambda t: t.new_empty(4, 1, dtype=torch.bool), lambda t: torch.empty_like(t.t()),
+    lambda t: torch.empty_like(t, memory_format=torch.contiguous_format), lambda t: torch.empty_like(t[:0]),
+    lambda t: torch.empty_like(t, dtype=torch.complex64), lambda t: torch.zeros_like(t, dtype=torch.float64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("position", range(len(IN_THE_IMAGE)))
+def test_made_again_in_the_image(position: int) -> None:
+    """The second call takes another way than the first: the same tensor in new memory."""
+    make, image = IN_THE_IMAGE[position], torch.ones(2, 3, device="maca")
+    host = make(image.cpu())
+    first, second = make(image), make(image)
+    for made in (first, second):
+        assert isinstance(made, MacaTensor) and made.device == image.device
+        assert (made.shape, made.stride(), made.dtype) == (host.shape, host.stride(), host.dtype)
+        made.fill_(1)
+    second.zero_()
+    assert second.numel() == 0 or (bool(first.all()) and not bool(second.any()))
+
+
+def test_made_again_under_deterministic_algorithms_and_on_other_devices() -> None:
+    image = torch.ones(2, 3, device="maca")
+    for _ in range(2):
+        torch.empty_like(image)
+        assert torch.empty_like(image, device="cpu").device.type == "cpu"
+        assert torch.zeros_like(image, device="meta").device.type == "meta"
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert bool(torch.empty_like(image).isnan().all())
+        finally:
+            torch.use_deterministic_algorithms(False)
+        with pytest.raises(RuntimeError, match="maca:7|device"):
+            torch.empty_like(image, device="maca:7")
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -89,10 +89,11 @@ struct Known {
   PyObject* static_key = nullptr;    // a hashable stand-in for an argument that is part of the plan
   PyObject* true_key = nullptr;      // static_key(True), static_key(False)
   PyObject* false_key = nullptr;
-  PyObject* in_inference = nullptr;  // torch.is_inference_mode_enabled
-  PyObject* plain_types = nullptr;   // types of static arguments that are their own key
-  PyObject* absent = nullptr;        // the payload of an operand that is not given
-  PyObject* payload_name = nullptr;  // "_payload"
+  PyObject* in_inference = nullptr;      // torch.is_inference_mode_enabled
+  PyObject* is_deterministic = nullptr;  // torch.are_deterministic_algorithms_enabled, as C has it
+  PyObject* plain_types = nullptr;       // types of static arguments that are their own key
+  PyObject* absent = nullptr;            // the payload of an operand that is not given
+  PyObject* payload_name = nullptr;      // "_payload"
   PyObject* is_inference_name = nullptr;
   PyObject* zero = nullptr;
 };
@@ -136,12 +137,17 @@ PyObject* run_program(PyObject* program, Operands& operands, PyObject* args);
 // A tensor of ours: `make` are the arguments of _make_wrapper_subclass. Takes `buffer` over.
 PyObject* new_tensor(PyObject* make, PyObject* buffer, PyObject* offset, PyObject* meta);
 
+// A new reference to the key of an argument that is part of the plan.
+PyObject* static_key(PyObject* value);
+
 // --- launchers ----------------------------------------------------------------------------------------------
 bool add_kernel_call_type(PyObject* module);
 bool add_view_call_type(PyObject* module);
+bool add_blank_call_type(PyObject* module);
 // nullptr without an exception when `launcher` is none of that type, or a subclass that has its own __call__.
 PyObject* try_kernel_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
 PyObject* try_view_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
+PyObject* try_blank_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
 
 inline bool is_empty(PyObject* kwargs) { return !kwargs || kwargs == Py_None || PyDict_Size(kwargs) == 0; }
 

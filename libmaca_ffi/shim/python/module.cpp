@@ -15,6 +15,8 @@ PyObject* launch(PyObject* launcher, PyObject* args, PyObject* kwargs) {
   if (is_one) return result;
   result = try_view_call(launcher, args, kwargs, is_one);
   if (is_one) return result;
+  result = try_blank_call(launcher, args, kwargs, is_one);
+  if (is_one) return result;
   return PyObject_CallFunctionObjArgs(launcher, args, kwargs ? kwargs : Py_None, nullptr);
 }
 
@@ -52,18 +54,20 @@ PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject
 
 // configure(**facts): what the module has to know of macatensor and PyTorch.
 PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"tensor",      "make_wrapper", "strided",    "device",      "launchers",
-                                "bind",        "failure",      "static_key", "true_key",    "false_key",
-                                "plain_types", "in_inference", "absent",     "is_profiled", nullptr};
-  PyObject** slots[] = {&known.tensor,      &known.make_wrapper, &known.strided,    &known.device,   &known.launchers,
-                        &known.bind,        &known.failure,      &known.static_key, &known.true_key, &known.false_key,
-                        &known.plain_types, &known.in_inference, &known.absent};
+  static const char* names[] = {"tensor",           "make_wrapper", "strided",     "device",
+                                "launchers",        "bind",         "failure",     "static_key",
+                                "true_key",         "false_key",    "plain_types", "in_inference",
+                                "is_deterministic", "absent",       "is_profiled", nullptr};
+  PyObject** slots[] = {&known.tensor,           &known.make_wrapper, &known.strided,     &known.device,
+                        &known.launchers,        &known.bind,         &known.failure,     &known.static_key,
+                        &known.true_key,         &known.false_key,    &known.plain_types, &known.in_inference,
+                        &known.is_deterministic, &known.absent};
   constexpr size_t kSlots = std::size(slots);
   PyObject* given[kSlots + 1];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO!OOOOOO!OOO:configure", const_cast<char**>(names), &given[0],
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO!OOOOOO!OOOO:configure", const_cast<char**>(names), &given[0],
                                    &given[1], &given[2], &given[3], &PyDict_Type, &given[4], &given[5], &given[6],
                                    &given[7], &given[8], &given[9], &PyTuple_Type, &given[10], &given[11], &given[12],
-                                   &given[13]))
+                                   &given[13], &given[14]))
     return nullptr;
   for (size_t i = 0; i < kSlots; ++i) {
     Ref old(*slots[i]);
@@ -110,11 +114,12 @@ PyMODINIT_FUNC PyInit__launcher() {
   known.zero = PyLong_FromLong(0);
   if (!module || !known.payload_name || !known.is_inference_name || !known.zero || !add_buffer_type(module.get()) ||
       !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
-      !add_recording_values(module.get()) || !add_recording_memories(module.get()) ||
-      !add_recording_entries(module.get()) || !add_recording_call(module.get()) ||
-      !add_recording_stacks(module.get()) || !add_recording_recorder(module.get()) ||
-      !add_recording_lines(module.get()) || !add_recording_lock(module.get()) || !add_recording_summary(module.get()) ||
-      !add_recording_modes(module.get()) || !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
+      !add_blank_call_type(module.get()) || !add_recording_values(module.get()) ||
+      !add_recording_memories(module.get()) || !add_recording_entries(module.get()) ||
+      !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||
+      !add_recording_recorder(module.get()) || !add_recording_lines(module.get()) ||
+      !add_recording_lock(module.get()) || !add_recording_summary(module.get()) || !add_recording_modes(module.get()) ||
+      !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
       !add_recording_backward(module.get()))
     return nullptr;
   return module.release();

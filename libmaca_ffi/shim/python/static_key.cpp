@@ -1,0 +1,33 @@
+// The hashable stand-in for an argument that is part of a plan: macatensor.launcher.static_key for what is common.
+#include "launcher.h"
+
+namespace maca_launcher {
+namespace {
+
+PyObject* keys_of(PyObject* values) {
+  const Py_ssize_t n = PySequence_Size(values);
+  Ref keys(n < 0 ? nullptr : PyTuple_New(n));
+  for (Py_ssize_t i = 0; keys && i < n; ++i) {
+    Ref value(PySequence_GetItem(values, i));
+    PyObject* key = value ? static_key(value.get()) : nullptr;
+    if (!key) return nullptr;
+    PyTuple_SetItem(keys.get(), i, key);
+  }
+  return keys.release();
+}
+
+}  // namespace
+
+PyObject* static_key(PyObject* value) {
+  if (value == Py_True) return Ref::borrowed(known.true_key).release();
+  if (value == Py_False) return Ref::borrowed(known.false_key).release();
+  if (value == Py_None || PyLong_CheckExact(value)) return Ref::borrowed(value).release();
+  if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) return keys_of(value);
+  if (PyFloat_CheckExact(value) && PyFloat_AsDouble(value) == PyFloat_AsDouble(value))  // no NaN
+    return PyTuple_Pack(2, reinterpret_cast<PyObject*>(&PyFloat_Type), value);
+  const int is_plain = PySequence_Contains(known.plain_types, reinterpret_cast<PyObject*>(Py_TYPE(value)));
+  if (is_plain) return is_plain < 0 ? nullptr : Ref::borrowed(value).release();
+  return PyObject_CallFunctionObjArgs(known.static_key, value, nullptr);
+}
+
+}  // namespace maca_launcher
