@@ -1,8 +1,4 @@
 // The host library's implementation of maca.h.
-#include <sys/mman.h>
-#include <sys/sysinfo.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -12,9 +8,9 @@
 #include <map>
 #include <new>
 #include <set>
-#include <utility>
 #include <vector>
 
+#include "device_memory.h"
 #include "kernel.h"
 #include "oneapi/dnnl/dnnl.h"
 #include "processor.h"
@@ -43,20 +39,10 @@ struct maca_device {
   std::deque<maca_error> errors;
   std::mutex mutex;
   std::set<maca_stream*> streams;
-  std::vector<std::pair<void*, size_t>> ranges;  // of addresses
-  ~maca_device() {
-    for (const auto& [address, bytes] : ranges) munmap(address, bytes);
-  }
+  AddressRanges ranges;
 };
 
 namespace {
-
-// Set in every address handed out: not canonical on x86-64 nor Arm, so dereferencing it faults.
-constexpr uintptr_t kTag = uintptr_t{1} << 62;
-constexpr int kAlignment = 64;
-
-void* tagged(void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) | kTag); }
-void* untagged(const void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) & ~kTag); }
 
 void explain(maca_reason* reason, const std::string& text) {
   if (reason) std::snprintf(reason->text, sizeof reason->text, "%s", text.c_str());
@@ -140,14 +126,14 @@ maca_status device_close(maca_device* device) {
   return MACA_OK;
 }
 
-maca_status device_info(maca_device*, maca_device_info* info) {
+maca_status device_info(maca_device* device, maca_device_info* info) {
   maca_device_info full{};
   full.size = sizeof full;
   full.threads = ThreadPool::instance().threads();
-  struct sysinfo system;
-  if (sysinfo(&system) == 0) full.memory_bytes = uint64_t{system.totalram} * system.mem_unit;
+  uint64_t free_bytes = 0;
+  memory_info(device, &free_bytes, &full.memory_bytes);
   full.kernel_count = static_cast<int32_t>(kernels().names.size());
-  full.alignment = kAlignment;
+  full.alignment = kMemoryAlignment;
   std::snprintf(full.name, sizeof full.name, "MACA host CPU");
   std::snprintf(full.simd, sizeof full.simd, "%s", isa_name(kernels().isa));
   const dnnl_version_t* v = dnnl_version();
@@ -174,59 +160,8 @@ const char* kernel_name(maca_device*, int32_t index) {
   return index >= 0 && static_cast<size_t>(index) < names.size() ? names[static_cast<size_t>(index)] : nullptr;
 }
 
-maca_status memory_allocate(maca_device*, uint64_t bytes, void** address) {
-  void* p = nullptr;
-  if (bytes > (uint64_t{1} << 46) || posix_memalign(&p, bytes >= (1u << 21) ? 1u << 21 : kAlignment, bytes) != 0)
-    return MACA_OUT_OF_MEMORY;
-#ifdef MADV_HUGEPAGE
-  if (bytes >= (1u << 21)) madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-  *address = tagged(p);
-  return MACA_OK;
-}
-
-maca_status memory_free(maca_device*, void* address) {
-  std::free(untagged(address));
-  return MACA_OK;
-}
-
-// Addresses without access cost nothing, and what is made accessible counts as memory of the process from then on, so
-// that the system refuses what it cannot have.
-maca_status memory_reserve(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity) try {
-  constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
-  if (bytes > (uint64_t{1} << 46)) return MACA_OUT_OF_MEMORY;
-  const size_t mapped = static_cast<size_t>(bytes) + kHugePage;
-  std::lock_guard lock(device->mutex);
-  device->ranges.reserve(device->ranges.size() + 1);
-  void* p = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) return MACA_OUT_OF_MEMORY;
-  device->ranges.emplace_back(p, mapped);
-  p = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
-#ifdef MADV_HUGEPAGE
-  madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-  *address = tagged(p);
-  *granularity = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return MACA_OK;
-} catch (const std::bad_alloc&) {
-  return MACA_OUT_OF_MEMORY;
-}
-
-maca_status memory_commit(maca_device*, void* address, uint64_t bytes) {
-  return mprotect(untagged(address), bytes, PROT_READ | PROT_WRITE) == 0 ? MACA_OK : MACA_OUT_OF_MEMORY;
-}
-
-maca_status memory_decommit(maca_device*, void* address, uint64_t bytes) {
-  void* p = untagged(address);
-  return madvise(p, bytes, MADV_DONTNEED) == 0 && mprotect(p, bytes, PROT_NONE) == 0 ? MACA_OK : MACA_INVALID;
-}
-
-maca_status memory_info(maca_device*, uint64_t* free_bytes, uint64_t* total_bytes) {
-  struct sysinfo system;
-  if (sysinfo(&system) != 0) return MACA_UNSUPPORTED;
-  *total_bytes = uint64_t{system.totalram} * system.mem_unit;
-  *free_bytes = uint64_t{system.freeram + system.bufferram} * system.mem_unit;
-  return MACA_OK;
+maca_status memory_reserve(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity) {
+  return device->ranges.reserve(bytes, address, granularity);
 }
 
 // Work that touches a stream: at once on the default stream, queued on another.

@@ -32,6 +32,7 @@ void TaskQueue::set_mode(Mode mode) { mode_ = mode; }
 bool TaskQueue::is_profiled() const {
   PyObject* answer = profiled_ ? PyObject_CallObject(profiled_, nullptr) : nullptr;
   const bool yes = answer == Py_True;
+  if (!answer) PyErr_Clear();  // nothing that a launch could answer for
   Py_XDECREF(answer);
   return yes;
 }
