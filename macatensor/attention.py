@@ -20,7 +20,24 @@ from macatensor.plan import ABSENT, meta_tensor, program
 from macatensor.request import Declined, Request
 from macatensor.tensor import MacaTensor
 
-_math = torch.ops.aten._scaled_dot_product_attention_math.default
+
+def _math(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool = False,
+) -> Any:
+    """PyTorch's composite of matrix products and a softmax. It adds any mask: a boolean one is converted before."""
+    if mask is not None and mask.dtype is torch.bool:
+        mask = torch.where(mask, 0.0, torch.full((), -math.inf, dtype=query.dtype, device=query.device))
+    result: Any = torch.ops.aten._scaled_dot_product_attention_math.default(
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )
+    return result[0]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -67,11 +84,12 @@ class _Attention(torch.autograd.Function):
         query, key, value, mask, output, logsumexp = ctx.saved_tensors
         # with create_graph these gradients are to be differentiated in turn: the math path's can be, the kernel's not
         if torch.is_grad_enabled():
+            grouped = query.shape[:-2] != key.shape[:-2]
             again = _math(
-                query, key, value, mask, 0.0, ctx.options["is_causal"], None, scale=ctx.options["scale"]
+                query, key, value, mask, 0.0, ctx.options["is_causal"], ctx.options["scale"], grouped
             )
             wanted = [t for t in (query, key, value) if t.requires_grad]
-            found = iter(torch.autograd.grad(again[0], wanted, grad, create_graph=True))
+            found = iter(torch.autograd.grad(again, wanted, grad, create_graph=True))
             grads = [next(found) if t.requires_grad else None for t in (query, key, value)]
             return (*grads, None, None, None)
         results: list[Meta | None] = [_like(t._payload[2]) for t in (query, key, value)]
@@ -84,36 +102,37 @@ class _Attention(torch.autograd.Function):
 _attend: Any = _Attention.apply
 
 
-def _mask_for(mask: Any, query: Any, key: Any) -> Any:
-    """The mask as a view of the scores' sizes."""
-    if mask is None:
-        return None
-    if mask.dtype not in (torch.bool, query.dtype):
-        raise RuntimeError(
-            f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
-            f"{mask.dtype} and  query.dtype: {query.dtype} instead."
-        )
-    return mask.expand(*query.shape[:-1], key.shape[-2])
+def _check(query: Any, key: Any, value: Any, mask: Any) -> None:
+    """PyTorch's own error for operands of several dtypes, of too few dimensions, or a mask of integers."""
+    dtype = query.dtype
+    if (
+        dtype != key.dtype
+        or dtype != value.dtype
+        or min(query.dim(), key.dim(), value.dim()) < 2
+        or (mask is not None and mask.dtype not in (torch.bool, torch.float32, dtype))
+    ):
+        on_meta = [t if t is None else t.detach().to("meta") for t in (query, key, value, mask)]
+        torch.ops.aten.scaled_dot_product_attention.default(*on_meta)
 
 
-# Without a mask and a gradient, by the operands' metas, is_causal and scale: each token of a growing cache brings new
+# Without a mask and a gradient, by the operands' metas and the options: each token of a growing cache brings new
 # keys, and what is decided above need not be decided once a layer.
 _programs: dict[Any, Any] = {}
 flags.caches.append(_programs)
 _unwatched = launch  # tools that look at every launch put one of their own in the place of `launch`
 
 
-def _key(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
-    return query._payload[2], key._payload[2], value._payload[2], is_causal, scale
+def _key(query: Any, key: Any, value: Any, *options: Any) -> Any:
+    return query._payload[2], key._payload[2], value._payload[2], options
 
 
-def _known(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
+def _known(query: Any, key: Any, value: Any, *options: Any) -> Any:
     """The program of a call that was met before and needs no gradient, or None."""
     if not (type(query) is type(key) is type(value) is MacaTensor):
         return None
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         return None
-    return _programs.get(_key(query, key, value, is_causal, scale))
+    return _programs.get(_key(query, key, value, *options))
 
 
 def _run(known: Any, query: Any, key: Any, value: Any) -> Any:
@@ -146,49 +165,46 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """PyTorch's operator. Dropout, grouped heads, masks that need a gradient and odd shapes take the math path."""
+    """PyTorch's operator. Dropout, masks that need a gradient and odd shapes take the math path."""
 
     def by_math() -> Any:
-        return _math(
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-        )[0]
+        return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     fused = torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
-    if fused and attn_mask is None and dropout_p == 0.0 and not enable_gqa and launch is _unwatched:
-        known = _known(query, key, value, is_causal, scale)
+    options = is_causal, scale, enable_gqa
+    if fused and attn_mask is None and dropout_p == 0.0 and launch is _unwatched:
+        known = _known(query, key, value, *options)
         if known is not None:
             return _run(known, query, key, value)
+    _check(query, key, value, attn_mask)
     operands = [query, key, value] + ([attn_mask] if attn_mask is not None else [])
     plain = (
         all(type(t) is MacaTensor for t in operands)
         and dropout_p == 0.0
-        and not enable_gqa
         and query.dim() >= 3
-        and query.dim() == key.dim() == value.dim()
-        and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+        and key.shape[:-1] == value.shape[:-1]
+        and query.shape[:-3] == key.shape[:-3]
+        and (query.shape[-3] == key.shape[-3] or (enable_gqa and query.shape[-3] % key.shape[-3] == 0))
         and query.shape[-1] == key.shape[-1]
-        and key.shape[-2] == value.shape[-2]
-        and query.dtype == key.dtype == value.dtype
         and query.numel() > 0
         and key.numel() > 0
         and value.numel() > 0
-        and not (attn_mask is not None and (attn_mask.requires_grad or is_causal))
+        and not (attn_mask is not None and attn_mask.requires_grad)
     )
     if not plain or not fused:
         if not torch._C._get_math_sdp_enabled():
             raise RuntimeError("No available kernel. Aborting execution.")
         return by_math()
-    given_scale = scale
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
-    mask = _mask_for(attn_mask, query, key)
+    mask = None if attn_mask is None else attn_mask.expand(*query.shape[:-1], key.shape[-2])
     try:
         if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
             return _attend(query, key, value, mask, is_causal, scale)
         if mask is None and launch is _unwatched:
             metas = [t._payload[2] for t in (query, key, value)]
             made = _inference_program(metas, is_causal, scale)
-            remember(_programs, _key(query, key, value, is_causal, given_scale), made)
+            remember(_programs, _key(query, key, value, *options), made)
             return _run(made, query, key, value)
         with torch._C._AutoDispatchBelowAutograd():
             return _forward(query, key, value, mask, is_causal, scale)[0]

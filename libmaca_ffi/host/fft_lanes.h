@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "fft.h"
+#include "lane_shuffle.h"
 
 namespace maca::MACA_ISA::fft {
 
@@ -13,34 +14,6 @@ template <class V> [[gnu::always_inline]] inline V load(const void* from) {
 }
 template <class V> [[gnu::always_inline]] inline void store(V v, void* to) { std::memcpy(to, &v, sizeof(V)); }
 
-// Index vectors for two-operand shuffles.
-template <class T> struct Shuffle {
-  using Index = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
-  typedef Index type __attribute__((vector_size(kVectorBytes)));
-  template <class F> [[gnu::always_inline]] static constexpr type of(F f) {
-    type t = {};
-    for (int k = 0; k < kLanes<T>; ++k) t[k] = static_cast<Index>(f(k));
-    return t;
-  }
-};
-
-// A square of lanes x lanes numbers, rows and columns exchanged.
-template <class T> [[gnu::always_inline]] inline void transpose(Vector<T>* rows) {
-  constexpr int lanes = kLanes<T>;
-#pragma GCC unroll 8
-  for (int h = 1; h < lanes; h *= 2) {
-    const auto low = Shuffle<T>::of([&](int k) { return k & h ? k - h + lanes : k; });
-    const auto high = Shuffle<T>::of([&](int k) { return k & h ? k + lanes : k + h; });
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) {
-      if (i & h) continue;
-      const Vector<T> a = rows[i], b = rows[i + h];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + h] = __builtin_shuffle(a, b, high);
-    }
-  }
-}
-
 // Neighbours in memory, one to a lane; lanes from `count` on are zero.
 template <class T>
 [[gnu::always_inline]] inline Complex<Vector<T>> load_adjacent(const Complex<T>* from, int count, bool swap) {
@@ -49,8 +22,8 @@ template <class T>
   Complex<V> z = {};
   if (count == lanes) {
     const V low = load<V>(from), high = load<V>(&from->re + lanes);
-    z = {__builtin_shuffle(low, high, Shuffle<T>::of([](int k) { return 2 * k; })),
-         __builtin_shuffle(low, high, Shuffle<T>::of([](int k) { return 2 * k + 1; }))};
+    z = {__builtin_shuffle(low, high, Shuffle<Vector<T>>::of([](int k) { return 2 * k; })),
+         __builtin_shuffle(low, high, Shuffle<Vector<T>>::of([](int k) { return 2 * k + 1; }))};
   } else {
     for (int k = 0; k < count; ++k) z.re[k] = from[k].re, z.im[k] = from[k].im;
   }
@@ -61,8 +34,9 @@ template <class T>
   constexpr int lanes = kLanes<T>;
   if (swap) z = swapped(z);
   if (count == lanes) {
-    store(__builtin_shuffle(z.re, z.im, Shuffle<T>::of([](int k) { return k / 2 + (k & 1 ? lanes : 0); })), to);
-    store(__builtin_shuffle(z.re, z.im, Shuffle<T>::of([](int k) { return lanes / 2 + k / 2 + (k & 1 ? lanes : 0); })),
+    store(__builtin_shuffle(z.re, z.im, Shuffle<Vector<T>>::of([](int k) { return k / 2 + (k & 1 ? lanes : 0); })), to);
+    store(__builtin_shuffle(z.re, z.im,
+                            Shuffle<Vector<T>>::of([](int k) { return lanes / 2 + k / 2 + (k & 1 ? lanes : 0); })),
           &to->re + lanes);
   } else {
     for (int k = 0; k < count; ++k) to[k] = {z.re[k], z.im[k]};
@@ -95,7 +69,7 @@ template <class T> void load_lines(LineGroup<const T> g, int64_t n, bool swap, C
     for (; j + chunk <= n; j += chunk) {
       V rows[lanes];
       for (int l = 0; l < lanes; ++l) rows[l] = l < g.count ? load<V>(g.base + g.offsets[l] + j * g.step) : V{};
-      transpose<T>(rows);
+      transpose(rows);
       for (int64_t i = 0; i < chunk; ++i)
         if (g.parts())
           put(j + i, rows[2 * i], rows[2 * i + 1]);
@@ -144,7 +118,7 @@ template <class T> void store_lines(const Complex<Vector<T>>* from, int64_t n, b
         else
           rows[i] = z.re;
       }
-      transpose<T>(rows);
+      transpose(rows);
       for (int l = 0; l < g.count; ++l) store(rows[l], g.base + g.offsets[l] + j * g.step);
     }
   } else if (g.part == 1 && g.adjacent(2)) {

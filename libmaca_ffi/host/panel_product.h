@@ -1,5 +1,6 @@
 // Matrix products whose right factor was packed into panels, on one thread: the caller shares out rows and panels.
 #pragma once
+#include "lane_shuffle.h"
 #include "register_product.h"
 
 namespace maca::MACA_ISA {
@@ -32,18 +33,24 @@ struct Panels {
     });
   }
 
-  // The same from the transposed factor, dense but for its step from column to column.
-  void pack_transposed(int64_t begin, int64_t end, float* packed, const float* from, int64_t step) const {
+  // The same from the transposed factor; column(j) is where the depth of j lies, until kColumns further calls.
+  template <class Column> void pack_transposed(int64_t begin, int64_t end, float* packed, Column&& column) const {
     each_block([&](int64_t first, int64_t size) {
       for (int64_t p = begin; p < end; ++p) {
+        const float* from[kColumns];
+        const int64_t width = std::min(kColumns, columns - p * kColumns);
+        for (int64_t j = 0; j < width; ++j) from[j] = column(p * kColumns + j) + first;
         float* to = panel(packed, first, size, p);
-        for (int64_t j = 0; j < kColumns; ++j) {
-          const int64_t column = p * kColumns + j;
-          if (column < columns)
-            for (int64_t k = 0; k < size; ++k) to[k * kColumns + j] = from[column * step + first + k];
-          else
-            for (int64_t k = 0; k < size; ++k) to[k * kColumns + j] = 0.0f;
-        }
+        const int64_t squares = width == kColumns ? size / kLanes * kLanes : 0;
+        for (int64_t k = 0; k < squares; k += kLanes)
+          for (int64_t half = 0; half < kColumns; half += kLanes) {
+            Lanes square[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i) square[i] = read<Lanes>(from[half + i] + k);
+            transpose(square);
+            for (int64_t i = 0; i < kLanes; ++i) write(to + (k + i) * kColumns + half, square[i]);
+          }
+        for (int64_t k = squares; k < size; ++k)
+          for (int64_t j = 0; j < kColumns; ++j) to[k * kColumns + j] = j < width ? from[j][k] : 0.0f;
       }
     });
   }
@@ -52,11 +59,18 @@ struct Panels {
   // there counts; `bias` is padded to whole panels.
   void multiply(int64_t rows, const Left& left, const float* packed, int64_t begin, int64_t end, const Sums& sums,
                 const float* bias = nullptr) const {
+    multiply_until(depth, rows, left, packed, begin, end, sums, bias);
+  }
+
+  // The same of the first `stop` of the depth.
+  void multiply_until(int64_t stop, int64_t rows, const Left& left, const float* packed, int64_t begin, int64_t end,
+                      const Sums& sums, const float* bias = nullptr) const {
     each_block([&](int64_t first, int64_t size) {
+      if (first >= stop) return;
       const Left here{left.data + first * left.depth_step, left.row_step, left.depth_step};
       for (int64_t p = begin; p < end; ++p)
-        multiply_columns(rows, size, here, panel(packed, first, size, p), columns - p * kColumns,
-                         {sums.data + p * kColumns, sums.row_step, sums.add || first > 0},
+        multiply_columns(rows, std::min(size, stop - first), here, panel(packed, first, size, p),
+                         columns - p * kColumns, {sums.data + p * kColumns, sums.row_step, sums.add || first > 0},
                          bias && first == 0 ? bias + p * kColumns : nullptr);
     });
   }

@@ -1,43 +1,103 @@
 // Scaled dot product attention, forward: softmax(scale * query key^T + mask) value, a block of query rows at a time
 // with a running maximum and sum (Dao et al., FlashAttention, arXiv:2205.14135), so that memory is linear in L.
 #include "attention.h"
+#include "panel_product.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
 using namespace attention;
 
-constexpr int64_t kLanes = 16;
-// From 2048 queries on: BLAS packs keys and values half as often. 4096 queries take 0.94 of PyTorch's time on one
-// thread with 128 rows, 1.05 with 64 or 256; fewer queries are fastest with 64, the causal triangle is cut closer.
-constexpr int64_t kTallRows = 128;
+constexpr int64_t kSums = 16;           // of a row at once
+constexpr int64_t kQueriesToPack = 64;  // fewer queries do not repay it
 
-template <class C> C row_max(const C* x, int64_t n, C start) {
-  C lanes[kLanes];
-  for (C& l : lanes) l = start;
-  int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes)
-    for (int64_t i = 0; i < kLanes; ++i) lanes[i] = x[j + i] > lanes[i] ? x[j + i] : lanes[i];
-  for (; j < n; ++j) lanes[0] = x[j] > lanes[0] ? x[j] : lanes[0];
-  for (int64_t i = 1; i < kLanes; ++i) lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
-  return lanes[0];
-}
+// The keys and values of one head as BLAS takes them: in place, or widened.
+template <class T> class PlainHead {
+  using C = compute_t<T>;
 
-// x = exp(x - shift); returns the sum. A NaN score was no maximum, but it arrives here and makes the row NaN.
-template <class C> C row_exp(C* x, int64_t n, C shift) {
-#pragma GCC ivdep
-  for (int64_t j = 0; j < n; ++j) x[j] = vm::exp_under(x[j] - shift);
-  C lanes[kLanes] = {};
-  int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes)
-    for (int64_t i = 0; i < kLanes; ++i) lanes[i] += x[j + i];
-  for (; j < n; ++j) lanes[0] += x[j];
-  for (int64_t width = kLanes / 2; width > 0; width /= 2)
-    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  return lanes[0];
-}
+ public:
+  static constexpr const char* kName = "blocked attention";
+  static int64_t size(const Problem& p) { return p.keys() * (p.key.columns + p.value.columns); }
 
-template <class T> class ForwardPlan final : public Plan {
+  PlainHead(const Problem& p, C* buffer)
+      : p_(p), key_buffer_(buffer), value_buffer_(buffer + p.keys() * p.key.columns) {}
+
+  void load(const Launch& launch, int64_t head) {
+    const int64_t needed = p_.key_end(p_.queries());
+    key_ = read_rows(p_.key, launch.data<T>(p_.key.slot) + p_.key.offset(head), 0, needed, key_buffer_);
+    value_ = read_rows(p_.value, launch.data<T>(p_.value.slot) + p_.value.offset(head), 0, needed, value_buffer_);
+  }
+
+  // score = query key^T for keys [first, first + keys)
+  void scores(const C* query, int64_t count, int64_t first, int64_t keys, C* score) const {
+    gemm(false, true, count, keys, p_.query.columns, C(1), query, std::max<int64_t>(1, p_.query.columns),
+         key_.data + first * key_.leading, key_.leading, C(0), score, kScoreStep);
+  }
+  // sum = weights value, added from the second block of keys on
+  void add_values(const C* weights, int64_t count, int64_t first, int64_t keys, C* sum) const {
+    gemm(false, false, count, p_.value.columns, keys, C(1), weights, kScoreStep, value_.data + first * value_.leading,
+         value_.leading, first == 0 ? C(0) : C(1), sum, std::max<int64_t>(1, p_.value.columns));
+  }
+
+ private:
+  const Problem& p_;
+  C *key_buffer_, *value_buffer_;
+  Rows<C> key_{}, value_{};
+};
+
+// The same packed once for all blocks of query rows. BLAS packs for each block: a tenth of the time.
+template <class T> class PackedHead {
+ public:
+  static constexpr const char* kName = "blocked attention, packed";
+  static int64_t size(const Problem& p) {
+    return Panels{p.key.columns, p.keys()}.size() + Panels{p.keys(), p.value.columns}.size() + rows_size(p);
+  }
+
+  PackedHead(const Problem& p, float* buffer)
+      : p_(p),
+        key_(buffer),
+        value_(key_ + Panels{p.key.columns, p.keys()}.size()),
+        rows_(value_ + Panels{p.keys(), p.value.columns}.size()) {}
+
+  void load(const Launch& launch, int64_t head) {
+    const T* key = launch.data<T>(p_.key.slot) + p_.key.offset(head);
+    const T* value = launch.data<T>(p_.value.slot) + p_.value.offset(head);
+    for (int64_t first = 0; first < p_.key_end(p_.queries()); first += kKeys) {
+      const Panels of_key = keys_from(first), of_value = values_from(first);
+      of_key.pack_transposed(0, of_key.count(), packed_key(first), [&](int64_t j) {
+        float* row = rows_ + j % kColumns * p_.key.columns;
+        return read_rows(p_.key, key, first + j, 1, row).data;
+      });
+      of_value.pack(0, of_value.count(), packed_value(first),
+                    [&](int64_t j) { return read_rows(p_.value, value, first + j, 1, rows_).data; });
+    }
+  }
+
+  void scores(const float* query, int64_t count, int64_t first, int64_t keys, float* score) const {
+    const Panels panels{p_.key.columns, keys};
+    panels.multiply(count, {query, p_.query.columns, 1}, packed_key(first), 0, panels.count(),
+                    {score, kScoreStep, false});
+  }
+  void add_values(const float* weights, int64_t count, int64_t first, int64_t keys, float* sum) const {
+    const Panels panels = values_from(first);
+    panels.multiply_until(keys, count, {weights, kScoreStep, 1}, packed_value(first), 0, panels.count(),
+                          {sum, p_.value.columns, first > 0});
+  }
+
+ private:
+  // The block of keys that begins at `first`, a multiple of kKeys, and where it lies: kKeys is whole panels.
+  int64_t block_size(int64_t first) const { return std::min(kKeys, p_.key_end(p_.queries()) - first); }
+  Panels keys_from(int64_t first) const { return {p_.key.columns, block_size(first)}; }
+  Panels values_from(int64_t first) const { return {block_size(first), p_.value.columns}; }
+  float* packed_key(int64_t first) const { return key_ + first * p_.key.columns; }
+  float* packed_value(int64_t first) const { return value_ + first * values_from(first).count() * kColumns; }
+  static int64_t rows_size(const Problem& p) { return std::max(kColumns * p.key.columns, p.value.columns); }
+
+  const Problem& p_;
+  float *key_, *value_, *rows_;
+};
+
+template <class T, template <class> class Head> class ForwardPlan final : public Plan {
   using C = compute_t<T>;
 
  public:
@@ -45,9 +105,7 @@ template <class T> class ForwardPlan final : public Plan {
       : p_(r, 0),
         out_(r.out(0)),
         lse_(r.out(1), 1),
-        rows_(p_.queries() >= 2048 ? kTallRows : kRows),
-        scratch_(static_cast<int64_t>(sizeof(C)) * (p_.keys() * (p_.key.columns + p_.value.columns) +
-                                                    rows_ * (p_.query.columns + p_.value.columns + kKeys + 2))) {
+        scratch_(static_cast<int64_t>(sizeof(C)) * (Head<T>::size(p_) + Block<C>::size(p_))) {
     if (out_.rows != p_.queries() || out_.columns != p_.value.columns || out_.count() != p_.heads ||
         lse_.count() != p_.heads || lse_.rows != p_.queries())
       throw Invalid("attention: the results have the wrong extents");
@@ -55,96 +113,88 @@ template <class T> class ForwardPlan final : public Plan {
     workspace_bytes = scratch_.workspace();
     work = static_cast<uint64_t>(p_.heads * p_.queries() * (p_.keys() + 1) * (p_.query.columns + p_.value.columns + 1) /
                                  8);
-    implementation = "blocked attention";
+    implementation = Head<T>::kName;
   }
 
   void run(const Launch& launch) const override {
-    const int64_t blocks = (p_.queries() + rows_ - 1) / rows_;
-    const int64_t rows = std::min(rows_, std::max<int64_t>(1, p_.queries()));
+    const int64_t blocks = (p_.queries() + kQueries - 1) / kQueries;
+    const int64_t rows = std::min(kQueries, std::max<int64_t>(1, p_.queries()));
     const int64_t each = rows * (p_.keys() + 1) * (p_.query.columns + p_.value.columns + 16);
     parallel_for(p_.heads * blocks, std::max<int64_t>(1, (1 << 19) / each), [&](int64_t begin, int64_t end) {
       std::unique_ptr<char[]> own;
-      C* key_buffer = reinterpret_cast<C*>(scratch_.of_thread(launch.workspace, own));
-      C* value_buffer = key_buffer + p_.keys() * p_.key.columns;
-      C* query_buffer = value_buffer + p_.keys() * p_.value.columns;
-      C* sum = query_buffer + rows_ * p_.query.columns;
-      C* score = sum + rows_ * p_.value.columns;
-      C *largest = score + rows_ * kKeys, *total = largest + rows_;
-      Rows<C> key{}, value{};
+      C* buffer = reinterpret_cast<C*>(scratch_.of_thread(launch.workspace, own));
+      const Block<C> block(p_, buffer + Head<T>::size(p_));
+      Head<T> keys(p_, buffer);
       int64_t current = -1;
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t head = task / blocks, row = task % blocks * rows_, count = std::min(rows_, p_.queries() - row);
-        if (head / p_.group != current) {  // halves are widened once a head, not once a block
-          current = head / p_.group;
-          const int64_t needed = p_.key_end(p_.queries());
-          key = read_rows(p_.key, launch.data<T>(p_.key.slot) + p_.key.offset(current), 0, needed, key_buffer);
-          value =
-              read_rows(p_.value, launch.data<T>(p_.value.slot) + p_.value.offset(current), 0, needed, value_buffer);
-        }
-        const auto query =
-            read_rows(p_.query, launch.data<T>(p_.query.slot) + p_.query.offset(head), row, count, query_buffer);
-        const void* mask = p_.mask.present() ? launch.data(p_.mask.slot) : nullptr;
-        block(head, row, count, query, key, value, mask, score, sum, largest, total);
-        finish(launch, head, row, count, sum, largest, total);
+        const int64_t head = task / blocks, row = task % blocks * kQueries,
+                      count = std::min(kQueries, p_.queries() - row);
+        if (head / p_.group != current) keys.load(launch, current = head / p_.group);
+        attend(launch, keys, head, row, count, block);
+        finish(launch, head, row, count, block);
       }
     });
   }
 
  private:
-  void block(int64_t head, int64_t row, int64_t count, const Rows<C>& query, const Rows<C>& key, const Rows<C>& value,
-             const void* mask, C* score, C* sum, C* largest, C* total) const {
-    constexpr C kNothing = -std::numeric_limits<C>::infinity();
-    std::fill_n(largest, count, kNothing);
-    std::fill_n(total, count, C(0));
-    std::fill_n(sum, count * p_.value.columns, C(0));
+  void attend(const Launch& launch, const Head<T>& keys_of_head, int64_t head, int64_t row, int64_t count,
+              const Block<C>& b) const {
+    std::fill_n(b.sum, count * p_.value.columns, C(0));
+    std::fill_n(b.largest, count, -std::numeric_limits<C>::infinity());
+    std::fill_n(b.total, count, C(0));
+    load_scaled(launch.data<T>(p_.query.slot) + p_.query.offset(head), row, count, b.query);
+    const void* mask = p_.mask.present() ? launch.data(p_.mask.slot) : nullptr;
     const int64_t end = p_.key_end(row + count);
-    for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
-      const int64_t keys = std::min(kKeys, end - k0);
-      scores(p_, mask, head, row, count, k0, keys, query, key.data + k0 * key.leading, key.leading, score);
-      for (int64_t i = 0; i < count; ++i) {
-        C* s = score + i * kKeys;
-        const C top = row_max(s, keys, largest[i]);
-        const C shift = top == kNothing ? C(0) : top;  // all masked so far: exp(-inf - 0) is 0
-        const C added = row_exp(s, keys, shift);
-        if (k0 > 0 && top != largest[i]) {
-          const C shrink = vm::exp(largest[i] - shift);
-          total[i] *= shrink;
-          for (int64_t j = 0; j < p_.value.columns; ++j) sum[i * p_.value.columns + j] *= shrink;
-        }
-        total[i] += added;
-        largest[i] = top;
-      }
-      gemm(false, false, count, p_.value.columns, keys, C(1), score, kKeys, value.data + k0 * value.leading,
-           value.leading, k0 == 0 ? C(0) : C(1), sum, std::max<int64_t>(1, p_.value.columns));
+    for (int64_t first = 0; first < end; first += kKeys) {
+      const int64_t keys = std::min(kKeys, end - first);
+      keys_of_head.scores(b.query, count, first, keys, b.score);
+      mask_scores(p_, mask, head, row, count, first, keys, b.score);
+      softmax(b, count, keys);
+      keys_of_head.add_values(b.score, count, first, keys, b.sum);
     }
   }
 
-  void finish(const Launch& launch, int64_t head, int64_t row, int64_t count, C* sum, C* largest, C* total) const {
-    C factor[kTallRows];
+  void load_scaled(const T* matrix, int64_t row, int64_t count, C* to) const {
+    const auto from = read_rows(p_.query, matrix, row, count, to);
+    const auto scale = static_cast<C>(p_.scale);
+    const int64_t columns = p_.query.columns;
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = scale * from.data[i * from.leading + j];
+  }
+
+  void finish(const Launch& launch, int64_t head, int64_t row, int64_t count, const Block<C>& b) const {
+    C factor[kQueries];
     const int64_t base = lse_.offset(head);
     for (int64_t i = 0; i < count; ++i) {
       // a row that sees no key is zero, as PyTorch's safe softmax says, and its logsumexp -inf
-      factor[i] = total[i] == C(0) ? C(0) : C(1) / total[i];
-      const double lse = static_cast<double>(largest[i]) + std::log(static_cast<double>(total[i]));
+      factor[i] = b.total[i] == C(0) ? C(0) : C(1) / b.total[i];
+      const double lse = static_cast<double>(b.largest[i]) + std::log(static_cast<double>(b.total[i]));
       const int64_t at = base + (row + i) * lse_.row_stride;
       if (lse_.dtype == Dtype::F32)
         launch.data<float>(lse_.slot)[at] = static_cast<float>(lse);
       else
         launch.data<double>(lse_.slot)[at] = lse;
     }
-    write_rows(out_, launch.data<T>(out_.slot) + out_.offset(head), row, count, sum, factor);
+    write_rows(out_, launch.data<T>(out_.slot) + out_.offset(head), row, count, b.sum, factor);
   }
 
   Problem p_;
   Stack out_, lse_;
-  int64_t rows_;  // of a block
   Scratch scratch_;
 };
 
 std::unique_ptr<Plan> make_sdpa_forward(const Request& r) {
   std::unique_ptr<Plan> plan;
-  if (!with_floating(r.in(0).dtype, [&](auto t) { plan = std::make_unique<ForwardPlan<decltype(t)>>(r); }))
-    throw Declined(std::string("attention of ") + dtype_name(r.in(0).dtype));
+  const auto make = [&](auto t) {
+    using T = decltype(t);
+    if constexpr (std::is_same_v<compute_t<T>, float>)
+      if (r.in(0).rank() >= 2 && r.in(0).sizes.end()[-2] >= kQueriesToPack) {
+        plan = std::make_unique<ForwardPlan<T, PackedHead>>(r);
+        return;
+      }
+    plan = std::make_unique<ForwardPlan<T, PlainHead>>(r);
+  };
+  if (!with_floating(r.in(0).dtype, make)) throw Declined(std::string("attention of ") + dtype_name(r.in(0).dtype));
   return plan;
 }
 

@@ -22,7 +22,9 @@ namespace maca::MACA_ISA::attention {
 
 // Query rows and keys that one block of scores spans: 64 x 512 floats stay in L2 (128 KiB), and up to 512 keys need
 // no rescaling of what was summed before.
-constexpr int64_t kRows = 64, kKeys = 512;
+constexpr int64_t kQueries = 96, kKeys = 512;
+// From row to row of scores: a power of two would put all rows into two sets of the first-level cache.
+constexpr int64_t kScoreStep = kKeys + 16;
 
 // Keys of one head, resp. a single piece: below this many heads the backward splits heads to feed all threads.
 constexpr int64_t kFewHeads = 4;
@@ -190,19 +192,18 @@ void write_rows(const Stack& s, T* matrix, int64_t begin, int64_t count, const C
   }
 }
 
-// Scores of query rows [row, row + count) against keys [key, key + keys), into a matrix of leading dimension kKeys.
+// Masks the scores of query rows [row, row + count) against keys [key, key + keys), a matrix of leading dimension
+// kKeys.
 template <class C>
-void scores(const Problem& p, const void* mask, int64_t head, int64_t row, int64_t count, int64_t key, int64_t keys,
-            const Rows<C>& q, const C* k, int64_t k_leading, C* s) {
-  gemm(false, true, count, keys, p.query.columns, static_cast<C>(p.scale), q.data, q.leading, k, k_leading, C(0), s,
-       kKeys);
+void mask_scores(const Problem& p, const void* mask, int64_t head, int64_t row, int64_t count, int64_t key,
+                 int64_t keys, C* s) {
   constexpr C kMasked = -std::numeric_limits<C>::infinity();
   if (mask) {
     const int64_t base = p.mask.offset(head) + key * p.mask.column_stride, step = p.mask.column_stride;
     const auto apply = [&](const auto* values, auto&& combined) {
       for (int64_t i = 0; i < count; ++i) {
         const auto* m = values + base + (row + i) * p.mask.row_stride;
-        C* to = s + i * kKeys;
+        C* to = s + i * kScoreStep;
         if (step == 1)
 #pragma GCC ivdep
           for (int64_t j = 0; j < keys; ++j) to[j] = combined(to[j], m[j]);
@@ -223,7 +224,27 @@ void scores(const Problem& p, const void* mask, int64_t head, int64_t row, int64
   }
   if (p.causal)
     for (int64_t i = 0; i < count; ++i)
-      for (int64_t j = std::max<int64_t>(0, row + i + 1 - key); j < keys; ++j) s[i * kKeys + j] = kMasked;
+      for (int64_t j = std::max<int64_t>(0, row + i + 1 - key); j < keys; ++j) s[i * kScoreStep + j] = kMasked;
 }
+
+// What the forward keeps of a block of query rows.
+template <class C> struct Block {
+  C *query, *sum, *score;  // [rows][E], scaled; [rows][Ev]; [rows][kScoreStep]
+  C *largest, *total;      // of each row: the greatest score so far, and the sum of the exponentials under it
+  int64_t columns;         // Ev
+
+  static int64_t size(const Problem& p) { return kQueries * (p.query.columns + p.value.columns + kScoreStep + 2); }
+  Block(const Problem& p, C* buffer)
+      : query(buffer),
+        sum(query + kQueries * p.query.columns),
+        score(sum + kQueries * p.value.columns),
+        largest(score + kQueries * kScoreStep),
+        total(largest + kQueries),
+        columns(p.value.columns) {}
+};
+
+// Makes the scores of the first `rows` rows against `keys` keys their exponentials under the greatest score so far;
+// shrinks what was summed under a smaller one.
+template <class C> void softmax(const Block<C>& block, int64_t rows, int64_t keys);
 
 }  // namespace maca::MACA_ISA::attention

@@ -27,7 +27,7 @@ template <class T> class BackwardPlan final : public Plan {
         few_(!kDeltaFromProbabilities && p_.heads / std::max<int64_t>(1, p_.group) < kFewHeads),
         scratch_(static_cast<int64_t>(sizeof(C)) *
                  (2 * p_.keys() * (p_.key.columns + p_.value.columns) +
-                  kRows * (2 * p_.query.columns + 2 * p_.value.columns + 2 * kKeys + 2))) {
+                  kQueries * (2 * p_.query.columns + 2 * p_.value.columns + 2 * kScoreStep + 2))) {
     if (grad_.dtype != p_.query.dtype || out_.dtype != p_.query.dtype) throw Declined("attention: dtype of a gradient");
     if (lse_.dtype != Dtype::F32 && lse_.dtype != Dtype::F64) throw Declined("attention: dtype of logsumexp");
     for (const Stack* s : {&grad_, &out_})
@@ -51,7 +51,7 @@ template <class T> class BackwardPlan final : public Plan {
 
   void run(const Launch& launch) const override {
     const int64_t key_heads = p_.heads / std::max<int64_t>(1, p_.group);
-    const int64_t blocks = (p_.queries() + kRows - 1) / kRows;
+    const int64_t blocks = (p_.queries() + kQueries - 1) / kQueries;
     if (!few_) {
       parallel_for(key_heads, 1, [&](int64_t begin, int64_t end) {
         Buffers b(*this, launch);
@@ -102,8 +102,9 @@ template <class T> class BackwardPlan final : public Plan {
       C* at = reinterpret_cast<C*>(plan.scratch_.of_thread(launch.workspace, own));
       const auto take = [&](int64_t n) { return std::exchange(at, at + n); };
       key = take(p.keys() * e), value = take(p.keys() * v), dk = take(p.keys() * e), dv = take(p.keys() * v);
-      query = take(kRows * e), dq = take(kRows * e), grad = take(kRows * v), out = take(kRows * v);
-      score = take(kRows * kKeys), ds = take(kRows * kKeys), delta = take(kRows), lse = take(kRows);
+      query = take(kQueries * e), dq = take(kQueries * e), grad = take(kQueries * v), out = take(kQueries * v);
+      score = take(kQueries * kScoreStep), ds = take(kQueries * kScoreStep), delta = take(kQueries),
+      lse = take(kQueries);
     }
   };
 
@@ -123,7 +124,7 @@ template <class T> class BackwardPlan final : public Plan {
   // One block of query rows against keys [from, to).
   void block(const Launch& launch, Buffers& b, int64_t head, int64_t index, int64_t from, int64_t to, bool want_query,
              bool want_keys) const {
-    const int64_t row = index * kRows, count = std::min(kRows, p_.queries() - row);
+    const int64_t row = index * kQueries, count = std::min(kQueries, p_.queries() - row);
     const int64_t e = p_.query.columns, v = p_.value.columns, ld_e = std::max<int64_t>(1, e),
                   ld_v = std::max<int64_t>(1, v);
     const int64_t end = std::min(to, p_.key_end(row + count));
@@ -151,23 +152,26 @@ template <class T> class BackwardPlan final : public Plan {
     const auto fill = [&](int64_t k0, int64_t keys) {
       const C* key = b.keys.data + (k0 - from) * b.keys.leading;
       const C* value = b.values.data + (k0 - from) * b.values.leading;
-      scores(p_, mask, head, row, count, k0, keys, query, key, b.keys.leading, b.score);
-      gemm(false, true, count, keys, v, C(1), grad.data, grad.leading, value, b.values.leading, C(0), b.ds, kKeys);
+      gemm(false, true, count, keys, e, scale, query.data, query.leading, key, b.keys.leading, C(0), b.score,
+           kScoreStep);
+      mask_scores(p_, mask, head, row, count, k0, keys, b.score);
+      gemm(false, true, count, keys, v, C(1), grad.data, grad.leading, value, b.values.leading, C(0), b.ds, kScoreStep);
       for (int64_t i = 0; i < count; ++i) {
-        C* s = b.score + i * kKeys;
+        C* s = b.score + i * kScoreStep;
         const C shift = b.lse[i];
 #pragma GCC ivdep
-        for (int64_t j = 0; j < keys; ++j) s[j] = vm::exp(s[j] - shift);
+        for (int64_t j = 0; j < keys; ++j) s[j] = vm::exp_under(s[j] - shift);
       }
     };
     if constexpr (kDeltaFromProbabilities) {
-      double delta[kRows] = {};
+      double delta[kQueries] = {};
       for (int64_t k0 = from; k0 < end; k0 += kKeys) {
         const int64_t keys = std::min(kKeys, end - k0);
         fill(k0, keys);
         for (int64_t i = 0; i < count; ++i)
           for (int64_t j = 0; j < keys; ++j)
-            delta[i] += static_cast<double>(b.score[i * kKeys + j]) * static_cast<double>(b.ds[i * kKeys + j]);
+            delta[i] +=
+                static_cast<double>(b.score[i * kScoreStep + j]) * static_cast<double>(b.ds[i * kScoreStep + j]);
       }
       for (int64_t i = 0; i < count; ++i) b.delta[i] = static_cast<C>(delta[i]);
     }
@@ -176,16 +180,19 @@ template <class T> class BackwardPlan final : public Plan {
       const C* key = b.keys.data + at * b.keys.leading;
       if (!kDeltaFromProbabilities || end - from > kKeys) fill(k0, keys);
       for (int64_t i = 0; i < count; ++i) {
-        C *s = b.score + i * kKeys, *d = b.ds + i * kKeys;
+        C *s = b.score + i * kScoreStep, *d = b.ds + i * kScoreStep;
         const C delta = b.delta[i];
 #pragma GCC ivdep
         for (int64_t j = 0; j < keys; ++j) d[j] = s[j] * (d[j] - delta);
       }
       if (want_keys) {
-        gemm(true, false, keys, v, count, C(1), b.score, kKeys, grad.data, grad.leading, C(1), b.dv + at * v, ld_v);
-        gemm(true, false, keys, e, count, scale, b.ds, kKeys, query.data, query.leading, C(1), b.dk + at * e, ld_e);
+        gemm(true, false, keys, v, count, C(1), b.score, kScoreStep, grad.data, grad.leading, C(1), b.dv + at * v,
+             ld_v);
+        gemm(true, false, keys, e, count, scale, b.ds, kScoreStep, query.data, query.leading, C(1), b.dk + at * e,
+             ld_e);
       }
-      if (want_query) gemm(false, false, count, e, keys, scale, b.ds, kKeys, key, b.keys.leading, C(1), b.dq, ld_e);
+      if (want_query)
+        gemm(false, false, count, e, keys, scale, b.ds, kScoreStep, key, b.keys.leading, C(1), b.dq, ld_e);
     }
     if (want_query && dq_.present()) write_rows(dq_, launch.data<T>(dq_.slot) + dq_.offset(head), row, count, b.dq);
   }

@@ -173,8 +173,10 @@ struct ForwardPlan final : LayerPlan {
     on_team([&](const Part& part) {
       const auto [begin, end] = part.of(of_state.count());
       for (int64_t gate = 0; gate < 4; ++gate) {
-        of_inputs.pack_transposed(begin, end, o.ih + gate * of_inputs.size(), o.w_ih + gate * hidden * inputs, inputs);
-        of_state.pack_transposed(begin, end, o.hh + gate * of_state.size(), o.w_hh + gate * hidden * hidden, hidden);
+        of_inputs.pack_transposed(begin, end, o.ih + gate * of_inputs.size(),
+                                  [&](int64_t j) { return o.w_ih + (gate * hidden + j) * inputs; });
+        of_state.pack_transposed(begin, end, o.hh + gate * of_state.size(),
+                                 [&](int64_t j) { return o.w_hh + (gate * hidden + j) * hidden; });
       }
       part.wait();
       const int64_t count = part.row_end - part.rows;

@@ -1,0 +1,251 @@
+"""``scaled_dot_product_attention`` over many blocks of queries and keys: against float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# heads, heads of the keys, queries, keys, features of a key, features of a value
+SHAPES = [
+    (3, 3, 63, 70, 24, 24),  # too few queries to pack for
+    (3, 3, 64, 64, 64, 64),
+    (2, 2, 97, 513, 64, 64),  # one query and one key over a block
+    (2, 2, 200, 1100, 5, 19),  # features that fill no vector
+    (4, 2, 130, 130, 16, 40),  # two heads to a head of keys
+    (1, 1, 300, 40, 300, 8),  # more features than a panel is deep
+    (2, 2, 65, 1, 8, 8),
+    (5, 1, 1, 700, 32, 32),
+]
+
+
+@pytest.fixture(autouse=True, params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    heads, key_heads, queries, keys, e, ev = shape
+    torch.manual_seed(0)
+    sizes = (2, heads, queries, e), (2, key_heads, keys, e), (2, key_heads, keys, ev)
+    return [torch.randn(size, dtype=dtype) for size in sizes]
+
+
+def mask_of(kind: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+    heads, _, queries, keys, _, _ = shape
+    if kind == "bool":
+        mask = torch.rand(2, 1, queries, keys) > 0.3
+        mask[0, 0, queries // 2] = False  # a row that sees nothing
+        return mask
+    return torch.randn(heads, 1, keys) if kind == "float" else None
+
+
+def exact(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result in float64, and how far another order of the sums in float32 may be from it."""
+    q, k, v = q.double(), k.double(), v.double()
+    group, scale = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[-1])
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    score = q @ k.mT * scale
+    size = q.abs() @ k.abs().mT * scale
+    if mask is not None and mask.dtype is torch.bool:
+        score = score.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        score, size = score + mask.double(), size + mask.double().abs()
+    if causal:
+        score = score.masked_fill(~torch.ones(score.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    weights = score.softmax(-1).nan_to_num(0.0)
+    half_ulp = torch.finfo(torch.float32).eps / 2
+    # A weight inherits the error of its own score and of the greatest one, each a sum of as many roundings as terms.
+    of_scores = 2 * half_ulp * (q.shape[-1] + 3) * size.amax(-1, keepdim=True)
+    # Weights sum in 16 lanes and by blocks, exponentials are right to 1.1 ULP, what is kept shrinks once a block.
+    of_sums = half_ulp * (k.shape[-2] / 8 + 40)
+    return weights @ v, (weights @ v.abs()) * (of_scores + of_sums)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "float"])
+def test_results(shape: tuple[int, ...], kind: str) -> None:
+    q, k, v = operands(shape)
+    mask = mask_of(kind, shape)
+    result = F.scaled_dot_product_attention(
+        q.maca(),
+        k.maca(),
+        v.maca(),
+        None if mask is None else mask.maca(),
+        is_causal=kind == "causal",
+        enable_gqa=shape[0] != shape[1],
+    )
+    expected, bound = exact(q, k, v, mask, kind == "causal")
+    assert ((result.cpu().double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_halves_sum_in_float32(dtype: torch.dtype, causal: bool) -> None:
+    q, k, v = operands((2, 2, 140, 600, 24, 40), dtype)
+    result = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca(), is_causal=causal)
+    expected, bound = exact(q, k, v, None, causal)
+    rounding = expected.abs() * torch.finfo(dtype).eps / 2 + torch.finfo(dtype).smallest_normal
+    assert result.dtype is dtype
+    assert ((result.cpu().double() - expected).abs() <= 1.01 * (bound + rounding)).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layout", ["heads inside", "expanded", "offset", "transposed"])
+def test_layouts(layout: str, causal: bool) -> None:
+    q, k, v = operands((4, 4, 100, 530, 24, 24))
+    if layout == "heads inside":  # as a projection leaves them: [batch, tokens, heads, features]
+        q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
+        ours = [t.transpose(1, 2).maca().transpose(1, 2) for t in (q, k, v)]
+    elif layout == "expanded":
+        k, v = k[:, :1].expand_as(k), v[:1, :, :1].expand_as(v)
+        ours = [q.maca(), k[:, :1].maca().expand(k.shape), v[:1, :, :1].maca().expand(v.shape)]
+    elif layout == "offset":
+        ours = [F.pad(t, (3, 0, 2, 0)).maca()[..., 2:, 3:] for t in (q, k, v)]
+    else:  # features apart
+        ours = [t.mT.maca().mT for t in (q, k, v)]
+    result = F.scaled_dot_product_attention(*ours, is_causal=causal)
+    expected, bound = exact(q, k, v, None, causal)
+    assert ((result.cpu().double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "float"])
+def test_gradients(shape: tuple[int, ...], kind: str) -> None:
+    """As near to float64 as PyTorch's own: four times its largest error is the room of another order of sums."""
+    tensors = operands(shape)
+    mask = mask_of(kind, shape)
+    torch.manual_seed(1)
+    gradient = torch.randn(*tensors[0].shape[:-1], shape[-1])
+
+    def gradients(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+        leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in tensors]
+        here = None if mask is None else mask.to(device)
+        if here is not None and here.is_floating_point():
+            here = here.to(dtype)
+        y = F.scaled_dot_product_attention(
+            *leaves, here, is_causal=kind == "causal", enable_gqa=shape[0] != shape[1]
+        )
+        y.backward(gradient.to(device, dtype))
+        return [t.grad.cpu().double() for t in leaves if t.grad is not None]
+
+    ours, native = gradients(torch.float32, "maca"), gradients(torch.float32, "cpu")
+    expected = gradients(torch.float64, "cpu")
+    ulp = torch.finfo(torch.float32).eps * max(c.abs().max().item() for c in expected)  # of what may cancel
+    for a, b, c in zip(ours, native, expected, strict=True):
+        room = max((b - c).abs().max().item(), ulp)
+        assert (a - c).abs().max().item() <= 4 * room
+
+
+def test_nan_and_infinities() -> None:
+    q, k, v = operands((2, 2, 70, 600, 16, 16))
+    q[0, 0, 3, 2] = math.nan  # its row alone
+    k[1, 1, 550, 0] = math.inf  # a score of Inf or -Inf in every row of the head
+    v[1, 0, 20, 5] = math.nan  # its feature alone
+    v[0, 1, 21, 6] = -math.inf
+    result = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca()).cpu()
+    expected = F.scaled_dot_product_attention(q, k, v)
+    assert torch.equal(result.isnan(), expected.isnan())
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_a_token_after_the_last_is_not_seen() -> None:
+    """Causal: nothing of the keys that come later reaches a row, not even by a weight of zero, beyond its block."""
+    q, k, v = operands((1, 1, 1200, 1200, 16, 16))
+    v[:, :, 1100:] = math.nan
+    result = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca(), is_causal=True).cpu()
+    expected, bound = exact(q[:, :, :900], k[:, :, :900], v[:, :, :900], None, True)
+    assert ((result[:, :, :900].double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("queries", [1, 80])
+def test_no_keys(queries: int) -> None:
+    q, k, v = operands((2, 2, queries, 0, 16, 16))
+    result = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca())
+    assert torch.equal(result.cpu(), torch.zeros_like(q))
+
+
+def test_same_bits_for_any_number_of_threads(threads: int) -> None:
+    q, k, v = (t.maca() for t in operands((3, 3, 300, 700, 24, 24)))
+    many = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.set_num_threads(1)
+    assert torch.equal(many, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_masks_on_the_math_path(kind: str) -> None:
+    shape = (4, 2, 20, 30, 16, 16)
+    q, k, v = operands(shape)
+    mask = mask_of(kind, shape)
+    assert mask is not None
+    with sdpa_kernel(SDPBackend.MATH):
+        result = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca(), mask.maca(), enable_gqa=True)
+    expected, bound = exact(q, k, v, mask, False)
+    # the sum of the weights is another one there, and so is where they are scaled
+    assert ((result.cpu().double() - expected).abs() <= 2 * bound).all()
+
+
+def test_second_gradients_see_the_mask() -> None:
+    q, k, v = operands((2, 2, 6, 7, 4, 4), torch.float64)
+    mask = torch.rand(6, 7) > 0.4
+    mask[:, 0] = True
+
+    def second(device: str) -> list[torch.Tensor]:
+        leaves = [t.to(device, copy=True).requires_grad_() for t in (q, k, v)]
+        with sdpa_kernel(
+            [SDPBackend.MATH] if device == "cpu" else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        ):
+            y = F.scaled_dot_product_attention(*leaves, mask.to(device))
+            first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+            return [t.cpu() for t in torch.autograd.grad(sum(t.square().sum() for t in first), leaves)]
+
+    for a, b in zip(second("maca"), second("cpu"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_a_float32_mask_of_halves_and_a_mask_beside_causal() -> None:
+    q, k, v = operands((2, 2, 70, 70, 16, 16))
+    mask = torch.randn(70, 70)
+    both = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca(), mask.maca(), is_causal=True)
+    expected, bound = exact(q, k, v, mask, True)
+    assert ((both.cpu().double() - expected).abs() <= bound).all()
+    q, k, v = (t.bfloat16() for t in (q, k, v))
+    half = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca(), mask.maca())
+    expected, bound = exact(q, k, v, mask, False)
+    assert ((half.cpu().double() - expected).abs() <= 1.01 * (bound + expected.abs() * 2**-8)).all()
+
+
+@pytest.mark.parametrize(
+    "shapes, dtypes, mask",
+    [
+        ([(4,), (4,), (4,)], [torch.float32] * 3, None),
+        ([(2, 4, 8)] * 3, [torch.float32, torch.float64, torch.float32], None),
+        ([(2, 4, 8)] * 3, [torch.float32] * 3, torch.ones(4, 4, dtype=torch.int64)),
+        ([(2, 4, 8)] * 3, [torch.float32] * 3, torch.ones(4, 4, dtype=torch.float64)),
+        ([(2, 4, 8)] * 3, [torch.int64] * 3, None),
+        ([(2, 4, 8), (2, 4, 7), (2, 4, 8)], [torch.float32] * 3, None),
+    ],
+    ids=["too few dimensions", "dtypes", "mask of integers", "mask of float64", "integers", "features"],
+)
+def test_bad_operands_get_the_error_of_the_cpu(
+    shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], mask: torch.Tensor | None
+) -> None:
+    tensors = [torch.ones(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)]
+
+    def message(device: str) -> str:
+        with pytest.raises(RuntimeError) as caught:
+            F.scaled_dot_product_attention(
+                *[t.to(device) for t in tensors], None if mask is None else mask.to(device)
+            )
+        return str(caught.value)
+
+    assert message("maca").startswith(message("cpu").split("\n")[0])
