@@ -138,11 +138,12 @@ class BlankLauncher(native.BlankCall):  # type: ignore[misc]
     """Calls of an operator that makes uninitialized memory in the image of another tensor.
 
     Called with (args, kwargs). The base class, written in C, makes again what was made before; other calls come here:
-    PyTorch's meta kernel says what the tensor is.
+    PyTorch's meta kernel says what the tensor is. ``is_result``: a user gets the tensor as it is.
     """
 
-    def __init__(self, func: Any):
+    def __init__(self, func: Any, is_result: bool):
         self.func = func
+        self.is_result = is_result
         self.cache: dict[Any, Any] = {}  # Meta, its bytes, and what the wrapper is made with
         super().__init__(self.cache)
         flags.caches.append(self.cache)
@@ -164,12 +165,13 @@ class BlankLauncher(native.BlankCall):  # type: ignore[misc]
             meta = meta_of(tuple(t.shape), t.stride(), t.dtype)
             found = (meta, meta.nbytes, wrapper_arguments(meta))
             remember(self.cache, key, found)
-        return known(empty_of(found[0]))
+        made = empty_of(found[0])
+        return known(made) if self.is_result else made
 
 
 def _like_launcher(func: Any, fill: Callable[[MacaTensor], Any]) -> Launcher:
     """Operators that make a tensor in the image of another and fill it."""
-    make = BlankLauncher(func)
+    make = BlankLauncher(func, is_result=False)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         made = make(args, kwargs)
@@ -180,7 +182,7 @@ def _like_launcher(func: Any, fill: Callable[[MacaTensor], Any]) -> Launcher:
 
 @special("aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default")
 def _empty_like(func: Any) -> Launcher:
-    return BlankLauncher(func)
+    return BlankLauncher(func, is_result=True)
 
 
 @special("aten.zeros_like.default", "aten.new_zeros.default")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from running import nothing_leaked, same
 
-from macatensor import MacaTensor, maca
+from macatensor import MacaTensor, counters, maca
 
 EXACT = [
     lambda d: torch.zeros(2, 3, device=d), lambda d: torch.ones(2, 3, device=d), lambda d: torch.ones((), device=d),
@@ -93,6 +93,19 @@ def test_made_again_under_deterministic_algorithms_and_on_other_devices() -> Non
             torch.use_deterministic_algorithms(False)
         with pytest.raises(RuntimeError, match="maca:7|device"):
             torch.empty_like(image, device="maca:7")
+
+
+def test_what_is_filled_next_is_not_filled_before() -> None:
+    """Deterministic algorithms fill what stays uninitialized; here another value follows."""
+    image = torch.ones(2, 3, device="maca")
+    torch.use_deterministic_algorithms(True)
+    try:
+        for make, launches in ((torch.empty_like, 1), (torch.zeros_like, 0), (torch.ones_like, 1)):
+            before = counters()["launches"]
+            make(image)
+            assert counters()["launches"] - before == launches
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize(

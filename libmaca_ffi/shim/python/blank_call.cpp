@@ -44,22 +44,25 @@ PyObject* known_blank(PyObject* cache, PyObject* args, PyObject* kwargs) {
   return new_tensor(PyTuple_GetItem(found.get(), 2), buffer.release(), known.zero, PyTuple_GetItem(found.get(), 0));
 }
 
-PyObject* run(PyObject* launcher, PyObject* cache, PyObject* args, PyObject* kwargs) {
-  PyObject* blank = known_blank(cache, args, kwargs);
-  return blank || PyErr_Occurred() ? blank : run_general(launcher, args, kwargs);
-}
+struct BlankCall : CachedCall {
+  PyObject* run(PyObject* args, PyObject* kwargs) {
+    PyObject* blank = known_blank(cache, args, kwargs);
+    return blank || PyErr_Occurred() ? blank : general(args, kwargs);
+  }
+};
 
 }  // namespace
 
 bool add_blank_call_type(PyObject* module) {
-  return CachedCall<run>::add(module, "libmaca_ffi._launcher.BlankCall",
-                              "BlankCall(cache)\n\nCalled with (args, kwargs) of an operator whose result is memory in "
-                              "the image of its first argument. A subclass has general(args, kwargs) for what the "
-                              "cache, from signatures to (Meta, bytes, arguments of the wrapper), does not know.");
+  return CachedCallType<BlankCall>::add(
+      module, "libmaca_ffi._launcher.BlankCall",
+      "BlankCall(cache)\n\nCalled with (args, kwargs) of an operator whose result is memory in "
+      "the image of its first argument. A subclass has general(args, kwargs) for what the "
+      "cache, from signatures to (Meta, bytes, arguments of the wrapper), does not know.");
 }
 
 PyObject* try_blank_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-  return CachedCall<run>::try_call(launcher, args, kwargs, is_one);
+  return CachedCallType<BlankCall>::try_call(launcher, args, kwargs, is_one);
 }
 
 }  // namespace maca_launcher

@@ -1,4 +1,4 @@
-// A base of launchers in C that need only a cache: its memory and its face to Python, in one place.
+// A base of launchers in C: their cache, their memory and their face to Python, in one place.
 #pragma once
 #include <cstring>
 
@@ -6,26 +6,39 @@
 
 namespace maca_launcher {
 
-// What runs a call: `launcher` is the instance, `cache` its dict. A subclass made in Python has general(args, kwargs)
-// for what the cache does not know.
-using RunCached = PyObject* (*)(PyObject* launcher, PyObject* cache, PyObject* args, PyObject* kwargs);
-
-inline PyObject* run_general(PyObject* launcher, PyObject* args, PyObject* kwargs) {
-  return PyObject_CallMethod(launcher, "general", "OO", args, kwargs ? kwargs : Py_None);
-}
-
-template <RunCached kRun> struct CachedCall {
+// What each instance has first. A subclass made in Python has general(args, kwargs) for what the cache does not know.
+struct CachedCall {
   PyObject_HEAD PyObject* cache;
   int is_direct;  // no subclass has a __call__ of its own
 
+  bool initialize(PyObject* args) {
+    PyObject* given;
+    return PyArg_ParseTuple(args, "O!", &PyDict_Type, &given) && remember(given);
+  }
+  bool remember(PyObject* given) {
+    Ref old(cache);
+    cache = Ref::borrowed(given).release();
+    return true;
+  }
+  void release() { Py_CLEAR(cache); }  // what no cycle of references can go through too
+
+  PyObject* general(PyObject* args, PyObject* kwargs) {
+    return PyObject_CallMethod(object(), "general", "OO", args, kwargs ? kwargs : Py_None);
+  }
+  PyObject* object() { return reinterpret_cast<PyObject*>(this); }
+};
+
+// The type of a Launcher, which derives from CachedCall: it has run(args, kwargs), and initialize(args) and release()
+// where it keeps more than the cache.
+template <class Launcher> struct CachedCallType {
   static inline PyTypeObject* g_type = nullptr;
 
-  static CachedCall& of(PyObject* object) { return *reinterpret_cast<CachedCall*>(object); }
+  static Launcher& of(PyObject* object) { return *reinterpret_cast<Launcher*>(object); }
 
   // nullptr without an exception when `launcher` is none of this type, or a subclass that has its own __call__
   static PyObject* try_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
     is_one = PyObject_TypeCheck(launcher, g_type) && of(launcher).is_direct;
-    return is_one ? kRun(launcher, of(launcher).cache, args, kwargs) : nullptr;
+    return is_one ? of(launcher).run(args, kwargs) : nullptr;
   }
 
   static bool add(PyObject* module, const char* qualified_name, const char* doc) {
@@ -39,7 +52,7 @@ template <RunCached kRun> struct CachedCall {
         {Py_tp_doc, const_cast<char*>(doc)},
         {0, nullptr},
     };
-    PyType_Spec spec = {qualified_name, sizeof(CachedCall), 0,
+    PyType_Spec spec = {qualified_name, sizeof(Launcher), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
     g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
     const char* name = std::strrchr(qualified_name, '.') + 1;
@@ -50,7 +63,7 @@ template <RunCached kRun> struct CachedCall {
   static PyObject* call(PyObject* self, PyObject* args, PyObject*) {
     PyObject *arguments, *options = nullptr;
     if (!PyArg_ParseTuple(args, "O!|O", &PyTuple_Type, &arguments, &options)) return nullptr;
-    return kRun(self, of(self).cache, arguments, options);
+    return of(self).run(arguments, options);
   }
 
   static PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
@@ -59,29 +72,23 @@ template <RunCached kRun> struct CachedCall {
     return self;
   }
 
-  static int initialize(PyObject* object, PyObject* args, PyObject*) {
-    PyObject* cache;
-    if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &cache)) return -1;
-    Ref old(of(object).cache);
-    of(object).cache = Ref::borrowed(cache).release();
+  static int initialize(PyObject* self, PyObject* args, PyObject*) { return of(self).initialize(args) ? 0 : -1; }
+
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(of(self).cache);
     return 0;
   }
 
-  static int traverse(PyObject* object, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(of(object).cache);
+  static int clear(PyObject* self) {
+    Py_CLEAR(of(self).cache);
     return 0;
   }
 
-  static int clear(PyObject* object) {
-    Py_CLEAR(of(object).cache);
-    return 0;
-  }
-
-  static void dealloc(PyObject* object) {
-    PyObject_GC_UnTrack(object);
-    clear(object);
-    release_memory(object);
+  static void dealloc(PyObject* self) {
+    PyObject_GC_UnTrack(self);
+    of(self).release();
+    release_memory(self);
   }
 };
 

@@ -1,20 +1,24 @@
 // KernelCall: the base of the launchers of kernels. Looks a call's signature up among the plans and launches.
-#include "launcher.h"
+#include "cached_call.h"
 
 namespace maca_launcher {
 namespace {
 
 using Key = Few<PyObject*, 8>;
 
-struct KernelCall {
-  PyObject_HEAD PyObject* roles;  // bytes: one letter an argument
-  PyObject* cache;                // from a signature to a Program, or to a function of (arguments, payloads, numbers)
-  Py_ssize_t tensors_end;         // past the last argument that takes tensors
-  int is_sized_by_numbers;        // the result's size may follow from the numbers: they are part of the signature
-  int is_direct;                  // no subclass has a __call__ of its own
-};
+// The cache: from a signature to a Program, or to a function of (arguments, payloads, numbers).
+struct KernelCall : CachedCall {
+  PyObject* roles;          // bytes: one letter an argument
+  Py_ssize_t tensors_end;   // past the last argument that takes tensors
+  int is_sized_by_numbers;  // the result's size may follow from the numbers: they are part of the signature
 
-PyTypeObject* g_type = nullptr;
+  bool initialize(PyObject* args);
+  void release() {
+    Py_CLEAR(roles);
+    CachedCall::release();
+  }
+  PyObject* run(PyObject* args, PyObject* kwargs);
+};
 
 // What an argument is to a plan; macatensor.signature.Role.
 enum Role : char { kTensor = 'T', kTensors = 'L', kOut = 'O', kNumber = 'N', kNumbers = 'M', kStatic = 'S' };
@@ -27,7 +31,7 @@ PyObject* type_of(PyObject* value) { return Ref::borrowed(reinterpret_cast<PyObj
 
 // A tensor that is not one of ours, or something that is none: Python says its key and its number, or the error.
 PyObject* odd_operand(KernelCall* self, PyObject* value, PyObject* args, Operands& operands) {
-  Ref pair(PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "odd_operand", "OO", value, args));
+  Ref pair(PyObject_CallMethod(self->object(), "odd_operand", "OO", value, args));
   if (!pair) return nullptr;
   PyObject* key = PyTuple_GetItem(pair.get(), 0);
   PyObject* number = key ? PyTuple_GetItem(pair.get(), 1) : nullptr;
@@ -123,14 +127,14 @@ PyObject* signature(KernelCall* self, PyObject* args, Operands& operands) {
   return key.release();
 }
 
-PyObject* run(KernelCall* self, PyObject* args) {
+PyObject* run_all(KernelCall* self, PyObject* args) {
   Operands operands;
   Ref key(signature(self, args, operands));
   if (!key) return nullptr;
   Ref found = Ref::borrowed(PyDict_GetItemWithError(self->cache, key.get()));
   if (!found) {
     if (PyErr_Occurred()) return nullptr;
-    found = Ref(PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "miss", "OO", key.get(), args));
+    found = Ref(PyObject_CallMethod(self->object(), "miss", "OO", key.get(), args));
     if (!found) return nullptr;
   }
   if (is_program(found.get())) return run_program(found.get(), operands, args);
@@ -139,86 +143,34 @@ PyObject* run(KernelCall* self, PyObject* args) {
   return PyObject_CallFunctionObjArgs(found.get(), args, payloads.get(), numbers.get(), nullptr);
 }
 
-PyObject* run_filled(KernelCall* self, PyObject* args, PyObject* kwargs) {
-  if (is_empty(kwargs) && PyTuple_Check(args)) return run(self, args);
-  Ref filled(PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "fill", "OO", args, kwargs ? kwargs : Py_None));
-  return filled ? run(self, filled.get()) : nullptr;
+PyObject* KernelCall::run(PyObject* args, PyObject* kwargs) {
+  if (is_empty(kwargs) && PyTuple_Check(args)) return run_all(this, args);
+  Ref filled(PyObject_CallMethod(object(), "fill", "OO", args, kwargs ? kwargs : Py_None));
+  return filled ? run_all(this, filled.get()) : nullptr;
 }
 
-PyObject* call(PyObject* self, PyObject* args, PyObject*) {
-  PyObject *arguments, *options = nullptr;
-  if (!PyArg_ParseTuple(args, "O|O:KernelCall", &arguments, &options)) return nullptr;
-  return run_filled(reinterpret_cast<KernelCall*>(self), arguments, options);
+bool KernelCall::initialize(PyObject* args) {
+  PyObject *letters, *given;
+  if (!PyArg_ParseTuple(args, "SO!np:KernelCall", &letters, &PyDict_Type, &given, &tensors_end, &is_sized_by_numbers))
+    return false;
+  tensors_end = tensors_end < PyBytes_Size(letters) ? tensors_end : PyBytes_Size(letters);
+  Ref old(roles);
+  roles = Ref::borrowed(letters).release();
+  return remember(given);
 }
-
-PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
-  PyObject* self = allocate(type);
-  if (self)
-    reinterpret_cast<KernelCall*>(self)->is_direct = PyType_GetSlot(type, Py_tp_call) == reinterpret_cast<void*>(call);
-  return self;
-}
-
-int initialize(PyObject* object, PyObject* args, PyObject*) {
-  auto* self = reinterpret_cast<KernelCall*>(object);
-  PyObject *roles, *cache;
-  if (!PyArg_ParseTuple(args, "SO!np:KernelCall", &roles, &PyDict_Type, &cache, &self->tensors_end,
-                        &self->is_sized_by_numbers))
-    return -1;
-  self->tensors_end = self->tensors_end < PyBytes_Size(roles) ? self->tensors_end : PyBytes_Size(roles);
-  Ref old_roles(self->roles), old_cache(self->cache);
-  self->roles = Ref::borrowed(roles).release();
-  self->cache = Ref::borrowed(cache).release();
-  return 0;
-}
-
-int traverse(PyObject* object, visitproc visit, void* arg) {
-  auto* self = reinterpret_cast<KernelCall*>(object);
-  Py_VISIT(Py_TYPE(object));
-  Py_VISIT(self->cache);
-  return 0;
-}
-
-int clear(PyObject* object) {
-  auto* self = reinterpret_cast<KernelCall*>(object);
-  Py_CLEAR(self->cache);
-  return 0;
-}
-
-void dealloc(PyObject* object) {
-  PyObject_GC_UnTrack(object);
-  clear(object);
-  Py_CLEAR(reinterpret_cast<KernelCall*>(object)->roles);
-  release_memory(object);
-}
-
-PyType_Slot g_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_init, reinterpret_cast<void*>(initialize)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
-    {Py_tp_call, reinterpret_cast<void*>(call)},
-    {Py_tp_doc,
-     const_cast<char*>(
-         "KernelCall(roles, cache, tensors_end, is_sized_by_numbers)\n\nCalled with (args, kwargs) of an operator. A "
-         "subclass has miss(key, args), which makes, remembers and returns what runs a signature; fill(args, kwargs), "
-         "every argument as a tuple; and odd_operand(value, args), the key and the number of what is no MacaTensor.")},
-    {0, nullptr},
-};
-
-PyType_Spec g_spec = {"libmaca_ffi._launcher.KernelCall", sizeof(KernelCall), 0,
-                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
 }  // namespace
 
 bool add_kernel_call_type(PyObject* module) {
-  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddObjectRef(module, "KernelCall", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return CachedCallType<KernelCall>::add(
+      module, "libmaca_ffi._launcher.KernelCall",
+      "KernelCall(roles, cache, tensors_end, is_sized_by_numbers)\n\nCalled with (args, kwargs) of an operator. A "
+      "subclass has miss(key, args), which makes, remembers and returns what runs a signature; fill(args, kwargs), "
+      "every argument as a tuple; and odd_operand(value, args), the key and the number of what is no MacaTensor.");
 }
 
 PyObject* try_kernel_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-  is_one = PyObject_TypeCheck(launcher, g_type) && reinterpret_cast<KernelCall*>(launcher)->is_direct;
-  return is_one ? run_filled(reinterpret_cast<KernelCall*>(launcher), args, kwargs) : nullptr;
+  return CachedCallType<KernelCall>::try_call(launcher, args, kwargs, is_one);
 }
 
 }  // namespace maca_launcher

@@ -71,24 +71,26 @@ PyObject* known_view(PyObject* cache, PyObject* args) {
   return PyList_Check(views) ? make_views(payload.get(), views) : make_view(payload.get(), found.get());
 }
 
-PyObject* run(PyObject* launcher, PyObject* cache, PyObject* args, PyObject* kwargs) {
-  if (is_empty(kwargs)) {
-    PyObject* view = known_view(cache, args);
-    if (view || PyErr_Occurred()) return view;
+struct ViewCall : CachedCall {
+  PyObject* run(PyObject* args, PyObject* kwargs) {
+    if (is_empty(kwargs)) {
+      PyObject* view = known_view(cache, args);
+      if (view || PyErr_Occurred()) return view;
+    }
+    return general(args, kwargs);
   }
-  return run_general(launcher, args, kwargs);
-}
+};
 
 }  // namespace
 
 bool add_view_call_type(PyObject* module) {
-  return CachedCall<run>::add(module, "libmaca_ffi._launcher.ViewCall",
-                              "ViewCall(cache)\n\nCalled with (args, kwargs) of an operator. A subclass has "
-                              "general(args, kwargs) for what the cache does not know.");
+  return CachedCallType<ViewCall>::add(module, "libmaca_ffi._launcher.ViewCall",
+                                       "ViewCall(cache)\n\nCalled with (args, kwargs) of an operator. A subclass has "
+                                       "general(args, kwargs) for what the cache does not know.");
 }
 
 PyObject* try_view_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-  return CachedCall<run>::try_call(launcher, args, kwargs, is_one);
+  return CachedCallType<ViewCall>::try_call(launcher, args, kwargs, is_one);
 }
 
 }  // namespace maca_launcher
