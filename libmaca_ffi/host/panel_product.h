@@ -85,16 +85,13 @@ struct Panels {
   // One panel, of which `width` columns are wanted.
   static void multiply_columns(int64_t rows, int64_t depth, const Left& left, const float* panel, int64_t width,
                                const Sums& sums, const float* bias = nullptr) {
-    const int64_t blocks = (rows + kRows - 1) / kRows;
-    for (int64_t i = 0; i < blocks; ++i) {  // of one size: 8 rows are not 6 and 2, whose sums would wait for each other
-      const int64_t first = rows * i / blocks, n = rows * (i + 1) / blocks - first;
+    each_row_block(rows, [&](int64_t first, int64_t n) {
       const Left here{left.data + first * left.row_step, left.row_step, left.depth_step};
       float* to = sums.data + first * sums.row_step;
       if (width >= kColumns) {
         if (bias)
           for (int64_t r = 0; r < n; ++r) std::copy_n(bias, kColumns, to + r * sums.row_step);
-        multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias});
-        continue;
+        return multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias});
       }
       float tile[kRows * kColumns];
       multiply_block(n, depth, here, panel, {tile, kColumns, false});
@@ -103,6 +100,17 @@ struct Panels {
           float& sum = to[r * sums.row_step + j];
           sum = tile[r * kColumns + j] + (bias ? bias[j] : sums.add ? sum : 0.0f);
         }
+    });
+  }
+
+ private:
+  // f(first row, rows): kRows while there are as many twice, then two of one size. 8 rows are not 6 and 2, whose sums
+  // would wait for each other; sizes that take turns all along would be guessed wrong by the processor.
+  template <class F> static void each_row_block(int64_t rows, F&& f) {
+    for (int64_t first = 0, n; first < rows; first += n) {
+      const int64_t left = rows - first;
+      n = left >= 2 * kRows ? kRows : left > kRows ? (left + 1) / 2 : left;
+      f(first, n);
     }
   }
 };

@@ -67,10 +67,4 @@ void multiply_block(int64_t rows, int64_t depth, const Left& left, const float* 
   }
 }
 
-// For any number of rows.
-inline void multiply_panel(int64_t rows, int64_t depth, Left left, const float* panel, Sums sums) {
-  for (; rows > 0; rows -= kRows, left.data += kRows * left.row_step, sums.data += kRows * sums.row_step)
-    multiply_block(std::min(rows, kRows), depth, left, panel, sums);
-}
-
 }  // namespace maca::MACA_ISA

@@ -90,9 +90,9 @@ class Product final : public convolution::StencilProduct {
   void multiply(const float* points, const float* packed, int64_t count, float* products) const {
     for (int64_t point = 0; point < kPoints; ++point)
       for (int64_t c = 0; c < padded_; c += kColumns)
-        multiply_panel(count, s_.in_channels, {points + point * image_plane_, s_.in_channels, 1},
-                       packed + point * weight_plane_ + c * s_.in_channels,
-                       {products + point * product_plane_ + c, padded_, false});
+        Panels::multiply_columns(count, s_.in_channels, {points + point * image_plane_, s_.in_channels, 1},
+                                 packed + point * weight_plane_ + c * s_.in_channels, kColumns,
+                                 {products + point * product_plane_ + c, padded_, false});
   }
 
   // result = A' products A + bias; false if one of them is not finite

@@ -15,7 +15,7 @@
 // run() tells of it, and the caller computes again by the definition.
 #pragma once
 #include "library_convolution.h"
-#include "register_product.h"
+#include "panel_product.h"
 #include "scratch.h"
 
 namespace maca::MACA_ISA::winograd {

@@ -36,9 +36,9 @@ class Gradient final : public convolution::StencilGradient {
       parallel_for(kPoints * panels, 1, [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
           const int64_t point = task / panels, panel = task % panels;
-          multiply_panel(s_.in_channels, count, {points + point * image_plane_, 1, s_.in_channels},
-                         gradients + point * gradient_plane_ + panel * chunk_ * kColumns,
-                         {sums + point * sums_plane_ + panel * kColumns, padded_, first > 0});
+          Panels::multiply_columns(s_.in_channels, count, {points + point * image_plane_, 1, s_.in_channels},
+                                   gradients + point * gradient_plane_ + panel * chunk_ * kColumns, kColumns,
+                                   {sums + point * sums_plane_ + panel * kColumns, padded_, first > 0});
         }
       });
     }
