@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 
+from macatensor import counters, flags
 from macatensor.ffi import native, pointer
 from macatensor.tensor import LAUNCHERS, MacaTensor
 
@@ -93,3 +94,57 @@ def test_buffers_are_not_made_by_hand() -> None:
         native.allocate("8")
     with pytest.raises(TypeError):
         native.Buffer()
+
+
+def test_the_last_signature_is_not_kept_beyond_its_plans() -> None:
+    """The launcher knows the signature it met last without a look-up, and forgets it with the cache."""
+    x, y, scalar = torch.full((3,), 2.0).maca(), torch.full((5,), 3.0).maca(), torch.tensor(4).maca()
+    for _ in range(3):  # alternating, repeated, and with what is no key of a tensor
+        assert (x * x).tolist() == [4.0] * 3 and (y * y).tolist() == [9.0] * 5
+        assert (y * y).tolist() == [9.0] * 5 and (x * 2).tolist() == [4.0] * 3
+        assert (
+            (x * 2.5).tolist() == [5.0] * 3
+            and (x * scalar).tolist() == [8.0] * 3
+            and (x * True).tolist() == [2.0] * 3
+        )
+    launcher = LAUNCHERS[id(torch.ops.aten.mul.Tensor)]
+    x * x, x * x
+    before = counters()["plan_misses"]
+    x * x
+    assert counters()["plan_misses"] == before
+    flags.drop_plans()
+    x * x
+    assert counters()["plan_misses"] == before + 1
+    # as many plans as before, of other signatures
+    launcher.cache.clear()
+    y * y
+    assert len(launcher.cache) == 1
+    x * x
+    assert counters()["plan_misses"] == before + 3 and len(launcher.cache) == 2
+
+
+def test_a_launcher_that_is_made_anew_forgets() -> None:
+    cache: dict = {}
+
+    class Counting(native.KernelCall):  # type: ignore[misc]
+        made = 0
+
+        def miss(self, key: tuple, args: tuple) -> object:
+            self.made += 1
+            cache[key] = lambda args, payloads, numbers: (self, key)
+            return cache[key]
+
+    launcher = Counting(b"S", cache, 0, False)
+    alive = weakref.ref(launcher)
+    for _ in range(3):
+        assert launcher((7,), None)[1] == (7,)
+    assert launcher.made == 1
+    launcher.__init__(b"S", {}, 0, False)
+    launcher((7,), None)
+    assert launcher.made == 2
+    with pytest.raises(TypeError):
+        launcher.__init__(b"S", [], 0, False)
+    del launcher
+    cache.clear()
+    gc.collect()
+    assert alive() is None

@@ -13,14 +13,19 @@ struct CachedCall {
 
   bool initialize(PyObject* args) {
     PyObject* given;
-    return PyArg_ParseTuple(args, "O!", &PyDict_Type, &given) && remember(given);
+    return PyArg_ParseTuple(args, "O!", &PyDict_Type, &given) && keep(given);
   }
-  bool remember(PyObject* given) {
+  bool keep(PyObject* given) {
     Ref old(cache);
     cache = Ref::borrowed(given).release();
     return true;
   }
-  void release() { Py_CLEAR(cache); }  // what no cycle of references can go through too
+  int traverse(visitproc visit, void* arg) {
+    Py_VISIT(cache);
+    return 0;
+  }
+  void clear() { Py_CLEAR(cache); }  // of what a cycle of references can go through
+  void release() { clear(); }        // of everything
 
   PyObject* general(PyObject* args, PyObject* kwargs) {
     return PyObject_CallMethod(object(), "general", "OO", args, kwargs ? kwargs : Py_None);
@@ -28,8 +33,8 @@ struct CachedCall {
   PyObject* object() { return reinterpret_cast<PyObject*>(this); }
 };
 
-// The type of a Launcher, which derives from CachedCall: it has run(args, kwargs), and initialize(args) and release()
-// where it keeps more than the cache.
+// The type of a Launcher, which derives from CachedCall: it has run(args, kwargs), and initialize(args), traverse(),
+// clear() and release() of its own where it keeps more than the cache.
 template <class Launcher> struct CachedCallType {
   static inline PyTypeObject* g_type = nullptr;
 
@@ -76,12 +81,11 @@ template <class Launcher> struct CachedCallType {
 
   static int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(of(self).cache);
-    return 0;
+    return of(self).traverse(visit, arg);
   }
 
   static int clear(PyObject* self) {
-    Py_CLEAR(of(self).cache);
+    of(self).clear();
     return 0;
   }
 

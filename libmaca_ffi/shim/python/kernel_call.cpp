@@ -4,18 +4,74 @@
 namespace maca_launcher {
 namespace {
 
-using Key = Few<PyObject*, 8>;
+// A signature, part by part.
+class Parts {
+ public:
+  Parts() = default;
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  ~Parts() {
+    for (size_t i = 0; i < parts_.size(); ++i) Py_XDECREF(parts_[i]);
+  }
+  bool push(PyObject* owned) {  // false when there is none
+    parts_.push(owned);
+    return owned != nullptr;
+  }
+  // Has `key`, a tuple of as many, the same objects?
+  bool are(PyObject* key) {
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (PyTuple_GetItem(key, static_cast<Py_ssize_t>(i)) != parts_[i]) return false;
+    return true;
+  }
+  Py_ssize_t size() const { return static_cast<Py_ssize_t>(parts_.size()); }
+  PyObject* tuple() {  // which takes them over
+    Ref key(PyTuple_New(size()));
+    for (size_t i = 0; key && i < parts_.size(); ++i)
+      PyTuple_SetItem(key.get(), static_cast<Py_ssize_t>(i), std::exchange(parts_[i], nullptr));
+    return key.release();
+  }
+
+ private:
+  Few<PyObject*, 8> parts_;
+};
 
 // The cache: from a signature to a Program, or to a function of (arguments, payloads, numbers).
 struct KernelCall : CachedCall {
   PyObject* roles;          // bytes: one letter an argument
   Py_ssize_t tensors_end;   // past the last argument that takes tensors
   int is_sized_by_numbers;  // the result's size may follow from the numbers: they are part of the signature
+  // The signature that was found last, and what for: most are the same objects again, which costs less to see than a
+  // look-up. It holds while the cache has that size: whoever empties it leaves it to grow here.
+  PyObject *last_key, *last_found;
+  Py_ssize_t last_size;
 
   bool initialize(PyObject* args);
+  int traverse(visitproc visit, void* arg) {
+    Py_VISIT(last_key);
+    Py_VISIT(last_found);
+    return CachedCall::traverse(visit, arg);
+  }
+  void clear() {
+    forget_last();
+    CachedCall::clear();
+  }
   void release() {
     Py_CLEAR(roles);
-    CachedCall::release();
+    clear();
+  }
+  void forget_last() {
+    Py_CLEAR(last_key);
+    Py_CLEAR(last_found);
+  }
+  Ref find_last(Parts& parts) {
+    const bool is_last =
+        last_key && PyDict_Size(cache) == last_size && PyTuple_Size(last_key) == parts.size() && parts.are(last_key);
+    return is_last ? Ref::borrowed(last_found) : Ref();
+  }
+  void set_last(Ref key, PyObject* found) {
+    Ref old_key(std::exchange(last_key, key.release()));
+    Ref old_found(std::exchange(last_found, Ref::borrowed(found).release()));
+    last_size = PyDict_Size(cache);
   }
   PyObject* run(PyObject* args, PyObject* kwargs);
 };
@@ -109,33 +165,38 @@ PyObject* operand(KernelCall* self, char role, PyObject* value, PyObject* args, 
   }
 }
 
-// The signature of a call, as a tuple; fills in `operands`.
-PyObject* signature(KernelCall* self, PyObject* args, Operands& operands) {
+// Reads the signature of a call; fills in `operands`. False and an exception when it has none.
+bool read(KernelCall* self, PyObject* args, Operands& operands, Parts& parts) {
   char* roles;
   Py_ssize_t role_count;
-  if (PyBytes_AsStringAndSize(self->roles, &roles, &role_count)) return nullptr;
+  if (PyBytes_AsStringAndSize(self->roles, &roles, &role_count)) return false;
   const Py_ssize_t given = PyTuple_Size(args);
-  Ref key(PyTuple_New(given));
-  for (Py_ssize_t i = 0; key && i < given; ++i) {
-    PyObject* part = operand(self, i < role_count ? roles[i] : char{kStatic}, PyTuple_GetItem(args, i), args, operands);
-    if (!part) return nullptr;
-    PyTuple_SetItem(key.get(), i, part);
-  }
+  for (Py_ssize_t i = 0; i < given; ++i)
+    if (!parts.push(operand(self, i < role_count ? roles[i] : char{kStatic}, PyTuple_GetItem(args, i), args, operands)))
+      return false;
   // PyTorch leaves out trailing arguments that have their default: absent tensors still take their place
   for (Py_ssize_t i = given; i < self->tensors_end; ++i)
     if (roles[i] == kTensor || roles[i] == kTensors) operands.add_absent();
-  return key.release();
+  return true;
 }
 
 PyObject* run_all(KernelCall* self, PyObject* args) {
   Operands operands;
-  Ref key(signature(self, args, operands));
-  if (!key) return nullptr;
-  Ref found = Ref::borrowed(PyDict_GetItemWithError(self->cache, key.get()));
+  Parts parts;
+  if (!read(self, args, operands, parts)) return nullptr;
+  Ref found = self->find_last(parts);
   if (!found) {
-    if (PyErr_Occurred()) return nullptr;
-    found = Ref(PyObject_CallMethod(self->object(), "miss", "OO", key.get(), args));
-    if (!found) return nullptr;
+    Ref key(parts.tuple());
+    if (!key) return nullptr;
+    found = Ref::borrowed(PyDict_GetItemWithError(self->cache, key.get()));
+    if (found) {
+      self->set_last(std::move(key), found.get());
+    } else {
+      if (PyErr_Occurred()) return nullptr;
+      self->forget_last();
+      found = Ref(PyObject_CallMethod(self->object(), "miss", "OO", key.get(), args));
+      if (!found) return nullptr;
+    }
   }
   if (is_program(found.get())) return run_program(found.get(), operands, args);
   Ref payloads(operands.payloads()), numbers(operands.numbers());
@@ -156,7 +217,8 @@ bool KernelCall::initialize(PyObject* args) {
   tensors_end = tensors_end < PyBytes_Size(letters) ? tensors_end : PyBytes_Size(letters);
   Ref old(roles);
   roles = Ref::borrowed(letters).release();
-  return remember(given);
+  forget_last();
+  return keep(given);
 }
 
 }  // namespace
