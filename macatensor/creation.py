@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from macatensor import flags
+from macatensor import flags, rowless
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special
 from macatensor.resize import write_out
@@ -135,6 +135,7 @@ def register() -> None:
     _library = torch.library.Library("aten", "IMPL")
     for name in _FUNCTIONAL:
         func = _overload(name)
+        rowless.OURS.add(f"aten::{name}")
         _library.impl(name, _Kernel(func, _fallback), "PrivateUse1")
 
 
