@@ -16,6 +16,7 @@ from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special
 from macatensor.resize import write_out
 from macatensor.signature import find_row
+from macatensor.uncompiled import uncompiled
 
 _FUNCTIONAL = (
     "arange",
@@ -139,6 +140,7 @@ def register() -> None:
         _library.impl(name, _Kernel(func, _fallback), "PrivateUse1")
 
 
+@uncompiled
 class _Kernel:
     """What the dispatcher calls for one overload."""
 

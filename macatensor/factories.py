@@ -17,6 +17,7 @@ from macatensor.plan import meta_tensor
 from macatensor.signature import find_row
 from macatensor.tensor import LAUNCHERS, MacaTensor, wrap, wrapper_arguments
 from macatensor.transfer import check_index, to_device
+from macatensor.uncompiled import uncompiled
 
 
 def empty_of(meta: Meta) -> MacaTensor:
@@ -129,6 +130,7 @@ def _local_scalar_dense(self: MacaTensor) -> Any:
     return MacaTensor.__torch_dispatch__(torch.ops.aten._local_scalar_dense.default, (), (self,), None)
 
 
+@uncompiled
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
     device = kwargs.get("device")

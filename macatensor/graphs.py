@@ -22,6 +22,7 @@ from macatensor import capture
 from macatensor.ffi import ffi, launch_error, lib
 from macatensor.stream import Stream, StreamContext
 from macatensor.tensor import MacaTensor
+from macatensor.uncompiled import uncompiled
 
 _dispatch: Any = MacaTensor.__dict__["__torch_dispatch__"]
 _MODES = ("global", "thread_local", "relaxed")
@@ -164,6 +165,7 @@ def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
             )
 
 
+@uncompiled
 def _recorded(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     """``__torch_dispatch__`` during a capture: knows which operator asks for what is refused."""
     if capture.operator is not None:  # a part of another
