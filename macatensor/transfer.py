@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from macatensor import counting, layout
+from macatensor.errors import not_strided
 from macatensor.ffi import allocate
 from macatensor.host_copy import download, host_address, upload
 from macatensor.kernel_calls import KernelLauncher
@@ -38,9 +39,7 @@ def to_device(
     """
     if source.layout != torch.strided or source.is_quantized or source.is_nested:
         kind = "quantized" if source.is_quantized else "nested" if source.is_nested else str(source.layout)
-        raise NotImplementedError(
-            f"maca got a {kind} tensor; accepted: torch.strided. Use to_dense() or dequantize() first."
-        )
+        raise not_strided("a copy to maca", kind)
     host = source.detach().resolve_conj().resolve_neg()
     if dtype is not None and dtype != host.dtype:
         host = host.to(dtype)
