@@ -10,7 +10,6 @@ sums are kept for programs that set them: the libraries so far have one way, wit
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -18,12 +17,8 @@ from typing import Any
 
 import torch
 
-from macatensor import flags
+from macatensor import flags, switches
 from macatensor.launcher import PLAN_LIMIT
-
-
-def _from_environment(name: str) -> bool | None:
-    return {"1": True, "0": False}.get(os.environ.get(name, ""))
 
 
 def _check_frozen(name: str) -> None:
@@ -228,11 +223,11 @@ def _unfrozen() -> Any:
 
 def register() -> None:
     """Makes ``torch.backends.maca`` exist, as a module that can be imported."""
-    override = _from_environment("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+    override = switches.TF32_MATMUL.value()
     high = torch.get_float32_matmul_precision() != "highest"
     flags.allow_tf32(
         matmul=high if override is None else override,
-        convolution=bool(_from_environment("PYTORCH_ALLOW_CUDA_CUDNN_TF32")),
+        convolution=switches.TF32_CONV.value(),
     )
     backend = MacaBackend("torch.backends.maca")
     sys.modules["torch.backends.maca"] = backend

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from macatensor import flags
+from macatensor import flags, rowless
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special
 from macatensor.resize import write_out
 from macatensor.signature import find_row
+from macatensor.uncompiled import uncompiled
 
 _FUNCTIONAL = (
     "arange",
@@ -135,9 +136,11 @@ def register() -> None:
     _library = torch.library.Library("aten", "IMPL")
     for name in _FUNCTIONAL:
         func = _overload(name)
+        rowless.OURS.add(f"aten::{name}")
         _library.impl(name, _Kernel(func, _fallback), "PrivateUse1")
 
 
+@uncompiled
 class _Kernel:
     """What the dispatcher calls for one overload."""
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from macatensor import switches
+from macatensor import layout
 from macatensor.signature import Signature
 from macatensor.tensor import MacaTensor
 
@@ -20,13 +20,19 @@ def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
             yield from (v for v in value if isinstance(v, torch.Tensor))
 
 
+def not_strided(name: str, kind: str) -> NotImplementedError:
+    """The error for a tensor that is no plain one: ``kind`` says what it is."""
+    return NotImplementedError(
+        f"{name} got a {kind} tensor; maca accepts: torch.strided. Use to_dense(), dequantize() or, for nested ones, "
+        "to_padded_tensor() first."
+    )
+
+
 def check_devices(name: str, values: Iterable[Any], zero_dim: bool = False) -> None:
     """Raises PyTorch's error when tensors of the host are among ours. ``zero_dim``: a 0-dim one is let pass."""
     for t in _tensors(values):
         if t.layout is not torch.strided:
-            raise NotImplementedError(
-                f"{name} got a {t.layout} tensor; maca accepts: torch.strided. Use to_dense() first."
-            )
+            raise not_strided(name, str(t.layout))
         if not isinstance(t, MacaTensor) and not (zero_dim and t.dim() == 0 and t.device.type == "cpu"):
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
@@ -34,13 +40,15 @@ def check_devices(name: str, values: Iterable[Any], zero_dim: bool = False) -> N
             )
 
 
-def _view_hint(name: str) -> str:
-    if name not in ("aten.view.default", "aten._unsafe_view.default"):
+def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
+    """For a view of a 4-D tensor that its strides forbid; other faults of a view have nothing to do with layout."""
+    if signature.name not in ("aten.view.default", "aten._unsafe_view.default"):
         return ""
-    nchw = switches.DEFAULT_NCHW.text() or ""
+    if full[0].dim() != 4 or "stride" not in str(error) or layout.default_is_nchw():
+        return ""
     return (
         "\nOn maca 4-D tensors are channels_last after a transfer: use reshape(), or set PYTORCH_DEFAULT_NCHW=1 "
-        f"(now {nchw!r}) to keep them contiguous."
+        "to keep them contiguous."
     )
 
 
@@ -48,9 +56,8 @@ def reject(signature: Signature, full: list[Any], error: Exception) -> NoReturn:
     """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` when it finds nothing wrong."""
     from macatensor.host_fallback import replay_on_host
 
-    hint = _view_hint(signature.name)
     try:
         replay_on_host(signature, full)
     except Exception as authority:
-        raise type(authority)(str(authority) + hint) from None
+        raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
     raise error

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from macatensor import flags, sites, tensor
+from macatensor import flags, rowless, sites, tensor
 from macatensor.ffi import allocate, lib, native, pointer
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special, static_key
@@ -17,6 +17,7 @@ from macatensor.plan import meta_tensor
 from macatensor.signature import find_row
 from macatensor.tensor import LAUNCHERS, MacaTensor, wrap, wrapper_arguments
 from macatensor.transfer import check_index, to_device
+from macatensor.uncompiled import uncompiled
 
 
 def empty_of(meta: Meta) -> MacaTensor:
@@ -124,6 +125,12 @@ def _to_copy(
     return to_device(self, memory_format, dtype, non_blocking)
 
 
+def _local_scalar_dense(self: MacaTensor) -> Any:
+    """``torch.tensor([t, 2.0])`` asks for each element's number with the Python key excluded."""
+    return MacaTensor.__torch_dispatch__(torch.ops.aten._local_scalar_dense.default, (), (self,), None)
+
+
+@uncompiled
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
     device = kwargs.get("device")
@@ -228,7 +235,9 @@ def register() -> None:
         ("empty.memory_format", _empty),
         ("empty_strided", _empty_strided),
         ("_to_copy", _to_copy),
+        ("_local_scalar_dense", _local_scalar_dense),
     ):
+        rowless.OURS.add(f"aten::{name}")
         _library.impl(name, sites.observed(f"aten.{name}", function), "PrivateUse1")
     _fallback_library = torch.library.Library("_", "IMPL")
     _fallback_library.fallback(_fallback, "PrivateUse1")

@@ -6,7 +6,7 @@ import atexit
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -33,7 +33,6 @@ ffi: Any = _binding.ffi
 lib: Any = _binding.lib
 native: Any = _load_launcher()  # shim/python: Buffer, Program, the launchers' bases, __torch_dispatch__
 NULL: Any = ffi.NULL
-T = TypeVar("T")
 
 OK = lib.MACA_OK
 DECLINED = lib.MACA_DECLINED
@@ -62,31 +61,32 @@ def host_library_path() -> Path:
     return Path(_binding.__file__).parent / "lib" / "libmaca_host.so"
 
 
-def _at_import(switch: switches.Switch[T]) -> T:
-    """A switch's value. Raises ImportError for one that is none, since the library must not load without it."""
-    try:
-        return switch.value()
-    except ValueError as error:
-        raise ImportError(str(error)) from None
-
-
 def _load() -> Path:
+    try:
+        switches.check()
+    except ValueError as error:  # the library must not load without what was asked of it
+        raise ImportError(f"macatensor: {error}") from None
     path = library_path()
     message = ffi.new("char[]", 2048)
-    index, blocking = _at_import(switches.VISIBLE_DEVICES), _at_import(switches.LAUNCH_BLOCKING)
+    index, blocking = switches.VISIBLE_DEVICES.value(), switches.LAUNCH_BLOCKING.value()
     if lib.maca_runtime_load(str(path).encode(), index, blocking, message, 2048):
         found = ffi.string(message).decode(errors="replace")
-        remedy = (
-            "Point MACA_LIBRARY at a library that implements this version of maca.h, or unset it to use the host library."
-            if switches.LIBRARY.text()
-            else "Rebuild the package (`make build`)."
-        )
+        remedies = []
+        if index:
+            remedies.append(
+                f"Set MACA_VISIBLE_DEVICES (now {index}) to the index of a device it has, or unset it."
+            )
+        if switches.LIBRARY.text():
+            remedies.append(
+                "Point MACA_LIBRARY at a library that implements this version of maca.h, or unset it to use the host library."
+            )
+        remedy = " ".join(remedies) or "Rebuild the package (`make build`)."
         raise ImportError(f"macatensor could not load its device library: {found}. {remedy}")
     return path
 
 
 LIBRARY = _load()
-MEMORY_LIMIT = _at_import(switches.DEVICE_MEMORY)  # bytes; 0: none
+MEMORY_LIMIT = switches.DEVICE_MEMORY.value()  # bytes; 0: none
 if MEMORY_LIMIT:
     lib.maca_memory_set_limit(MEMORY_LIMIT)
 
@@ -112,7 +112,7 @@ def _close_task_queue() -> None:
         raise_pending()
 
 
-set_task_queue(_at_import(switches.TASK_QUEUE))
+set_task_queue(switches.TASK_QUEUE.value())
 atexit.register(_close_task_queue)
 
 _allocate = native.allocate

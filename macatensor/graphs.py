@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from macatensor import capture
 from macatensor.ffi import ffi, launch_error, lib
 from macatensor.stream import Stream, StreamContext
 from macatensor.tensor import MacaTensor
+from macatensor.uncompiled import uncompiled
 
 _dispatch: Any = MacaTensor.__dict__["__torch_dispatch__"]
 _MODES = ("global", "thread_local", "relaxed")
@@ -53,6 +55,7 @@ class MacaGraph:
         self._is_captured = False
         self._debug = False
         self._operators: list[str] = []
+        self._optimizers: Any = None  # the hook that is there during the capture
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
@@ -69,8 +72,7 @@ class MacaGraph:
             )
         if self._handle is not None:
             raise RuntimeError("This MacaGraph has captured already; reset() it, or make another")
-        if capture.current is not None:
-            raise RuntimeError("another graph is being captured; one at a time can be")
+        _refuse_nested()
         if not (pool is None or isinstance(pool, GraphPool)):
             raise TypeError(
                 f"capture_begin got {type(pool).__name__} for pool; expected a graph_pool_handle()"
@@ -79,6 +81,7 @@ class MacaGraph:
         self._handle = ffi.gc(lib.maca_graphs_begin(self._pool._handle), lib.maca_graphs_destroy)
         self._operators = []
         capture.current = self
+        self._optimizers = register_optimizer_step_pre_hook(_check_capturable)
         type.__setattr__(MacaTensor, "__torch_dispatch__", staticmethod(_recorded))
 
     def capture_end(self) -> None:
@@ -91,6 +94,7 @@ class MacaGraph:
 
     def _leave(self) -> None:
         capture.current = None
+        self._optimizers.remove()
         type.__setattr__(MacaTensor, "__torch_dispatch__", _dispatch)
 
     def instantiate(self) -> None:
@@ -145,6 +149,23 @@ class MacaGraph:
         raise NotImplementedError("a MacaGraph has no cudaGraph_t")
 
 
+def _refuse_nested() -> None:
+    if capture.current is not None:
+        raise RuntimeError("another graph is being captured; one at a time can be")
+
+
+def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """PyTorch asks the same, of CUDA alone: the count of steps would be a number of the capture in every replay."""
+    groups = optimizer.param_groups
+    if any(isinstance(p, MacaTensor) for group in groups for p in group["params"]):
+        if not all(group.get("capturable", True) for group in groups):
+            raise RuntimeError(
+                f"Attempting MACA graph capture of step() for an instance of {type(optimizer).__name__} but "
+                "param_groups' capturable is False."
+            )
+
+
+@uncompiled
 def _recorded(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     """``__torch_dispatch__`` during a capture: knows which operator asks for what is refused."""
     if capture.operator is not None:  # a part of another
@@ -174,6 +195,7 @@ def graph(
     """
     if not isinstance(maca_graph, MacaGraph):
         raise TypeError(f"graph() got {type(maca_graph).__name__}; expected a torch.maca.MacaGraph")
+    _refuse_nested()
     torch.get_device_module("maca").synchronize()
     with StreamContext(stream):
         maca_graph.capture_begin(pool, capture_error_mode, check_input_liveness)

@@ -9,6 +9,7 @@ the host are converted as ever. Script modules get new Parameters.
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any, cast
 
 import torch
@@ -98,6 +99,15 @@ def _let_go(module: torch.nn.Module) -> None:
             setattr(module, hook.name, getattr(module, hook.name).detach())
 
 
+def _has_replicas() -> str | None:
+    """For ``DataParallel``: one device is visible, so there is nothing to divide, and PyTorch's scatter needs a build
+    with CUDA. As on a machine without accelerators the module is then called as it is, wherever it lives."""
+    kind: str | None = torch._utils._get_available_device_type()
+    return None if kind == "maca" else kind
+
+
 def register() -> None:
     """Installs the conversion."""
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+    parallel: Any = importlib.import_module("torch.nn.parallel.data_parallel")
+    parallel._get_available_device_type = _has_replicas

@@ -34,8 +34,16 @@ _MASK = (1 << 64) - 1
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the device's generator. The same seed gives the same numbers for any number of threads."""
-    lib.maca_random_set(int(seed) & _MASK, 0)
+    """Seeds the device's generator. The same seed gives the same numbers for any number of threads.
+
+    Raises PyTorch's own error for a seed that 64 bits do not hold, and RuntimeError while a graph is captured, whose
+    replays would not seed again.
+    """
+    number = int(seed)
+    if not -(1 << 63) <= number < 1 << 64:
+        torch.Generator().manual_seed(number)  # raises
+    capture.refuse("seeding the generator")
+    lib.maca_random_set(number & _MASK, 0)
 
 
 def manual_seed_all(seed: int) -> None:
@@ -75,8 +83,10 @@ def get_rng_state(device: Any = "maca") -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "maca") -> None:
-    """Takes back what :func:`get_rng_state` gave. Raises RuntimeError for another size or dtype."""
+    """Takes back what :func:`get_rng_state` gave. Raises RuntimeError for another size or dtype, and while a graph is
+    captured, whose replays would not set it again."""
     ordinal(device)
+    capture.refuse("setting the generator's state (of checkpoint(): preserve_rng_state=False)")
     if not isinstance(new_state, torch.Tensor):
         raise TypeError(f"set_rng_state got {type(new_state).__name__}; expected a torch.ByteTensor")
     if new_state.dtype != torch.uint8 or new_state.numel() != 16:

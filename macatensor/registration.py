@@ -26,6 +26,7 @@ from macatensor import (
     linear_algebra,
     modules,
     one_hot,
+    other_layouts,
     pinning,
     recurrent,
     resize,
@@ -79,6 +80,7 @@ def register() -> None:
     autocast.register()
     attention.register()
     one_hot.register()
+    other_layouts.register()
     recurrent.register()
     flags.follow_threads()
     backends.register()

@@ -11,6 +11,9 @@ from macatensor import host_fallback
 from macatensor.errors import check_devices
 
 _thread = threading.local()
+OURS: set[str] = (
+    set()
+)  # overloads whose kernel on the device's key is this package's: it would come back here
 
 
 def _taken_apart() -> list[str]:
@@ -26,7 +29,7 @@ def without_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None,
     """An operator the table does not serve: the user's kernel, then a decomposition, then the host."""
     kwargs = kwargs or {}
     name = func.name()
-    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+    if name not in OURS and torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
         return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
     if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
         result = func.decompose(*args, **kwargs)
@@ -36,6 +39,7 @@ def without_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None,
     if (
         torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
         and not any(torch.Tag.view_copy == t for t in func.tags)
+        and operator != "aten::copy_"  # what that kernel does on a device is to ask the device to copy
         and operator not in _taken_apart()
     ):
         _taken_apart().append(operator)

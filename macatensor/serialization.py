@@ -20,15 +20,14 @@ from macatensor.tensor import MacaTensor, wrap
 
 def reduce(t: MacaTensor) -> Any:
     """For ``__reduce_ex__``: PyTorch's own rebuilders only."""
-    host = t.detach().cpu()
     if getattr(t, "_is_param", False):
-        value = wrap_like(t)
-        return torch._utils._rebuild_parameter, (value, t.requires_grad, OrderedDict())
-    if t.requires_grad and t.grad_fn is not None:
-        requires_grad = True
-    else:
-        requires_grad = t.requires_grad
-    return torch._utils._rebuild_device_tensor_from_cpu_tensor, (host, t.dtype, str(t.device), requires_grad)
+        whole: Any = wrap_like(t), t.requires_grad, OrderedDict()  # as in PyTorch, hooks stay behind
+        state = {name: value for name, value in vars(t).items() if name not in ("_payload", "_is_param")}
+        if not state:
+            return torch._utils._rebuild_parameter, whole
+        return torch._utils._rebuild_parameter_with_state, (*whole, state)
+    parts = t.detach().cpu(), t.dtype, str(t.device), t.requires_grad
+    return torch._utils._rebuild_device_tensor_from_cpu_tensor, parts
 
 
 def wrap_like(t: MacaTensor) -> MacaTensor:

@@ -18,6 +18,7 @@ import torch
 
 from macatensor.ffi import lib
 from macatensor.tensor import MacaTensor
+from macatensor.uncompiled import uncompiled
 
 _OURS = str(Path(__file__).parent) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -105,6 +106,7 @@ class running:
 def observed(operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, recorded as ``operator`` while recording is on."""
 
+    @uncompiled
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not _users:
@@ -118,6 +120,7 @@ def observed(operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@uncompiled
 def _recorded_dispatch(
     func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Any:

@@ -8,7 +8,7 @@ places (see sanitizer.py).
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -167,6 +167,11 @@ class Stream:
     def __del__(self) -> None:
         if getattr(self, "_owned", False) and lib is not None:
             lib.maca_streams_destroy(self.stream_id)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "cannot copy or pickle a torch.maca.Stream: it is a queue of this process; make another"
+        )
 
     @staticmethod
     def priority_range() -> tuple[int, int]:

@@ -51,7 +51,9 @@ class Switch(Generic[T]):
 
 
 def _flag(text: str) -> bool:
-    return text != "0"
+    if text not in ("0", "1"):  # "false" must not switch on what it names
+        raise ValueError("accepted: 0, 1")
+    return text == "1"
 
 
 def _count(text: str) -> int:
@@ -74,8 +76,8 @@ def _bytes(text: str) -> int:
         value = int(float(size[:-1] if unit > 1 else size) * unit)
     except (ValueError, OverflowError):
         value = -1
-    if value < 0:
-        raise ValueError("is no size; expected bytes or a number with K, M or G, as in 8G")
+    if not 0 <= value < 1 << 63:
+        raise ValueError("expected a number of bytes below 2**63, or a number with K, M or G, as in 8G")
     return value
 
 
@@ -159,6 +161,22 @@ DEFAULT_NCHW = Switch(
 NUM_THREADS: Switch[int | None] = Switch(
     "OMP_NUM_THREADS", "compute threads at start", "PyTorch's number", _count, None, "library"
 )
+TF32_MATMUL: Switch[bool | None] = Switch(
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "torch.backends.maca.matmul.allow_tf32 at first: 1: True, 0: False",
+    "as torch.get_float32_matmul_precision() says",
+    _flag,
+    None,
+    "import",
+)
+TF32_CONV = Switch(
+    "PYTORCH_ALLOW_CUDA_CUDNN_TF32",
+    "torch.backends.maca.conv.allow_tf32 at first: 1: True, 0: False",
+    "False",
+    _flag,
+    False,
+    "import",
+)
 
 ALL: dict[str, Switch[Any]] = {
     switch.name: switch
@@ -174,6 +192,8 @@ ALL: dict[str, Switch[Any]] = {
         TASK_QUEUE,
         SANITIZE,
         DEFAULT_NCHW,
+        TF32_MATMUL,
+        TF32_CONV,
         NUM_THREADS,
     )
 }
@@ -192,6 +212,15 @@ def unknown() -> dict[str, str | None]:
         name: next(iter(difflib.get_close_matches(name.upper(), known, 1, 0.75)), None)
         for name in sorted(strange)
     }
+
+
+def check() -> None:
+    """Reads every switch, so that a wrong text is met at import and not where it is first used, or never: the
+    compiled library takes no number for 0. Raises ValueError. ``OMP_NUM_THREADS`` is OpenMP's, which also has lists.
+    """
+    for switch in ALL.values():
+        if switch is not NUM_THREADS:
+            switch.value()
 
 
 def warn_of_unknown() -> None:

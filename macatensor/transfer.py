@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from macatensor import counting, layout
+from macatensor.errors import not_strided
 from macatensor.ffi import allocate
 from macatensor.host_copy import download, host_address, upload
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, special
 from macatensor.meta import meta_of
+from macatensor.request import DTYPE_CODES
 from macatensor.signature import find_row
 from macatensor.tensor import MacaTensor, physical, plain, wrap
 
@@ -37,9 +39,7 @@ def to_device(
     """
     if source.layout != torch.strided or source.is_quantized or source.is_nested:
         kind = "quantized" if source.is_quantized else "nested" if source.is_nested else str(source.layout)
-        raise NotImplementedError(
-            f"maca got a {kind} tensor; accepted: torch.strided. Use to_dense() or dequantize() first."
-        )
+        raise not_strided("a copy to maca", kind)
     host = source.detach().resolve_conj().resolve_neg()
     if dtype is not None and dtype != host.dtype:
         host = host.to(dtype)
@@ -160,6 +160,16 @@ def _copy_(func: Any) -> Launcher:
         if kernel is None:
             raise NotImplementedError("the op table has no row copy")
         held = target._payload[2]
+        if held.dtype not in DTYPE_CODES and source.dtype == held.dtype and held.itemsize == 1:
+            # float8: the library only knows its bytes
+            kernel(
+                (
+                    torch.ops.aten.view.dtype(target, torch.uint8),
+                    torch.ops.aten.view.dtype(source, torch.uint8),
+                ),
+                None,
+            )
+            return target
         if held.conj or held.neg:  # what lies in memory is the conjugate or negative of what is read
             source = physical(source)
             if held.conj:

@@ -94,3 +94,35 @@ def test_a_damaged_file_is_one_operators_reason(tmp_path: Path) -> None:
     report = accuracy.replay(tmp_path)
     assert any("cannot read" in c.verdict for c in report.calls)
     assert any(c.verdict == "pass" for c in report.calls)
+    for file in files:
+        file.unlink()
+    with pytest.raises(ValueError, match="none of the .* could be replayed; .*cannot read"):
+        accuracy.replay(tmp_path)
+    assert CliRunner().invoke(app, ["accuracy", "replay", str(tmp_path)]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"5\n{}\n", b'{"call": {"strange": 1}}\n{}\n', b'{"stack": 1}\n{}\n']
+)
+def test_calls_that_are_no_record_are_named(content: bytes, tmp_path: Path) -> None:
+    recorded(tmp_path, "cpu")
+    (calls,) = tmp_path.glob("**/calls.jsonl")
+    calls.write_bytes(content)
+    with pytest.raises(ValueError, match=f"accuracy: {calls.parent}"):
+        accuracy.replay(tmp_path)
+
+
+def test_a_file_where_a_folder_should_be_is_refused_before_the_program_runs(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", "cpu")
+    recorded(tmp_path / "b", "cpu")
+    file, ran = tmp_path / "file", []
+    file.write_text("")
+    for place in (file, file / "below"):
+        for call in (
+            lambda place: accuracy.bisect(lambda: ran.append(1), output_dir=place),
+            lambda place: accuracy.gen_report(tmp_path / "a", tmp_path / "b", output_dir=place),
+            lambda place: recorded(place, "cpu"),
+        ):
+            with pytest.raises(ValueError, match=f"cannot be a folder: {file} is a file"):
+                call(place)
+    assert not ran

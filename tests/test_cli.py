@@ -99,8 +99,22 @@ def test_examination_of_one_entry(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
     assert run(app, ["parity", "--all", "neg", "--write"]).exit_code == 2  # a part is no record
 
 
-def test_examination_refuses_an_unknown_question() -> None:
-    assert run(app, ["parity", "--all", "--question", "no_such_question"]).exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--all", "--question", "no_such_question"], "accepted: forward"),
+        (["--all", "gelu"], "near: _refs.nn.functional.gelu, nn.functional.gelu"),
+        (["--short", "neg", "--dtype", "float99"], "'float99'; accepted: bfloat16"),
+        (["--short", "neg", "--dtype", "float64", "--question", "gradient", "--workers", "0"], "--workers"),
+        (["--short", "neg", "--layout", "sliced"], "not with --all or --short"),
+        (["neg", "--write"], "only with --all or --short"),
+        (["neg", "--question", "forward"], "only with --all or --short"),
+    ],
+)
+def test_parity_refuses_what_it_would_not_heed(arguments: list[str], said: str) -> None:
+    result = run(app, ["parity", *arguments], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    assert result.exit_code == 2
+    assert said in result.output, result.output
 
 
 def test_bench_list_and_unknown_case() -> None:

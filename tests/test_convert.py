@@ -159,6 +159,18 @@ def test_sparse_and_quantized_are_refused() -> None:
         maca(torch.eye(3).to_sparse())
     with pytest.raises(NotImplementedError, match="quantized"):
         maca(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
+    nested = [torch.ones(2), torch.ones(3)]
+    for make in (
+        lambda: torch.nested.nested_tensor(nested).to("maca"),
+        lambda: torch.nested.nested_tensor(nested, device="maca") + 1,
+        lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("maca"),
+        lambda: torch.eye(3).to_sparse_csr().to("maca").to_dense(),
+        lambda: torch.eye(4).to_sparse_bsr((2, 2)).maca() @ torch.ones(4, 4).maca(),
+        lambda: repr(torch.zeros(2, 2, layout=torch.sparse_csr, device="maca")),
+        lambda: torch.zeros(2, 2, layout=torch.sparse_coo, device="maca"),
+    ):
+        with pytest.raises(NotImplementedError, match="tensor; maca accepts: torch.strided. Use to_dense"):
+            make()
 
 
 def test_meta_tensors_have_no_data() -> None:

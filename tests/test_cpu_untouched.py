@@ -40,6 +40,8 @@ try:
     x + torch.rand(7)
 except RuntimeError as error:
     print(error)
+parallel = torch.nn.DataParallel(torch.nn.Linear(2, 2))  # moves its module to a device, where there are some
+print(parallel.device_ids, parallel(torch.ones(3, 2)).device, parallel.module.weight.device)
 """
 
 

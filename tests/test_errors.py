@@ -181,6 +181,22 @@ def test_an_index_out_of_range(position: int) -> None:
     assert torch.equal(ours.cpu(), host)
 
 
+def test_the_hint_about_layout_comes_where_layout_is_to_blame() -> None:
+    image, square = maca(torch.ones(1, 3, 4, 5)), maca(torch.ones(3, 4))
+    for call, is_to_blame in (
+        (lambda: image.view(60), True),
+        (lambda: image.view(7), False),
+        (lambda: image.view(-1, -1), False),
+        (lambda: square.t().view(12), False),
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            call()
+        assert ("channels_last after a transfer" in str(raised.value)) is is_to_blame, raised.value
+    with macatensor.layout.policy("nchw"), pytest.raises(RuntimeError) as raised:
+        image.view(60)
+    assert "channels_last" not in str(raised.value)
+
+
 def test_device_index_1() -> None:
     x = torch.ones(2)
     for make in (lambda: x.to("maca:1"), lambda: x.maca(1), lambda: torch.ones(2, device="maca:1"),

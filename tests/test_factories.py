@@ -7,6 +7,7 @@ import pytest
 import torch
 from running import nothing_leaked, same
 
+import macatensor
 from macatensor import MacaTensor, counters, maca
 
 EXACT = [
@@ -206,3 +207,31 @@ def test_bad_input() -> None:
         with pytest.raises((RuntimeError, NotImplementedError)):
             torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (2,), device="maca")
     assert maca(1).item() == 1
+
+
+def test_numbers_of_tensors_in_a_list() -> None:
+    one, two = torch.tensor(1.5).maca(), torch.tensor([2.0]).maca()
+    assert torch.tensor([one, 3.0]).tolist() == [1.5, 3.0]
+    moved = torch.tensor([[one], [two]], device="maca")
+    assert moved.device.type == "maca" and moved.tolist() == [[1.5], [2.0]]
+    assert torch.as_tensor([torch.tensor(7).maca()]).tolist() == [7]
+    with pytest.raises(ValueError, match="only one element tensors can be converted"):
+        torch.tensor([torch.ones(2).maca()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_converted_and_copied_though_no_kernel_knows_it(dtype: torch.dtype) -> None:
+    host = torch.tensor([[0.0, -1.0, 2.0, float("nan")], [4.0, 5.0, 6.0, 448.0]])
+    results = []
+    for device in ("cpu", "maca"):
+        with macatensor.fallback("silent"):
+            x = host.to(device).to(dtype)
+            target = torch.zeros(2, 4, device=device).to(dtype)
+            target[:, ::2].copy_(x[:, 1::2].float())
+            target[:, 1::2] = x[:, ::2]
+            empty = torch.zeros(0, 3, device=device).to(dtype)
+            results.append([x, x.t().contiguous(), x.clone(), x.to(torch.bfloat16), target, empty, x[0, 1]])
+            assert results[-1][0].device.type == device
+    for ours, theirs in zip(results[1], results[0]):
+        torch.testing.assert_close(ours.cpu().float(), theirs.float(), rtol=0, atol=0, equal_nan=True)
+        assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()

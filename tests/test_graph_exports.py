@@ -1,4 +1,4 @@
-"""Models that live on maca: traced, scripted, transformed by ``torch.fx``, exported, written as ONNX, packaged."""
+"""Models that live on maca: traced, scripted, transformed by ``torch.fx``, exported, compiled, written as ONNX, packaged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from running import close
+from running import close, run_python
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -187,3 +187,41 @@ def test_package(tmp_path: Path) -> None:
     pair.check(
         PackageImporter(tmp_path / "host").load_pickle("models", "model.pkl", map_location="maca")(pair.x)
     )
+
+
+@pytest.mark.parametrize("sanitize", ["0", "1"])
+def test_compiled_programs_run_under_every_observer(sanitize: str) -> None:
+    """Python that sees each operator runs in the middle of a compiled program, and must not be compiled with it."""
+    code = """
+        import torch, macatensor
+        from macatensor import accuracy
+
+        x = torch.ones(3, device="maca")
+
+        def compiled():
+            torch._dynamo.reset()
+            return torch.compile(lambda t: t * 2 + torch.arange(3, device="maca"), backend="aot_eager")
+
+        def check(y):
+            assert y.tolist() == [2, 3, 4], y
+
+        f = compiled()
+        check(f(x))
+        for f in (f, compiled()):
+            with accuracy.overflow():
+                check(f(x))
+            assert not accuracy.parity(lambda: f(x)).failures
+            assert accuracy.bisect(lambda: f(x)).finding is None
+        torch.maca.memory._record_memory_history()
+        check(compiled()(x))
+        torch.maca.memory._record_memory_history(None)
+        f, graph = compiled(), torch.maca.MacaGraph()
+        f(x)
+        with torch.maca.graph(graph):
+            y = f(x)
+        graph.replay()
+        check(y)
+        print("done")
+    """
+    done = run_python(code, MACA_SANITIZE=sanitize)
+    assert done.stdout == "done\n" and "Dynamo does not know" not in done.stderr, done.stderr

@@ -295,3 +295,35 @@ def test_graphed_functions_and_their_errors() -> None:
     hooked.register_forward_hook(lambda *a: None)
     with pytest.raises(AssertionError, match="hooks"):
         torch.maca.make_graphed_callables(hooked, (x.maca(),))
+
+
+def test_what_a_replay_could_not_repeat_is_refused() -> None:
+    """Silently captured, a step count stays that of the capture and a checkpoint's masks are not drawn again."""
+    model = nn.Linear(3, 3, device="maca")
+    model(torch.ones(1, 3, device="maca")).sum().backward()
+    plain, capturable = (torch.optim.Adam(model.parameters(), capturable=c) for c in (False, True))
+    x = torch.ones(64, device="maca", requires_grad=True)
+
+    def recompute() -> None:
+        kept = torch.utils.checkpoint.checkpoint(nn.functional.dropout, x, use_reentrant=False)
+        torch.autograd.grad(kept.sum(), x)
+
+    state = torch.maca.get_rng_state()
+    for call, words in (
+        (
+            plain.step,
+            "MACA graph capture of step\\(\\) for an instance of Adam but param_groups' capturable is False",
+        ),
+        (recompute, "preserve_rng_state=False"),
+        (lambda: torch.maca.manual_seed(1), "seeding the generator is not permitted"),
+        (lambda: torch.maca.set_rng_state(state), "setting the generator's state"),
+        (lambda: torch.maca.graph(torch.maca.MacaGraph()).__enter__(), "another graph is being captured"),
+    ):
+        if "another" not in words:
+            call()  # outside of a capture it is right
+        with pytest.raises(RuntimeError, match=words), torch.maca.graph(torch.maca.MacaGraph()):
+            call()
+        assert not torch.maca.is_current_stream_capturing()
+    with torch.maca.graph(torch.maca.MacaGraph()):
+        capturable.step()
+    plain.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import textwrap
 from pathlib import Path
@@ -357,6 +358,16 @@ def test_folder(project: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "again") == made and again.changes == []
 
 
+def test_files_that_no_parser_can_read(project: Path, tmp_path: Path) -> None:
+    (project / "bytes.py").write_bytes(b"\xff\xfe\x00")  # says no encoding
+    os.mkfifo(project / "pipe.py")
+    done = migrate(project, tmp_path / "out", Rules(exists=exists))
+    assert done.unparsed["bytes.py"].startswith("SyntaxError")
+    assert done.unparsed["pipe.py"] == "no regular file that can be read, so it was left out"
+    assert contents(tmp_path / "out")["bytes.py"] == b"\xff\xfe\x00" and done.rewritten == ["main.py"]
+    assert not (tmp_path / "out" / "pipe.py").exists()
+
+
 def test_output_must_be_empty_or_new(project: Path, tmp_path: Path) -> None:
     with pytest.raises(MigrationError, match="is not empty"):
         migrate(project, project / "pkg", Rules(exists=exists))
@@ -366,6 +377,8 @@ def test_output_must_be_empty_or_new(project: Path, tmp_path: Path) -> None:
         migrate(project, project / "main.py", Rules(exists=exists))
     with pytest.raises(MigrationError, match="does not exist"):
         migrate(tmp_path / "nowhere", tmp_path / "out", Rules(exists=exists))
+    with pytest.raises(MigrationError, match="cannot be made: Not a directory"):
+        migrate(project / "main.py", project / "main.py" / "out", Rules(exists=exists))
     (tmp_path / "empty").mkdir()
     assert migrate(project / "main.py", tmp_path / "empty", Rules(exists=exists)).rewritten == ["main.py"]
 

@@ -257,3 +257,12 @@ def test_script_modules_move_train_and_are_saved(tmp_path) -> None:
             assert all(t.device.type == torch.device(place).type for t in loaded.state_dict().values())
             torch.testing.assert_close(loaded(given).cpu(), expected, rtol=1e-4, atol=1e-5)
         assert next(module.parameters()).device.type == "maca"
+
+
+def test_data_parallel_calls_the_module_as_it_is() -> None:
+    model = torch.nn.Linear(3, 2).to("maca")
+    x = torch.rand(4, 3, device="maca")
+    for made in (torch.nn.DataParallel(model), torch.nn.DataParallel(model, device_ids=[0])):
+        out = made(x)
+        out.sum().backward()
+        assert torch.equal(out, model(x)) and next(iter(made.state_dict())) == "module.weight"

@@ -246,3 +246,14 @@ def test_the_documented_mapping() -> None:
     pairs = [philox(seed, offset + i // 2)[2 * (i % 2) :][:2] for i in range(5)]
     assert doubles.tolist() == [((high << 32 | low) >> 11) * 2.0**-53 for low, high in pairs]
     assert torch.maca.get_rng_state()[8:].tolist() == [6] + [0] * 7
+
+
+def test_seeds_that_64_bits_do_not_hold() -> None:
+    for seed in (1 << 64, -(1 << 63) - 1):
+        for call in (torch.maca.manual_seed, torch.maca.manual_seed_all, torch.Generator().manual_seed):
+            with pytest.raises(
+                (ValueError, RuntimeError), match="Overflow when unpacking long"
+            ):  # the class: 2.13, 2.11
+                call(seed)
+    torch.maca.manual_seed(-1)
+    assert torch.maca.initial_seed() == (1 << 64) - 1

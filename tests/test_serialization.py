@@ -82,6 +82,18 @@ def test_parameters_and_requires_grad() -> None:
 
 
 @pytest.mark.supports("state_dict")
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_attributes_of_parameters_are_kept(weights_only: bool) -> None:
+    """Optimizers and tensor parallelism mark parameters so."""
+    p = torch.nn.Parameter(torch.ones(2).maca(), requires_grad=False)
+    p.is_embedding, p.scale = True, torch.ones(1).maca()
+    for device in ("maca", "cpu"):
+        loaded = torch.load(saved({"p": p}), map_location=device, weights_only=weights_only)["p"]
+        assert isinstance(loaded, torch.nn.Parameter) and loaded.device.type == device
+        assert loaded.is_embedding is True and not loaded.requires_grad and loaded.scale.device.type == device
+        assert loaded.tolist() == [1, 1] and isinstance(loaded, MacaTensor) is (device == "maca")
+
+
 def test_model_and_optimizer_state() -> None:
     model = maca(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)))
     optimizer = torch.optim.Adam(model.parameters())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 import time
 
@@ -294,3 +296,10 @@ def test_memory_freed_on_one_stream_is_not_handed_out_early() -> None:
     del x
     other = torch.zeros(1 << 16, device="maca")
     assert y.min().item() == 6 and other.max().item() == 0
+
+
+def test_streams_are_not_copied() -> None:
+    """A copy would end the queue that the original still uses."""
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot copy or pickle a torch.maca.Stream"):
+            copied(torch.maca.Stream())

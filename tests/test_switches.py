@@ -40,6 +40,8 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         (switches.NUM_THREADS, "4", 4),
         (switches.SANITIZE, "1", True),
         (switches.TASK_QUEUE, "auto", "auto"),
+        (switches.TF32_MATMUL, "0", False),
+        (switches.TF32_CONV, "1", True),
     ):
         monkeypatch.setenv(switch.name, text)
         assert switch.value() == value and switch.origin == "environment"
@@ -50,14 +52,39 @@ def test_what_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
         (switches.VISIBLE_DEVICES, "first"),
         (switches.DEVICE_MEMORY, "lots"),
         (switches.DEVICE_MEMORY, "-1G"),
+        (switches.DEVICE_MEMORY, "99999999999G"),
         (switches.FALLBACK, "loud"),
         (switches.GRAIN, "0"),
         (switches.SIMD, "mmx"),
         (switches.TASK_QUEUE, "2"),
+        (switches.LAUNCH_BLOCKING, "yes"),
+        (switches.WINOGRAD, "no"),
+        (switches.DEFAULT_NCHW, "false"),
+        (switches.TF32_MATMUL, "on"),
     ):
         monkeypatch.setenv(switch.name, text)
         with pytest.raises(ValueError, match=f"{switch.name}={text!r}"):
             switch.value()
+        with pytest.raises(ValueError, match=f"{switch.name}={text!r}"):
+            switches.check()
+        monkeypatch.delenv(switch.name)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")  # OpenMP's: a number for each level of nesting
+    switches.check()
+
+
+def test_what_is_no_value_ends_the_import() -> None:
+    """Those too that are read late or by the compiled library, which takes any text; with the remedy that fits."""
+    code = """
+        try:
+            import macatensor
+        except ImportError as error:
+            print(error)
+    """
+    for text, said in (
+        ({"MACA_SIMD": "avx999"}, "MACA_SIMD='avx999'; accepted: baseline, avx2, avx512"),
+        ({"MACA_VISIBLE_DEVICES": "7"}, "Set MACA_VISIBLE_DEVICES (now 7) to the index of a device it has"),
+    ):
+        assert said in run_python(code, **text).stdout
 
 
 def test_unknown_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def read_process(folder: Path) -> Process:
     try:
         environment = json.loads((folder / ENVIRONMENT).read_text())
         text = (folder / CALLS).read_text().rstrip("\0")  # after a crash zeros follow the last line
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # of JSON or of UTF-8
         raise ValueError(
             f"accuracy: {folder} is not a record of one process ({error}); expected {ENVIRONMENT} and {CALLS}"
         ) from error
@@ -207,13 +207,18 @@ def read_process(folder: Path) -> Process:
                 cut_off = True
                 break
             raise ValueError(f"accuracy: {folder / CALLS}, line {i + 1} is damaged: {error}") from error
-        if "call" in held:
-            calls.append(_call(held["call"]))
-            ended = False  # a session that went on after a pause
-        elif "stack" in held:
-            stacks[held["stack"]] = held["frames"]
-        elif "end" in held:
-            ended = True
+        try:
+            if "call" in held:
+                calls.append(_call(held["call"]))
+                ended = False  # a session that went on after a pause
+            elif "stack" in held:
+                stacks[held["stack"]] = held["frames"]
+            elif "end" in held:
+                ended = True
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"accuracy: {folder / CALLS}, line {i + 1} is no line of a record: {error!r}"
+            ) from error
     calls.sort(key=lambda c: c.number)
     return Process(folder, environment, calls, stacks, cut_off or not ended)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -151,6 +152,8 @@ def _data_parallel(patches: Patches) -> None:
 
         return (cast(Any, _pytree.tree_map(move, inputs)),), (cast(Any, _pytree.tree_map(move, kwargs)),)
 
+    module = importlib.import_module("torch.nn.parallel.data_parallel")
+    patches.replace(module, "_get_available_device_type", torch._utils._get_available_device_type)
     patches.replace(
         parallel, "scatter", scatter, "torch.nn.DataParallel -> one replica on maca:0, without scatter"
     )

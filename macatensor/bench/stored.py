@@ -65,6 +65,10 @@ def described(
 
 def save(run: Run, path: Path) -> None:
     """Raises OSError. An interrupted process leaves what was stored before."""
+    if path.is_dir():  # else the file beside it would be left
+        raise IsADirectoryError(f"{path} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
     new = path.with_name(f"{path.name}.new")
     new.write_text(json.dumps(run.facts(), indent=1) + "\n", encoding="utf-8")
     new.replace(path)

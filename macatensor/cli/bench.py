@@ -53,7 +53,7 @@ def bench(
     from macatensor.bench import runner, stored
 
     if plot is not None:
-        _require_matplotlib()
+        _require_plot(plot)
     try:
         baseline = None if compare is None else stored.load(compare)
         if load is not None:
@@ -92,10 +92,17 @@ def _refuse(error: Exception) -> None:
     raise typer.Exit(2) from None
 
 
-def _require_matplotlib() -> None:
+def _require_plot(path: Path) -> None:
+    """What can be known of a picture before measuring for minutes."""
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise typer.BadParameter(
+            f"{path}; accepted: names that end in .png, .svg or .pdf", param_hint="--plot"
+        )
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"{path}: there is no folder {path.parent}", param_hint="--plot")
     try:
         import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:  # before measuring for minutes, not after
+    except ModuleNotFoundError as error:
         error_panel(
             "--plot needs one more package", f"{error}. Install it with: pip install 'macatensor[bench]'"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fnmatch
 import json
 from collections.abc import Iterator
@@ -50,8 +51,7 @@ def examination(
 
     tasks = plan.tasks(plan.SHORT if short else plan.LONG, wanted)
     if not tasks:
-        err.print("[red]Nothing to ask[/]: no entry, dtype and question match.")
-        raise typer.Exit(1)
+        _refuse(plan, patterns, dtypes)
     limits = {task.key: limit for task, limit in tasks}
     whole = not (short or patterns or dtypes or questions)
     if write and not whole:
@@ -86,6 +86,21 @@ def examination(
         _write(list(answers.values()))
     if failing:
         raise typer.Exit(1)
+
+
+def _refuse(plan: Any, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+    """Says which of the arguments matches nothing, and what would."""
+    asked = [task for task, _ in plan.tasks(plan.LONG)]
+    entries, kinds = sorted({t.entry for t in asked}), sorted({t.dtype for t in asked})
+    for pattern in patterns:
+        if not fnmatch.filter(entries, pattern):
+            near = [e for e in entries if pattern in e][:5] or difflib.get_close_matches(pattern, entries, 5)
+            hint = f"near: {', '.join(near)}" if near else "COVERAGE.md lists them"
+            raise typer.BadParameter(f"no entry of PyTorch's database is named {pattern!r}; {hint}")
+    for dtype in dtypes:
+        if dtype not in kinds:
+            raise typer.BadParameter(f"{dtype!r}; accepted: {', '.join(kinds)}", param_hint="--dtype")
+    raise typer.BadParameter("these entries are not asked these questions in these dtypes")
 
 
 @contextlib.contextmanager

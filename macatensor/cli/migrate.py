@@ -76,7 +76,7 @@ def show(done: Migration, written: tuple[Path, ...]) -> None:
             page.add_row(f"{f.file}:{f.line}", f.api, f.why, f.remedy)
         out.print(page)
     for file, why in done.unparsed.items():
-        err.print(f"copied as it was: {file} ({why})", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"not rewritten: {file} ({why})", markup=False, highlight=False, soft_wrap=True)
     out.print(
         f"{len(done.rewritten)} of {done.files} files rewritten, {len(done.changes)} changes: {done.output}",
         markup=False, highlight=False, soft_wrap=True,

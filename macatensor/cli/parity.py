@@ -14,7 +14,9 @@ def parity(
     pattern: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Operators, rows or families; shell patterns such as '_foreach_*'.", show_default=False
+            help="Operators, rows or families; shell patterns such as '_foreach_*'. With --all or --short: entries, "
+            "such as nn.functional.gelu or 'linalg.*'.",
+            show_default=False,
         ),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; may be repeated.")] = None,
@@ -39,18 +41,25 @@ def parity(
     write: Annotated[
         bool, typer.Option("--write", help="With --all: write the record and COVERAGE.md of this checkout.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="With --all or --short: processes.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="With --all or --short: processes.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Check operators against a float64 reference: samples, largest errors, bound, verdict. Exit status 1 on FAIL."""
     if everything or short:
         from .examination import examination
 
+        if layout:
+            raise typer.BadParameter(
+                "not with --all or --short, which ask it: --question", param_hint="--layout"
+            )
         examination(
             tuple(pattern or ()), tuple(dtype or ()), tuple(question or ()),
             short=short, resume=resume, write=write, workers=workers, as_json=as_json,
         )  # fmt: skip
         return
+    for name, given in (("--question", bool(question)), ("--write", write), ("--anew", not resume)):
+        if given:
+            raise typer.BadParameter("only with --all or --short", param_hint=name)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from macatensor.parity import run_row, select

@@ -33,7 +33,7 @@ class Migration:
     rewritten: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    unparsed: dict[str, str] = field(default_factory=dict)  # file -> why it was copied as it was
+    unparsed: dict[str, str] = field(default_factory=dict)  # file -> why it was not rewritten
 
 
 def migrate(
@@ -53,13 +53,20 @@ def migrate(
     if main is not None and root / main[0] not in files:
         raise MigrationError(f"{main[0]} is not a file of {source}")
     done = Migration(source, output, files=len(files))
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MigrationError(f"{output} cannot be made: {error.strerror}; name a folder that can") from None
     for path in files:
         relative = path.relative_to(root)
         name = relative.as_posix()
         progress(name)
         target = output / relative
         target.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_symlink() and not (path.is_file() and os.access(path, os.R_OK)):
+            # reading a pipe would wait for its writer
+            done.unparsed[name] = "no regular file that can be read, so it was left out"
+            continue
         if path.suffix not in (".py", ".pyi") or path.is_symlink():
             shutil.copy2(path, target, follow_symlinks=False)
             if path.suffix == ".ipynb":
@@ -92,7 +99,8 @@ def _rewritten(path: Path, name: str, rules: Rules, model: str | None, done: Mig
     except cst.ParserSyntaxError as error:
         done.unparsed[name] = f"line {error.raw_line}: {error.message.splitlines()[0]}"
         return None
-    except (UnicodeDecodeError, LookupError, RecursionError) as error:
+    except (SyntaxError, UnicodeDecodeError, LookupError, RecursionError) as error:
+        # SyntaxError: bytes that say no encoding
         done.unparsed[name] = f"{type(error).__name__}: {error}"
         return None
     if made.changes and not parses(made.code):

@@ -29,6 +29,7 @@ from macatensor.parity.reference import Expected, bound_of, expected, judge
 from macatensor.parity.transport import host_copy, replace, tensors
 from macatensor.signature import find_row
 from macatensor.tensor import LAUNCHERS, MacaTensor
+from macatensor.uncompiled import uncompiled
 from op_table import Kind, Row
 from op_table.row import per_term, ulp
 
@@ -294,6 +295,7 @@ class Watch:
         plain = MacaTensor.__dict__["__torch_dispatch__"]
         real = internal.launch
 
+        @uncompiled
         def observed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return self.operator(func, args, kwargs or {}, lambda: plain(func, types, args, kwargs))
 
@@ -318,6 +320,7 @@ class Watch:
                     module.launch = real
 
 
+@uncompiled
 class _Elsewhere(TorchDispatchMode):
     """Operators on devices other than maca."""
 

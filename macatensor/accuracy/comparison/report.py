@@ -22,6 +22,7 @@ from macatensor.accuracy.comparison.compare import (
     compare,
     devices,
 )
+from macatensor.accuracy.output_folder import output_folder
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, Run
 
 NAME = "accuracy_report"
@@ -181,6 +182,7 @@ def _report(
         raise ValueError(
             f"accuracy: {folders[0]} would be compared with itself; name the folders of two runs"
         )
+    output = output_folder(output_dir)
     runs = []
     for i, folder in enumerate(folders):
         if progress is not None:
@@ -188,7 +190,6 @@ def _report(
         runs.append(sources.read(folder))
     _refuse(folders, (runs[0], runs[1]), cpu_against_cpu)
     report = Report(compare(runs[0], runs[1], progress=progress, least_paired=least_paired))
-    output = Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
     stem = _free_stem(output)
     writers = {"csv": _write_csv, "html": page.write, "xlsx": _write_workbook}

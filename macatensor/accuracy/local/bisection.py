@@ -26,6 +26,7 @@ from macatensor.accuracy.local.origin import Origin, origin, traced
 from macatensor.accuracy.local.repro import write_repro
 from macatensor.accuracy.local.screen import is_clean
 from macatensor.accuracy.local.shrink import shrink, sizes_of
+from macatensor.accuracy.output_folder import output_folder
 from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca, leniently
 from macatensor.tensor import MacaTensor
 from op_table import Kind, Row
@@ -250,10 +251,11 @@ def bisect(
     Raises:
         ValueError: an unknown device or operator, or a program without an operator on the device.
     """
+    folder = output_folder(output_dir)
     watch = _Bisect(chosen_devices(device), known_operators(op_list))
     with contextlib.suppress(_Stop), traced(), watch.watching():
         function(*args, **kwargs)
-    return _finish(watch, device, Path(output_dir), seconds, getattr(function, "__name__", "the function"))
+    return _finish(watch, device, folder, seconds, getattr(function, "__name__", "the function"))
 
 
 def _finish(watch: _Bisect, device: str | None, folder: Path, seconds: float, program: str) -> Bisection:
@@ -305,6 +307,7 @@ def bisect_script(
         raise ValueError(f"accuracy: cannot read the script {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"accuracy: {path} is no Python program: {error}") from error
+    folder = output_folder(output_dir)
     watch = _Bisect(chosen_devices(device), known_operators(op_list))
     try:
         with contextlib.suppress(_Stop), _as_main(path, arguments or []), traced(), watch.watching():
@@ -322,4 +325,4 @@ def bisect_script(
         own = [i for i, frame in enumerate(came.frames) if frame.startswith(f"{path}:")]
         frames = came.frames[own[0] :] if own else came.frames  # without what started the program
         watch.found = seen, verdict, replace(came, frames=frames), kind
-    return _finish(watch, device, Path(output_dir), seconds, str(path))
+    return _finish(watch, device, folder, seconds, str(path))

@@ -313,7 +313,8 @@ def replay(folder: str | Path, device: str = "maca") -> Replay:
         device: ``"maca"``, ``"cuda"`` or ``"cpu"``.
 
     Raises:
-        ValueError: no record there, one without whole tensors or without aten operators, or an unknown device.
+        ValueError: no record there, one without whole tensors or without aten operators, or of which no operator could
+            be replayed, or an unknown device.
     """
     from macatensor.accuracy.local.local_error import chosen_devices
 
@@ -334,4 +335,9 @@ def replay(folder: str | Path, device: str = "maca") -> Replay:
     players = {id(p): _Replayer(p, kind) for p in run.processes}
     for process, call in calls:
         report.calls.append(players[id(process)].replay(call))
+    if all(c.verdict.startswith("n/a") for c in report.calls):
+        op, why = next(iter(report.not_replayed.items()))
+        raise ValueError(
+            f"accuracy: none of the {len(calls)} operators of {run.folder} could be replayed; {op}: {why}"
+        )
     return report

@@ -10,6 +10,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from macatensor.accuracy.output_folder import output_folder
+
 _ATTRIBUTE = "_macatensor_recording"
 _WAIT = 10.0  # seconds for another rank to have named the run's folder
 
@@ -31,7 +33,7 @@ def rank(group: Any = None) -> int | None:
 
 def new_run(output: Path) -> Path:
     """A run's folder, ``run-000`` and up, that no other run has. Ranks of one program get the same one."""
-    output.mkdir(parents=True, exist_ok=True)
+    output_folder(output).mkdir(parents=True, exist_ok=True)
     session = _runs[str(output)] = _runs.get(str(output), -1) + 1
     store, token = _meeting(output, session)
     if store is not None:
