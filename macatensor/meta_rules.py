@@ -317,3 +317,10 @@ META_RULES["upsample_bicubic2d"] = torch.ops.aten._upsample_bicubic2d_aa.default
 @meta_rule("upsample_trilinear3d")
 def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool, *scales: Any) -> Any:
     return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
+
+
+@meta_rule("nll_loss_forward")
+def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Any) -> Any:
+    """PyTorch's refuses the targets of bytes that its kernel takes."""
+    target = target.long() if target.dtype is torch.uint8 else target
+    return torch.ops.aten.nll_loss_forward.default(input, target, *rest)

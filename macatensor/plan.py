@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from macatensor import counting
-from macatensor.ffi import ffi, native
+from macatensor.ffi import allocate, ffi, native
 from macatensor.layout import STRIDE_RULES
 from macatensor.meta import Meta, meta_of, set_lazy_bits
 from macatensor.meta_rules import META_RULES
@@ -19,6 +19,8 @@ from op_table import Row
 
 Payload = tuple[Any, int, Meta]
 ABSENT: Payload = (None, 0, None)  # type: ignore[assignment]
+
+_HUGE = 1 << 36  # bytes of one result: only the allocator says whether the device has so many
 
 _SCALAR_META: dict[type, Meta] = {
     bool: meta_of((), (), torch.bool),
@@ -134,6 +136,9 @@ def program(
     for each operand of the request which of the given ones it is; by default they are in its order. Raises
     :class:`Declined`.
     """
+    for meta in metas:
+        if meta is not None and meta.nbytes >= _HUGE:
+            allocate(meta.nbytes)  # raises before anything is prepared for so many elements
     held = request.create_program(written, in_memory=in_memory, defaults=defaults)
     address = int(ffi.cast("intptr_t", held))
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order)

@@ -286,3 +286,28 @@ def test_foreign_arguments() -> None:
         ):
             call()
     assert x.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda d: torch.zeros(3, device=d).index_add_(0, torch.tensor([3], device=d), torch.ones(1, device=d)),
+        lambda d: torch.zeros(3, 2, device=d).index_add_(0, torch.tensor([3], device=d), torch.ones(1, 2, device=d)),
+        lambda d: torch.arange(3, device=d, dtype=torch.complex32),
+        lambda d: torch.eye(3, device=d, dtype=torch.complex32),
+        lambda d: F.cross_entropy(torch.ones(2, 3, device=d), torch.tensor([0, 1], dtype=torch.int32, device=d)),
+        lambda d: F.nll_loss(torch.ones(2, 3, 4, 4, device=d), torch.zeros(2, 4, 4, dtype=torch.int32, device=d)),
+    ],
+    ids=["index_add", "index_add rows", "arange", "eye", "cross_entropy", "nll_loss"],
+)  # fmt: skip
+def test_the_class_of_the_error_is_that_of_the_cpu(call: Any) -> None:
+    with pytest.raises(Exception) as host:
+        call("cpu")
+    with pytest.raises(type(host.value)) as ours:
+        call("maca")
+    assert type(ours.value) is type(host.value)
+
+
+def test_targets_of_bytes() -> None:
+    scores, target = torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0], dtype=torch.uint8)
+    assert torch.equal(F.nll_loss(scores.maca(), target.maca()).cpu(), F.nll_loss(scores, target))

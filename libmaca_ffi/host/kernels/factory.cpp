@@ -61,9 +61,14 @@ template <class W, class F> void fill_by(const Launch& launch, const Operand& ou
   });
 }
 
+const Operand& out_of_numbers(const Request& r) {
+  if (r.out().dtype == Dtype::C32) throw Declined("numbers of complex32");
+  return r.out();
+}
+
 const Operand& vector_out(const Request& r) {
   if (r.out().rank() > 1) throw Invalid("the result is a vector");
-  return r.out();
+  return out_of_numbers(r);
 }
 
 std::unique_ptr<Plan> arange(const Request& r) {
@@ -121,7 +126,7 @@ std::unique_ptr<Plan> logspace(const Request& r) {
 }
 
 std::unique_ptr<Plan> eye(const Request& r) {
-  const Operand out = r.out();
+  const Operand out = out_of_numbers(r);
   if (out.rank() != 2) throw Invalid("eye() makes a matrix");
   const Nest<1> all(out.sizes, {out.strides});
   const int64_t n = std::min(out.sizes[0], out.sizes[1]), step = out.strides[0] + out.strides[1];

@@ -83,7 +83,13 @@ std::unique_ptr<Plan> put_accumulate(const Request& r) {
 
 namespace {
 
+// Of vectors PyTorch says it in other words, and as an IndexError.
+LaunchError vector_error(int64_t index, int64_t dim, int64_t extent) {
+  return {MACA_ERROR_INDEX, "index out of range in self", index, dim, extent};
+}
+
 std::unique_ptr<Plan> index_add(const Request& r) {
+  const auto error = r.in(0).rank() > 1 ? line_error : vector_error;
   const Operand target = at_least_1d(target_of(r)), index = at_least_1d(r.in(1)), source = at_least_1d(r.in(2));
   const Operand self = at_least_1d(r.in(0));
   expect_dtype(source, target.dtype, "the source");
@@ -97,7 +103,7 @@ std::unique_ptr<Plan> index_add(const Request& r) {
     using A = compute_t<T>;
     plan = make_plan(selection.work() + sums.work(), [=](const Launch& launch) {
       auto* offsets = static_cast<int64_t*>(launch.workspace);
-      selection.offsets(launch, offsets, line_error);
+      selection.offsets(launch, offsets, error);
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
       const A alpha = slot < 0 ? A(1) : scalar_as<A>(launch.scalars[slot]);

@@ -36,7 +36,8 @@ Nll geometry(const Request& q, bool backward) {
   s.lane = lane_for(s.input.dtype);
   if (s.lane != Lane::F32 && s.lane != Lane::F64)
     throw Declined(std::string("nll_loss of ") + dtype_name(s.input.dtype));
-  if (!is_integral(s.target.dtype)) throw Declined(std::string("targets of type ") + dtype_name(s.target.dtype));
+  if (s.target.dtype != Dtype::I64 && s.target.dtype != Dtype::U8)
+    throw Declined(std::string("targets of type ") + dtype_name(s.target.dtype));
   const size_t rank = s.input.sizes.size();
   if (rank == 0 || s.target.sizes.size() + 1 < rank) throw Invalid("nll_loss: input and target do not match");
   const size_t at_class = rank == 1 ? 0 : 1;

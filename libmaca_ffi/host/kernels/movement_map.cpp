@@ -4,11 +4,63 @@
 namespace maca::MACA_ISA {
 namespace {
 
+// Offsets of the input along a dimension, counted from the first, as runs of one step where they are long: a table is
+// as long as the dimension, and lives as long as the plan.
+class Line {
+ public:
+  explicit Line(Dims table) : size_(static_cast<int64_t>(table.size())) {
+    for (int64_t i = 0; i < size_; ++i) {
+      const int64_t offset = table[static_cast<size_t>(i)];
+      if (!runs_.empty() && runs_.back().first + 1 == i)
+        runs_.back().step = offset - runs_.back().offset;
+      else if (runs_.empty() || offset != runs_.back().at(i))
+        runs_.push_back({i, offset, 0});
+    }
+    if (static_cast<int64_t>(runs_.size()) * kShortRun > size_ && !is_affine()) {
+      table_ = std::move(table);
+      runs_ = {};
+    }
+  }
+  explicit Line(int64_t size, int64_t step) : size_(size), runs_{{0, 0, step}} {}
+
+  int64_t size() const { return size_; }
+  bool is_affine() const { return runs_.size() == 1; }  // offset i * step()
+  int64_t step() const { return runs_[0].step; }
+  int64_t at(int64_t i) const {
+    return runs_.empty() ? table_[static_cast<size_t>(i)] : is_affine() ? i * step() : run_of(i)->at(i);
+  }
+
+  // to[i * to_step] = from[at(i)] for [begin, end)
+  template <class T> void copy(const T* from, T* to, int64_t to_step, int64_t begin, int64_t end) const {
+    if (runs_.empty()) {
+      for (int64_t i = begin; i < end; ++i) to[i * to_step] = from[table_[static_cast<size_t>(i)]];
+      return;
+    }
+    for (auto run = run_of(begin); begin < end; ++run) {
+      const int64_t stop = run + 1 == runs_.end() ? end : std::min(end, run[1].first);
+      copy_row(to + begin * to_step, to_step, from + run->at(begin), run->step, stop - begin);
+      begin = stop;
+    }
+  }
+
+ private:
+  static constexpr int64_t kShortRun = 8;  // on average; shorter ones cost more to find than to look up
+  struct Run {
+    int64_t first, offset, step;  // an index, the offset there
+    int64_t at(int64_t i) const { return offset + (i - first) * step; }
+  };
+  std::vector<Run>::const_iterator run_of(int64_t i) const {
+    return std::upper_bound(runs_.begin(), runs_.end(), i, [](int64_t at, const Run& r) { return at < r.first; }) - 1;
+  }
+
+  int64_t size_;
+  std::vector<Run> runs_;
+  Dims table_;
+};
+
 struct Level {
-  int64_t size, out_step;
-  Dims table;
-  bool affine;  // table[i] == i * step
-  int64_t step;
+  Line line;
+  int64_t out_step;
 };
 
 class MapPlan final : public Plan {
@@ -20,32 +72,26 @@ class MapPlan final : public Plan {
         base_ += tables[d].empty() ? 0 : tables[d][0];
         continue;
       }
-      Level level{out.sizes[d], out.strides[d], std::move(tables[d]), true, 0};
-      const int64_t start = level.table.empty() ? 0 : level.table[0];
+      const int64_t start = tables[d].empty() ? 0 : tables[d][0];
       base_ += start;
-      for (int64_t& offset : level.table) offset -= start;
-      level.step = level.size > 1 ? level.table[1] : 0;
-      for (int64_t i = 0; level.affine && i < level.size; ++i)
-        level.affine = level.table[static_cast<size_t>(i)] == i * level.step;
-      levels.push_back(std::move(level));
+      for (int64_t& offset : tables[d]) offset -= start;
+      levels.push_back({Line(std::move(tables[d])), out.strides[d]});
     }
     std::stable_sort(levels.begin(), levels.end(),
                      [](const Level& a, const Level& b) { return a.out_step > b.out_step; });
     for (Level& level : levels) {
       Level* outer = levels_.empty() ? nullptr : &levels_.back();
-      if (outer && outer->affine && level.affine && outer->step == level.step * level.size &&
-          outer->out_step == level.out_step * level.size) {
-        outer->size *= level.size;
-        outer->step = level.step;
-        outer->out_step = level.out_step;
-      } else {
+      const int64_t size = level.line.size();
+      if (outer && outer->line.is_affine() && level.line.is_affine() &&
+          outer->line.step() == level.line.step() * size && outer->out_step == level.out_step * size)
+        *outer = {Line(outer->line.size() * size, level.line.step()), level.out_step};
+      else
         levels_.push_back(std::move(level));
-      }
     }
-    if (levels_.empty()) levels_.push_back({1, 1, {0}, true, 1});
+    if (levels_.empty()) levels_.push_back({Line(1, 1), 1});
     work = static_cast<uint64_t>(out.numel());
     rows_ = 1;
-    for (size_t k = 0; k + 1 < levels_.size(); ++k) rows_ *= levels_[k].size;
+    for (size_t k = 0; k + 1 < levels_.size(); ++k) rows_ *= levels_[k].line.size();
   }
 
   void run(const Launch& launch) const override {
@@ -54,36 +100,29 @@ class MapPlan final : public Plan {
       using T = decltype(tag);
       const T* from = launch.data<const T>(in_) + base_;
       T* to = launch.data<T>(out_);
-      const Level& inner = levels_.back();
-      if (rows_ == 1 && inner.affine) {  // one long row
-        parallel_for(inner.size, kGrain, [&](int64_t begin, int64_t end) {
-          copy_row(to + begin * inner.out_step, inner.out_step, from + begin * inner.step, inner.step, end - begin);
-        });
+      const Line& inner = levels_.back().line;
+      const int64_t inner_step = levels_.back().out_step;
+      if (rows_ == 1) {  // one long row
+        parallel_for(inner.size(), kGrain,
+                     [&](int64_t begin, int64_t end) { inner.copy(from, to, inner_step, begin, end); });
         return;
       }
-      parallel_for(rows_, std::max<int64_t>(1, kGrain / inner.size), [&](int64_t begin, int64_t end) {
+      parallel_for(rows_, std::max<int64_t>(1, kGrain / inner.size()), [&](int64_t begin, int64_t end) {
         int64_t at[kMaxRank];
         int64_t rest = begin;
-        for (size_t k = levels_.size() - 1; k-- > 0; rest /= levels_[k].size) at[k] = rest % levels_[k].size;
+        for (size_t k = levels_.size() - 1; k-- > 0; rest /= levels_[k].line.size())
+          at[k] = rest % levels_[k].line.size();
         for (int64_t row = begin; row < end; ++row) {
           int64_t source = 0, place = 0;
           for (size_t k = 0; k + 1 < levels_.size(); ++k) {
-            const Level& level = levels_[k];
-            source += level.affine ? at[k] * level.step : level.table[static_cast<size_t>(at[k])];
-            place += at[k] * level.out_step;
+            source += levels_[k].line.at(at[k]);
+            place += at[k] * levels_[k].out_step;
           }
           for (size_t k = levels_.size() - 1; k-- > 0;) {
-            if (++at[k] < levels_[k].size) break;
+            if (++at[k] < levels_[k].line.size()) break;
             at[k] = 0;
           }
-          if (inner.affine) {
-            copy_row(to + place, inner.out_step, from + source, inner.step, inner.size);
-          } else {
-            const int64_t* table = inner.table.data();
-            const T* line = from + source;
-            T* result = to + place;
-            for (int64_t i = 0; i < inner.size; ++i) result[i * inner.out_step] = line[table[i]];
-          }
+          inner.copy(from + source, to + place, inner_step, 0, inner.size());
         }
       });
     });
