@@ -1,4 +1,4 @@
-"""Products of float32 matrices of middle size, whose right factor is kept packed where it is met again."""
+"""Products of float32 matrices of middle size, whose right factor is kept packed where it is met again: with AVX2."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ def test_products_packed_and_not(shape: tuple[int, int, int], transposed: bool) 
     first = ours_a @ ours_b
     assert is_right(first, a, b)
     again = [ours_a @ ours_b for _ in range(3)]
-    assert counters()["weight_packs"] == before + 1
-    assert all(torch.equal(first, y) for y in again)  # the same bits, packed or not
-    torch.set_num_threads(1)
-    assert torch.equal(first, ours_a @ ours_b)
+    assert all(is_right(y, a, b) for y in again)
+    if torch.maca.get_device_properties().simd == "avx2":
+        assert counters()["weight_packs"] == before + 1
+        assert all(torch.equal(first, y) for y in again)  # the same bits, packed or not
+        torch.set_num_threads(1)
+        assert torch.equal(first, ours_a @ ours_b)
     b[3, 5] = 7.0
     ours_b[3, 5] = 7.0
     assert is_right(ours_a @ ours_b, a, b) and is_right(ours_a @ ours_b, a, b)

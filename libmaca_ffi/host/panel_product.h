@@ -56,7 +56,7 @@ struct Panels {
   }
 
   // sums = (bias or sums +) left * packed for the columns of panels [begin, end). `sums.add` tells whether what is
-  // there counts; `bias` is padded to whole panels.
+  // there counts.
   void multiply(int64_t rows, const Left& left, const float* packed, int64_t begin, int64_t end, const Sums& sums,
                 const float* bias = nullptr) const {
     multiply_until(depth, rows, left, packed, begin, end, sums, bias);

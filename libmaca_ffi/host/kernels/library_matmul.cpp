@@ -145,13 +145,14 @@ bool strides_collide(const Problem& p) {
   return (p.b.row_major() && p.b.leading() % 512 == 0) || (!p.a.row_major() && p.a.leading() % 128 == 0);
 }
 
-// Where packing is a part that shows, without AVX-512 (not measured there): 0.8 to 0.96 of BLAS's time, weights packed;
-// 512 x 384 by 384 x 1152 0.85, 512^3 0.92. Rows of `a` a page apart would meet in one set of the first-level cache.
+// Where packing is a part that shows: 0.8 to 0.96 of BLAS's time with AVX2 (elsewhere it was not measured), weights
+// packed; 512 x 384 by 384 x 1152 0.85, 512^3 0.92. Rows of `a` a page apart would meet in one set of the first-level
+// cache.
 bool pays_panels(const Problem& p) {
   const bool bias = !p.self || (p.self->row_stride == 0 && p.self->column_stride == 1);
-  return processor_isa() != Isa::Avx512 && p.constant_b && bias && p.activation == Activation::None &&
-         p.a.row_major() && p.a.leading() % 1024 != 0 && p.b.blas() && p.out.row_major() && p.m() > 128 &&
-         p.m() <= 1024 && p.n() >= 128 && p.k() >= 128;
+  return processor_isa() == Isa::Avx2 && p.constant_b && bias && p.activation == Activation::None && p.a.row_major() &&
+         p.a.leading() % 1024 != 0 && p.b.blas() && p.out.row_major() && p.m() > 128 && p.m() <= 1024 && p.n() >= 128 &&
+         p.k() >= 128;
 }
 
 std::unique_ptr<Plan> choose(Problem p, MakePanels panels) {
