@@ -41,7 +41,6 @@ def test_four_threads_of_small_and_large_operators() -> None:
     host = torch.arange(16.0)
     matrix = maca(torch.rand(200, 200))
     product = matrix.cpu() @ matrix.cpu()
-    _ = matrix @ matrix, matrix @ matrix  # the second keeps it packed, as long as it lives
 
     def work(number: int) -> None:
         for step in range(60):

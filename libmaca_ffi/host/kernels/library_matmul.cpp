@@ -145,17 +145,7 @@ bool strides_collide(const Problem& p) {
   return (p.b.row_major() && p.b.leading() % 512 == 0) || (!p.a.row_major() && p.a.leading() % 128 == 0);
 }
 
-// Where packing is a part that shows: 0.8 to 0.96 of BLAS's time with AVX2 (elsewhere it was not measured), weights
-// packed; 512 x 384 by 384 x 1152 0.85, 512^3 0.92. Rows of `a` a page apart would meet in one set of the first-level
-// cache.
-bool pays_panels(const Problem& p) {
-  const bool bias = !p.self || (p.self->row_stride == 0 && p.self->column_stride == 1);
-  return processor_isa() == Isa::Avx2 && p.constant_b && bias && p.activation == Activation::None && p.a.row_major() &&
-         p.a.leading() % 1024 != 0 && p.b.blas() && p.out.row_major() && p.m() > 128 && p.m() <= 1024 && p.n() >= 128 &&
-         p.k() >= 128;
-}
-
-std::unique_ptr<Plan> choose(Problem p, MakePanels panels) {
+std::unique_ptr<Plan> choose(Problem p) {
   // BLAS writes rows: a column-major result is the row-major result of the transposed product. A row vector times
   // a matrix is what both libraries do best, so a matrix times a column goes that way, too.
   if (!p.out.row_major() && p.out.column_major())
@@ -168,7 +158,6 @@ std::unique_ptr<Plan> choose(Problem p, MakePanels panels) {
       // as fast as a primitive does, without 0.5 ms of code generation for every new shape (decoding makes one a
       // token).
       const bool tiny = p.multiplications() <= 32 * 32 * 32, thin = p.m() <= 8;
-      if (panels && pays_panels(p)) return panels(p);
       return tiny || thin || p.k() == 0 ? blas_plan(p) : strides_collide(p) ? blas_plan(p, true) : onednn_plan(p);
     }
     case Dtype::BF16:
@@ -180,7 +169,7 @@ std::unique_ptr<Plan> choose(Problem p, MakePanels panels) {
   }
 }
 
-std::unique_ptr<Plan> make_matmul(const Request& r) { return product(r); }
+std::unique_ptr<Plan> make_matmul(const Request& r) { return choose(read_problem(r)); }
 
 // addbmm: a sum over the batch is one product of the matrices laid side by side.
 class SidewaysPlan final : public Plan {
@@ -207,7 +196,7 @@ class SidewaysPlan final : public Plan {
     p.alpha_slot = static_cast<int>(r.integer("alpha.scalar", -1));
     to_a_ = {from_a_.dtype, 0, batch, m, k, k, batch * k, 1};
     to_b_ = {from_b_.dtype, 1, batch, k, n, k * n, n, 1};
-    product_ = choose(p, nullptr);
+    product_ = choose(p);
     onednn::Workspace space;
     const auto bytes = static_cast<uint64_t>(item_size(p.a.dtype));
     inner_ = space.take(product_->workspace_bytes);
@@ -247,8 +236,6 @@ std::unique_ptr<Plan> make_sum_of_batch(const Request& r) { return tensor_float:
 
 }  // namespace
 
-std::unique_ptr<Plan> product(const Request& r, MakePanels panels) { return choose(read_problem(r), panels); }
-
 void combine(const Problem& p, const Launch& launch, const Matrix& product, const void* acc, void* out) {
   const auto go = [&](auto t, auto c) {
     using T = decltype(t);
@@ -267,7 +254,9 @@ void combine(const Problem& p, const Launch& launch, const Matrix& product, cons
   if (!with_integral(p.out.dtype, [&](auto t) { go(t, t); })) throw Declined("matrix product of this dtype");
 }
 
+MACA_KERNEL("mm", make_product);
 MACA_KERNEL("bmm", make_product);
+MACA_KERNEL("addmm", make_sum);
 MACA_KERNEL("_addmm_activation", make_sum);
 MACA_KERNEL("baddbmm", make_sum);
 MACA_KERNEL("addbmm", make_sum_of_batch);

@@ -66,18 +66,11 @@ struct Problem {
 
 inline const maca_scalar kOne = {MACA_SCALAR_INT, 0, {1}, 0.0};
 inline const maca_scalar& factor(const Launch& launch, int slot) { return slot < 0 ? kOne : launch.scalars[slot]; }
-inline bool is_one(const Launch& launch, int slot) {
-  return slot < 0 || scalar_to_complex(launch.scalars[slot]) == 1.0;
-}
 
 std::unique_ptr<Plan> onednn_plan(const Problem& p);  // float32, bfloat16, float16
 // float32, float64, complex; one large product of float32 on oneDNN's sgemm unless `own_float`
 std::unique_ptr<Plan> blas_plan(const Problem& p, bool own_float = false);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
-
-// mm, addmm and their kin. `panels` makes the plan of a float32 product that pays to pack the right factor for.
-using MakePanels = std::unique_ptr<Plan> (*)(const Problem& p);
-std::unique_ptr<Plan> product(const Request& r, MakePanels panels = nullptr);
 
 // out = act(beta * self + alpha * product) elementwise; the product in the type computed in. `self` is not read
 // where beta is zero (its NaN must not pass).

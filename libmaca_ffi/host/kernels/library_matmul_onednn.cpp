@@ -115,6 +115,10 @@ class OnednnPlan final : public Plan {
   }
 
  private:
+  static bool is_one(const Launch& launch, int slot) {
+    return slot < 0 || scalar_to_complex(launch.scalars[slot]) == 1.0;
+  }
+
   void stage_a(Workspace& space) {
     a_ = dense(p_.a, type_, true);
     a_offset_ = space.take(static_cast<uint64_t>(a_.numel()) * static_cast<uint64_t>(item_size(type_)));
