@@ -7,6 +7,7 @@ import gc
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from macatensor import counters, maca
@@ -327,3 +328,22 @@ def test_what_a_replay_could_not_repeat_is_refused() -> None:
     with torch.maca.graph(torch.maca.MacaGraph()):
         capturable.step()
     plain.step()
+
+
+def test_packed_weights_do_not_lie_in_what_a_replay_writes() -> None:
+    """A temporary that is as large as the packed weight, and idle when the capture ends."""
+    torch.manual_seed(0)
+    x, weight = torch.rand(128, 100), torch.rand(200, 100)
+    ours, layer = maca(x), maca(weight)
+    with torch.inference_mode():
+        F.linear(ours, layer)
+        graph = torch.maca.MacaGraph()
+        with torch.maca.graph(graph):
+            y = F.linear(ours, layer).relu() + 1
+            z = F.linear(y[:, :100], layer).relu() + 1
+    for value in (1.0, 2.0):
+        ours.copy_(x * value)
+        graph.replay()
+        first = F.linear(x * value, weight).relu() + 1
+        torch.testing.assert_close(y.cpu(), first)
+        torch.testing.assert_close(z.cpu(), F.linear(first[:, :100], weight).relu() + 1)

@@ -115,7 +115,8 @@ void Graph::finish() {
   std::vector<Weight> kept;
   for (Weight& w : weights_) {
     if (!held_.count(w.buffer) || written_.count(w.buffer->block)) continue;
-    w.packed = allocate_block(static_cast<int64_t>(steps_[w.step].program->info.packed_bytes));
+    // not of the graph's pool: what is idle there now, a replay writes
+    w.packed = runtime().allocator.allocate(static_cast<int64_t>(steps_[w.step].program->info.packed_bytes), t_site);
     if (!w.packed) continue;  // the launch takes the weight as it lies
     blocks_.insert(w.packed);
     kept.push_back(w);
