@@ -11,9 +11,8 @@ from macatensor import host_fallback
 from macatensor.errors import check_devices
 
 _thread = threading.local()
-OURS: set[str] = (
-    set()
-)  # overloads whose kernel on the device's key is this package's: it would come back here
+# Overloads whose kernel on the device's key is this package's: it would come back here.
+OURS: set[str] = set()
 
 
 def _taken_apart() -> list[str]:

@@ -51,6 +51,18 @@ def allocated() -> int:
 
 
 @contextmanager
+def threads_restored(count: int | None = None) -> Iterator[None]:
+    """PyTorch computes on ``count`` threads in the block, and on as many as before after it."""
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def nothing_leaked() -> Iterator[None]:
     """Device memory after the block is no more than before. Collects only when it is: a collection takes 0.1 s."""
     before = torch.maca.memory_allocated()

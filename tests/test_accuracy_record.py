@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from running import threads_restored
 from torch import nn
 from torch import relu as imported_relu
 
@@ -447,12 +448,8 @@ def test_numbers_do_not_depend_on_threads() -> None:
     from macatensor.accuracy.recording.measure import measure
 
     x = torch.randn(300_000)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads_restored(1):
         one = measure(x)
-    finally:
-        torch.set_num_threads(threads)
     assert measure(x) == one
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from running import threads_restored
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # heads, heads of the keys, queries, keys, features of a key, features of a value
@@ -25,10 +26,8 @@ SHAPES = [
 
 @pytest.fixture(autouse=True, params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    with threads_restored(request.param):
+        yield request.param
 
 
 def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from running import run_python
+from running import run_python, threads_restored
 
 import macatensor
 
@@ -29,10 +29,8 @@ SHAPES = [
 
 @pytest.fixture(autouse=True, params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    with threads_restored(request.param):
+        yield request.param
 
 
 def leaf(t: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from running import threads_restored
 
 from macatensor.parity.transport import fetch, place
 
@@ -61,17 +62,13 @@ def test_strides_are_pytorchs(order):
 
 def test_threads_do_not_change_bits():
     generator = torch.Generator().manual_seed(0)
-    before = torch.get_num_threads()
-    try:
-        for shape in ((300, 1000), (2, 10007), (1 << 16,), (40, 30, 50)):
-            x = place(torch.randn(shape, dtype=torch.complex64, generator=generator))
-            results = []
-            for threads in (1, 2, 3):
-                torch.set_num_threads(threads)
+    for shape in ((300, 1000), (2, 10007), (1 << 16,), (40, 30, 50)):
+        x = place(torch.randn(shape, dtype=torch.complex64, generator=generator))
+        results = []
+        for threads in (1, 2, 3):
+            with threads_restored(threads):
                 results.append(fetch(torch.fft.fftn(x)))
-            assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
-    finally:
-        torch.set_num_threads(before)
+        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 def test_a_line_does_not_touch_its_neighbours():

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from running import threads_restored
 
 EPSILON = torch.finfo(torch.float32).eps
 
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+    with threads_restored():
+        yield
 
 
 def test_relu_after_a_product_keeps_nan() -> None:

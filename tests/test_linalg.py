@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from running import threads_restored
 
 import macatensor
 
@@ -68,16 +69,12 @@ def test_threads_do_not_show(size: int) -> None:
         lambda: L.inv(a), lambda: L.svd(a), lambda: L.eigh(a), lambda: L.qr(a), lambda: L.det(a),
         lambda: L.matrix_exp(a), lambda: torch.cdist(a, a, 3.0), lambda: L.lstsq(a, a, driver="gelsd"),
     ]  # fmt: skip
-    threads = torch.get_num_threads()
     for call in calls:
         found = []
-        try:
-            for count in (1, 2):
-                torch.set_num_threads(count)
+        for count in (1, 2):
+            with threads_restored(count):
                 result = call()
                 found.append([t.cpu() for t in ((result,) if isinstance(result, torch.Tensor) else result)])
-        finally:
-            torch.set_num_threads(threads)
         assert all(torch.equal(one, two) for one, two in zip(*found))
 
 

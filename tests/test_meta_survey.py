@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from running import threads_restored
 
 from macatensor.examination.survey import rule_of, survey
 
 
 @pytest.mark.timeout(600)
 def test_every_disagreement_is_a_rule() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads_restored(1):
         seen = survey()
-    finally:
-        torch.set_num_threads(threads)
     assert len(seen.asked) > 500
     # the survey itself must see what is known to differ
     assert torch.ops.aten.convolution.default in seen.differs

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from running import threads_restored
 
 
 @pytest.fixture(autouse=True, params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    with threads_restored(request.param):
+        yield request.param
 
 
 MOVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

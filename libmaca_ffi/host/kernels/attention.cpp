@@ -8,7 +8,6 @@ namespace {
 
 using namespace attention;
 
-constexpr int64_t kSums = 16;           // of a row at once
 constexpr int64_t kQueriesToPack = 64;  // fewer queries do not repay it
 
 // The keys and values of one head as BLAS takes them: in place, or widened.
