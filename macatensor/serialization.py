@@ -80,9 +80,26 @@ def _tag(storage: Any) -> str | None:
     return "maca" if storage.device.type == "maca" else None
 
 
+def _forget_the_location() -> None:
+    """``torch.load`` leaves its ``map_location`` behind when it fails, and the thread's next unpickled tensor, a batch
+    of a DataLoader's worker for one, would silently land there."""
+    serialization: Any = torch.serialization
+    load = serialization._load
+
+    @functools.wraps(load)
+    def _load(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(*args, **kwargs)
+        finally:
+            serialization._serialization_tls.map_location = None
+
+    serialization._load = _load
+
+
 def register() -> None:
     """Teaches ``torch.load`` the locations ``"maca"`` and ``"maca:0"``, and DLPack to refuse what it cannot reach."""
     torch.serialization.register_package(9, _tag, _deserialize)
+    _forget_the_location()
     dlpack: Any = torch.utils.dlpack
     export = dlpack.to_dlpack
 

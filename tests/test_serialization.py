@@ -171,6 +171,13 @@ def test_another_device_index_is_refused_and_a_bad_file_leaks_nothing() -> None:
             torch.load(io.BytesIO(data[: len(data) // 2]), map_location="maca")
 
 
+def test_a_failed_load_leaves_no_location_behind() -> None:
+    """PyTorch's own: what was unpickled next in the thread came to the device that the failed load had named."""
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(saved([object()]), map_location="cpu", weights_only=True)
+    assert pickle.loads(pickle.dumps(maca(torch.ones(2)))).device.type == "maca"
+
+
 def test_tensors_that_share_a_storage_in_the_file() -> None:
     base = torch.arange(6.0)
     loaded = torch.load(saved([base, base[2:4]]), map_location="maca")
