@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -55,3 +56,28 @@ def test_weight_gradients_of_strided_pixels(
             largest = float(factor.abs().max()) * float(grad.abs().max())
             # one rounding a term, and one more each time that it is added to a sum of at most all terms
             torch.testing.assert_close(ours.cpu().double(), host, rtol=0, atol=EPSILON * largest * terms)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("width, stride", [(2, 3), (3, 4), (4, 5), (1, 1), (3, 3)])
+def test_weight_gradients_of_images_narrower_than_a_stride(width: int, stride: int, transposed: bool) -> None:
+    """oneDNN 3.2's jit_bf16, with AVX-512, multiplies memory that it never wrote: what lay there before."""
+    for kernel, padding in ((3, 2), (5, 3), (7, 4)):
+        x = torch.randn(2, 64, width, dtype=torch.bfloat16)
+        w = torch.randn(*((64, 32) if transposed else (32, 64)), kernel, dtype=torch.bfloat16)
+        rest = None, [stride], [padding], [1], transposed, [0], 1, [False, True, False]
+        try:
+            result = torch.ops.aten.convolution(x.double(), w.double(), *rest[:-1])
+        except RuntimeError:  # nothing is left of so small an image
+            continue
+        grad = torch.randn(result.shape, dtype=torch.bfloat16)
+        for power in range(10, 20, 2):  # freed blocks of the sizes that a workspace may have
+            torch.full((1 << power,), math.nan, device="maca")
+        _, exact, _ = torch.ops.aten.convolution_backward(grad.double(), x.double(), w.double(), *rest)
+        _, ours, _ = torch.ops.aten.convolution_backward(grad.maca(), x.maca(), w.maca(), *rest)
+        terms = grad[:, 0].numel()
+        largest = float(x.abs().max()) * float(grad.abs().max())
+        # the sum is float32's and is rounded to bfloat16 once
+        torch.testing.assert_close(
+            ours.cpu().double(), exact, rtol=2**-8, atol=EPSILON * largest * terms * terms
+        )
