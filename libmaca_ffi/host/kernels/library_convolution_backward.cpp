@@ -29,7 +29,8 @@ class BackwardPlan final : public Plan {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
     type_ = onednn::computes(dy.dtype) ? dy.dtype : Dtype::F32;
     // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
-    // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little depth.
+    // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
+    // depth.
     const int64_t narrower = std::min(g.in.back(), g.out.back());
     if (type_ == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back())) type_ = Dtype::F32;
     Workspace space;
