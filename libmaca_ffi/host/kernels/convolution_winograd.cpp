@@ -156,9 +156,7 @@ MACA_KERNEL("convolution_backward", make_rounded_backward);
 }  // namespace
 
 std::unique_ptr<convolution::StencilProduct> product(const Stencil& s) {
-  // With AVX-512 the library's kernels are as fast at fewer tiles, and a weight that changes every step need not be
-  // packed to 16/9 of its size: 256 channels of 8 images, 4 x 4, 0.64 ms against 0.8.
-  return pays(s, MACA_ISA_LEVEL == Isa::Avx512 ? 48 : 32) ? std::make_unique<Product>(s) : nullptr;
+  return pays(s, 32) ? std::make_unique<Product>(s) : nullptr;
 }
 
 }  // namespace maca::MACA_ISA::winograd
