@@ -15,7 +15,6 @@ from macatensor.out_arguments import checked
 from macatensor.plan import ABSENT
 from macatensor.rowless import without_row
 from macatensor.signature import Form, find_row
-from macatensor.tensor import LAUNCHERS
 from macatensor.uncompiled import uncompiled
 from macatensor.view_calls import ViewLauncher, change_wrapper
 from op_table import Kind
@@ -28,12 +27,8 @@ def bind(func: Any) -> Launcher:
     if any(a.is_out for a in func._schema.arguments):
         way = checked(func, way)
     uncompiled(way if isinstance(way, FunctionType) else type(way))
-    LAUNCHERS[id(func)] = way
-    _bound.append(func)  # ids stay theirs
+    native.set_launcher(func, way)
     return way
-
-
-_bound: list[Any] = []
 
 
 def _way_of(func: Any) -> Launcher:
@@ -67,7 +62,6 @@ def configure_launcher() -> None:
         make_wrapper=torch.Tensor._make_wrapper_subclass,
         strided=torch.strided,
         device=tensor.DEVICE,
-        launchers=LAUNCHERS,
         bind=uncompiled(lambda func: tensor.bind(func)),  # whoever counts calls puts a bind of its own there
         failure=uncompiled(launch_error),
         static_key=uncompiled(static_key),

@@ -15,7 +15,7 @@ from macatensor.layout import channels_last_strides
 from macatensor.meta import Meta, contiguous_strides, meta_of
 from macatensor.plan import meta_tensor
 from macatensor.signature import find_row
-from macatensor.tensor import LAUNCHERS, MacaTensor, wrap, wrapper_arguments
+from macatensor.tensor import MacaTensor, wrap, wrapper_arguments
 from macatensor.transfer import check_index, to_device
 from macatensor.uncompiled import uncompiled
 
@@ -135,7 +135,7 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
     device = kwargs.get("device")
     check_index(device if isinstance(device, torch.device) else None)
-    launcher = LAUNCHERS.get(id(func)) or tensor.bind(func)
+    launcher = native.launcher_of(func) or tensor.bind(func)
     if sites.is_recorded():
         launcher = sites.observed(str(func), launcher)
     return launcher(args, kwargs)

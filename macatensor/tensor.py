@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +13,7 @@ DEVICE = torch.device("cpu")  # becomes maca:0 when the device is registered
 _make = torch.Tensor._make_wrapper_subclass
 _STRIDED = torch.strided
 
-# id(OpOverload) -> its launcher. By id, since OpOverload.__hash__ is a Python function (0.15 us); the overloads
-# that are in here are kept alive by their launchers.
-LAUNCHERS: dict[int, Callable[[tuple[Any, ...], dict[str, Any] | None], Any]] = {}
-bind: Any = None  # from an overload to its launcher; set by dispatch.py, which needs this module
+bind: Any = None  # sets and returns an overload's launcher; set by dispatch.py, which needs this module
 
 plain_data: Any = torch.Tensor.data
 
@@ -29,13 +25,13 @@ class MacaTensor(torch.Tensor):
     # swaps a Parameter with ours, and torch.utils.swap_tensors refuses types with other slots.
     _payload: tuple[Any, int, Meta]
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)
 
     @staticmethod
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("MacaTensor cannot be made directly; use macatensor.maca(data) or tensor.to('maca')")
 
-    # (func, types, args=(), kwargs=None): calls LAUNCHERS[id(func)](args, kwargs), after bind(func) the first time
+    # (func, types, args=(), kwargs=None): calls launcher_of(func)(args, kwargs), after bind(func) the first time
     __torch_dispatch__ = native.dispatch
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]

@@ -10,7 +10,7 @@ import torch
 
 from macatensor import counters, flags
 from macatensor.ffi import native, pointer
-from macatensor.tensor import LAUNCHERS, MacaTensor
+from macatensor.tensor import MacaTensor
 
 add = torch.ops.aten.add.Tensor
 
@@ -24,9 +24,9 @@ def test_dispatch_takes_what_a_subclass_hands_on() -> None:
         with pytest.raises(TypeError, match=r"takes \(func, types, args=\(\), kwargs=None\)"):
             MacaTensor.__torch_dispatch__(*wrong)
     with pytest.raises(TypeError):
-        LAUNCHERS[id(add)]()
+        native.launcher_of(add)()
     with pytest.raises(TypeError):
-        LAUNCHERS[id(add)](5, None)
+        native.launcher_of(add)(5, None)
 
 
 @pytest.mark.parametrize("payload", [(), (1,), None, 7, (object(), 0, None), ("", "", "")])
@@ -107,7 +107,7 @@ def test_the_last_signature_is_not_kept_beyond_its_plans() -> None:
             and (x * scalar).tolist() == [8.0] * 3
             and (x * True).tolist() == [2.0] * 3
         )
-    launcher = LAUNCHERS[id(torch.ops.aten.mul.Tensor)]
+    launcher = native.launcher_of(torch.ops.aten.mul.Tensor)
     x * x, x * x
     before = counters()["plan_misses"]
     x * x

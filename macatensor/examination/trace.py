@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from macatensor import tensor
+from macatensor.ffi import native
 from macatensor.launcher import SPECIAL, Launcher
 from macatensor.signature import find_row
-from macatensor.tensor import LAUNCHERS
 from op_table import families
 
 kinds: Counter[str] = Counter()
@@ -39,8 +39,8 @@ def install() -> None:
 
     def bind_counted(func: Any) -> Launcher:
         launcher = _counted(*_row(func), bind(func))
-        LAUNCHERS[id(func)] = launcher
+        native.set_launcher(func, launcher)
         return launcher
 
     tensor.bind = bind_counted
-    LAUNCHERS.clear()
+    native.forget_launchers()

@@ -22,13 +22,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from macatensor import internal, stream
 from macatensor.dispatch import bind
+from macatensor.ffi import native
 from macatensor.inference import WholeLauncher
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
 from macatensor.parity.reference import Expected, bound_of, expected, judge
 from macatensor.parity.transport import host_copy, replace, tensors
 from macatensor.signature import find_row
-from macatensor.tensor import LAUNCHERS, MacaTensor
+from macatensor.tensor import MacaTensor
 from macatensor.uncompiled import uncompiled
 from op_table import Kind, Row
 from op_table.row import per_term, ulp
@@ -225,7 +226,7 @@ class Watch:
             return call()
         found = find_row(func)
         row = found[0] if found else None
-        if ours and row is None and isinstance(LAUNCHERS.get(id(func)) or bind(func), WholeLauncher):
+        if ours and row is None and isinstance(native.launcher_of(func) or bind(func), WholeLauncher):
             # under inference_mode one launch, which has no row to judge it by
             parts = func.decompose(*args, **kwargs)
             return call() if parts is NotImplemented else parts

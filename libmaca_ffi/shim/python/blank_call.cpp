@@ -61,8 +61,6 @@ bool add_blank_call_type(PyObject* module) {
       "cache, from signatures to (Meta, bytes, arguments of the wrapper), does not know.");
 }
 
-PyObject* try_blank_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-  return CachedCallType<BlankCall>::try_call(launcher, args, kwargs, is_one);
-}
+Run direct_blank_call(PyObject* launcher) { return CachedCallType<BlankCall>::direct(launcher); }
 
 }  // namespace maca_launcher

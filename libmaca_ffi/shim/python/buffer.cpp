@@ -81,12 +81,13 @@ PyObject* new_buffer(maca_buffer* buffer) {
 }
 
 maca_buffer* memory_of(PyObject* payload) {
-  if (!PyTuple_Check(payload) || PyTuple_Size(payload) != 3 || Py_TYPE(PyTuple_GetItem(payload, 0)) != g_type ||
-      !PyLong_Check(PyTuple_GetItem(payload, 1))) {
-    PyErr_SetString(PyExc_TypeError, "the payload of a MacaTensor is (Buffer, offset in elements, Meta)");
-    return nullptr;
+  if (PyTuple_CheckExact(payload) && PyTuple_Size(payload) == 3) {
+    PyObject *const buffer = PyTuple_GetItem(payload, 0), *const offset = PyTuple_GetItem(payload, 1);
+    if (Py_TYPE(buffer) == g_type && (offset == known.zero || PyLong_Check(offset)))
+      return reinterpret_cast<Buffer*>(buffer)->buffer;
   }
-  return reinterpret_cast<Buffer*>(PyTuple_GetItem(payload, 0))->buffer;
+  PyErr_SetString(PyExc_TypeError, "the payload of a MacaTensor is (Buffer, offset in elements, Meta)");
+  return nullptr;
 }
 
 PyObject* allocate(PyObject*, PyObject* nbytes) {

@@ -40,10 +40,10 @@ template <class Launcher> struct CachedCallType {
 
   static Launcher& of(PyObject* object) { return *reinterpret_cast<Launcher*>(object); }
 
-  // nullptr without an exception when `launcher` is none of this type, or a subclass that has its own __call__
-  static PyObject* try_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-    is_one = PyObject_TypeCheck(launcher, g_type) && of(launcher).is_direct;
-    return is_one ? of(launcher).run(args, kwargs) : nullptr;
+  // nullptr when `launcher` is none of this type, or a subclass that has its own __call__
+  static Run direct(PyObject* launcher) {
+    if (!PyObject_TypeCheck(launcher, g_type) || !of(launcher).is_direct) return nullptr;
+    return [](PyObject* self, PyObject* args, PyObject* kwargs) { return of(self).run(args, kwargs); };
   }
 
   static bool add(PyObject* module, const char* qualified_name, const char* doc) {

@@ -1,4 +1,6 @@
 // KernelCall: the base of the launchers of kernels. Looks a call's signature up among the plans and launches.
+#include <algorithm>
+
 #include "cached_call.h"
 
 namespace maca_launcher {
@@ -37,7 +39,9 @@ class Parts {
 
 // The cache: from a signature to a Program, or to a function of (arguments, payloads, numbers).
 struct KernelCall : CachedCall {
-  PyObject* roles;          // bytes: one letter an argument
+  PyObject* roles_object;  // bytes: one letter an argument, which are
+  char* roles;
+  Py_ssize_t role_count;
   Py_ssize_t tensors_end;   // past the last argument that takes tensors
   int is_sized_by_numbers;  // the result's size may follow from the numbers: they are part of the signature
   // The signature that was found last, and what for: most are the same objects again, which costs less to see than a
@@ -56,7 +60,8 @@ struct KernelCall : CachedCall {
     CachedCall::clear();
   }
   void release() {
-    Py_CLEAR(roles);
+    Py_CLEAR(roles_object);
+    role_count = 0;
     clear();
   }
   void forget_last() {
@@ -97,9 +102,9 @@ PyObject* odd_operand(KernelCall* self, PyObject* value, PyObject* args, Operand
 
 PyObject* maca_operand(PyObject* tensor, Operands& operands) {
   Ref payload(PyObject_GetAttr(tensor, known.payload_name));
-  if (!payload || !memory_of(payload.get())) return nullptr;
-  Ref key = Ref::borrowed(PyTuple_GetItem(payload.get(), 2));
-  return operands.add(std::move(payload)) ? key.release() : nullptr;
+  PyObject* const read = payload.get();
+  if (!read || !operands.add(std::move(payload))) return nullptr;
+  return Ref::borrowed(PyTuple_GetItem(read, 2)).release();
 }
 
 bool is_maca(PyObject* value) { return reinterpret_cast<PyObject*>(Py_TYPE(value)) == known.tensor; }
@@ -167,9 +172,8 @@ PyObject* operand(KernelCall* self, char role, PyObject* value, PyObject* args, 
 
 // Reads the signature of a call; fills in `operands`. False and an exception when it has none.
 bool read(KernelCall* self, PyObject* args, Operands& operands, Parts& parts) {
-  char* roles;
-  Py_ssize_t role_count;
-  if (PyBytes_AsStringAndSize(self->roles, &roles, &role_count)) return false;
+  const char* const roles = self->roles;
+  const Py_ssize_t role_count = self->role_count;
   const Py_ssize_t given = PyTuple_Size(args);
   for (Py_ssize_t i = 0; i < given; ++i)
     if (!parts.push(operand(self, i < role_count ? roles[i] : char{kStatic}, PyTuple_GetItem(args, i), args, operands)))
@@ -214,9 +218,9 @@ bool KernelCall::initialize(PyObject* args) {
   PyObject *letters, *given;
   if (!PyArg_ParseTuple(args, "SO!np:KernelCall", &letters, &PyDict_Type, &given, &tensors_end, &is_sized_by_numbers))
     return false;
-  tensors_end = tensors_end < PyBytes_Size(letters) ? tensors_end : PyBytes_Size(letters);
-  Ref old(roles);
-  roles = Ref::borrowed(letters).release();
+  Ref old(std::exchange(roles_object, Ref::borrowed(letters).release()));
+  if (PyBytes_AsStringAndSize(letters, &roles, &role_count)) return false;
+  tensors_end = std::min(tensors_end, role_count);
   forget_last();
   return keep(given);
 }
@@ -231,8 +235,6 @@ bool add_kernel_call_type(PyObject* module) {
       "every argument as a tuple; and odd_operand(value, args), the key and the number of what is no MacaTensor.");
 }
 
-PyObject* try_kernel_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-  return CachedCallType<KernelCall>::try_call(launcher, args, kwargs, is_one);
-}
+Run direct_kernel_call(PyObject* launcher) { return CachedCallType<KernelCall>::direct(launcher); }
 
 }  // namespace maca_launcher

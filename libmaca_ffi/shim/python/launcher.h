@@ -83,8 +83,7 @@ struct Known {
   PyObject* make_wrapper = nullptr;  // torch.Tensor._make_wrapper_subclass
   PyObject* strided = nullptr;       // torch.strided
   PyObject* device = nullptr;        // torch.device("maca", 0)
-  PyObject* launchers = nullptr;     // from the id of an OpOverload to what is called for it
-  PyObject* bind = nullptr;          // makes the launcher of an OpOverload that is not among them
+  PyObject* bind = nullptr;          // sets and returns the launcher of an OpOverload that has none
   PyObject* failure = nullptr;       // from (status, operator) to an exception
   PyObject* static_key = nullptr;    // a hashable stand-in for an argument that is part of the plan
   PyObject* true_key = nullptr;      // static_key(True), static_key(False)
@@ -144,10 +143,18 @@ PyObject* static_key(PyObject* value);
 bool add_kernel_call_type(PyObject* module);
 bool add_view_call_type(PyObject* module);
 bool add_blank_call_type(PyObject* module);
-// nullptr without an exception when `launcher` is none of that type, or a subclass that has its own __call__.
-PyObject* try_kernel_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
-PyObject* try_view_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
-PyObject* try_blank_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one);
+bool add_fixed_attribute_type(PyObject* module);
+using Run = PyObject* (*)(PyObject* launcher, PyObject* args, PyObject* kwargs);
+// What a call of `launcher` does; nullptr when it is none of that type, or a subclass that has its own __call__.
+Run direct_kernel_call(PyObject* launcher);
+Run direct_view_call(PyObject* launcher);
+Run direct_blank_call(PyObject* launcher);
+
+// Calls the launcher of an OpOverload, after known.bind(func) the first time.
+PyObject* launch(PyObject* func, PyObject* args, PyObject* kwargs);
+PyObject* launcher_of(PyObject* module, PyObject* func);
+PyObject* set_launcher(PyObject* module, PyObject* args);
+PyObject* forget_launchers(PyObject* module, PyObject*);
 
 inline bool is_empty(PyObject* kwargs) { return !kwargs || kwargs == Py_None || PyDict_Size(kwargs) == 0; }
 

@@ -9,17 +9,6 @@ Known known;
 
 namespace {
 
-PyObject* launch(PyObject* launcher, PyObject* args, PyObject* kwargs) {
-  bool is_one = false;
-  PyObject* result = try_kernel_call(launcher, args, kwargs, is_one);
-  if (is_one) return result;
-  result = try_view_call(launcher, args, kwargs, is_one);
-  if (is_one) return result;
-  result = try_blank_call(launcher, args, kwargs, is_one);
-  if (is_one) return result;
-  return PyObject_CallFunctionObjArgs(launcher, args, kwargs ? kwargs : Py_None, nullptr);
-}
-
 // __torch_dispatch__(func, types, args=(), kwargs=None)
 PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   PyObject* func = nullptr;
@@ -40,34 +29,23 @@ PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject
   }
   Ref empty(args ? nullptr : PyTuple_New(0));
   if (!args) args = empty.get();
-  // by id, since OpOverload.__hash__ is a Python function (0.15 us)
-  Ref id(PyLong_FromVoidPtr(func));
-  if (!id || !args) return nullptr;
-  Ref launcher = Ref::borrowed(PyDict_GetItemWithError(known.launchers, id.get()));
-  if (!launcher) {
-    if (PyErr_Occurred()) return nullptr;
-    launcher = Ref(PyObject_CallFunctionObjArgs(known.bind, func, nullptr));
-    if (!launcher) return nullptr;
-  }
-  return launch(launcher.get(), args, kwargs);
+  return args ? launch(func, args, kwargs) : nullptr;
 }
 
 // configure(**facts): what the module has to know of macatensor and PyTorch.
 PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"tensor",           "make_wrapper", "strided",     "device",
-                                "launchers",        "bind",         "failure",     "static_key",
-                                "true_key",         "false_key",    "plain_types", "in_inference",
-                                "is_deterministic", "absent",       "is_profiled", nullptr};
-  PyObject** slots[] = {&known.tensor,           &known.make_wrapper, &known.strided,     &known.device,
-                        &known.launchers,        &known.bind,         &known.failure,     &known.static_key,
-                        &known.true_key,         &known.false_key,    &known.plain_types, &known.in_inference,
-                        &known.is_deterministic, &known.absent};
+  static const char* names[] = {"tensor",       "make_wrapper",     "strided",  "device",      "bind",
+                                "failure",      "static_key",       "true_key", "false_key",   "plain_types",
+                                "in_inference", "is_deterministic", "absent",   "is_profiled", nullptr};
+  PyObject** slots[] = {&known.tensor,    &known.make_wrapper, &known.strided,      &known.device,
+                        &known.bind,      &known.failure,      &known.static_key,   &known.true_key,
+                        &known.false_key, &known.plain_types,  &known.in_inference, &known.is_deterministic,
+                        &known.absent};
   constexpr size_t kSlots = std::size(slots);
   PyObject* given[kSlots + 1];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO!OOOOOO!OOOO:configure", const_cast<char**>(names), &given[0],
-                                   &given[1], &given[2], &given[3], &PyDict_Type, &given[4], &given[5], &given[6],
-                                   &given[7], &given[8], &given[9], &PyTuple_Type, &given[10], &given[11], &given[12],
-                                   &given[13], &given[14]))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOO!OOOO:configure", const_cast<char**>(names), &given[0],
+                                   &given[1], &given[2], &given[3], &given[4], &given[5], &given[6], &given[7],
+                                   &given[8], &PyTuple_Type, &given[9], &given[10], &given[11], &given[12], &given[13]))
     return nullptr;
   for (size_t i = 0; i < kSlots; ++i) {
     Ref old(*slots[i]);
@@ -89,6 +67,10 @@ PyMethodDef g_functions[] = {
     {"set_recorder", set_recorder, METH_O, "set_recorder(recorder): who is given all calls from now on; None: nobody."},
     {"flatten_call", flatten_call_function, METH_VARARGS,
      "flatten_call(args, kwargs): pairs of place and value of everything in a call's arguments."},
+    {"launcher_of", launcher_of, METH_O, "launcher_of(func): what is called for an OpOverload, or None."},
+    {"set_launcher", set_launcher, METH_VARARGS,
+     "set_launcher(func, launcher): launcher(args, kwargs) is called for func from now on."},
+    {"forget_launchers", forget_launchers, METH_NOARGS, "forget_launchers(): every OpOverload is bound anew."},
     {"allocate", allocate, METH_O, "allocate(nbytes): a Buffer, or None when there is no memory."},
     {},
 };
@@ -114,12 +96,12 @@ PyMODINIT_FUNC PyInit__launcher() {
   known.zero = PyLong_FromLong(0);
   if (!module || !known.payload_name || !known.is_inference_name || !known.zero || !add_buffer_type(module.get()) ||
       !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
-      !add_blank_call_type(module.get()) || !add_recording_values(module.get()) ||
-      !add_recording_memories(module.get()) || !add_recording_entries(module.get()) ||
-      !add_recording_call(module.get()) || !add_recording_stacks(module.get()) ||
-      !add_recording_recorder(module.get()) || !add_recording_lines(module.get()) ||
-      !add_recording_lock(module.get()) || !add_recording_summary(module.get()) || !add_recording_modes(module.get()) ||
-      !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
+      !add_blank_call_type(module.get()) || !add_fixed_attribute_type(module.get()) ||
+      !add_recording_values(module.get()) || !add_recording_memories(module.get()) ||
+      !add_recording_entries(module.get()) || !add_recording_call(module.get()) ||
+      !add_recording_stacks(module.get()) || !add_recording_recorder(module.get()) ||
+      !add_recording_lines(module.get()) || !add_recording_lock(module.get()) || !add_recording_summary(module.get()) ||
+      !add_recording_modes(module.get()) || !add_recording_nodes(module.get()) || !add_recording_attach(module.get()) ||
       !add_recording_backward(module.get()))
     return nullptr;
   return module.release();

@@ -20,7 +20,8 @@ bool Operands::add(Ref payload) {
   }
   maca_buffer* memory = memory_of(payload.get());
   if (!memory) return false;
-  const int64_t elements = PyLong_AsLongLong(PyTuple_GetItem(payload.get(), 1));
+  PyObject* const offset = PyTuple_GetItem(payload.get(), 1);
+  const int64_t elements = offset == known.zero ? 0 : PyLong_AsLongLong(offset);
   if (elements == -1 && PyErr_Occurred()) return false;
   references.push({memory, elements});
   held_.push(payload.release());

@@ -89,8 +89,6 @@ bool add_view_call_type(PyObject* module) {
                                        "general(args, kwargs) for what the cache does not know.");
 }
 
-PyObject* try_view_call(PyObject* launcher, PyObject* args, PyObject* kwargs, bool& is_one) {
-  return CachedCallType<ViewCall>::try_call(launcher, args, kwargs, is_one);
-}
+Run direct_view_call(PyObject* launcher) { return CachedCallType<ViewCall>::direct(launcher); }
 
 }  // namespace maca_launcher
