@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from running import threads_restored
@@ -17,6 +18,9 @@ _LENGTHS = (1, 2, 3, 6, 7, 16, 35, 61, 64, 67, 97, 120, 134, 512, 1009, 4096, 40
 
 def _close(got, want, n):
     """Within a few rounding errors for each of the log n stages, of the rms result."""
+    want = torch.from_numpy(
+        want
+    )  # of NumPy: MKL's transforms of some lengths lose three bits on some processors
     got, scale = fetch(got), float(want.abs().pow(2).mean().sqrt())
     assert got.shape == want.shape
     error = float((got.to(want.dtype) - want).abs().max())
@@ -30,14 +34,14 @@ def test_lengths(dtype, rows):
     for n in _LENGTHS:
         wide = torch.randn(rows if n < 3000 else 1, n, dtype=torch.complex128, generator=generator)
         x = wide.to(dtype)
-        wide = x.to(torch.complex128)
+        wide = x.to(torch.complex128).numpy()
         real = place(x.real.contiguous())
-        _close(torch.fft.fft(place(x)), torch.fft.fft(wide), n)
-        _close(torch.fft.ifft(place(x), norm="ortho"), torch.fft.ifft(wide, norm="ortho"), n)
-        _close(torch.fft.rfft(real), torch.fft.rfft(wide.real), n)
-        _close(torch.fft.fft(real), torch.fft.fft(wide.real), n)
+        _close(torch.fft.fft(place(x)), np.fft.fft(wide), n)
+        _close(torch.fft.ifft(place(x), norm="ortho"), np.fft.ifft(wide, norm="ortho"), n)
+        _close(torch.fft.rfft(real), np.fft.rfft(wide.real), n)
+        _close(torch.fft.fft(real), np.fft.fft(wide.real), n)
         half = n // 2 + 1
-        _close(torch.fft.irfft(place(x[:, :half]), n=n), torch.fft.irfft(wide[:, :half], n=n), n)
+        _close(torch.fft.irfft(place(x[:, :half]), n=n), np.fft.irfft(wide[:, :half], n=n), n)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -81,3 +81,33 @@ def test_weight_gradients_of_images_narrower_than_a_stride(width: int, stride: i
         torch.testing.assert_close(
             ours.cpu().double(), exact, rtol=2**-8, atol=EPSILON * largest * terms * terms
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_with_a_bias(dtype: torch.dtype) -> None:
+    """oneDNN 3.2 has no float16 gradients of convolutions and no float16 product with a bias of that dtype, not even
+    where the processor computes in float16: there they are its reference loops, or nothing."""
+    torch.manual_seed(0)
+    calls = {
+        F.linear: (torch.randn(33, 64), torch.randn(48, 64), torch.randn(48)),
+        F.conv2d: (torch.randn(2, 8, 9, 7), torch.randn(16, 8, 3, 3), torch.randn(16)),
+        F.conv_transpose2d: (torch.randn(2, 8, 9, 7), torch.randn(8, 16, 3, 3), torch.randn(16)),
+    }
+    for call, operands in calls.items():
+        halves = [t.to(dtype) for t in operands]
+        exact = [t.double().requires_grad_() for t in halves]
+        sizes = [t.double().abs().requires_grad_() for t in halves]
+        ours = [t.maca().requires_grad_() for t in halves]
+        wanted, of_sizes, got = call(*exact), call(*sizes), call(*ours)
+        gradient = torch.randn_like(wanted).to(dtype)
+        wanted.backward(gradient.double())
+        of_sizes.backward(gradient.double().abs())
+        got.backward(gradient.maca())
+        pairs = [(got.detach(), wanted, of_sizes)] + [
+            (o.grad, e.grad, s.grad) for o, e, s in zip(ours, exact, sizes)
+        ]
+        for result, right, size in pairs:
+            assert result is not None and right is not None and size is not None
+            # one rounding of the result, and float32's of the sum
+            error = (result.cpu().double() - right).abs() / size
+            assert float(error.max()) <= torch.finfo(dtype).eps

@@ -3,7 +3,9 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <atomic>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernel.h"
@@ -15,9 +17,21 @@ using Desc = dnnl::memory::desc;
 
 dnnl::engine& engine();
 
-// Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, float16 more than that: without them
-// oneDNN refuses or falls to its reference loops, and we compute in float32 instead.
+// Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, float16 more than that.
 bool computes(Dtype d);
+// Its loops for whatever nothing else serves: a hundred times slower.
+inline bool is_reference(const std::string& implementation) { return implementation.find("ref") != std::string::npos; }
+
+// The plan that `make(type)` makes, which computes in `d`, or in float32 where oneDNN has no kernels for that: on a CPU
+// with float16 arithmetic the forward convolution has, its gradients have not.
+template <class Make> std::unique_ptr<Plan> plan_in(Dtype d, Make&& make) {
+  if (d != Dtype::F32 && computes(d)) {
+    std::unique_ptr<Plan> plan = make(d);
+    if (!is_reference(plan->implementation)) return plan;
+  }
+  return make(Dtype::F32);
+}
+
 dnnl::memory::data_type data_type(Dtype d);
 
 // Attributes of every primitive: scratch memory is the launch's workspace, float32 is never rounded down.

@@ -223,9 +223,8 @@ namespace {
 
 class ForwardPlan final : public Plan {
  public:
-  ForwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms) {
+  ForwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type) {
     const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
-    const Dtype type = onednn::computes(x.dtype) ? x.dtype : Dtype::F32;
     Workspace space;
     x_ = Staged(x, type, space);
     y_ = Staged(y, type, space);
@@ -313,7 +312,7 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
   if (y.numel() == 0) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || w.numel() == 0) return direct_forward(r, g);
   try {
-    return std::make_unique<ForwardPlan>(r, g, algorithms);
+    return onednn::plan_in(x.dtype, [&](Dtype type) { return std::make_unique<ForwardPlan>(r, g, algorithms, type); });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     return direct_forward(r, g);
   }

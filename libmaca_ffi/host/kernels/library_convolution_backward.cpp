@@ -25,14 +25,9 @@ struct Transposed {
 
 class BackwardPlan final : public Plan {
  public:
-  BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms) : db_(r.out(2)) {
+  BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type)
+      : db_(r.out(2)), type_(type) {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
-    type_ = onednn::computes(dy.dtype) ? dy.dtype : Dtype::F32;
-    // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
-    // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
-    // depth.
-    const int64_t narrower = std::min(g.in.back(), g.out.back());
-    if (type_ == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back())) type_ = Dtype::F32;
     Workspace space;
     dy_ = Staged(dy, type_, space);
     with_dx_ = dx.present();
@@ -90,10 +85,11 @@ class BackwardPlan final : public Plan {
     }
     if (with_db_) {
       auto* sums = reinterpret_cast<double*>(at(launch.workspace, sums_));
-      if (type_ == Dtype::BF16)
-        sum_rows(static_cast<const bf16*>(dy), sums);
-      else
-        sum_rows(static_cast<const float*>(dy), sums);
+      switch (type_) {
+        case Dtype::BF16: sum_rows(static_cast<const bf16*>(dy), sums); break;
+        case Dtype::F16: sum_rows(static_cast<const f16*>(dy), sums); break;
+        default: sum_rows(static_cast<const float*>(dy), sums); break;
+      }
       std::vector<float> db(static_cast<size_t>(channels_));
       for (int64_t c = 0; c < channels_; ++c) db[static_cast<size_t>(c)] = static_cast<float>(sums[c]);
       const int64_t size[] = {channels_}, one[] = {1};
@@ -174,7 +170,7 @@ class BackwardPlan final : public Plan {
   }
 
   Operand db_;
-  Dtype type_ = Dtype::F32;
+  Dtype type_;
   Staged dy_, x_, dx_;
   Weight weight_, dw_;
   PlacedProduct product_;
@@ -198,7 +194,13 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
   if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
   try {
-    return std::make_unique<BackwardPlan>(r, g, algorithms);
+    // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
+    // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
+    // depth.
+    const int64_t narrower = std::min(g.in.back(), g.out.back());
+    const bool wrong = x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back());
+    return onednn::plan_in(wrong ? Dtype::F32 : x.dtype,
+                           [&](Dtype type) { return std::make_unique<BackwardPlan>(r, g, algorithms, type); });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     return direct_backward(r, g);
   }

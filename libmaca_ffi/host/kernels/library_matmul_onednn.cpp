@@ -33,9 +33,8 @@ Matrix dense(const Matrix& m, Dtype type, bool keep_broadcast) {
 
 class OnednnPlan final : public Plan {
  public:
-  explicit OnednnPlan(const Problem& p) : p_(p), a_(p.a), b_(p.b) {
-    const bool native = onednn::computes(p.out.dtype);
-    type_ = native ? p.out.dtype : Dtype::F32;
+  OnednnPlan(const Problem& p, Dtype type) : p_(p), a_(p.a), b_(p.b), type_(type) {
+    const bool native = type == p.out.dtype;
     batched_ = p.out.batch > 1;
     work = p.work();
     if (p.out.numel() == 0) return;
@@ -46,6 +45,7 @@ class OnednnPlan final : public Plan {
     direct_ = native && p.out.row_major() && p.k() > 0 && (!p.self || bias) && p.activation == Activation::None;
     in_place_ = p.out.dtype == Dtype::F32 && p.out.row_major();
     acc_ = in_place_ ? p.out : p.out.compact(Dtype::F32);
+    if (direct_ && p.self) stage_bias(space);
     if (!direct_ && !in_place_) acc_offset_ = space.take(static_cast<uint64_t>(acc_.numel()) * 4);
 
     if (p.k() > 0) {
@@ -55,8 +55,7 @@ class OnednnPlan final : public Plan {
       onednn::declined_if_refused([&] {
         build(space);
         // Strides that oneDNN's fast kernels do not know end in its reference loops, 100x slower: copy instead.
-        if (implementation.find("ref") != std::string::npos &&
-            (a_offset_ == Workspace::kNone || b_offset_ == Workspace::kNone)) {
+        if (onednn::is_reference(implementation) && (a_offset_ == Workspace::kNone || b_offset_ == Workspace::kNone)) {
           if (a_offset_ == Workspace::kNone) stage_a(space);
           if (b_offset_ == Workspace::kNone) stage_b(space, !both_broadcast);
           build(space);
@@ -80,7 +79,8 @@ class OnednnPlan final : public Plan {
     if (direct_ && is_one(launch, p_.alpha_slot) && (!p_.self || is_one(launch, p_.beta_slot))) {
       const bool packed = launch.packed && packed_call_;
       b = packed ? const_cast<void*>(launch.packed) : staged(launch, p_.b, b_, b_offset_);
-      void* const addresses[] = {a, b, out, scratch, p_.self ? launch.data(p_.self->slot) : nullptr};
+      void* const addresses[] = {a, b, out, scratch,
+                                 p_.self ? staged(launch, bias_from_, bias_, bias_offset_) : nullptr};
       (packed ? packed_call_ : direct_call_)(std::span(addresses, p_.self ? 5 : 4));
       return;
     }
@@ -127,6 +127,13 @@ class OnednnPlan final : public Plan {
     b_ = dense(p_.b, type_, keep_broadcast);
     b_offset_ = space.take(static_cast<uint64_t>(b_.numel()) * static_cast<uint64_t>(item_size(type_)));
   }
+  // oneDNN's float16 products take a bias of float32 alone.
+  void stage_bias(Workspace& space) {
+    bias_from_ = *p_.self;
+    bias_from_.batch = bias_from_.rows = 1;
+    bias_ = bias_from_.compact(type_ == Dtype::F16 ? Dtype::F32 : type_);
+    if (bias_.dtype != bias_from_.dtype) bias_offset_ = space.take(static_cast<uint64_t>(p_.n()) * 4);
+  }
   static void* staged(const Launch& launch, const Matrix& from, const Matrix& to, uint64_t offset) {
     if (offset == Workspace::kNone) return launch.data(from.slot);
     void* copied = onednn::at(launch.workspace, offset);
@@ -143,7 +150,7 @@ class OnednnPlan final : public Plan {
     Desc b = descriptor(b_, batched_);
     if (packed) b = Desc(b.get_dims(), b.get_data_type(), dnnl::memory::format_tag::any);
     const bool with_bias = direct && p_.self;
-    const Desc bias = with_bias ? Desc({1, p_.n()}, onednn::data_type(type_), Dims{p_.n(), 1}) : Desc();
+    const Desc bias = with_bias ? Desc({1, p_.n()}, onednn::data_type(bias_.dtype), Dims{p_.n(), 1}) : Desc();
     const auto pd = with_bias ? dnnl::matmul::primitive_desc(onednn::engine(), a, b, bias, out, attr)
                               : dnnl::matmul::primitive_desc(onednn::engine(), a, b, out, attr);
     impl_ = pd.impl_info_str();
@@ -180,10 +187,11 @@ class OnednnPlan final : public Plan {
 
   Problem p_;
   Matrix a_, b_, acc_;  // what oneDNN sees
-  Dtype type_ = Dtype::F32;
+  Matrix bias_from_, bias_;
+  Dtype type_;
   bool batched_ = false, direct_ = false, in_place_ = false;
   uint64_t a_offset_ = Workspace::kNone, b_offset_ = Workspace::kNone, acc_offset_ = Workspace::kNone,
-           scratch_offset_ = Workspace::kNone;
+           scratch_offset_ = Workspace::kNone, bias_offset_ = Workspace::kNone;
   Call direct_call_, packed_call_, reorder_;
   mutable Call general_call_;
   mutable std::once_flag general_once_;
@@ -194,6 +202,8 @@ class OnednnPlan final : public Plan {
 
 }  // namespace
 
-std::unique_ptr<Plan> onednn_plan(const Problem& p) { return std::make_unique<OnednnPlan>(p); }
+std::unique_ptr<Plan> onednn_plan(const Problem& p) {
+  return onednn::plan_in(p.out.dtype, [&](Dtype type) { return std::make_unique<OnednnPlan>(p, type); });
+}
 
 }  // namespace maca::matmul
