@@ -109,5 +109,5 @@ def test_halves_with_a_bias(dtype: torch.dtype) -> None:
         for result, right, size in pairs:
             assert result is not None and right is not None and size is not None
             # one rounding of the result, and float32's of the sum
-            error = (result.cpu().double() - right).abs() / size
+            error = ((result.cpu().double() - right).abs() / size).detach()
             assert float(error.max()) <= torch.finfo(dtype).eps

@@ -186,7 +186,7 @@ std::unique_ptr<Plan> make_sdpa_forward(const Request& r) {
   std::unique_ptr<Plan> plan;
   const auto make = [&](auto t) {
     using T = decltype(t);
-    if constexpr (std::is_same_v<compute_t<T>, float> && MACA_ISA_LEVEL == Isa::Avx2)  // measured there alone
+    if constexpr (std::is_same_v<compute_t<T>, float> && MACA_ISA_LEVEL != Isa::Baseline)
       if (r.in(0).rank() >= 2 && r.in(0).sizes.end()[-2] >= kQueriesToPack) {
         plan = std::make_unique<ForwardPlan<T, PackedHead>>(r);
         return;
