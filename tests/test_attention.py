@@ -19,6 +19,7 @@ SHAPES = [
     (2, 2, 200, 1100, 5, 19),  # features that fill no vector
     (4, 2, 130, 130, 16, 40),  # two heads to a head of keys
     (1, 1, 300, 40, 300, 8),  # more features than a panel is deep
+    (2, 2, 200, 300, 300, 257),  # the same, and with a causal mask fewer keys than are packed
     (2, 2, 65, 1, 8, 8),
     (5, 1, 1, 700, 32, 32),
 ]

@@ -1,14 +1,11 @@
 // Scaled dot product attention, forward: softmax(scale * query key^T + mask) value, a block of query rows at a time
 // with a running maximum and sum (Dao et al., FlashAttention, arXiv:2205.14135), so that memory is linear in L.
-#include "attention.h"
-#include "panel_product.h"
+#include "attention_panels.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
 using namespace attention;
-
-constexpr int64_t kQueriesToPack = 64;  // fewer queries do not repay it
 
 // The keys and values of one head as BLAS takes them: in place, or widened.
 template <class T> class PlainHead {
@@ -44,56 +41,41 @@ template <class T> class PlainHead {
   Rows<C> key_{}, value_{};
 };
 
-// The same packed once for all blocks of query rows. BLAS packs for each block: a tenth of the time.
+// The same packed once for all blocks of query rows.
 template <class T> class PackedHead {
  public:
   static constexpr const char* kName = "blocked attention, packed";
   static int64_t size(const Problem& p) {
-    return Panels{p.key.columns, p.keys()}.size() + Panels{p.keys(), p.value.columns}.size() + rows_size(p);
+    return PackedKeys::size(p.keys(), p.key.columns) + PackedValues::size(p.keys(), p.value.columns) + rows_size(p);
   }
 
   PackedHead(const Problem& p, float* buffer)
       : p_(p),
-        key_(buffer),
-        value_(key_ + Panels{p.key.columns, p.keys()}.size()),
-        rows_(value_ + Panels{p.keys(), p.value.columns}.size()) {}
+        key_(p.key_end(p.queries()), p.key.columns, buffer),
+        value_(p.key_end(p.queries()), p.value.columns, buffer += PackedKeys::size(p.keys(), p.key.columns)),
+        rows_(buffer + PackedValues::size(p.keys(), p.value.columns)) {}
 
   void load(const Launch& launch, int64_t head) {
     const T* key = launch.data<T>(p_.key.slot) + p_.key.offset(head);
     const T* value = launch.data<T>(p_.value.slot) + p_.value.offset(head);
-    for (int64_t first = 0; first < p_.key_end(p_.queries()); first += kKeys) {
-      const Panels of_key = keys_from(first), of_value = values_from(first);
-      of_key.pack_transposed(0, of_key.count(), packed_key(first), [&](int64_t j) {
-        float* row = rows_ + j % kColumns * p_.key.columns;
-        return read_rows(p_.key, key, first + j, 1, row).data;
-      });
-      of_value.pack(0, of_value.count(), packed_value(first),
-                    [&](int64_t j) { return read_rows(p_.value, value, first + j, 1, rows_).data; });
-    }
+    key_.pack([&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_ + j % kColumns * p_.key.columns).data; });
+    value_.pack([&](int64_t j) { return read_rows(p_.value, value, j, 1, rows_).data; });
   }
 
   void scores(const float* query, int64_t count, int64_t first, int64_t keys, float* score) const {
-    const Panels panels{p_.key.columns, keys};
-    panels.multiply(count, {query, p_.query.columns, 1}, packed_key(first), 0, panels.count(),
-                    {score, kScoreStep, false});
+    key_.multiply(count, {query, p_.query.columns, 1}, first, keys, score);
   }
   void add_values(const float* weights, int64_t count, int64_t first, int64_t keys, float* sum) const {
-    const Panels panels = values_from(first);
-    panels.multiply_until(keys, count, {weights, kScoreStep, 1}, packed_value(first), 0, panels.count(),
-                          {sum, p_.value.columns, first > 0});
+    value_.multiply(count, weights, first, keys, sum, first > 0);
   }
 
  private:
-  // The block of keys that begins at `first`, a multiple of kKeys, and where it lies: kKeys is whole panels.
-  int64_t block_size(int64_t first) const { return std::min(kKeys, p_.key_end(p_.queries()) - first); }
-  Panels keys_from(int64_t first) const { return {p_.key.columns, block_size(first)}; }
-  Panels values_from(int64_t first) const { return {block_size(first), p_.value.columns}; }
-  float* packed_key(int64_t first) const { return key_ + first * p_.key.columns; }
-  float* packed_value(int64_t first) const { return value_ + first * values_from(first).count() * kColumns; }
   static int64_t rows_size(const Problem& p) { return std::max(kColumns * p.key.columns, p.value.columns); }
 
   const Problem& p_;
-  float *key_, *value_, *rows_;
+  PackedKeys key_;
+  PackedValues value_;
+  float* rows_;
 };
 
 template <class T, template <class> class Head> class ForwardPlan final : public Plan {

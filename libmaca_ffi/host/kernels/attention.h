@@ -26,6 +26,8 @@ constexpr int64_t kQueries = 96, kKeys = 512;
 // From row to row of scores: a power of two would put all rows into two sets of the first-level cache.
 constexpr int64_t kScoreStep = kKeys + 16;
 
+constexpr int64_t kQueriesToPack = 64;  // fewer queries do not repay packing keys and values
+
 // Keys of one head, resp. a single piece: below this many heads the backward splits heads to feed all threads.
 constexpr int64_t kFewHeads = 4;
 
@@ -246,5 +248,8 @@ template <class C> struct Block {
 // Makes the scores of the first `rows` rows against `keys` keys their exponentials under the greatest score so far;
 // shrinks what was summed under a smaller one.
 template <class C> void softmax(const Block<C>& block, int64_t rows, int64_t keys);
+
+// Makes scores their exponentials under the logsumexp of their row.
+template <class C> void probabilities(const C* logsumexp, int64_t rows, int64_t keys, C* score);
 
 }  // namespace maca::MACA_ISA::attention

@@ -1,14 +1,146 @@
 // Scaled dot product attention, backward, from the saved logsumexp: with P = exp(scores - logsumexp),
 //   grad_value = P^T grad_out,  dS = P * (grad_out value^T - delta),  delta = rowsum(grad_out * output),
 //   grad_query = scale * dS key,  grad_key = scale * dS^T query.
-#include "attention.h"
+#include "attention_panels.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
 using namespace attention;
 
-template <class T> class BackwardPlan final : public Plan {
+// The products of one head's keys with blocks of query rows, as BLAS computes them: in place, or widened.
+template <class T> class PlainProducts {
+  using C = compute_t<T>;
+
+ public:
+  static constexpr const char* kName = "blocked attention";
+  static int64_t size(const Problem& p) { return (p.keys() + kQueries) * (p.key.columns + p.value.columns); }
+
+  PlainProducts(const Problem& p, const Stack& grad, C* at)
+      : p_(p),
+        of_grad_(grad),
+        key_buffer_(at),
+        value_buffer_(at += p.keys() * p.key.columns),
+        query_buffer_(at += p.keys() * p.value.columns),
+        grad_buffer_(at += kQueries * p.key.columns) {}
+
+  // Keys [from, to) of a head; counted from `from` in what follows.
+  void load_keys(const Launch& launch, int64_t h, int64_t from, int64_t to) {
+    key_ = read_rows(p_.key, launch.data<T>(p_.key.slot) + p_.key.offset(h), from, to - from, key_buffer_);
+    value_ = read_rows(p_.value, launch.data<T>(p_.value.slot) + p_.value.offset(h), from, to - from, value_buffer_);
+  }
+  // Rows of the query and of the result's gradient; returns the gradient's.
+  const Rows<C>& load_rows(const Launch& launch, int64_t head, int64_t row, int64_t count) {
+    query_ = read_rows(p_.query, launch.data<T>(p_.query.slot) + p_.query.offset(head), row, count, query_buffer_);
+    grad_ = read_rows(of_grad_, launch.data<T>(of_grad_.slot) + of_grad_.offset(head), row, count, grad_buffer_);
+    return grad_;
+  }
+  // score = scale query key^T
+  void scores(int64_t count, int64_t at, int64_t keys, C* score) const {
+    gemm(false, true, count, keys, p_.query.columns, static_cast<C>(p_.scale), query_.data, query_.leading,
+         key_.data + at * key_.leading, key_.leading, C(0), score, kScoreStep);
+  }
+  // ds = grad value^T
+  void gradients(int64_t count, int64_t at, int64_t keys, C* ds) const {
+    gemm(false, true, count, keys, p_.value.columns, C(1), grad_.data, grad_.leading, value_.data + at * value_.leading,
+         value_.leading, C(0), ds, kScoreStep);
+  }
+  // dq += ds key, without the scale
+  void add_query(const C* ds, int64_t count, int64_t at, int64_t keys, C* dq) const {
+    gemm(false, false, count, p_.key.columns, keys, C(1), ds, kScoreStep, key_.data + at * key_.leading, key_.leading,
+         C(1), dq, std::max<int64_t>(1, p_.key.columns));
+  }
+  // dk += scale ds^T query
+  void add_key(const C* ds, int64_t count, int64_t keys, C* dk) const {
+    gemm(true, false, keys, p_.query.columns, count, static_cast<C>(p_.scale), ds, kScoreStep, query_.data,
+         query_.leading, C(1), dk, std::max<int64_t>(1, p_.query.columns));
+  }
+  // dv += P^T grad
+  void add_value(const C* probability, int64_t count, int64_t keys, C* dv) const {
+    gemm(true, false, keys, p_.value.columns, count, C(1), probability, kScoreStep, grad_.data, grad_.leading, C(1), dv,
+         std::max<int64_t>(1, p_.value.columns));
+  }
+
+ private:
+  const Problem& p_;
+  const Stack& of_grad_;
+  C *key_buffer_, *value_buffer_, *query_buffer_, *grad_buffer_;
+  Rows<C> key_{}, value_{}, query_{}, grad_{};
+};
+
+// The same from panels, for all keys of a head.
+template <class T> class PackedProducts {
+ public:
+  static constexpr const char* kName = "blocked attention, packed";
+  static int64_t size(const Problem& p) {
+    const int64_t e = p.key.columns, v = p.value.columns;
+    return PackedKeys::size(p.keys(), e) + PackedKeys::size(p.keys(), v) + PackedValues::size(p.keys(), e) +
+           Panels{kQueries, e}.size() + Panels{kQueries, v}.size() + kQueries * (e + v) + kColumns * std::max(e, v);
+  }
+
+  PackedProducts(const Problem& p, const Stack& grad, float* at)
+      : p_(p),
+        of_grad_(grad),
+        keys_(p.key_end(p.queries()), p.key.columns, at),
+        values_(p.key_end(p.queries()), p.value.columns, at += PackedKeys::size(p.keys(), p.key.columns)),
+        sums_(p.key_end(p.queries()), p.key.columns, at += PackedKeys::size(p.keys(), p.value.columns)),
+        packed_query_(at += PackedValues::size(p.keys(), p.key.columns)),
+        packed_grad_(at += Panels{kQueries, p.key.columns}.size()),
+        query_(at += Panels{kQueries, p.value.columns}.size()),
+        grad_buffer_(at += kQueries * p.key.columns),
+        rows_(at + kQueries * p.value.columns) {}
+
+  void load_keys(const Launch& launch, int64_t h, int64_t, int64_t) {
+    const T* key = launch.data<T>(p_.key.slot) + p_.key.offset(h);
+    const T* value = launch.data<T>(p_.value.slot) + p_.value.offset(h);
+    keys_.pack([&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_ + j % kColumns * p_.key.columns).data; });
+    values_.pack(
+        [&](int64_t j) { return read_rows(p_.value, value, j, 1, rows_ + j % kColumns * p_.value.columns).data; });
+    sums_.pack([&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_).data; });
+  }
+  const Rows<float>& load_rows(const Launch& launch, int64_t head, int64_t row, int64_t count) {
+    const int64_t e = p_.query.columns;
+    const auto query = read_rows(p_.query, launch.data<T>(p_.query.slot) + p_.query.offset(head), row, count, query_);
+    const auto scale = static_cast<float>(p_.scale);
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < e; ++j) query_[i * e + j] = scale * query.data[i * query.leading + j];
+    grad_ = read_rows(of_grad_, launch.data<T>(of_grad_.slot) + of_grad_.offset(head), row, count, grad_buffer_);
+    const Panels of_query{count, e}, of_grad{count, p_.value.columns};
+    of_query.pack(0, of_query.count(), packed_query_, [&](int64_t i) { return query_ + i * e; });
+    of_grad.pack(0, of_grad.count(), packed_grad_, [&](int64_t i) { return grad_.data + i * grad_.leading; });
+    return grad_;
+  }
+  void scores(int64_t count, int64_t at, int64_t keys, float* score) const {
+    keys_.multiply(count, {query_, p_.query.columns, 1}, at, keys, score);
+  }
+  void gradients(int64_t count, int64_t at, int64_t keys, float* ds) const {
+    values_.multiply(count, {grad_.data, grad_.leading, 1}, at, keys, ds);
+  }
+  void add_query(const float* ds, int64_t count, int64_t at, int64_t keys, float* dq) const {
+    sums_.multiply(count, ds, at, keys, dq, true);
+  }
+  void add_key(const float* ds, int64_t count, int64_t keys, float* dk) const {
+    add(ds, keys, {count, p_.query.columns}, packed_query_, dk);
+  }
+  void add_value(const float* probability, int64_t count, int64_t keys, float* dv) const {
+    add(probability, keys, {count, p_.value.columns}, packed_grad_, dv);
+  }
+
+ private:
+  // sum += weights^T of the rows that `packed` has
+  static void add(const float* weights, int64_t keys, const Panels& panels, const float* packed, float* sum) {
+    panels.multiply(keys, {weights, 1, kScoreStep}, packed, 0, panels.count(), {sum, panels.columns, true});
+  }
+
+  const Problem& p_;
+  const Stack& of_grad_;
+  PackedKeys keys_, values_;  // both as factors of rows; the keys again as what is summed
+  PackedValues sums_;
+  float *packed_query_, *packed_grad_, *query_, *grad_buffer_, *rows_;  // the query scaled
+  Rows<float> grad_{};
+};
+
+template <class T, template <class> class Products> class BackwardPlan final : public Plan {
   using C = compute_t<T>;
   // delta is rowsum(P * dP) as well as rowsum(grad_out * output). A saved output in half precision is rounded, and
   // what delta inherits of that is multiplied by key and query: grad_query in bfloat16 was 40x worse than PyTorch's
@@ -24,10 +156,10 @@ template <class T> class BackwardPlan final : public Plan {
         dq_(r.out(0)),
         dk_(r.out(1)),
         dv_(r.out(2)),
-        few_(!kDeltaFromProbabilities && p_.heads / std::max<int64_t>(1, p_.group) < kFewHeads),
+        few_(splits_heads(p_)),
         scratch_(static_cast<int64_t>(sizeof(C)) *
-                 (2 * p_.keys() * (p_.key.columns + p_.value.columns) +
-                  kQueries * (2 * p_.query.columns + 2 * p_.value.columns + 2 * kScoreStep + 2))) {
+                 (Products<T>::size(p_) + p_.keys() * (p_.key.columns + p_.value.columns) +
+                  kQueries * (p_.query.columns + p_.value.columns + 2 * kScoreStep + 2))) {
     if (grad_.dtype != p_.query.dtype || out_.dtype != p_.query.dtype) throw Declined("attention: dtype of a gradient");
     if (lse_.dtype != Dtype::F32 && lse_.dtype != Dtype::F64) throw Declined("attention: dtype of logsumexp");
     for (const Stack* s : {&grad_, &out_})
@@ -46,7 +178,12 @@ template <class T> class BackwardPlan final : public Plan {
     workspace_bytes = scratch_.workspace();
     work = static_cast<uint64_t>(p_.heads * p_.queries() * (p_.keys() + 1) * (p_.query.columns + p_.value.columns + 1) /
                                  3);
-    implementation = few_ ? "blocked attention, heads split" : "blocked attention";
+    implementation = few_ ? "blocked attention, heads split" : Products<T>::kName;
+  }
+
+  // Are there too few heads for as many threads?
+  static bool splits_heads(const Problem& p) {
+    return !kDeltaFromProbabilities && p.heads / std::max<int64_t>(1, p.group) < kFewHeads;
   }
 
   void run(const Launch& launch) const override {
@@ -94,24 +231,24 @@ template <class T> class BackwardPlan final : public Plan {
  private:
   struct Buffers {
     std::unique_ptr<char[]> own;
-    C *key, *value, *dk, *dv, *query, *grad, *out, *dq, *score, *ds, *delta, *lse;
-    Rows<C> keys{}, values{};
-    Buffers(const BackwardPlan& plan, const Launch& launch) {
+    C* at;
+    Products<T> products;
+    C *dk, *dv, *dq, *out, *score, *ds, *delta, *lse;
+    Buffers(const BackwardPlan& plan, const Launch& launch)
+        : at(reinterpret_cast<C*>(plan.scratch_.of_thread(launch.workspace, own))),
+          products(plan.p_, plan.grad_, take(Products<T>::size(plan.p_))) {
       const Problem& p = plan.p_;
       const int64_t e = p.query.columns, v = p.value.columns;
-      C* at = reinterpret_cast<C*>(plan.scratch_.of_thread(launch.workspace, own));
-      const auto take = [&](int64_t n) { return std::exchange(at, at + n); };
-      key = take(p.keys() * e), value = take(p.keys() * v), dk = take(p.keys() * e), dv = take(p.keys() * v);
-      query = take(kQueries * e), dq = take(kQueries * e), grad = take(kQueries * v), out = take(kQueries * v);
+      dk = take(p.keys() * e), dv = take(p.keys() * v), dq = take(kQueries * e), out = take(kQueries * v);
       score = take(kQueries * kScoreStep), ds = take(kQueries * kScoreStep), delta = take(kQueries),
       lse = take(kQueries);
     }
+    C* take(int64_t n) { return std::exchange(at, at + n); }
   };
 
   // Keys and values [from, to) of a head, and zeroed sums for their gradients; all counted from `from`.
   void load(const Launch& launch, Buffers& b, int64_t h, int64_t from, int64_t to) const {
-    b.keys = read_rows(p_.key, launch.data<T>(p_.key.slot) + p_.key.offset(h), from, to - from, b.key);
-    b.values = read_rows(p_.value, launch.data<T>(p_.value.slot) + p_.value.offset(h), from, to - from, b.value);
+    b.products.load_keys(launch, h, from, to);
     std::fill_n(b.dk, (to - from) * p_.key.columns, C(0));
     std::fill_n(b.dv, (to - from) * p_.value.columns, C(0));
   }
@@ -125,12 +262,10 @@ template <class T> class BackwardPlan final : public Plan {
   void block(const Launch& launch, Buffers& b, int64_t head, int64_t index, int64_t from, int64_t to, bool want_query,
              bool want_keys) const {
     const int64_t row = index * kQueries, count = std::min(kQueries, p_.queries() - row);
-    const int64_t e = p_.query.columns, v = p_.value.columns, ld_e = std::max<int64_t>(1, e),
-                  ld_v = std::max<int64_t>(1, v);
+    const int64_t e = p_.query.columns, v = p_.value.columns;
     const int64_t end = std::min(to, p_.key_end(row + count));
     if (end <= from && !want_query) return;
-    const auto query = read_rows(p_.query, launch.data<T>(p_.query.slot) + p_.query.offset(head), row, count, b.query);
-    const auto grad = read_rows(grad_, launch.data<T>(grad_.slot) + grad_.offset(head), row, count, b.grad);
+    const Rows<C>& grad = b.products.load_rows(launch, head, row, count);
     const auto out = read_rows(out_, launch.data<T>(out_.slot) + out_.offset(head), row, count, b.out);
     const int64_t lse_base = lse_.offset(head);
     for (int64_t i = 0; i < count; ++i) {
@@ -147,21 +282,12 @@ template <class T> class BackwardPlan final : public Plan {
     }
     if (want_query) std::fill_n(b.dq, count * e, C(0));
     const void* mask = p_.mask.present() ? launch.data(p_.mask.slot) : nullptr;
-    const auto scale = static_cast<C>(p_.scale);
     // Probabilities into b.score and their gradients into b.ds, for one piece of keys.
     const auto fill = [&](int64_t k0, int64_t keys) {
-      const C* key = b.keys.data + (k0 - from) * b.keys.leading;
-      const C* value = b.values.data + (k0 - from) * b.values.leading;
-      gemm(false, true, count, keys, e, scale, query.data, query.leading, key, b.keys.leading, C(0), b.score,
-           kScoreStep);
+      b.products.scores(count, k0 - from, keys, b.score);
       mask_scores(p_, mask, head, row, count, k0, keys, b.score);
-      gemm(false, true, count, keys, v, C(1), grad.data, grad.leading, value, b.values.leading, C(0), b.ds, kScoreStep);
-      for (int64_t i = 0; i < count; ++i) {
-        C* s = b.score + i * kScoreStep;
-        const C shift = b.lse[i];
-#pragma GCC ivdep
-        for (int64_t j = 0; j < keys; ++j) s[j] = vm::exp_under(s[j] - shift);
-      }
+      b.products.gradients(count, k0 - from, keys, b.ds);
+      probabilities(b.lse, count, keys, b.score);
     };
     if constexpr (kDeltaFromProbabilities) {
       double delta[kQueries] = {};
@@ -177,7 +303,6 @@ template <class T> class BackwardPlan final : public Plan {
     }
     for (int64_t k0 = from; k0 < end; k0 += kKeys) {
       const int64_t keys = std::min(kKeys, end - k0), at = k0 - from;
-      const C* key = b.keys.data + at * b.keys.leading;
       if (!kDeltaFromProbabilities || end - from > kKeys) fill(k0, keys);
       for (int64_t i = 0; i < count; ++i) {
         C *s = b.score + i * kScoreStep, *d = b.ds + i * kScoreStep;
@@ -186,15 +311,15 @@ template <class T> class BackwardPlan final : public Plan {
         for (int64_t j = 0; j < keys; ++j) d[j] = s[j] * (d[j] - delta);
       }
       if (want_keys) {
-        gemm(true, false, keys, v, count, C(1), b.score, kScoreStep, grad.data, grad.leading, C(1), b.dv + at * v,
-             ld_v);
-        gemm(true, false, keys, e, count, scale, b.ds, kScoreStep, query.data, query.leading, C(1), b.dk + at * e,
-             ld_e);
+        b.products.add_value(b.score, count, keys, b.dv + at * v);
+        b.products.add_key(b.ds, count, keys, b.dk + at * e);
       }
-      if (want_query)
-        gemm(false, false, count, e, keys, scale, b.ds, kScoreStep, key, b.keys.leading, C(1), b.dq, ld_e);
+      if (want_query) b.products.add_query(b.ds, count, at, keys, b.dq);
     }
-    if (want_query && dq_.present()) write_rows(dq_, launch.data<T>(dq_.slot) + dq_.offset(head), row, count, b.dq);
+    if (!want_query || !dq_.present()) return;
+    C scale[kQueries];
+    std::fill_n(scale, count, static_cast<C>(p_.scale));
+    write_rows(dq_, launch.data<T>(dq_.slot) + dq_.offset(head), row, count, b.dq, scale);
   }
 
   Problem p_;
@@ -205,8 +330,19 @@ template <class T> class BackwardPlan final : public Plan {
 
 std::unique_ptr<Plan> make_sdpa_backward(const Request& r) {
   std::unique_ptr<Plan> plan;
-  if (!with_floating(r.in(0).dtype, [&](auto t) { plan = std::make_unique<BackwardPlan<decltype(t)>>(r); }))
-    throw Declined(std::string("attention of ") + dtype_name(r.in(0).dtype));
+  const auto make = [&](auto t) {
+    using T = decltype(t);
+    using Plain = BackwardPlan<T, PlainProducts>;
+    if constexpr (std::is_same_v<compute_t<T>, float> && MACA_ISA_LEVEL != Isa::Baseline) {
+      const Problem p(r, 1);
+      if (p.queries() >= kQueriesToPack && !Plain::splits_heads(p)) {
+        plan = std::make_unique<BackwardPlan<T, PackedProducts>>(r);
+        return;
+      }
+    }
+    plan = std::make_unique<Plain>(r);
+  };
+  if (!with_floating(r.in(0).dtype, make)) throw Declined(std::string("attention of ") + dtype_name(r.in(0).dtype));
   return plan;
 }
 

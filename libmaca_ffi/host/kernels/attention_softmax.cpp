@@ -1,5 +1,5 @@
-// The running softmax of a block of attention's scores. A file of its own: the products beside it are compiled with
-// fused sums, with which exponentials take a quarter longer.
+// The exponentials of a block of attention's scores, with a running softmax or under a known sum. A file of its own:
+// the products beside it are compiled with fused sums, with which exponentials take a quarter longer.
 #include "attention.h"
 #include "reduction_lanes.h"
 
@@ -58,6 +58,17 @@ template <class C> void softmax(const Block<C>& block, int64_t rows, int64_t key
   }
 }
 
+template <class C> void probabilities(const C* logsumexp, int64_t rows, int64_t keys, C* score) {
+  for (int64_t i = 0; i < rows; ++i) {
+    C* x = score + i * kScoreStep;
+    const C shift = logsumexp[i];
+#pragma GCC ivdep
+    for (int64_t j = 0; j < keys; ++j) x[j] = vm::exp_under(x[j] - shift);
+  }
+}
+
+template void probabilities(const float*, int64_t, int64_t, float*);
+template void probabilities(const double*, int64_t, int64_t, double*);
 template void softmax(const Block<float>&, int64_t, int64_t);
 template void softmax(const Block<double>&, int64_t, int64_t);
 
