@@ -111,3 +111,17 @@ def test_halves_with_a_bias(dtype: torch.dtype) -> None:
             # one rounding of the result, and float32's of the sum
             error = ((result.cpu().double() - right).abs() / size).detach()
             assert float(error.max()) <= torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_rows_two_pages_apart(bias: bool) -> None:
+    """They are read from a copy with gaps; the right factor, met unchanged, from a packed one. The bits stay."""
+    torch.manual_seed(0)
+    x, w, b = torch.randn(260, 2048), torch.randn(1030, 2048), torch.randn(1030) if bias else None
+    exact = F.linear(x.double(), w.double(), None if b is None else b.double())
+    size = F.linear(x.abs().double(), w.abs().double())
+    ours = [t if t is None else t.maca() for t in (x, w, b)]
+    results = [F.linear(*ours).cpu() for _ in range(3)]
+    assert all(torch.equal(r, results[0]) for r in results)
+    # sums of 2048 terms in 16 lanes or more
+    assert ((results[0].double() - exact).abs() <= (2048 / 16 + 8) * EPSILON * (size + 5)).all()

@@ -125,6 +125,11 @@ def record(answers: Iterable[Answer]) -> dict[str, Any]:
         {"name": r.name, "passed": r.passed, "asked": r.asked, "bar": r.bar}
         for r in [*rates(answers), on_host(answers)]
     ]
+    for entry in entries.values():  # tasks end in another order in each run
+        for key in ("dtypes", "failing", "reasons"):
+            entry[key].sort()
+        for key in ("kinds", "answers"):
+            entry[key] = dict(sorted(entry[key].items()))
     return {"rates": summary, "entries": {name: entries[name] for name in sorted(entries)}}
 
 
