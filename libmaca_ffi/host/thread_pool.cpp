@@ -34,6 +34,9 @@ std::chrono::microseconds awake() {
   const bool is_passive = policy && (policy[0] == 'P' || policy[0] == 'p');
   return std::chrono::microseconds(is_passive ? 20 : 1000);
 }
+// After this long it lets others run between its looks: with Python and a queue's thread there may be more threads than
+// cores. A GPT's decoding took 1.23 to 1.33 of PyTorch's time without, 1.04 to 1.10 with; other models the same.
+constexpr std::chrono::microseconds kAlone{20};
 constexpr int kPausesPerLook = 32;  // at the clock, which costs about one pause
 // Of a wait for threads that are at work: they end within microseconds, unless the system runs something else.
 constexpr int kSpins = 1500;
@@ -132,15 +135,18 @@ void work(State* s, Worker* self, int index) {
   uint64_t done = 0;
   for (;;) {
     int pauses = 0;
-    std::chrono::steady_clock::time_point sleep_at{};
+    std::chrono::steady_clock::time_point idle_since{};
     while (self->ticket.load(std::memory_order_acquire) == done) {
       if (++pauses % kPausesPerLook != 0) {
         CPU_RELAX();
         continue;
       }
       const auto now = std::chrono::steady_clock::now();
-      if (pauses == kPausesPerLook) sleep_at = now + stay_awake;
-      if (now < sleep_at) continue;
+      if (pauses == kPausesPerLook) idle_since = now;
+      if (now - idle_since < stay_awake) {
+        if (now - idle_since > kAlone) std::this_thread::yield();
+        continue;
+      }
       std::unique_lock lock(self->mutex);
       self->asleep.store(true);
       self->wake.wait(lock, [&] { return self->ticket.load() != done; });
