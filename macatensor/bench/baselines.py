@@ -1,6 +1,6 @@
-"""What a launch is compared with: two tensor subclasses that do less, or as little as can be.
+"""What a launch is compared with: tensor subclasses that do less, or as little as can be.
 
-Both live on ``maca:0`` and on PyTorch's Python dispatch key as MacaTensor does, so the difference is what
+All live on ``maca:0`` and on PyTorch's Python dispatch key as MacaTensor does, so the difference is what
 ``__torch_dispatch__`` does.
 """
 
@@ -15,7 +15,7 @@ _DEVICE = torch.device("maca:0")
 
 
 class Floor(torch.Tensor):
-    """Computes nothing: every operator returns one new wrapper. No device in Python can be quicker."""
+    """Computes nothing: every operator returns one new wrapper, made from all that describes it."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -28,6 +28,16 @@ class Floor(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return _make(Floor, (16,), (1,), 0, None, torch.float32, torch.strided, _DEVICE)
+
+
+class LeanFloor(Floor):
+    """The same without the offset of zero, which PyTorch takes 0.15 us to read. No device in Python can be quicker."""
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _make(LeanFloor, (16,), (1,), None, None, torch.float32, torch.strided, _DEVICE)
 
 
 class Delegate(torch.Tensor):

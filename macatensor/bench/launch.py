@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macatensor.bench.baselines import Delegate, Floor
+from macatensor.bench.baselines import Delegate, Floor, LeanFloor
 from macatensor.bench.measure import interleave_short, quartiles
 from macatensor.bench.result import Result
 
@@ -36,13 +36,14 @@ VIEWS: dict[str, Operator] = {
 
 
 def kernels(rounds: int, quick: bool) -> list[Result]:
-    """Operators on 16 floats against native PyTorch, a lean delegate and the floor."""
+    """Operators on 16 floats against native PyTorch, a lean delegate, the floor and the lean floor."""
     results = []
     for name, operator in KERNELS.items():
         a, b = torch.rand(16) / 1e6, torch.rand(16) / 1e6  # small: add_ runs a million times
         pairs = {
             "maca": (a.to("maca"), b.to("maca")),
             "floor": (Floor((16,)), Floor((16,))),
+            "lean floor": (LeanFloor((16,)), LeanFloor((16,))),
             "lean delegate": (Delegate(a.clone()), Delegate(b.clone())),
             "native": (a.clone(), b.clone()),
         }

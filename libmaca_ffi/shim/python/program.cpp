@@ -64,13 +64,13 @@ PyObject* fail(const Facts& f, int status) {
   return nullptr;
 }
 
-// The arguments of _make_wrapper_subclass for a tensor at offset 0.
+// The arguments of _make_wrapper_subclass for a tensor at offset 0: None, since reading a number takes it 0.15 us.
 PyObject* make_arguments(PyObject* meta) {
   Ref size(PyObject_GetAttrString(meta, "size"));
   Ref stride(PyObject_GetAttrString(meta, "stride"));
   Ref dtype(PyObject_GetAttrString(meta, "dtype"));
   if (!size || !stride || !dtype) return nullptr;
-  return PyTuple_Pack(8, known.tensor, size.get(), stride.get(), known.zero, Py_None, dtype.get(), known.strided,
+  return PyTuple_Pack(8, known.tensor, size.get(), stride.get(), Py_None, Py_None, dtype.get(), known.strided,
                       known.device);
 }
 

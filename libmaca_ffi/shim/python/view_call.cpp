@@ -26,8 +26,9 @@ PyObject* signature(PyObject* meta, PyObject* args) {
 PyObject* make_view(PyObject* payload, PyObject* view) {
   Ref offset(PyNumber_Add(PyTuple_GetItem(payload, 1), PyTuple_GetItem(view, 1)));
   if (!offset) return nullptr;
-  Ref make(PyTuple_Pack(8, known.tensor, PyTuple_GetItem(view, 2), PyTuple_GetItem(view, 3), offset.get(), Py_None,
-                        PyTuple_GetItem(view, 4), known.strided, known.device));
+  Ref make(PyTuple_Pack(8, known.tensor, PyTuple_GetItem(view, 2), PyTuple_GetItem(view, 3),
+                        offset.get() == known.zero ? Py_None : offset.get(), Py_None, PyTuple_GetItem(view, 4),
+                        known.strided, known.device));
   if (!make) return nullptr;
   return new_tensor(make.get(), Ref::borrowed(PyTuple_GetItem(payload, 0)).release(), offset.get(),
                     PyTuple_GetItem(view, 0));
