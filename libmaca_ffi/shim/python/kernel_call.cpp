@@ -39,8 +39,8 @@ class Parts {
 
 // The cache: from a signature to a Program, or to a function of (arguments, payloads, numbers).
 struct KernelCall : CachedCall {
-  PyObject* roles_object;  // bytes: one letter an argument, which are
-  char* roles;
+  PyObject* roles_object;  // bytes, which hold
+  char* roles;             // one letter an argument
   Py_ssize_t role_count;
   Py_ssize_t tensors_end;   // past the last argument that takes tensors
   int is_sized_by_numbers;  // the result's size may follow from the numbers: they are part of the signature

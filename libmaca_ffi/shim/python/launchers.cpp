@@ -9,7 +9,7 @@ namespace {
 struct Bound {
   Ref func;  // kept, so that its address stays its own
   Ref launcher;
-  Run run;
+  Run run = nullptr;
 };
 
 // By address: OpOverload.__hash__ is a Python function (0.15 us), and a dict by id() makes and compares numbers (0.07).
