@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 Tensor = torch.Tensor
@@ -157,7 +158,36 @@ def _erfinv(y: Tensor) -> Tensor:
     return torch.where((y.abs() > 0.5) & better.isfinite() & (y.abs() < 1), better, x)
 
 
-SHARPER: dict[str, Callable[..., Any]] = {"gelu": _gelu, "erfinv": _erfinv}
+# How NumPy names an unscaled transform, one over sqrt(n) and one over n, in each direction. NumPy is the reference
+# because MKL, whose transforms PyTorch's are, loses up to seven bits of float64 in lengths like 134 on some processors.
+_Norm = Literal["backward", "ortho", "forward"]
+_FORWARD: tuple[_Norm, ...] = ("backward", "ortho", "forward")
+_INVERSE: tuple[_Norm, ...] = ("forward", "ortho", "backward")
+
+
+def _fft_c2c(x: Tensor, dim: list[int], normalization: int, forward: bool) -> Tensor:
+    transform, norms = (np.fft.fftn, _FORWARD) if forward else (np.fft.ifftn, _INVERSE)
+    return torch.from_numpy(transform(x.resolve_conj().numpy(), axes=dim, norm=norms[normalization]))
+
+
+def _fft_r2c(x: Tensor, dim: list[int], normalization: int, onesided: bool) -> Tensor:
+    transform = np.fft.rfftn if onesided else np.fft.fftn
+    return torch.from_numpy(transform(x.resolve_neg().numpy(), axes=dim, norm=_FORWARD[normalization]))
+
+
+def _fft_c2r(x: Tensor, dim: list[int], normalization: int, last_dim_size: int) -> Tensor:
+    sizes = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
+    norm = _INVERSE[normalization]
+    return torch.from_numpy(np.fft.irfftn(x.resolve_conj().numpy(), s=sizes, axes=dim, norm=norm))
+
+
+SHARPER: dict[str, Callable[..., Any]] = {
+    "gelu": _gelu,
+    "erfinv": _erfinv,
+    "_fft_c2c": _fft_c2c,
+    "_fft_r2c": _fft_r2c,
+    "_fft_c2r": _fft_c2r,
+}
 
 
 def _entropy_terms(

@@ -1,4 +1,5 @@
-"""The reference: PyTorch's CPU kernel in float64 (complex128) on the same inputs; integers in their own dtype."""
+"""The reference: PyTorch's CPU kernel in float64 (complex128) on the same inputs, or a formula where that is worse;
+integers in their own dtype."""
 
 from __future__ import annotations
 

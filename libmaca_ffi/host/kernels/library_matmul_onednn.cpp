@@ -190,14 +190,15 @@ class OnednnPlan final : public Plan {
     // with AMX. The sums are the same ones.
     const bool gains = processor_isa() == Isa::Avx512 || (!p_.b.row_major() && p_.m() <= 128);
     const bool weight = p_.constant_b && direct_ && b_offset_ == Workspace::kNone && gains && p_.k() * p_.n() >= 16384;
-    if (weight) {
-      packed_call_ = make(true, true, scratch);
-      packed_operand = p_.b.slot;
-      packed_bytes = packed_desc_.get_size();
-      const Desc plain = descriptor(b_, batched_);
-      const dnnl::reorder::primitive_desc pd(onednn::engine(), plain, onednn::engine(), packed_desc_);
-      reorder_ = Call(dnnl::reorder(pd), {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, packed_desc_}});
-    }
+    if (weight) try {
+        packed_call_ = make(true, true, scratch);
+        const Desc plain = descriptor(b_, batched_);
+        const dnnl::reorder::primitive_desc pd(onednn::engine(), plain, onednn::engine(), packed_desc_);
+        reorder_ = Call(dnnl::reorder(pd), {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, packed_desc_}});
+        packed_operand = p_.b.slot;
+        packed_bytes = packed_desc_.get_size();
+      } catch (const dnnl::error&) {  // no memory for more code: the weight is read as it is
+      }
     if (scratch > 0) scratch_offset_ = space.take(scratch);
   }
 
