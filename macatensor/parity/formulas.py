@@ -147,6 +147,23 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     return x * tail / 2
 
 
+def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """Its slope, of which PyTorch's tails, too, are made from 1 + erf and 1 - tanh^2 and so are 0."""
+    slope: Tensor
+    if approximate == "tanh":
+        scale = 2 * math.sqrt(2 / math.pi)
+        inner = scale * (x + 0.044715 * x**3)
+        tail = torch.sigmoid(inner)
+        slope = tail + x * tail * torch.sigmoid(-inner) * scale * (1 + 3 * 0.044715 * x**2)
+    else:
+        density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        slope = torch.special.erfc(-x / math.sqrt(2)) / 2 + x * density
+    better = grad * slope
+    return torch.where(
+        better.isfinite(), better, torch.ops.aten.gelu_backward(grad, x, approximate=approximate)
+    )
+
+
 # In float64 closer to the function than PyTorch's kernel.
 def _erfinv(y: Tensor) -> Tensor:
     """A step of Newton's method in the complement, where PyTorch's own loses digits next to 1."""
@@ -183,6 +200,7 @@ def _fft_c2r(x: Tensor, dim: list[int], normalization: int, last_dim_size: int) 
 
 SHARPER: dict[str, Callable[..., Any]] = {
     "gelu": _gelu,
+    "gelu_backward": _gelu_backward,
     "erfinv": _erfinv,
     "_fft_c2c": _fft_c2c,
     "_fft_r2c": _fft_r2c,
