@@ -150,6 +150,14 @@ WINOGRAD = Switch(
     True,
     "library",
 )
+SPLIT_FLOAT32 = Switch(
+    "MACA_SPLIT_FLOAT32",
+    "0: float32 is multiplied as it is, not in three bfloat16 parts",
+    "large products in parts, on processors that multiply tiles of bfloat16",
+    _flag,
+    True,
+    "library",
+)
 DEFAULT_NCHW = Switch(
     "PYTORCH_DEFAULT_NCHW",
     "1: 4-D tensors keep their layout at transfers",
@@ -188,6 +196,7 @@ ALL: dict[str, Switch[Any]] = {
         GRAIN,
         SIMD,
         WINOGRAD,
+        SPLIT_FLOAT32,
         LAUNCH_BLOCKING,
         TASK_QUEUE,
         SANITIZE,

@@ -66,7 +66,7 @@ AREAS: dict[str, list[str]] = {
     ],
     "Switches": [
         "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_SIMD MACA_WINOGRAD "
-        "MACA_LAUNCH_BLOCKING PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
+        "MACA_SPLIT_FLOAT32 MACA_LAUNCH_BLOCKING PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
     ],
     "torch.nn": ["torch.nn.Module.to torch.nn.utils torch.nn.init"],
     "torch.optim": [

@@ -48,14 +48,8 @@ void explain(maca_reason* reason, const std::string& text) {
   if (reason) std::snprintf(reason->text, sizeof reason->text, "%s", text.c_str());
 }
 
-// A level below the processor's can be asked for, by tests.
-Isa chosen_isa() {
-  const char* level = std::getenv("MACA_SIMD");
-  return level ? std::min(processor_isa(), isa_of(level)) : processor_isa();
-}
-
 struct Kernels {
-  Isa isa = chosen_isa();
+  Isa isa = allowed_isa();
   std::map<std::string_view, const KernelEntry*> best;
   std::vector<const char*> names;
   Kernels() {

@@ -1,6 +1,8 @@
 // Which instruction sets this processor has: asked by the library when it chooses kernels, and by the build when it
 // compiles for this machine alone.
 #pragma once
+#include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "kernel.h"
@@ -23,6 +25,12 @@ inline const char* isa_name(Isa isa) { return isa == Isa::Avx512 ? "avx512" : is
 
 inline Isa isa_of(std::string_view name) {
   return name == "baseline" ? Isa::Baseline : name == "avx2" ? Isa::Avx2 : Isa::Avx512;
+}
+
+// A level below the processor's can be asked for, by tests.
+inline Isa allowed_isa() {
+  const char* level = std::getenv("MACA_SIMD");
+  return level ? std::min(processor_isa(), isa_of(level)) : processor_isa();
 }
 
 }  // namespace maca

@@ -19,6 +19,13 @@ void copy(const Matrix& from, const void* from_data, const Matrix& to, void* to_
                        {to.dtype, to_data, to_strides});
 }
 
+Grid grid_of(int64_t pieces, int64_t rows, int64_t columns) {
+  int64_t high = 1;
+  for (int64_t r = 2; r <= pieces; ++r)
+    if (pieces % r == 0 && rows / r + columns * r / pieces < rows / high + columns * high / pieces) high = r;
+  return {high, pieces / high};
+}
+
 namespace {
 
 template <class C> C activate(C x, Activation activation) {
@@ -158,7 +165,9 @@ std::unique_ptr<Plan> choose(Problem p) {
       // as fast as a primitive does, without 0.5 ms of code generation for every new shape (decoding makes one a
       // token).
       const bool tiny = p.multiplications() <= 32 * 32 * 32, thin = p.m() <= 8;
-      return tiny || thin || p.k() == 0 ? blas_plan(p) : strides_collide(p) ? blas_plan(p, true) : onednn_plan(p);
+      if (tiny || thin || p.k() == 0) return blas_plan(p);
+      if (auto parts = parts_plan(p)) return parts;
+      return strides_collide(p) ? blas_plan(p, true) : onednn_plan(p);
     }
     case Dtype::BF16:
     case Dtype::F16: return onednn_plan(p);

@@ -70,6 +70,8 @@ inline const maca_scalar& factor(const Launch& launch, int slot) { return slot <
 std::unique_ptr<Plan> onednn_plan(const Problem& p);  // float32, bfloat16, float16
 // float32, float64, complex; one large product of float32 on oneDNN's sgemm unless `own_float`
 std::unique_ptr<Plan> blas_plan(const Problem& p, bool own_float = false);
+// float32, on processors that are quicker so and for products that are; nullptr for others
+std::unique_ptr<Plan> parts_plan(const Problem& p);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
 
 // out = act(beta * self + alpha * product) elementwise; the product in the type computed in. `self` is not read
@@ -78,6 +80,12 @@ void combine(const Problem& p, const Launch& launch, const Matrix& product, cons
 
 // Copies or converts one batch of matrices; either side may be strided.
 void copy(const Matrix& from, const void* from_data, const Matrix& to, void* to_data);
+
+// A grid of at most `pieces` pieces of a result whose edges are as short as can be.
+struct Grid {
+  int64_t high = 1, wide = 1;
+};
+Grid grid_of(int64_t pieces, int64_t rows, int64_t columns);
 
 void one_blas_thread();  // OpenBLAS never starts threads of its own: our pool is the only one
 

@@ -112,13 +112,9 @@ template <class T> class BlasPlan final : public Plan {
     } else if (std::is_same_v<T, float> && !own_float_ && product > 32 * 32 * 32) {
       if constexpr (std::is_same_v<T, float>)
         dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, out, ldc);
-    } else {  // a grid with one piece a thread, their edges as short as can be
+    } else {
       const int64_t threads = ThreadPool::instance().threads();
-      const int64_t pieces = std::clamp<int64_t>(product / ThreadPool::grain(kPiece), 1, threads);
-      int64_t high = 1;
-      for (int64_t rows = 2; rows <= pieces; ++rows)
-        if (pieces % rows == 0 && m / rows + n * rows / pieces < m / high + n * high / pieces) high = rows;
-      const int64_t wide = pieces / high;
+      const auto [high, wide] = grid_of(std::clamp<int64_t>(product / ThreadPool::grain(kPiece), 1, threads), m, n);
       parallel_for(high * wide, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t r = i / wide, c = i % wide;
