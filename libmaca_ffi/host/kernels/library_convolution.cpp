@@ -266,6 +266,11 @@ class ForwardPlan final : public Plan {
       product_ = PlacedProduct(algorithms.product(stencil(g, w.strides)), space);
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
+    if (!product_ && !y_.copied() && Columns::pays(g, x.dtype, w.strides)) {
+      columns_ = std::make_unique<Columns>(g, Columns::Pass::Forward);
+      columns_space_ = space.take(columns_->workspace_bytes());
+      implementation = "columns, " + implementation + " where they are not finite or the weight is packed";
+    }
     if (product_ || !weight_.same()) {
       packed_operand = w.slot;
       packed_bytes = product_ ? product_->packed_bytes() : weight_.library_bytes();
@@ -282,7 +287,11 @@ class ForwardPlan final : public Plan {
 
   void run(const Launch& launch) const override {
     void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
-    const bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
+    bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
+    if (columns_ && !launch.packed)
+      done =
+          columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight_.user(launch)),
+                        static_cast<float*>(y), at(launch.workspace, columns_space_), static_cast<const float*>(bias));
     if (!done) {
       const bool packed = launch.packed && !product_;
       void* weight = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
@@ -296,9 +305,10 @@ class ForwardPlan final : public Plan {
   Staged x_, y_, bias_;
   Weight weight_;
   PlacedProduct product_;
+  std::unique_ptr<Columns> columns_;
   Call call_;
   bool has_bias_ = false;
-  uint64_t scratch_ = 0;
+  uint64_t scratch_ = 0, columns_space_ = 0;
 };
 }  // namespace
 

@@ -98,6 +98,31 @@ template <class Describe> auto primitive_for(const Geometry& g, Describe&& descr
 
 bool fast(Dtype d);  // oneDNN serves it, possibly in float32
 
+// A convolution of few positions with a large weight, or one of its gradients. Images are channels-last and dense.
+class Columns {
+ public:
+  enum class Pass { Forward, InputGradient, WeightGradient };
+  Columns(const Geometry& g, Pass pass);
+  // For these it is the better way; of the weight's gradient the strides count.
+  static bool pays(const Geometry& g, Dtype type, const Sizes& weight_strides);
+  uint64_t workspace_bytes() const { return workspace_bytes_; }
+  // (image, weight) to the result, (gradient, weight) to the image's gradient, (image, gradient) to the weight's. False
+  // where the library has to compute, as numbers are not finite.
+  bool run(const float* first, const float* second, float* out, void* workspace, const float* bias = nullptr) const;
+
+ private:
+  template <class T, class F> void each_pixel(T* image, int64_t first, int64_t last, F&& f) const;
+  void lay_out(const float* image, float* columns) const;
+  void add_up(const float* columns, float* image) const;
+  void multiply(const void* left, const void* right, void* result, void* workspace) const;
+
+  Geometry g_;
+  Pass pass_;
+  int64_t positions_, window_;  // results of all images, numbers that each is made of
+  std::unique_ptr<Plan> product_;
+  uint64_t columns_ = 0, result_ = 0, product_space_ = 0, workspace_bytes_ = 0;
+};
+
 // A convolution of two-dimensional float32 images, channels-last and dense, with 3 x 3 weights at stride 1. The weight
 // is the user's: its address is moved by `weight_offset`, its strides may be negative.
 struct Stencil {

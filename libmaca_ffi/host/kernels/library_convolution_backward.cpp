@@ -49,6 +49,12 @@ class BackwardPlan final : public Plan {
       if (with_dx_) product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides)), space);
       if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
     }
+    if (with_dx_ && !product_ && Columns::pays(g, dy.dtype, w.strides))
+      of_input_.emplace(g, Columns::Pass::InputGradient);
+    if (with_dw_ && !gradient_ && Columns::pays(g, dy.dtype, dw.strides))
+      of_weight_.emplace(g, Columns::Pass::WeightGradient);
+    for (const auto* columns : {&of_input_, &of_weight_})
+      if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
     if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
     scratch_ = space.take(scratch_bytes_);
     workspace_bytes = space.bytes();
@@ -60,6 +66,7 @@ class BackwardPlan final : public Plan {
                         : !product_ ? "weight"
                                     : "input, weight") +
                        ", where it is not finite " + implementation;
+    if (of_input_ || of_weight_) implementation = "columns, " + implementation;
   }
 
   void run(const Launch& launch) const override {
@@ -67,7 +74,11 @@ class BackwardPlan final : public Plan {
     void* scratch = at(launch.workspace, scratch_);
     if (with_dx_) {
       void* dx = dx_.target(launch);
-      if (!product_ || !product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx)) {
+      const bool done =
+          of_input_ ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
+                                     static_cast<float*>(dx), scratch)
+                    : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      if (!done) {
         void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
         data_call_(addresses);
       }
@@ -75,8 +86,11 @@ class BackwardPlan final : public Plan {
     }
     if (with_dw_) {
       void* x = x_.input(launch);
-      const bool done = gradient_ && gradient_->run(static_cast<const float*>(x), static_cast<const float*>(dy),
-                                                    static_cast<float*>(dw_.user(launch)), scratch);
+      const auto compute = [&](const auto& way) {
+        return way->run(static_cast<const float*>(x), static_cast<const float*>(dy),
+                        static_cast<float*>(dw_.user(launch)), scratch);
+      };
+      const bool done = of_weight_ ? compute(of_weight_) : gradient_ && compute(gradient_);
       if (!done) {
         void* const addresses[] = {x, dy, dw_.target(launch), scratch};
         weights_call_(addresses);
@@ -175,6 +189,7 @@ class BackwardPlan final : public Plan {
   Weight weight_, dw_;
   PlacedProduct product_;
   std::unique_ptr<StencilGradient> gradient_;
+  std::optional<Columns> of_input_, of_weight_;
   Call data_call_, weights_call_;
   bool with_dx_ = false, with_dw_ = false, with_db_ = false;
   int64_t channels_ = 0, rows_ = 0, chunks_ = 0;

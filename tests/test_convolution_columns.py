@@ -1,0 +1,133 @@
+"""Convolutions of few positions with a large weight, which go as products of columns: against float64, with numbers that
+are not finite where PyTorch has them, and with the same bits whatever the threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from running import threads_restored
+
+import macatensor
+
+EPSILON = torch.finfo(torch.float32).eps
+
+# images, input channels, output channels, height, width, weight's height and width; how
+SHAPES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((8, 256, 130, 2, 2, 3, 3), {"padding": 1}),
+    ((8, 200, 160, 4, 4, 3, 3), {"padding": 1, "stride": 2}),
+    ((1, 192, 160, 8, 8, 3, 3), {"padding": 1}),
+    ((3, 300, 90, 5, 4, 5, 3), {"padding": (2, 0), "dilation": (1, 1)}),
+    ((2, 256, 120, 7, 6, 3, 3), {"padding": (2, 1), "dilation": 2, "stride": (1, 2)}),
+    ((16, 640, 420, 2, 2, 1, 1), {}),
+    ((5, 640, 420, 3, 5, 1, 1), {"stride": 2}),
+    ((1, 300, 100, 3, 3, 3, 3), {}),  # one position
+    ((2, 300, 100, 1, 1, 3, 3), {"padding": 1}),  # windows that are mostly outside
+]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    with threads_restored():
+        yield
+
+
+def drawn(shape: tuple[int, ...]) -> list[torch.Tensor]:
+    n, into, out, height, width, *kernel = shape
+    torch.manual_seed(0)
+    return [torch.randn(n, into, height, width), torch.randn(out, into, *kernel), torch.randn(out)]
+
+
+def with_gradients(
+    operands: list[torch.Tensor], gradient: torch.Tensor | None, how: dict[str, Any]
+) -> list[torch.Tensor]:
+    """The result, and the gradients of image, weight and bias."""
+    leaves = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in operands]
+    y = F.conv2d(*leaves, **how)
+    y.backward(torch.ones_like(y) if gradient is None else gradient)
+    return [y.detach(), *(t.grad for t in leaves if t.grad is not None)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape, how", SHAPES, ids=str)
+def test_results_and_gradients(shape: tuple[int, ...], how: dict[str, Any], threads: int) -> None:
+    torch.set_num_threads(threads)
+    operands = drawn(shape)
+    gradient = torch.randn_like(F.conv2d(*operands, **how))
+    exact = with_gradients([t.double() for t in operands], gradient.double(), how)
+    sizes = with_gradients([t.double().abs() for t in operands], gradient.double().abs(), how)
+    for weight_format in (torch.contiguous_format, torch.channels_last):
+        ours = [t.maca() for t in operands]
+        ours[1] = ours[1].contiguous(memory_format=weight_format)
+        for got, want, size in zip(with_gradients(ours, gradient.maca(), how), exact, sizes, strict=True):
+            # multiply-adds one after the other; of random terms they grow with the root of their number
+            assert (got.cpu().double() - want).abs().le(4 * EPSILON * size).all()
+        assert ours[0].is_contiguous(memory_format=torch.channels_last) or 1 in ours[0].shape
+
+
+@pytest.mark.parametrize("shape, how", SHAPES[:5], ids=str)
+def test_integers_are_exact(shape: tuple[int, ...], how: dict[str, Any]) -> None:
+    operands = [t.mul(3).round() for t in drawn(shape)]
+    for got, want in zip(
+        with_gradients([t.maca() for t in operands], None, how), with_gradients(operands, None, how)
+    ):
+        assert torch.equal(got.cpu(), want)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["image", "weight", "bias", "gradient"])
+def test_what_is_not_finite(value: float, where: str) -> None:
+    """Windows leave the image, and zeros that stand for what is not there meet no NaN and no Inf."""
+    shape, how = SHAPES[0]
+    operands = dict(zip(("image", "weight", "bias"), (t.abs() + 0.1 for t in drawn(shape))))
+    operands["gradient"] = F.conv2d(*operands.values(), **how).abs()
+    spoilt = operands[where].view(-1)
+    spoilt[3] = value
+    image, weight, bias, gradient = operands.values()
+    ours = with_gradients([t.maca() for t in (image, weight, bias)], gradient.maca(), how)
+    host = with_gradients([image, weight, bias], gradient, how)
+    for got, want in zip(ours, host, strict=True):
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-3, equal_nan=True)
+
+
+def test_the_same_bits_for_any_number_of_threads() -> None:
+    for shape, how in SHAPES:
+        operands = [t.maca() for t in drawn(shape)]
+        results = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            results.append(with_gradients(operands, None, how))
+        for other in results[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_a_weight_that_stays_is_packed() -> None:
+    shape, how = SHAPES[0]
+    x, w, b = (t.maca() for t in drawn(shape))
+    with torch.inference_mode():
+        first = F.conv2d(x, w, b, **how)
+        macatensor.reset_counters()
+        for _ in range(3):
+            torch.testing.assert_close(F.conv2d(x, w, b, **how), first, rtol=1e-4, atol=1e-3)
+        assert macatensor.counters()["weight_packs"] == 1
+        w.mul_(2)
+        torch.testing.assert_close(
+            F.conv2d(x, w, **how), 2 * (first - b[:, None, None]), rtol=1e-4, atol=1e-2
+        )
+
+
+def test_an_image_that_is_a_window_or_expanded() -> None:
+    w = torch.randn(100, 300, 3, 3)
+    big = torch.randn(2, 300, 12, 12)
+    ours = big.maca()
+    for x, y in (
+        (big[:, :, 3:8:2, 1:6], ours[:, :, 3:8:2, 1:6]),
+        (big[:1, :, :4, :4].expand(3, -1, -1, -1), ours[:1, :, :4, :4].expand(3, -1, -1, -1)),
+        (big[:, :, 5, None, :5].expand(-1, -1, 4, -1), ours[:, :, 5, None, :5].expand(-1, -1, 4, -1)),
+    ):
+        torch.testing.assert_close(
+            F.conv2d(y, w.maca(), padding=1).cpu(), F.conv2d(x, w, padding=1), rtol=1e-5, atol=1e-3
+        )
