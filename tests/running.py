@@ -50,6 +50,12 @@ def allocated() -> int:
     return torch.maca.memory_allocated()
 
 
+def kernels_use(*flags: str) -> bool:
+    """Has this processor the instructions that Linux calls so, AVX-512 and its relatives, and may kernels use them?"""
+    here = set(Path("/proc/cpuinfo").read_text().split())
+    return set(flags) <= here and os.environ.get("MACA_SIMD", "avx512") == "avx512"
+
+
 @contextmanager
 def threads_restored(count: int | None = None) -> Iterator[None]:
     """PyTorch computes on ``count`` threads in the block, and on as many as before after it."""

@@ -1,11 +1,11 @@
 // Convolutions of few positions as products of matrices: the window of every position laid out in a row ("im2col"), and
 // the weight as it lies. Of the layers of 512 channels over 2 x 2 pixels of 8 images, with weights that every step
 // writes, forward and backward take half of the time of oneDNN's primitives, which bring the weight into their layout.
-#include <cmath>
 #include <cstring>
 
 #include "library_convolution.h"
 #include "library_matmul.h"
+#include "processor.h"
 
 namespace maca::convolution {
 
@@ -28,7 +28,8 @@ bool all_finite(const float* values, int64_t count) {
 }  // namespace
 
 bool Columns::pays(const Geometry& g, Dtype type, const Sizes& weight_strides) {
-  if (type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return false;
+  // Without AVX-512 the sums of oneDNN's product depend on the number of threads.
+  if (allowed_isa() < Isa::Avx512 || type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return false;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
   const Sizes dense = {o, 1, w, i};  // of out, in, height, width
   constexpr int64_t kPositions = 64, kWeight = 1 << 18;
