@@ -62,7 +62,7 @@ Columns::Columns(const Geometry& g, Pass pass)
       p.a = rows_of(kLeft, positions_, g.out_channels).transposed();
       p.b = rows_of(kRight, positions_, window_);
       p.out = rows_of(kResult, g.out_channels, window_);
-      product_ = matmul::blas_plan(p, true);
+      product_ = matmul::onednn_plan(p);  // OpenBLAS is quicker, but for some processors cuts sums by the threads
       break;
   }
   product_space_ = space.take(product_->workspace_bytes);
