@@ -111,9 +111,9 @@ def test_scales_at_the_ends_of_float32(left: float, right: float) -> None:
     size = a.double().abs() @ b.double().abs()
     got = (a.maca() @ b.maca()).cpu().double()
     smallest = 2.0**-149  # half of it is lost at every denormal step
-    right = (got - exact).abs() <= 4 * EPSILON * size + 128 * smallest
+    close = (got - exact).abs() <= 4 * EPSILON * size + 128 * smallest
     overflows = size > torch.finfo(torch.float32).max  # to Inf or, by the order of additions, NaN
-    assert (right | overflows & ~got.isfinite()).all()
+    assert (close | overflows & ~got.isfinite()).all()
 
 
 def test_one_row_out_of_range_leaves_the_others_right() -> None:

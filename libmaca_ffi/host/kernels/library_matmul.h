@@ -66,6 +66,7 @@ struct Problem {
 
 inline const maca_scalar kOne = {MACA_SCALAR_INT, 0, {1}, 0.0};
 inline const maca_scalar& factor(const Launch& launch, int slot) { return slot < 0 ? kOne : launch.scalars[slot]; }
+inline bool is_one(const Launch& launch, int slot) { return scalar_to_complex(factor(launch, slot)) == 1.0; }
 
 std::unique_ptr<Plan> onednn_plan(const Problem& p);  // float32, bfloat16, float16
 // float32, float64, complex; one large product of float32 on oneDNN's sgemm unless `own_float`

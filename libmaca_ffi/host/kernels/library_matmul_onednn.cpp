@@ -121,10 +121,6 @@ class OnednnPlan final : public Plan {
   }
 
  private:
-  static bool is_one(const Launch& launch, int slot) {
-    return slot < 0 || scalar_to_complex(launch.scalars[slot]) == 1.0;
-  }
-
   // `gap`: elements between the rows of the copy.
   void stage_a(Workspace& space, int64_t gap = 0) {
     a_ = dense(p_.a, type_, true);

@@ -84,10 +84,6 @@ class PartsPlan final : public Plan {
     int64_t row, row_end, column, column_end;
   };
 
-  static bool is_one(const Launch& launch, int slot) {
-    return slot < 0 || scalar_to_complex(launch.scalars[slot]) == 1.0;
-  }
-
   // Lines are the rows of `m`.
   static Factor factor_of(const Matrix& m, const void* data) {
     const bool rows = m.row_major();
