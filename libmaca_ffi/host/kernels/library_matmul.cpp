@@ -170,6 +170,8 @@ std::unique_ptr<Plan> choose(Problem p) {
       return strides_collide(p) ? blas_plan(p, true) : onednn_plan(p);
     }
     case Dtype::BF16:
+      if (auto tiles = bfloat16_plan(p)) return tiles;
+      return onednn_plan(p);
     case Dtype::F16: return onednn_plan(p);
     case Dtype::F64:
     case Dtype::C64:

@@ -3,19 +3,14 @@
 #include <atomic>
 #include <cstring>
 
-#include "bfloat16_parts.h"
-#include "library_matmul.h"
+#include "library_matmul_tiles.h"
 #include "onednn.h"
-#include "thread_team.h"
 
 namespace maca::matmul {
 namespace {
 
-using namespace bfloat16_parts;  // NOLINT(google-build-using-namespace): this file is about them
+using namespace bfloat16_tiles;  // NOLINT(google-build-using-namespace): this file is about them
 using onednn::Workspace;
-
-int64_t panels(int64_t lines) { return (lines + kEdge - 1) / kEdge; }
-int64_t steps(int64_t depth) { return (depth + bfloat16_parts::kDepth - 1) / bfloat16_parts::kDepth; }
 
 // What is packed at once: of the right factor, as deep as sums stay in tiles, so that they are read and written seldom;
 // of the left one so many rows besides that both stay in the second-level cache.
@@ -43,20 +38,21 @@ class PartsPlan final : public Plan {
       : p_(p), otherwise_(blas_plan(p, true)), threads_(ThreadPool::instance().threads()) {
     Workspace space;
     inner_ = space.take(otherwise_->workspace_bytes);
-    right_ = space.take(static_cast<uint64_t>(panels(p.n()) * std::min(steps(p.k()), steps(kSlice)) * kStepBytes));
-    left_bytes_ = std::min(panels(p.m()), panels(kRows)) * std::min(steps(p.k()), steps(kSlice)) * kStepBytes;
+    right_ =
+        space.take(static_cast<uint64_t>(panels(p.n()) * std::min(steps(p.k()), steps(kSlice)) * kStepBytes<float>));
+    left_bytes_ = std::min(panels(p.m()), panels(kRows)) * std::min(steps(p.k()), steps(kSlice)) * kStepBytes<float>;
     left_ = space.take(static_cast<uint64_t>(left_bytes_ * threads_));
     workspace_bytes = space.bytes();
     work = p.work();
     implementation = "three bfloat16 parts, " + otherwise_->implementation + " where they do not suit";
     if (p.constant_b && p.k() * p.n() >= 16384) {
       packed_operand = p.b.slot;
-      packed_bytes = static_cast<uint64_t>(kHeader + panels(p.n()) * steps(p.k()) * kStepBytes);
+      packed_bytes = static_cast<uint64_t>(kHeader + panels(p.n()) * steps(p.k()) * kStepBytes<float>);
     }
   }
 
   void pack(const void* operand, void* packed) const override {
-    const Factor right = factor_of(p_.b.transposed(), operand);
+    const auto right = factor_of<float>(p_.b.transposed(), operand);
     SharedRange seen;
     parallel_for(panels(p_.n()), 4, [&](int64_t begin, int64_t end) {
       seen.add(range_of(p_.b.transposed(), right, begin * kEdge, std::min(end * kEdge, p_.n())));
@@ -79,35 +75,25 @@ class PartsPlan final : public Plan {
  private:
   static constexpr int64_t kHeader = 64;  // the packed factor's Range
 
-  // A part of the result: panels of its rows and columns.
-  struct Part {
-    int64_t row, row_end, column, column_end;
-  };
-
-  // Lines are the rows of `m`.
-  static Factor factor_of(const Matrix& m, const void* data) {
-    const bool rows = m.row_major();
-    return {static_cast<const float*>(data), rows ? m.leading() : 1, rows ? 1 : m.leading()};
-  }
-  static Range range_of(const Matrix& m, const Factor& f, int64_t begin, int64_t end) {
+  static Range range_of(const Matrix& m, const Factor<float>& f, int64_t begin, int64_t end) {
     if (begin >= end) return {};
     if (f.depth_step == 1) return range(f.at(begin, 0), end - begin, m.columns, f.line_step);
     return range(f.at(begin, 0), m.columns, end - begin, f.depth_step);
   }
 
   // In the packed right factor one slice of the depth follows the other, in each one panel the other.
-  int64_t slice_offset(int64_t first) const { return panels(p_.n()) * steps(first) * kStepBytes; }
-  void pack_panels(const Factor& right, int64_t begin, int64_t end, int64_t first, char* to) const {
+  int64_t slice_offset(int64_t first) const { return panels(p_.n()) * steps(first) * kStepBytes<float>; }
+  void pack_panels(const Factor<float>& right, int64_t begin, int64_t end, int64_t first, char* to) const {
     const int64_t depth = std::min(kSlice, p_.k() - first);
     for (int64_t j = begin; j < end; ++j)
       pack_right(right, j * kEdge, std::min(kEdge, p_.n() - j * kEdge), first, depth,
-                 to + j * steps(depth) * kStepBytes);
+                 to + j * steps(depth) * kStepBytes<float>);
   }
 
   // False if the factors do not suit; nothing was written then.
   bool multiply_parts(const Launch& launch) const {
-    const Factor left = factor_of(p_.a, launch.data(p_.a.slot));
-    const Factor right = factor_of(p_.b.transposed(), launch.data(p_.b.slot));
+    const auto left = factor_of<float>(p_.a, launch.data(p_.a.slot));
+    const auto right = factor_of<float>(p_.b.transposed(), launch.data(p_.b.slot));
     const auto* bias = p_.self ? launch.data<const float>(p_.self->slot) : nullptr;
     const auto* packed = static_cast<const char*>(launch.packed);
     SharedRange of_left, of_right;
@@ -116,56 +102,48 @@ class PartsPlan final : public Plan {
       std::memcpy(&known, packed, sizeof known);
       of_right.add(known);
     }
-    constexpr int64_t kPiece = 1 << 19;  // multiplications that repay a thread
-    const int64_t rows = panels(p_.m()), columns = panels(p_.n());
-    const int64_t pieces =
-        std::clamp<int64_t>(p_.multiplications() / ThreadPool::grain(kPiece), 1,
-                            std::min({ThreadPool::instance().threads(), threads_, static_cast<int>(rows * columns)}));
-    on_team(static_cast<int>(pieces), [&](int64_t index, int64_t size) {
-      const auto share = [&](int64_t whole, int64_t i) { return whole * i / size; };
-      const auto wait = [&] {
-        if (size > 1) team_barrier();
+    on_members(p_, threads_, [&](const Member& member) {
+      const auto add = [&](SharedRange& seen, const Matrix& m, const Factor<float>& f) {
+        const int64_t count = panels(m.rows);
+        seen.add(range_of(m, f, member.begin(count) * kEdge, std::min(member.end(count) * kEdge, m.rows)));
       };
-      const auto lines = [&](int64_t count, int64_t i) { return std::min(share(panels(count), i) * kEdge, count); };
-      of_left.add(range_of(p_.a, left, lines(p_.m(), index), lines(p_.m(), index + 1)));
-      if (!packed) of_right.add(range_of(p_.b.transposed(), right, lines(p_.n(), index), lines(p_.n(), index + 1)));
-      wait();
+      add(of_left, p_.a, left);
+      if (!packed) add(of_right, p_.b.transposed(), right);
+      member.wait();
       if (!suits(of_left, of_right, p_.k())) return;
-      const Grid grid = grid_of(static_cast<int>(size), rows, columns);
-      const int64_t r = index / grid.wide, c = index % grid.wide;
-      const Part part{rows * r / grid.high, rows * (r + 1) / grid.high, columns * c / grid.wide,
-                      columns * (c + 1) / grid.wide};
-      char* own = onednn::at(launch.workspace, left_) + index * left_bytes_;
+      const int64_t columns = panels(p_.n());
+      char* own = onednn::at(launch.workspace, left_) + member.index * left_bytes_;
       begin_tiles();
       for (int64_t first = 0; first < p_.k(); first += kSlice) {
         const char* slice = packed ? packed + kHeader + slice_offset(first) : onednn::at(launch.workspace, right_);
         if (!packed) {
-          if (first > 0) wait();  // until nobody reads the last one
-          pack_panels(right, share(columns, index), share(columns, index + 1), first, const_cast<char*>(slice));
-          wait();
+          if (first > 0) member.wait();  // until nobody reads the last one
+          pack_panels(right, member.begin(columns), member.end(columns), first, const_cast<char*>(slice));
+          member.wait();
         }
-        multiply_slice(part, left, slice, first, bias, launch.data<float>(p_.out.slot), own);
+        multiply_slice(member, left, slice, first, bias, launch.data<float>(p_.out.slot), own);
       }
       end_tiles();
     });
     return suits(of_left, of_right, p_.k());
   }
 
-  void multiply_slice(const Part& part, const Factor& left, const char* slice, int64_t first, const float* bias,
-                      float* out, char* own) const {
-    const int64_t depth = std::min(kSlice, p_.k() - first), panel = steps(depth) * kStepBytes, step = p_.out.leading();
-    for (int64_t row = part.row; row < part.row_end; row += panels(kRows)) {
-      const int64_t count = std::min(panels(kRows), part.row_end - row);
+  void multiply_slice(const Member& member, const Factor<float>& left, const char* slice, int64_t first,
+                      const float* bias, float* out, char* own) const {
+    const int64_t depth = std::min(kSlice, p_.k() - first), panel = steps(depth) * kStepBytes<float>,
+                  step = p_.out.leading();
+    for (int64_t row = member.row; row < member.row_end; row += panels(kRows)) {
+      const int64_t count = std::min(panels(kRows), member.row_end - row);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t line = (row + i) * kEdge;
         pack_left(left, line, std::min(kEdge, p_.m() - line), first, depth, own + i * panel);
       }
-      for (int64_t j = part.column; j < part.column_end; ++j)
+      for (int64_t j = member.column; j < member.column_end; ++j)
         for (int64_t i = 0; i < count; ++i) {
           const int64_t line = (row + i) * kEdge, column = j * kEdge;
           const Sums sums{out + line * step + column, step, std::min(kEdge, p_.m() - line),
                           std::min(kEdge, p_.n() - column)};
-          multiply(own + i * panel, slice + j * panel, steps(depth), first > 0, sums);
+          multiply<float>(own + i * panel, slice + j * panel, steps(depth), first > 0, sums);
           // at the end: rounded once, a bias that is larger than the products costs no more than in float32
           if (bias && first + depth == p_.k()) add_row(bias + column, sums);
         }
@@ -188,13 +166,11 @@ std::unique_ptr<Plan> parts_plan(const Problem& p) {
   }();
   if (!allowed) return nullptr;
   const bool bias = !p.self || (p.self->row_stride == 0 && (p.self->column_stride == 1 || p.n() == 1));
-  const bool takes =
-      p.out.batch == 1 && p.a.blas() && p.b.blas() && p.out.row_major() && bias && p.activation == Activation::None;
   // What is gained grows with m n k, the cost of packing with m k + n k. Of 210 shapes up to 1024^3 these are quicker
   // than float32, those of 128 columns by little, large ones by a third, whether the right factor is packed already or
   // not.
   const bool pays = p.k() >= 64 && p.m() * p.n() >= 100 * (p.m() + p.n()) && p.multiplications() >= 1 << 22;
-  return takes && pays ? std::make_unique<PartsPlan>(p) : nullptr;
+  return tiles_take(p) && bias && pays ? std::make_unique<PartsPlan>(p) : nullptr;
 }
 
 }  // namespace maca::matmul

@@ -1,4 +1,4 @@
-#include "bfloat16_parts.h"
+#include "bfloat16_tiles.h"
 
 #include "processor.h"
 
@@ -18,7 +18,7 @@
 // an inline function of a header, is compiled for every processor.
 #define MACA_TILES [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")]]
 
-namespace maca::bfloat16_parts {
+namespace maca::bfloat16_tiles {
 
 namespace {
 
@@ -35,18 +35,18 @@ bool processor_has_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// 32 numbers as three vectors of 32 bfloat16.
-struct Split {
-  __m512i parts[kParts];
+// 32 numbers, each part of them a vector.
+template <class T> struct Parts {
+  __m512i parts[kParts<T>];
 };
 
 MACA_TILES inline __m512 as_float(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-MACA_TILES inline Split split(__m512 low, __m512 high) {
-  Split s;
-  for (int p = 0; p < kParts; ++p) {
+MACA_TILES inline Parts<float> split(__m512 low, __m512 high) {
+  Parts<float> s;
+  for (int p = 0; p < kParts<float>; ++p) {
     s.parts[p] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
     low = _mm512_sub_ps(low, as_float(_mm512_castsi512_si256(s.parts[p])));
     high = _mm512_sub_ps(high, as_float(_mm512_extracti64x4_epi64(s.parts[p], 1)));
@@ -81,23 +81,33 @@ inline __mmask16 lanes(int64_t count) {
   return static_cast<__mmask16>((1u << std::clamp<int64_t>(count, 0, kLanes)) - 1);
 }
 
+// 16 numbers and 16 more; those that a mask lacks are zero.
+MACA_TILES inline Parts<float> load(const float* low, __mmask16 low_mask, const float* high, __mmask16 high_mask) {
+  return split(_mm512_maskz_loadu_ps(low_mask, low), _mm512_maskz_loadu_ps(high_mask, high));
+}
+MACA_TILES inline Parts<bf16> load(const bf16* low, __mmask16 low_mask, const bf16* high, __mmask16 high_mask) {
+  return {_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi16(low_mask, low)),
+                             _mm256_maskz_loadu_epi16(high_mask, high), 1)};
+}
+
 // 32 numbers that lie together in `row` of the natural tile: of a line, or pairs of neighbours in depth of 16 lines.
 // Whole tiles need no masks.
-template <bool Whole, bool AlongDepth>
-MACA_TILES inline Split split_row(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, int row) {
+template <class T, bool Whole, bool AlongDepth>
+MACA_TILES inline Parts<T> natural_row(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth,
+                                       int row) {
   const int64_t at[2] = {AlongDepth ? 0 : 2 * row, AlongDepth ? kLanes : 2 * row + 1};
-  __m512 halves[2];
+  const T* from[2];
+  __mmask16 masks[2] = {0xffff, 0xffff};
   for (int i = 0; i < 2; ++i) {
-    const float* from = AlongDepth ? f.at(line + row, first + at[i]) : f.at(line, first + at[i]);
-    if constexpr (Whole) {
-      halves[i] = _mm512_loadu_ps(from);
-    } else {
+    from[i] = AlongDepth ? f.at(line + row, first + at[i]) : f.at(line, first + at[i]);
+    if constexpr (!Whole) {
       const bool none = AlongDepth ? row >= lines : at[i] >= depth;
-      const __mmask16 mask = none ? 0 : lanes(AlongDepth ? depth - at[i] : lines);
-      halves[i] = _mm512_maskz_loadu_ps(mask, from);
+      masks[i] = none ? 0 : lanes(AlongDepth ? depth - at[i] : lines);
     }
   }
-  Split s = split(halves[0], halves[1]);
+  if constexpr (AlongDepth && kParts<T> == 1)
+    return {_mm512_maskz_loadu_epi16(_mm512_kunpackw(masks[1], masks[0]), from[0])};
+  Parts<T> s = load(from[0], masks[0], from[1], masks[1]);
   if constexpr (!AlongDepth) {
     const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -107,15 +117,15 @@ MACA_TILES inline Split split_row(const Factor& f, int64_t line, int64_t lines, 
 }
 
 // The tiles, one a part, of 16 lines and 32 deep, whatever is beyond `lines` and `depth` zero.
-template <bool Whole, bool AlongDepth>
-MACA_TILES void pack_tile(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, bool transposed,
-                          char* to) {
+template <class T, bool Whole, bool AlongDepth>
+MACA_TILES void pack_tile(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth,
+                          bool transposed, char* to) {
   for (int row = 0; row < kLanes; ++row) {
-    const Split s = split_row<Whole, AlongDepth>(f, line, lines, first, depth, row);
-    for (int p = 0; p < kParts; ++p) _mm512_storeu_si512(to + p * 2 * kTileBytes + row * 64, s.parts[p]);
+    const Parts<T> s = natural_row<T, Whole, AlongDepth>(f, line, lines, first, depth, row);
+    for (int p = 0; p < kParts<T>; ++p) _mm512_storeu_si512(to + p * 2 * kTileBytes + row * 64, s.parts[p]);
   }
   if (!transposed) return;
-  for (int p = 0; p < kParts; ++p) {
+  for (int p = 0; p < kParts<T>; ++p) {
     auto* tile = reinterpret_cast<__m512i_u*>(to + p * 2 * kTileBytes);
     __m512i rows[kLanes];
     for (int i = 0; i < kLanes; ++i) rows[i] = tile[i];
@@ -124,12 +134,13 @@ MACA_TILES void pack_tile(const Factor& f, int64_t line, int64_t lines, int64_t 
   }
 }
 
-void pack(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, bool transposed, char* to) {
+template <class T>
+void pack(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth, bool transposed, char* to) {
   const bool along_depth = f.depth_step == 1, whole = lines == kEdge;
-  for (int64_t k = 0; k < depth; k += kDepth, to += kStepBytes) {
+  for (int64_t k = 0; k < depth; k += kDepth, to += kStepBytes<T>) {
     const auto pack_one = whole && k + kDepth <= depth
-                              ? (along_depth ? pack_tile<true, true> : pack_tile<true, false>)
-                              : (along_depth ? pack_tile<false, true> : pack_tile<false, false>);
+                              ? (along_depth ? pack_tile<T, true, true> : pack_tile<T, true, false>)
+                              : (along_depth ? pack_tile<T, false, true> : pack_tile<T, false, false>);
     for (int64_t half = 0; half < 2; ++half)
       pack_one(f, line + half * kLanes, std::clamp<int64_t>(lines - half * kLanes, 0, kLanes), first + k,
                std::min(kDepth, depth - k), transposed, to + half * kTileBytes);
@@ -172,10 +183,12 @@ bool suits(const Range& left, const Range& right, int64_t depth) {
   return low >= -102 && high >= -102 && low + high >= -100;
 }
 
-void pack_left(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to) {
+template <class T>
+void pack_left(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to) {
   pack(f, line, lines, first, depth, f.depth_step != 1, to);
 }
-void pack_right(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to) {
+template <class T>
+void pack_right(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to) {
   pack(f, line, lines, first, depth, f.depth_step == 1, to);
 }
 
@@ -194,6 +207,7 @@ MACA_TILES void end_tiles() { _tile_release(); }
 namespace {
 
 // Tiles 0 to 3 are the sums, 4 and 5 a part of the left factor, 6 and 7 one of the right factor.
+template <class T>
 MACA_TILES void multiply_whole(const char* left, const char* right, int64_t steps, bool add, float* sums,
                                int64_t step) {
   const auto bytes = static_cast<size_t>(step) * 4;
@@ -220,20 +234,24 @@ MACA_TILES void multiply_whole(const char* left, const char* right, int64_t step
   _tile_dpbf16ps(1, 4, 7); \
   _tile_dpbf16ps(2, 5, 6); \
   _tile_dpbf16ps(3, 5, 7)
-  for (int64_t s = 0; s < steps; ++s, left += kStepBytes, right += kStepBytes) {
+  for (int64_t s = 0; s < steps; ++s, left += kStepBytes<T>, right += kStepBytes<T>) {
     MACA_LEFT(0);
-    MACA_RIGHT(2);
-    MACA_MULTIPLY;
-    MACA_RIGHT(1);
-    MACA_MULTIPLY;
-    MACA_LEFT(1);
-    MACA_MULTIPLY;
+    if constexpr (kParts<T> == 3) {
+      MACA_RIGHT(2);
+      MACA_MULTIPLY;
+      MACA_RIGHT(1);
+      MACA_MULTIPLY;
+      MACA_LEFT(1);
+      MACA_MULTIPLY;
+    }
     MACA_RIGHT(0);
     MACA_MULTIPLY;
-    MACA_LEFT(2);
-    MACA_MULTIPLY;
-    MACA_LEFT(0);
-    MACA_MULTIPLY;
+    if constexpr (kParts<T> == 3) {
+      MACA_LEFT(2);
+      MACA_MULTIPLY;
+      MACA_LEFT(0);
+      MACA_MULTIPLY;
+    }
   }
 #undef MACA_LEFT
 #undef MACA_RIGHT
@@ -246,12 +264,13 @@ MACA_TILES void multiply_whole(const char* left, const char* right, int64_t step
 
 }  // namespace
 
-void multiply(const char* left, const char* right, int64_t steps, bool add, const Sums& sums) {
-  if (sums.rows == kEdge && sums.columns == kEdge) return multiply_whole(left, right, steps, add, sums.data, sums.step);
+template <class T> void multiply(const char* left, const char* right, int64_t steps, bool add, const Sums& sums) {
+  if (sums.rows == kEdge && sums.columns == kEdge)
+    return multiply_whole<T>(left, right, steps, add, sums.data, sums.step);
   alignas(64) float block[kEdge * kEdge] = {};
   const auto bytes = static_cast<size_t>(sums.columns) * 4;
   for (int64_t i = 0; add && i < sums.rows; ++i) std::memcpy(block + i * kEdge, sums.data + i * sums.step, bytes);
-  multiply_whole(left, right, steps, add, block, kEdge);
+  multiply_whole<T>(left, right, steps, add, block, kEdge);
   for (int64_t i = 0; i < sums.rows; ++i) std::memcpy(sums.data + i * sums.step, block + i * kEdge, bytes);
 }
 
@@ -266,22 +285,50 @@ MACA_TILES void add_row(const float* row, const Sums& sums) {
   }
 }
 
-}  // namespace maca::bfloat16_parts
+MACA_TILES void round_to(bf16* to, int64_t step, const Sums& sums, const Scaled& scaled) {
+  const __mmask32 there = sums.columns == kEdge ? ~__mmask32{0} : (__mmask32{1} << sums.columns) - 1;
+  const __m512 alpha = _mm512_set1_ps(scaled.alpha), beta = _mm512_set1_ps(scaled.beta);
+  for (int64_t i = 0; i < sums.rows; ++i) {
+    const float* from = sums.data + i * sums.step;
+    __m512 low = _mm512_mul_ps(alpha, _mm512_maskz_loadu_ps(static_cast<__mmask16>(there), from));
+    __m512 high = _mm512_mul_ps(alpha, _mm512_maskz_loadu_ps(static_cast<__mmask16>(there >> kLanes), from + kLanes));
+    if (scaled.self) {
+      const __m512i self = _mm512_maskz_loadu_epi16(there, scaled.self + i * scaled.self_step);
+      low = _mm512_fmadd_ps(beta, as_float(_mm512_castsi512_si256(self)), low);
+      high = _mm512_fmadd_ps(beta, as_float(_mm512_extracti64x4_epi64(self, 1)), high);
+    }
+    _mm512_mask_storeu_epi16(to + i * step, there, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  }
+}
+
+}  // namespace maca::bfloat16_tiles
 
 #else
 
-namespace maca::bfloat16_parts {
+namespace maca::bfloat16_tiles {
 
 bool available() { return false; }
 Range range(const float*, int64_t, int64_t, int64_t) { return {}; }
 bool suits(const Range&, const Range&, int64_t) { return false; }
-void pack_left(const Factor&, int64_t, int64_t, int64_t, int64_t, char*) {}
-void pack_right(const Factor&, int64_t, int64_t, int64_t, int64_t, char*) {}
+template <class T> void pack_left(const Factor<T>&, int64_t, int64_t, int64_t, int64_t, char*) {}
+template <class T> void pack_right(const Factor<T>&, int64_t, int64_t, int64_t, int64_t, char*) {}
 void begin_tiles() {}
 void end_tiles() {}
-void multiply(const char*, const char*, int64_t, bool, const Sums&) {}
+template <class T> void multiply(const char*, const char*, int64_t, bool, const Sums&) {}
 void add_row(const float*, const Sums&) {}
+void round_to(bf16*, int64_t, const Sums&, const Scaled&) {}
 
-}  // namespace maca::bfloat16_parts
+}  // namespace maca::bfloat16_tiles
 
 #endif
+
+namespace maca::bfloat16_tiles {
+
+#define MACA_TILES_OF(T)                                                                    \
+  template void pack_left<T>(const Factor<T>&, int64_t, int64_t, int64_t, int64_t, char*);  \
+  template void pack_right<T>(const Factor<T>&, int64_t, int64_t, int64_t, int64_t, char*); \
+  template void multiply<T>(const char*, const char*, int64_t, bool, const Sums&)
+MACA_TILES_OF(float);
+MACA_TILES_OF(bf16);
+
+}  // namespace maca::bfloat16_tiles

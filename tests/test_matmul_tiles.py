@@ -1,5 +1,5 @@
-"""Products of float32 that are large enough for bfloat16 parts, where the processor has tiles for them: against
-float64, next to what the parts cannot hold, and with the same bits whatever the threads."""
+"""Products that are large enough for a processor's tiles of bfloat16, where it has them: of float32 in three parts and
+of bfloat16, against float64, next to what the parts cannot hold, and with the same bits whatever the threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from running import kernels_use, run_python, threads_restored
 
 EPSILON = torch.finfo(torch.float32).eps
-IN_PARTS = kernels_use("amx_bf16", "avx512_bf16")
+ON_TILES = kernels_use("amx_bf16", "avx512_bf16")
 SHAPES = [
     (256, 256, 64),
     (200, 210, 100),
@@ -19,6 +19,7 @@ SHAPES = [
     (300, 300, 1100),
     (513, 260, 65),
 ]
+HALF_SHAPES = [(257, 1601, 1025), (1400, 300, 1100), (701, 602, 2050), (256, 1600, 4096)]
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +28,14 @@ def _threads() -> Iterator[None]:
         yield
 
 
-def both_ways(rows: int, columns: int, scale: float = 1.0) -> Iterator[torch.Tensor]:
+def both_ways(
+    rows: int, columns: int, scale: float = 1.0, dtype: torch.dtype = torch.float32
+) -> Iterator[torch.Tensor]:
     """A matrix on the host in rows, in columns, and as a window of a larger one."""
-    x = torch.randn(rows, columns) * scale
+    x = (torch.randn(rows, columns) * scale).to(dtype)
     yield x
     yield x.t().contiguous().t()
-    yield torch.randn(rows + 3, columns + 5)[1 : rows + 1, 2 : columns + 2].copy_(x)
+    yield torch.randn(rows + 3, columns + 5).to(dtype)[1 : rows + 1, 2 : columns + 2].copy_(x)
 
 
 def on_maca(x: torch.Tensor) -> torch.Tensor:
@@ -74,18 +77,21 @@ def test_integers_and_identities_are_exact() -> None:
     assert torch.equal((torch.eye(300).maca() @ x.maca()).cpu(), x)
 
 
-def test_the_same_bits_packed_or_not_and_for_any_number_of_threads() -> None:
-    """Of products in parts; oneDNN's for AVX2 are cut by the number of threads."""
-    tolerance = 0.0 if IN_PARTS else 1e-4
+@pytest.mark.parametrize("dtype, shapes", [(torch.float32, SHAPES), (torch.bfloat16, HALF_SHAPES)], ids=str)
+def test_the_same_bits_packed_or_not_and_for_any_number_of_threads(
+    dtype: torch.dtype, shapes: list[tuple[int, int, int]]
+) -> None:
+    """Of products on tiles; oneDNN's for AVX2 are cut by the number of threads."""
+    tolerance = 0.0 if ON_TILES else 1e-4 if dtype is torch.float32 else 0.02
     torch.manual_seed(0)
-    for m, n, k in SHAPES:
-        a, b, bias = torch.randn(m, k).maca(), torch.randn(n, k).maca(), torch.randn(n).maca()
+    for m, n, k in shapes:
+        a, b, bias = (torch.randn(*size).to(dtype).maca() for size in ((m, k), (n, k), (n,)))
         first = torch.nn.functional.linear(a, b, bias)
         for count in (1, 2, 5):
             torch.set_num_threads(count)
             for _ in range(3):  # the last time packed
                 again = torch.nn.functional.linear(a, b, bias)
-                torch.testing.assert_close(again, first, rtol=tolerance, atol=tolerance)
+                torch.testing.assert_close(again, first, rtol=tolerance, atol=tolerance * k**0.5)
             b.mul_(1)
 
 
@@ -152,4 +158,63 @@ print((a.maca() @ b.maca()).cpu().view(torch.int32).sum().item())
 
 def test_it_can_be_refused() -> None:
     with_parts, without = (run_python(REFUSED, MACA_SPLIT_FLOAT32=v).stdout for v in ("1", "0"))
-    assert (with_parts != without) == IN_PARTS
+    assert (with_parts != without) == ON_TILES
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape", HALF_SHAPES, ids=str)
+def test_accuracy_of_bfloat16(shape: tuple[int, int, int], threads: int) -> None:
+    """Sums of float32, rounded once."""
+    m, n, k = shape
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    bias = torch.randn(n).bfloat16()
+    for a in both_ways(m, k, 3.0, torch.bfloat16):
+        for b in both_ways(k, n, 0.02, torch.bfloat16):
+            exact, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+            x, y = on_maca(a), on_maca(b)
+            for got, add in ((x @ y, None), (torch.addmm(bias.maca(), x, y), bias.double())):
+                want = exact if add is None else exact + add
+                # 2^-8 is half of a bfloat16's last bit
+                bound = 1.01 * 2**-8 * want.abs() + 3 * EPSILON * size
+                assert ((got.cpu().double() - want).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3.3e38, -0.0])
+@pytest.mark.parametrize("where", ["left", "right", "bias"])
+def test_bfloat16_that_is_not_finite(value: float, where: str) -> None:
+    torch.manual_seed(0)
+    operands = {"left": torch.rand(300, 1100), "right": torch.rand(1100, 1400), "bias": torch.rand(1400)}
+    operands = {name: t.bfloat16() for name, t in operands.items()}
+    t = operands[where].view(-1)
+    t[t.numel() // 2 + 3] = value
+    ours = torch.addmm(*(operands[name].maca() for name in ("bias", "left", "right"))).cpu()
+    exact = torch.addmm(*(operands[name].double() for name in ("bias", "left", "right"))).bfloat16()
+    torch.testing.assert_close(ours, exact, equal_nan=True)
+
+
+def test_bfloat16_added_scaled_and_written_elsewhere() -> None:
+    torch.manual_seed(0)
+    a, b, c = (torch.randn(*size).bfloat16() for size in ((300, 1100), (1100, 1401), (300, 1401)))
+    x, y, z = a.maca(), b.maca(), c.maca()
+    product = a.double() @ b.double()
+
+    def check(ours: torch.Tensor, exact: torch.Tensor) -> None:
+        torch.testing.assert_close(ours.cpu(), exact.bfloat16(), rtol=2**-7, atol=1e-3)
+
+    for alpha, beta in ((1, 1), (2, 0.5), (-1, 0), (0, 1)):
+        for add, host in ((z, c), (z[0], c[0]), (z[:, :1], c[:, :1]), (z[:1], c[:1])):
+            exact = beta * host.double() + alpha * product
+            check(torch.addmm(add, x, y, alpha=alpha, beta=beta), exact)
+    unread = torch.full_like(z, torch.nan)
+    check(torch.addmm(unread, x, y, beta=0), product)
+    turned = torch.empty(1401, 300, dtype=torch.bfloat16, device="maca").t()
+    check(torch.mm(x, y, out=turned), product)
+    whole = torch.zeros(302, 1500, dtype=torch.bfloat16, device="maca")
+    check(torch.mm(x, y, out=whole[1:301, 7:1408]), product)
+    whole[1:301, 7:1408] = 0
+    assert not whole.any()
+    check(z.addmm_(x, y), c.double() + product)
+    every = torch.randn(1500, 1500).bfloat16()
+    check(every.maca() @ every.maca().t(), every.double() @ every.double().t())
+    check(every.maca()[::2] @ every.maca()[:, ::2], every.double()[::2] @ every.double()[:, ::2])

@@ -1,23 +1,29 @@
-// Products of float32 by a processor's tiles of bfloat16 (AMX). A float32 is the sum of three bfloat16, 8 bits each,
-// and a product of two is six products of parts; the three that are left out are below 2^-26 of it. Each product of
-// parts is exact in float32, where they are added.
+// Products by a processor's tiles of bfloat16 (AMX), of bfloat16 and of float32. Each product of two bfloat16 is exact
+// in float32, where they are added.
+//
+// A float32 is the sum of three bfloat16, 8 bits each, and a product of two is six products of parts; the three that
+// are left out are below 2^-26 of it:
 //
 //   a b = a1 b3 + a1 b2 + a2 b2 + a2 b1 + a3 b1 + a1 b1     (Henry, Tang and Heinecke, "Leveraging the bfloat16
 //                                                            Artificial Intelligence Datatype for Higher-Precision
 //                                                            Computations", ARITH 2019)
 //
-// The tiles take denormal numbers for zero: all this holds for factors of a Range that suits().
+// The tiles take denormal numbers for zero: of float32 all this holds for factors of a Range that suits().
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
-namespace maca::bfloat16_parts {
+#include "dtype.h"
 
-constexpr int64_t kParts = 3;
+namespace maca::bfloat16_tiles {
+
+// T below is float or bf16.
+template <class T> constexpr int64_t kParts = std::is_same_v<T, float> ? 3 : 1;
 constexpr int64_t kEdge = 32;   // rows and columns of a block of sums, 2 x 2 tiles
 constexpr int64_t kDepth = 32;  // of a tile
 constexpr int64_t kTileBytes = 1024;
-constexpr int64_t kStepBytes = 2 * kParts * kTileBytes;  // of kDepth by kEdge numbers, packed
+template <class T> constexpr int64_t kStepBytes = 2 * kParts<T> * kTileBytes;  // of kDepth by kEdge numbers, packed
 
 // Has this processor such tiles, and may this process use them?
 bool available();
@@ -37,15 +43,17 @@ Range range(const float* from, int64_t lines, int64_t length, int64_t step);
 bool suits(const Range& left, const Range& right, int64_t depth);
 
 // A factor: `lines` rows of the left or columns of the right one, of `depth` numbers each. One step is 1.
-struct Factor {
-  const float* data;
+template <class T> struct Factor {
+  const T* data;
   int64_t line_step, depth_step;
-  const float* at(int64_t line, int64_t depth) const { return data + line * line_step + depth * depth_step; }
+  const T* at(int64_t line, int64_t depth) const { return data + line * line_step + depth * depth_step; }
 };
 // Packs up to kEdge lines from `line` on, `depth` numbers from `first` on: kStepBytes for each kDepth of them, with
 // zeros for what the factor lacks.
-void pack_left(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to);
-void pack_right(const Factor& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to);
+template <class T>
+void pack_left(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to);
+template <class T>
+void pack_right(const Factor<T>& f, int64_t line, int64_t lines, int64_t first, int64_t depth, char* to);
 
 // Between these the calling thread may call multiply().
 void begin_tiles();
@@ -57,8 +65,15 @@ struct Sums {
   int64_t step, rows, columns;
 };
 // sums = left right, or sums += left right, both packed, of `steps` times kDepth.
-void multiply(const char* left, const char* right, int64_t steps, bool add, const Sums& sums);
+template <class T> void multiply(const char* left, const char* right, int64_t steps, bool add, const Sums& sums);
 // Adds the numbers of `row` to each row.
 void add_row(const float* row, const Sums& sums);
+// alpha sums + beta self, rounded. Without a `self` nothing is added; its rows are `self_step` apart, which may be 0.
+struct Scaled {
+  float alpha, beta;
+  const bf16* self;
+  int64_t self_step;
+};
+void round_to(bf16* to, int64_t step, const Sums& sums, const Scaled& scaled);
 
-}  // namespace maca::bfloat16_parts
+}  // namespace maca::bfloat16_tiles
