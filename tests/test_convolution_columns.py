@@ -1,5 +1,5 @@
-"""Convolutions of few positions with a large weight, which go as products of columns: against float64, with numbers that
-are not finite where PyTorch has them, and with the same bits whatever the threads."""
+"""Convolutions that go as products of matrices, those of few positions with a large weight and those of single pixels:
+against float64, with numbers that are not finite where PyTorch has them, and with the same bits whatever the threads."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ SHAPES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 300, 100, 3, 3, 3, 3), {}),  # one position
     ((2, 300, 100, 1, 1, 3, 3), {"padding": 1}),  # windows that are mostly outside
 ]
+# of single pixels: of result and image's gradient one, the other, or both are large enough for the processor's tiles
+PIXELS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((2, 320, 330, 16, 15, 1, 1), {}),
+    ((3, 70, 260, 13, 11, 1, 1), {}),
+    ((1, 300, 96, 21, 25, 1, 1), {}),
+    ((8, 640, 420, 4, 4, 1, 1), {}),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +59,7 @@ def with_gradients(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("shape, how", SHAPES, ids=str)
+@pytest.mark.parametrize("shape, how", SHAPES + PIXELS, ids=str)
 def test_results_and_gradients(shape: tuple[int, ...], how: dict[str, Any], threads: int) -> None:
     torch.set_num_threads(threads)
     operands = drawn(shape)
@@ -68,7 +75,7 @@ def test_results_and_gradients(shape: tuple[int, ...], how: dict[str, Any], thre
         assert ours[0].is_contiguous(memory_format=torch.channels_last) or 1 in ours[0].shape
 
 
-@pytest.mark.parametrize("shape, how", SHAPES[:5], ids=str)
+@pytest.mark.parametrize("shape, how", SHAPES[:5] + PIXELS, ids=str)
 def test_integers_are_exact(shape: tuple[int, ...], how: dict[str, Any]) -> None:
     operands = [t.mul(3).round() for t in drawn(shape)]
     for got, want in zip(
@@ -79,9 +86,9 @@ def test_integers_are_exact(shape: tuple[int, ...], how: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("where", ["image", "weight", "bias", "gradient"])
-def test_what_is_not_finite(value: float, where: str) -> None:
+@pytest.mark.parametrize("shape, how", [SHAPES[0], PIXELS[0]], ids=str)
+def test_what_is_not_finite(shape: tuple[int, ...], how: dict[str, Any], value: float, where: str) -> None:
     """Windows leave the image, and zeros that stand for what is not there meet no NaN and no Inf."""
-    shape, how = SHAPES[0]
     operands = dict(zip(("image", "weight", "bias"), (t.abs() + 0.1 for t in drawn(shape))))
     operands["gradient"] = F.conv2d(*operands.values(), **how).abs()
     spoilt = operands[where].view(-1)
@@ -94,21 +101,22 @@ def test_what_is_not_finite(value: float, where: str) -> None:
 
 
 def test_the_same_bits_for_any_number_of_threads() -> None:
-    """Of columns, for which AVX-512 is needed; oneDNN's convolutions for AVX2 are cut by the number of threads."""
+    """Of products, for which AVX-512 is needed; oneDNN's convolutions for AVX2 are cut by the number of threads, and so
+    are its weights' gradients of single pixels."""
     tolerance = 0.0 if kernels_use("avx512f", "avx512bw", "avx512dq", "avx512vl") else 1e-3
-    for shape, how in SHAPES:
+    for shape, how in SHAPES + PIXELS:
         operands = [t.maca() for t in drawn(shape)]
         results = []
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            results.append(with_gradients(operands, None, how))
+            results.append(with_gradients(operands, None, how)[: 2 if (shape, how) in PIXELS else None])
         for other in results[1:]:
             for a, b in zip(results[0], other, strict=True):
                 torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_a_weight_that_stays_is_packed() -> None:
-    shape, how = SHAPES[0]
+@pytest.mark.parametrize("shape, how", [SHAPES[0], PIXELS[0]], ids=str)
+def test_a_weight_that_stays_is_packed(shape: tuple[int, ...], how: dict[str, Any]) -> None:
     x, w, b = (t.maca() for t in drawn(shape))
     with torch.inference_mode():
         first = F.conv2d(x, w, b, **how)
@@ -122,15 +130,16 @@ def test_a_weight_that_stays_is_packed() -> None:
         )
 
 
-def test_an_image_that_is_a_window_or_expanded() -> None:
-    w = torch.randn(100, 300, 3, 3)
-    big = torch.randn(2, 300, 12, 12)
+@pytest.mark.parametrize("kernel, size", [(3, 12), (1, 36)])
+def test_an_image_that_is_a_window_or_expanded(kernel: int, size: int) -> None:
+    w = torch.randn(100, 300, kernel, kernel)
+    big = torch.randn(2, 300, size, size)
     ours = big.maca()
     for x, y in (
-        (big[:, :, 3:8:2, 1:6], ours[:, :, 3:8:2, 1:6]),
-        (big[:1, :, :4, :4].expand(3, -1, -1, -1), ours[:1, :, :4, :4].expand(3, -1, -1, -1)),
+        (big[:, :, 3 : size - 4 : 2, 1:6], ours[:, :, 3 : size - 4 : 2, 1:6]),
+        (big[:, :, 1:-1], ours[:, :, 1:-1]),
+        (big[:1, :, :-8, :4].expand(3, -1, -1, -1), ours[:1, :, :-8, :4].expand(3, -1, -1, -1)),
         (big[:, :, 5, None, :5].expand(-1, -1, 4, -1), ours[:, :, 5, None, :5].expand(-1, -1, 4, -1)),
     ):
-        torch.testing.assert_close(
-            F.conv2d(y, w.maca(), padding=1).cpu(), F.conv2d(x, w, padding=1), rtol=1e-5, atol=1e-3
-        )
+        got = F.conv2d(y, w.maca(), padding=kernel // 2).cpu()
+        torch.testing.assert_close(got, F.conv2d(x, w, padding=kernel // 2), rtol=1e-5, atol=1e-3)

@@ -266,8 +266,8 @@ class ForwardPlan final : public Plan {
       product_ = PlacedProduct(algorithms.product(stencil(g, w.strides)), space);
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
-    if (!product_ && !y_.copied() && Columns::pays(g, x.dtype, w.strides)) {
-      columns_ = std::make_unique<Columns>(g, Columns::Pass::Forward);
+    if (!product_ && !y_.copied()) columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides);
+    if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite or the weight is packed";
     }
@@ -321,6 +321,7 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
   const Geometry g = read_geometry(r, x, w, y);
   if (y.numel() == 0) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || w.numel() == 0) return direct_forward(r, g);
+  if (auto product = pixel_product(r, g)) return product;
   try {
     return onednn::plan_in(x.dtype, [&](Dtype type) { return std::make_unique<ForwardPlan>(r, g, algorithms, type); });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "kernel.h"
+#include "library_matmul.h"
 #include "onednn.h"
 #include "onednn_staging.h"
 
@@ -98,30 +99,40 @@ template <class Describe> auto primitive_for(const Geometry& g, Describe&& descr
 
 bool fast(Dtype d);  // oneDNN serves it, possibly in float32
 
-// A convolution of few positions with a large weight, or one of its gradients. Images are channels-last and dense.
+// Is every result made of one pixel, that at its place?
+bool of_single_pixels(const Geometry& g);
+
+// A convolution, or one of its gradients, as one product of matrices of float32. Images are channels-last and dense.
 class Columns {
  public:
   enum class Pass { Forward, InputGradient, WeightGradient };
-  Columns(const Geometry& g, Pass pass);
-  // For these it is the better way; of the weight's gradient the strides count.
-  static bool pays(const Geometry& g, Dtype type, const Sizes& weight_strides);
+  // nullptr: another way is the better one. `weight_strides`: of the weight's gradient, where that is the result.
+  static std::unique_ptr<Columns> make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides);
   uint64_t workspace_bytes() const { return workspace_bytes_; }
   // (image, weight) to the result, (gradient, weight) to the image's gradient, (image, gradient) to the weight's. False
   // where the library has to compute, as numbers are not finite.
   bool run(const float* first, const float* second, float* out, void* workspace, const float* bias = nullptr) const;
 
  private:
+  Columns(const Geometry& g, Pass pass);
+  bool few_positions() const;
+  matmul::Problem problem() const;
   template <class T, class F> void each_pixel(T* image, int64_t first, int64_t last, F&& f) const;
-  void lay_out(const float* image, float* columns) const;
+  const float* lay_out(const float* image, void* workspace) const;
   void add_up(const float* columns, float* image) const;
   void multiply(const void* left, const void* right, void* result, void* workspace) const;
 
   Geometry g_;
   Pass pass_;
   int64_t positions_, window_;  // results of all images, numbers that each is made of
+  bool as_they_lie_;            // the columns are the image
   std::unique_ptr<Plan> product_;
   uint64_t columns_ = 0, result_ = 0, product_space_ = 0, workspace_bytes_ = 0;
 };
+
+// A convolution of single pixels as one product of matrices, the weight packed as a product's is; nullptr: another way
+// is the better one.
+std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g);
 
 // A convolution of two-dimensional float32 images, channels-last and dense, with 3 x 3 weights at stride 1. The weight
 // is the user's: its address is moved by `weight_offset`, its strides may be negative.

@@ -49,10 +49,8 @@ class BackwardPlan final : public Plan {
       if (with_dx_) product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides)), space);
       if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
     }
-    if (with_dx_ && !product_ && Columns::pays(g, dy.dtype, w.strides))
-      of_input_.emplace(g, Columns::Pass::InputGradient);
-    if (with_dw_ && !gradient_ && Columns::pays(g, dy.dtype, dw.strides))
-      of_weight_.emplace(g, Columns::Pass::WeightGradient);
+    if (with_dx_ && !product_) of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides);
+    if (with_dw_ && !gradient_) of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides);
     for (const auto* columns : {&of_input_, &of_weight_})
       if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
     if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
@@ -189,7 +187,7 @@ class BackwardPlan final : public Plan {
   Weight weight_, dw_;
   PlacedProduct product_;
   std::unique_ptr<StencilGradient> gradient_;
-  std::optional<Columns> of_input_, of_weight_;
+  std::unique_ptr<Columns> of_input_, of_weight_;
   Call data_call_, weights_call_;
   bool with_dx_ = false, with_dw_ = false, with_db_ = false;
   int64_t channels_ = 0, rows_ = 0, chunks_ = 0;

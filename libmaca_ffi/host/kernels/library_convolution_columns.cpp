@@ -1,10 +1,11 @@
-// Convolutions of few positions as products of matrices: the window of every position laid out in a row ("im2col"), and
-// the weight as it lies. Of the layers of 512 channels over 2 x 2 pixels of 8 images, with weights that every step
-// writes, forward and backward take half of the time of oneDNN's primitives, which bring the weight into their layout.
+// Convolutions as products of matrices: the window of every position in a row ("im2col"), and the weight as it lies.
+//
+// Of few positions with a large weight, because oneDNN's primitives bring the weight into their layout: of the layers
+// of 512 channels over 2 x 2 pixels of 8 images, with weights that every step writes, forward and backward take half of
+// the time. Of single pixels, which need no laying out, where a product goes on the processor's tiles.
 #include <cstring>
 
 #include "library_convolution.h"
-#include "library_matmul.h"
 #include "processor.h"
 
 namespace maca::convolution {
@@ -27,46 +28,85 @@ bool all_finite(const float* values, int64_t count) {
 
 }  // namespace
 
-bool Columns::pays(const Geometry& g, Dtype type, const Sizes& weight_strides) {
+bool of_single_pixels(const Geometry& g) {
+  const auto all = [](const Sizes& sizes, int64_t n) { return std::ranges::count(sizes, n) == std::ssize(sizes); };
+  return !g.transposed && g.groups == 1 && all(g.kernel, 1) && all(g.stride, 1) && all(g.padding, 0);
+}
+
+std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides) {
   // Without AVX-512 the sums of oneDNN's product depend on the number of threads.
-  if (allowed_isa() < Isa::Avx512 || type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return false;
+  if (allowed_isa() < Isa::Avx512 || type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
-  const Sizes dense = {o, 1, w, i};  // of out, in, height, width
-  constexpr int64_t kPositions = 64, kWeight = 1 << 18;
-  return weight_strides == dense && g.batch * g.out[0] * g.out[1] <= kPositions && g.out_channels * o >= kWeight;
+  const bool pixels = g.kernel[0] == 1 && g.kernel[1] == 1;
+  if (weight_strides[0] != o || weight_strides[1] != 1) return nullptr;
+  if (!pixels && (weight_strides[2] != w || weight_strides[3] != i)) return nullptr;
+  std::unique_ptr<Columns> columns(new Columns(g, pass));
+  const Problem p = columns->problem();
+  if (!columns->few_positions()) {
+    if (!columns->as_they_lie_ || pass != Pass::InputGradient) return nullptr;
+    columns->product_ = matmul::parts_plan(p);
+  } else if (pass == Pass::InputGradient) {
+    columns->product_ = matmul::blas_plan(p);
+  } else {  // OpenBLAS is quicker for the weight's gradient, but for some processors cuts sums by the threads
+    columns->product_ = matmul::onednn_plan(p);
+  }
+  if (!columns->product_) return nullptr;
+  onednn::Workspace space;
+  if (!columns->as_they_lie_)
+    columns->columns_ = space.take(static_cast<uint64_t>(columns->positions_ * columns->window_) * 4);
+  if (pass == Pass::Forward) columns->result_ = space.take(static_cast<uint64_t>(p.out.numel()) * 4);
+  columns->product_space_ = space.take(columns->product_->workspace_bytes);
+  columns->workspace_bytes_ = space.bytes();
+  return columns;
 }
 
 Columns::Columns(const Geometry& g, Pass pass)
     : g_(g),
       pass_(pass),
       positions_(g.batch * g.out[0] * g.out[1]),
-      window_(g.kernel[0] * g.kernel[1] * g.in_channels) {
-  onednn::Workspace space;
-  columns_ = space.take(static_cast<uint64_t>(positions_ * window_) * 4);
+      window_(g.kernel[0] * g.kernel[1] * g.in_channels),
+      as_they_lie_(of_single_pixels(g)) {}
+
+bool Columns::few_positions() const {
+  constexpr int64_t kWeight = 1 << 18;
+  return positions_ <= (as_they_lie_ ? 128 : 64) && g_.out_channels * window_ >= kWeight;
+}
+
+Problem Columns::problem() const {
   Problem p;
-  switch (pass) {
+  switch (pass_) {
     case Pass::Forward:  // result^T = weight columns^T: so the weight is read in its order
-      p.a = rows_of(kLeft, g.out_channels, window_);
+      p.a = rows_of(kLeft, g_.out_channels, window_);
       p.b = rows_of(kRight, positions_, window_).transposed();
-      p.out = rows_of(kResult, g.out_channels, positions_);
-      result_ = space.take(static_cast<uint64_t>(p.out.numel()) * 4);
-      product_ = matmul::onednn_plan(p);
+      p.out = rows_of(kResult, g_.out_channels, positions_);
       break;
     case Pass::InputGradient:
-      p.a = rows_of(kLeft, positions_, g.out_channels);
-      p.b = rows_of(kRight, g.out_channels, window_);
+      p.a = rows_of(kLeft, positions_, g_.out_channels);
+      p.b = rows_of(kRight, g_.out_channels, window_);
       p.out = rows_of(kResult, positions_, window_);
-      product_ = matmul::blas_plan(p);
       break;
     case Pass::WeightGradient:
-      p.a = rows_of(kLeft, positions_, g.out_channels).transposed();
+      p.a = rows_of(kLeft, positions_, g_.out_channels).transposed();
       p.b = rows_of(kRight, positions_, window_);
-      p.out = rows_of(kResult, g.out_channels, window_);
-      product_ = matmul::onednn_plan(p);  // OpenBLAS is quicker, but for some processors cuts sums by the threads
+      p.out = rows_of(kResult, g_.out_channels, window_);
       break;
   }
-  product_space_ = space.take(product_->workspace_bytes);
-  workspace_bytes_ = space.bytes();
+  return p;
+}
+
+std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g) {
+  const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
+  if (x.dtype != Dtype::F32 || !of_single_pixels(g) || (bias.present() && bias.strides[0] != 1)) return nullptr;
+  onednn::Workspace none;
+  if (Staged(x, x.dtype, none).copied() || Staged(y, y.dtype, none).copied()) return nullptr;
+  const int64_t positions = y.numel() / g.out_channels;
+  Problem p;
+  p.a = {x.dtype, x.slot, 1, positions, g.in_channels, 0, g.in_channels, 1};
+  p.b = {w.dtype, w.slot, 1, g.in_channels, g.out_channels, 0, w.strides[1], w.strides[0]};
+  p.out = {y.dtype, y.slot, 1, positions, g.out_channels, 0, g.out_channels, 1};
+  if (bias.present()) p.self = Matrix{bias.dtype, bias.slot, 1, positions, g.out_channels, 0, 0, 1};
+  p.constant_b = true;
+  return matmul::parts_plan(p);
 }
 
 // f(position, where in its window, address of the pixel's channels or nullptr outside the image)
@@ -84,7 +124,9 @@ template <class T, class F> void Columns::each_pixel(T* image, int64_t first, in
   }
 }
 
-void Columns::lay_out(const float* image, float* columns) const {
+const float* Columns::lay_out(const float* image, void* workspace) const {
+  if (as_they_lie_) return image;
+  auto* columns = reinterpret_cast<float*>(at(workspace, columns_));
   const auto bytes = static_cast<size_t>(g_.in_channels) * 4;
   parallel_for(positions_, std::max<int64_t>(1, 32768 / window_), [&](int64_t begin, int64_t end) {
     each_pixel(image, begin, end, [&](int64_t p, int64_t offset, const float* pixel) {
@@ -92,6 +134,7 @@ void Columns::lay_out(const float* image, float* columns) const {
       pixel ? std::memcpy(to, pixel, bytes) : std::memset(to, 0, bytes);
     });
   });
+  return columns;
 }
 
 void Columns::multiply(const void* left, const void* right, void* result, void* workspace) const {
@@ -101,26 +144,25 @@ void Columns::multiply(const void* left, const void* right, void* result, void* 
 
 // Where a window leaves the image, zeros stand in its row: one times a number that is not finite would be NaN.
 bool Columns::run(const float* first, const float* second, float* out, void* workspace, const float* bias) const {
-  auto* columns = reinterpret_cast<float*>(at(workspace, columns_));
   switch (pass_) {
     case Pass::Forward: {
-      lay_out(first, columns);
       auto* result = reinterpret_cast<float*>(at(workspace, result_));
-      multiply(second, columns, result, workspace);
+      multiply(second, lay_out(first, workspace), result, workspace);
       const int64_t channels = g_.out_channels;
       for (int64_t p = 0; p < positions_; ++p)
         for (int64_t c = 0; c < channels; ++c)
           out[p * channels + c] = result[c * positions_ + p] + (bias ? bias[c] : 0.0f);
       return all_finite(result, channels * positions_);
     }
-    case Pass::InputGradient:
+    case Pass::InputGradient: {
+      auto* columns = as_they_lie_ ? out : reinterpret_cast<float*>(at(workspace, columns_));
       multiply(first, second, columns, workspace);
-      add_up(columns, out);
+      if (!as_they_lie_) add_up(columns, out);
       return true;
+    }
     case Pass::WeightGradient:
       if (!all_finite(second, positions_ * g_.out_channels)) return false;
-      lay_out(first, columns);
-      multiply(second, columns, out, workspace);
+      multiply(second, lay_out(first, workspace), out, workspace);
       return true;
   }
   return false;
