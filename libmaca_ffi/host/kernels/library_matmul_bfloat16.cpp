@@ -20,7 +20,7 @@ class Bfloat16Plan final : public Plan {
       : p_(p), threads_(ThreadPool::instance().threads()), panel_(steps(p.k()) * kStepBytes<bf16>) {
     rows_ = std::min(panels(p.m()), std::min(kRows, kLeftBytes / (2 * p.k())) / kEdge);
     Workspace space;
-    right_ = space.take(static_cast<uint64_t>(panels(p.n()) * panel_));
+    right_ = space.take(static_cast<uint64_t>(panels_at_once(p) * panel_));
     left_ = space.take(static_cast<uint64_t>(rows_ * panel_ * threads_));
     sums_ = space.take(static_cast<uint64_t>(rows_ * kBlock * threads_) * sizeof(float));
     workspace_bytes = space.bytes();
@@ -34,23 +34,26 @@ class Bfloat16Plan final : public Plan {
 
   void pack(const void* operand, void* packed) const override {
     const auto right = factor_of<bf16>(p_.b.transposed(), operand);
-    parallel_for(panels(p_.n()), 4,
-                 [&](int64_t begin, int64_t end) { pack_panels(right, begin, end, static_cast<char*>(packed)); });
+    parallel_for(panels(p_.n()), 4, [&](int64_t begin, int64_t end) {
+      pack_panels(right, begin, end, static_cast<char*>(packed) + begin * panel_);
+    });
   }
 
   void run(const Launch& launch) const override {
-    const auto left = factor_of<bf16>(p_.a, launch.data(p_.a.slot));
     const auto right = factor_of<bf16>(p_.b.transposed(), launch.data(p_.b.slot));
-    const auto* packed = static_cast<const char*>(launch.packed);
     char* own = onednn::at(launch.workspace, right_);
     on_members(p_, threads_, [&](const Member& member) {
-      if (!packed) {
-        pack_panels(right, member.begin(panels(p_.n())), member.end(panels(p_.n())), own);
-        member.wait();
-      }
       begin_tiles();
-      for (int64_t row = member.row; row < member.row_end; row += rows_)
-        multiply_rows(launch, member, left, packed ? packed : own, row, std::min(rows_, member.row_end - row));
+      each_width(p_, launch.packed, [&](int64_t first, int64_t count) {
+        if (!launch.packed) {
+          if (first > 0) member.wait();  // until nobody reads the last ones
+          const int64_t begin = member.begin(count);
+          pack_panels(right, first + begin, first + member.end(count), own + begin * panel_);
+          member.wait();
+        }
+        const auto* packed = launch.packed ? static_cast<const char*>(launch.packed) : own;
+        multiply_part(launch, member, member.part(panels(p_.m()), count), packed, first);
+      });
       end_tiles();
     });
   }
@@ -59,32 +62,41 @@ class Bfloat16Plan final : public Plan {
   static constexpr int64_t kBlock = kEdge * kEdge;  // sums
 
   void pack_panels(const Factor<bf16>& right, int64_t begin, int64_t end, char* to) const {
-    for (int64_t j = begin; j < end; ++j)
-      pack_right(right, j * kEdge, std::min(kEdge, p_.n() - j * kEdge), 0, p_.k(), to + j * panel_);
+    for (int64_t j = begin; j < end; ++j, to += panel_)
+      pack_right(right, j * kEdge, std::min(kEdge, p_.n() - j * kEdge), 0, p_.k(), to);
   }
 
-  // `count` panels of the left factor's rows, from `row` on, by the member's columns.
-  void multiply_rows(const Launch& launch, const Member& member, const Factor<bf16>& left_factor, const char* right,
-                     int64_t row, int64_t count) const {
+  // `right`: its panels from the `first` on, from which the part's columns count.
+  void multiply_part(const Launch& launch, const Member& member, const Part& part, const char* right,
+                     int64_t first) const {
+    const auto factor = factor_of<bf16>(p_.a, launch.data(p_.a.slot));
     char* left = onednn::at(launch.workspace, left_) + member.index * rows_ * panel_;
     auto* sums = reinterpret_cast<float*>(onednn::at(launch.workspace, sums_)) + member.index * rows_ * kBlock;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t line = (row + i) * kEdge;
-      pack_left(left_factor, line, std::min(kEdge, p_.m() - line), 0, p_.k(), left + i * panel_);
-    }
-    const char* end = right + member.column_end * panel_;
-    for (int64_t j = member.column; j < member.column_end; ++j) {
-      for (int64_t first = 0; first < p_.k(); first += kSlice) {
-        const int64_t depth = std::min(kSlice, p_.k() - first), at = first / kDepth * kStepBytes<bf16>;
-        const char* slice = right + j * panel_ + at;
-        const int64_t bytes = steps(depth) * kStepBytes<bf16>, share = bytes / count;
-        for (int64_t i = 0; i < count; ++i) {
-          prefetch(slice + bytes + i * share, share, end);
-          multiply<bf16>(left + i * panel_ + at, slice, steps(depth), first > 0,
-                         {sums + i * kBlock, kEdge, kEdge, kEdge});
-        }
+    for (int64_t row = part.row; row < part.row_end; row += rows_) {
+      const int64_t count = std::min(rows_, part.row_end - row);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t line = (row + i) * kEdge;
+        pack_left(factor, line, std::min(kEdge, p_.m() - line), 0, p_.k(), left + i * panel_);
       }
-      for (int64_t i = 0; i < count; ++i) write(launch, row + i, j, sums + i * kBlock);
+      for (int64_t j = part.column; j < part.column_end; ++j) {
+        multiply_rows(left, count, right + j * panel_, j + 1 < part.column_end, sums);
+        for (int64_t i = 0; i < count; ++i) write(launch, row + i, first + j, sums + i * kBlock);
+      }
+    }
+  }
+
+  // `count` panels of the left factor by one of the right factor, which another follows or not.
+  void multiply_rows(const char* left, int64_t count, const char* right, bool another, float* sums) const {
+    const char* end = right + (another ? 2 : 1) * panel_;
+    for (int64_t first = 0; first < p_.k(); first += kSlice) {
+      const int64_t depth = std::min(kSlice, p_.k() - first), at = first / kDepth * kStepBytes<bf16>;
+      const char* slice = right + at;
+      const int64_t bytes = steps(depth) * kStepBytes<bf16>, share = bytes / count;
+      for (int64_t i = 0; i < count; ++i) {
+        prefetch(slice + bytes + i * share, share, end);
+        multiply<bf16>(left + i * panel_ + at, slice, steps(depth), first > 0,
+                       {sums + i * kBlock, kEdge, kEdge, kEdge});
+      }
     }
   }
 

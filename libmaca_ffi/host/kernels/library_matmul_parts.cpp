@@ -38,9 +38,9 @@ class PartsPlan final : public Plan {
       : p_(p), otherwise_(blas_plan(p, true)), threads_(ThreadPool::instance().threads()) {
     Workspace space;
     inner_ = space.take(otherwise_->workspace_bytes);
-    right_ =
-        space.take(static_cast<uint64_t>(panels(p.n()) * std::min(steps(p.k()), steps(kSlice)) * kStepBytes<float>));
-    left_bytes_ = std::min(panels(p.m()), panels(kRows)) * std::min(steps(p.k()), steps(kSlice)) * kStepBytes<float>;
+    const int64_t panel = std::min(steps(p.k()), steps(kSlice)) * kStepBytes<float>;
+    right_ = space.take(static_cast<uint64_t>(panels_at_once(p) * panel));
+    left_bytes_ = std::min(panels(p.m()), panels(kRows)) * panel;
     left_ = space.take(static_cast<uint64_t>(left_bytes_ * threads_));
     workspace_bytes = space.bytes();
     work = p.work();
@@ -56,8 +56,8 @@ class PartsPlan final : public Plan {
     SharedRange seen;
     parallel_for(panels(p_.n()), 4, [&](int64_t begin, int64_t end) {
       seen.add(range_of(p_.b.transposed(), right, begin * kEdge, std::min(end * kEdge, p_.n())));
-      for (int64_t first = 0; first < p_.k(); first += kSlice)
-        pack_panels(right, begin, end, first, static_cast<char*>(packed) + kHeader + slice_offset(first));
+      for (int64_t deep = 0; deep < p_.k(); deep += kSlice)
+        pack_panels(right, begin, end, deep, static_cast<char*>(packed) + kHeader + slice_offset(deep, begin));
     });
     const Range range = seen;
     std::memcpy(packed, &range, sizeof range);
@@ -82,19 +82,19 @@ class PartsPlan final : public Plan {
   }
 
   // In the packed right factor one slice of the depth follows the other, in each one panel the other.
-  int64_t slice_offset(int64_t first) const { return panels(p_.n()) * steps(first) * kStepBytes<float>; }
-  void pack_panels(const Factor<float>& right, int64_t begin, int64_t end, int64_t first, char* to) const {
-    const int64_t depth = std::min(kSlice, p_.k() - first);
-    for (int64_t j = begin; j < end; ++j)
-      pack_right(right, j * kEdge, std::min(kEdge, p_.n() - j * kEdge), first, depth,
-                 to + j * steps(depth) * kStepBytes<float>);
+  int64_t slice_offset(int64_t deep, int64_t panel) const {
+    return (panels(p_.n()) * steps(deep) + panel * steps(std::min(kSlice, p_.k() - deep))) * kStepBytes<float>;
+  }
+  void pack_panels(const Factor<float>& right, int64_t begin, int64_t end, int64_t deep, char* to) const {
+    const int64_t depth = std::min(kSlice, p_.k() - deep), panel = steps(depth) * kStepBytes<float>;
+    for (int64_t j = begin; j < end; ++j, to += panel)
+      pack_right(right, j * kEdge, std::min(kEdge, p_.n() - j * kEdge), deep, depth, to);
   }
 
   // False if the factors do not suit; nothing was written then.
   bool multiply_parts(const Launch& launch) const {
     const auto left = factor_of<float>(p_.a, launch.data(p_.a.slot));
     const auto right = factor_of<float>(p_.b.transposed(), launch.data(p_.b.slot));
-    const auto* bias = p_.self ? launch.data<const float>(p_.self->slot) : nullptr;
     const auto* packed = static_cast<const char*>(launch.packed);
     SharedRange of_left, of_right;
     if (packed) {
@@ -111,41 +111,49 @@ class PartsPlan final : public Plan {
       if (!packed) add(of_right, p_.b.transposed(), right);
       member.wait();
       if (!suits(of_left, of_right, p_.k())) return;
-      const int64_t columns = panels(p_.n());
-      char* own = onednn::at(launch.workspace, left_) + member.index * left_bytes_;
+      char* own = onednn::at(launch.workspace, right_);
       begin_tiles();
-      for (int64_t first = 0; first < p_.k(); first += kSlice) {
-        const char* slice = packed ? packed + kHeader + slice_offset(first) : onednn::at(launch.workspace, right_);
-        if (!packed) {
-          if (first > 0) member.wait();  // until nobody reads the last one
-          pack_panels(right, member.begin(columns), member.end(columns), first, const_cast<char*>(slice));
-          member.wait();
+      each_width(p_, packed, [&](int64_t first, int64_t count) {
+        const Part part = member.part(panels(p_.m()), count);
+        for (int64_t deep = 0; deep < p_.k(); deep += kSlice) {
+          if (!packed) {
+            if (first > 0 || deep > 0) member.wait();  // until nobody reads the last slice
+            const int64_t begin = member.begin(count),
+                          panel = steps(std::min(kSlice, p_.k() - deep)) * kStepBytes<float>;
+            pack_panels(right, first + begin, first + member.end(count), deep, own + begin * panel);
+            member.wait();
+          }
+          const char* slice = packed ? packed + kHeader + slice_offset(deep, first) : own;
+          multiply_slice(launch, member, part, left, slice, first, deep);
         }
-        multiply_slice(member, left, slice, first, bias, launch.data<float>(p_.out.slot), own);
-      }
+      });
       end_tiles();
     });
     return suits(of_left, of_right, p_.k());
   }
 
-  void multiply_slice(const Member& member, const Factor<float>& left, const char* slice, int64_t first,
-                      const float* bias, float* out, char* own) const {
-    const int64_t depth = std::min(kSlice, p_.k() - first), panel = steps(depth) * kStepBytes<float>,
+  // `slice`: of the right factor's panels from the `first` on, from which the part's columns count.
+  void multiply_slice(const Launch& launch, const Member& member, const Part& part, const Factor<float>& left,
+                      const char* slice, int64_t first, int64_t deep) const {
+    const auto* bias = p_.self ? launch.data<const float>(p_.self->slot) : nullptr;
+    auto* out = launch.data<float>(p_.out.slot);
+    char* own = onednn::at(launch.workspace, left_) + member.index * left_bytes_;
+    const int64_t depth = std::min(kSlice, p_.k() - deep), panel = steps(depth) * kStepBytes<float>,
                   step = p_.out.leading();
-    for (int64_t row = member.row; row < member.row_end; row += panels(kRows)) {
-      const int64_t count = std::min(panels(kRows), member.row_end - row);
+    for (int64_t row = part.row; row < part.row_end; row += panels(kRows)) {
+      const int64_t count = std::min(panels(kRows), part.row_end - row);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t line = (row + i) * kEdge;
-        pack_left(left, line, std::min(kEdge, p_.m() - line), first, depth, own + i * panel);
+        pack_left(left, line, std::min(kEdge, p_.m() - line), deep, depth, own + i * panel);
       }
-      for (int64_t j = member.column; j < member.column_end; ++j)
+      for (int64_t j = part.column; j < part.column_end; ++j)
         for (int64_t i = 0; i < count; ++i) {
-          const int64_t line = (row + i) * kEdge, column = j * kEdge;
+          const int64_t line = (row + i) * kEdge, column = (first + j) * kEdge;
           const Sums sums{out + line * step + column, step, std::min(kEdge, p_.m() - line),
                           std::min(kEdge, p_.n() - column)};
-          multiply<float>(own + i * panel, slice + j * panel, steps(depth), first > 0, sums);
+          multiply<float>(own + i * panel, slice + j * panel, steps(depth), deep > 0, sums);
           // at the end: rounded once, a bias that is larger than the products costs no more than in float32
-          if (bias && first + depth == p_.k()) add_row(bias + column, sums);
+          if (bias && deep + depth == p_.k()) add_row(bias + column, sums);
         }
     }
   }

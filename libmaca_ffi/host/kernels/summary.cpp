@@ -10,6 +10,9 @@
 
 #include "kernel.h"
 #ifdef __AVX2__
+// GCC 12 takes the vectors that its own header leaves undefined for ours.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #endif
 
@@ -19,6 +22,8 @@ namespace {
 constexpr uint32_t kStep = 0x9E3779B1u, kHigh = 0x85EBCA77u, kMix = 0x5BD1E995u;
 constexpr int64_t kPiece = 16384;  // elements of one partial sum
 constexpr int64_t kBlock = 512;    // elements looked at together, in the first-level cache
+// words fetched ahead: the processor itself does not look beyond a page, and hides little behind so much work
+constexpr int64_t kAhead = 1024;
 
 struct Partial {
   double min = std::numeric_limits<double>::infinity(), max = -std::numeric_limits<double>::infinity();
@@ -143,8 +148,57 @@ template <class V> void numbers_of(const V* v, int64_t n, Partial& p) {
   finite(kept, count, p);
 }
 
-#ifdef __AVX2__
-// A block of floats and their words in one loop: 1 ns an element when hash and numbers take a loop each, 0.5 so.
+// A block of floats and their words in one loop: 1 ns an element when hash and numbers take a loop each, 0.5 so with
+// AVX2. Of 2.4 MB that no cache has: 829 us without fetching ahead, 344 with it, 257 with AVX-512.
+#ifdef __AVX512F__
+inline __m512i scrambled(__m512i x) {
+  x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+  x = _mm512_mullo_epi32(x, _mm512_set1_epi32(0x7FEB352D));
+  x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 15));
+  x = _mm512_mullo_epi32(x, _mm512_set1_epi32(static_cast<int>(0x846CA68Bu)));
+  x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+  const __m512i y = _mm512_xor_si512(x, _mm512_set1_epi32(static_cast<int>(kMix)));
+  return _mm512_add_epi64(_mm512_mul_epu32(x, y), _mm512_mul_epu32(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(y, 32)));
+}
+
+inline void add_floats(const float* v, const uint32_t* words, int64_t n, const uint32_t* places, uint32_t first,
+                       uint32_t step, Partial& p) {
+  const __m512i lanes = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                           _mm512_set1_epi32(static_cast<int>(step)));
+  __m512i place = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first)));
+  const __m512i next = _mm512_set1_epi32(static_cast<int>(16 * step));
+  __m512i hash = _mm512_setzero_si512();
+  __m512d sum0 = _mm512_setzero_pd(), sum1 = sum0, squares0 = sum0, squares1 = sum0;
+  __m512 low = _mm512_set1_ps(std::numeric_limits<float>::infinity()), high = _mm512_sub_ps(_mm512_setzero_ps(), low);
+  int64_t k = 0;
+  for (; k + 16 <= n; k += 16) {
+    _mm_prefetch(reinterpret_cast<const char*>(words + k + kAhead), _MM_HINT_T0);
+    if (places) place = _mm512_loadu_si512(places + k);
+    const __m512i word = _mm512_loadu_si512(words + k);
+    hash = _mm512_add_epi64(hash, scrambled(_mm512_add_epi32(word, place)));
+    place = _mm512_add_epi32(place, next);
+    const __m512 x = _mm512_loadu_ps(v + k);
+    low = _mm512_min_ps(low, x);
+    high = _mm512_max_ps(high, x);
+    const __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(v + k)), b = _mm512_cvtps_pd(_mm256_loadu_ps(v + k + 8));
+    sum0 = _mm512_add_pd(sum0, a);
+    sum1 = _mm512_add_pd(sum1, b);
+    squares0 = _mm512_fmadd_pd(a, a, squares0);
+    squares1 = _mm512_fmadd_pd(b, b, squares1);
+  }
+  p.hash += static_cast<uint64_t>(_mm512_reduce_add_epi64(hash));
+  p.hash += hash_of(words + k, n - k, places ? places + k : nullptr, first + static_cast<uint32_t>(k) * step, step, 0);
+  const double squares = _mm512_reduce_add_pd(_mm512_add_pd(squares0, squares1));
+  if (!std::isfinite(squares)) return numbers_of(v, n, p);  // a block of finite floats stays far below a double's range
+  if (k > 0) {
+    p.min = std::min<double>(p.min, _mm512_reduce_min_ps(low));
+    p.max = std::max<double>(p.max, _mm512_reduce_max_ps(high));
+    p.sum += _mm512_reduce_add_pd(_mm512_add_pd(sum0, sum1));
+    p.squares += squares;
+  }
+  numbers_of(v + k, n - k, p);
+}
+#elif defined(__AVX2__)
 inline void add_floats(const float* v, const uint32_t* words, int64_t n, const uint32_t* places, uint32_t first,
                        uint32_t step, Partial& p) {
   const __m256i lanes =
@@ -156,6 +210,7 @@ inline void add_floats(const float* v, const uint32_t* words, int64_t n, const u
   __m256 low = _mm256_set1_ps(std::numeric_limits<float>::infinity()), high = _mm256_sub_ps(_mm256_setzero_ps(), low);
   int64_t k = 0;
   for (; k + 8 <= n; k += 8) {
+    _mm_prefetch(reinterpret_cast<const char*>(words + k + kAhead), _MM_HINT_T0);
     if (places) place = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places + k));
     const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + k));
     hash = _mm256_add_epi64(hash, scrambled(_mm256_add_epi32(word, place)));
