@@ -116,14 +116,14 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("shape, how", [SHAPES[0], PIXELS[0]], ids=str)
-def test_a_weight_that_stays_is_packed(shape: tuple[int, ...], how: dict[str, Any]) -> None:
+def test_a_weight_that_is_written_again(shape: tuple[int, ...], how: dict[str, Any]) -> None:
     x, w, b = (t.maca() for t in drawn(shape))
     with torch.inference_mode():
         first = F.conv2d(x, w, b, **how)
         macatensor.reset_counters()
         for _ in range(3):
-            torch.testing.assert_close(F.conv2d(x, w, b, **how), first, rtol=1e-4, atol=1e-3)
-        assert macatensor.counters()["weight_packs"] == 1
+            assert torch.equal(F.conv2d(x, w, b, **how), first)
+        assert macatensor.counters()["weight_packs"] <= 1
         w.mul_(2)
         torch.testing.assert_close(
             F.conv2d(x, w, **how), 2 * (first - b[:, None, None]), rtol=1e-4, atol=1e-2

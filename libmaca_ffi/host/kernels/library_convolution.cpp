@@ -269,9 +269,9 @@ class ForwardPlan final : public Plan {
     if (!product_ && !y_.copied()) columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides);
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
-      implementation = "columns, " + implementation + " where they are not finite or the weight is packed";
+      implementation = "columns, " + implementation + " where they are not finite";
     }
-    if (product_ || !weight_.same()) {
+    if (!columns_ && (product_ || !weight_.same())) {
       packed_operand = w.slot;
       packed_bytes = product_ ? product_->packed_bytes() : weight_.library_bytes();
     }
@@ -288,7 +288,7 @@ class ForwardPlan final : public Plan {
   void run(const Launch& launch) const override {
     void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
     bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
-    if (columns_ && !launch.packed)
+    if (columns_)
       done =
           columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight_.user(launch)),
                         static_cast<float*>(y), at(launch.workspace, columns_space_), static_cast<const float*>(bias));

@@ -181,18 +181,22 @@ class OnednnPlan final : public Plan {
     else
       general_call_ = make(false, false, scratch);
     implementation = "onednn matmul " + impl_;
-    // In oneDNN's own blocks a transposed weight under few rows is read 1.3 to 3 times as fast. Its kernels for AVX-512
-    // copy any weight into them at every call: 5 to 15 % of a float32 product of 256 to 1024, a third of a bfloat16 one
-    // with AMX. The sums are the same ones.
-    const bool gains = processor_isa() == Isa::Avx512 || (!p_.b.row_major() && p_.m() <= 128);
+    // A transposed weight under few rows is read 1.3 to 3 times as fast across. The kernels for AVX-512 (brg) copy any
+    // weight into blocks of their own at every call: 5 to 15 % of a float32 product of 256 to 1024, a third of a
+    // bfloat16 one with AMX. The sums are the same ones where the kernel is the same one, which the strides may change;
+    // that for AVX2 cuts them otherwise under more than 64 rows of a weight that lies the other way.
+    const bool gains = impl_.starts_with("brg") || (!p_.b.row_major() && p_.m() <= 64);
     const bool weight = p_.constant_b && direct_ && b_offset_ == Workspace::kNone && gains && p_.k() * p_.n() >= 16384;
     if (weight) try {
-        packed_call_ = make(true, true, scratch);
-        const Desc plain = descriptor(b_, batched_);
-        const dnnl::reorder::primitive_desc pd(onednn::engine(), plain, onednn::engine(), packed_desc_);
-        reorder_ = Call(dnnl::reorder(pd), {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, packed_desc_}});
-        packed_operand = p_.b.slot;
-        packed_bytes = packed_desc_.get_size();
+        Call packed = make(true, true, scratch);
+        if (implementation == "onednn matmul " + impl_) {
+          packed_call_ = std::move(packed);
+          const Desc plain = descriptor(b_, batched_);
+          const dnnl::reorder::primitive_desc pd(onednn::engine(), plain, onednn::engine(), packed_desc_);
+          reorder_ = Call(dnnl::reorder(pd), {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, packed_desc_}});
+          packed_operand = p_.b.slot;
+          packed_bytes = packed_desc_.get_size();
+        }
       } catch (const dnnl::error&) {  // no memory for more code: the weight is read as it is
       }
     if (scratch > 0) scratch_offset_ = space.take(scratch);
