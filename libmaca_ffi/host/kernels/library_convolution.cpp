@@ -266,21 +266,22 @@ class ForwardPlan final : public Plan {
       product_ = PlacedProduct(algorithms.product(stencil(g, w.strides)), space);
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
-    if (!product_ && !y_.copied()) columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides);
+    if (!product_ && !y_.copied()) columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_);
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
-    if (!columns_ && (product_ || !weight_.same())) {
-      packed_operand = w.slot;
-      packed_bytes = product_ ? product_->packed_bytes() : weight_.library_bytes();
-    }
+    packed_bytes = product_   ? product_->packed_bytes()
+                   : columns_ ? columns_->packed_bytes()
+                              : (weight_.same() ? 0 : weight_.library_bytes());
+    if (packed_bytes > 0) packed_operand = w.slot;
     workspace_bytes = space.bytes();
     work = g.work();
   }
 
   void pack(const void* operand, void* packed) const override {
     if (product_) return product_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
+    if (columns_) return columns_->pack(operand, packed);
     const auto converted = std::make_unique<char[]>(weight_.converted_bytes());
     weight_.prepare(operand, packed, converted.get());
   }
@@ -289,11 +290,11 @@ class ForwardPlan final : public Plan {
     void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
     bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
     if (columns_)
-      done =
-          columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight_.user(launch)),
-                        static_cast<float*>(y), at(launch.workspace, columns_space_), static_cast<const float*>(bias));
+      done = columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight_.user(launch)),
+                           static_cast<float*>(y), at(launch.workspace, columns_space_),
+                           static_cast<const float*>(bias), launch.packed);
     if (!done) {
-      const bool packed = launch.packed && !product_;
+      const bool packed = launch.packed && !product_ && !columns_;
       void* weight = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
       void* const addresses[] = {x, weight, y, at(launch.workspace, scratch_), bias};
       call_(std::span(addresses, has_bias_ ? 5 : 4));

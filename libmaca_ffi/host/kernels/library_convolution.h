@@ -107,27 +107,34 @@ class Columns {
  public:
   enum class Pass { Forward, InputGradient, WeightGradient };
   // nullptr: another way is the better one. `weight_strides`: of the weight's gradient, where that is the result.
-  static std::unique_ptr<Columns> make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides);
+  static std::unique_ptr<Columns> make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
+                                       bool bias = false);
   uint64_t workspace_bytes() const { return workspace_bytes_; }
-  // (image, weight) to the result, (gradient, weight) to the image's gradient, (image, gradient) to the weight's. False
-  // where the library has to compute, as numbers are not finite.
-  bool run(const float* first, const float* second, float* out, void* workspace, const float* bias = nullptr) const;
+  // Of the forward pass, whose weight may be packed.
+  uint64_t packed_bytes() const { return product_->packed_bytes; }
+  void pack(const void* weight, void* packed) const { product_->pack(weight, packed); }
+  // (image, weight) and the bias to the result, (gradient, weight) to the image's gradient, (image, gradient) to the
+  // weight's. False where the library has to compute, as numbers are not finite.
+  bool run(const float* first, const float* second, float* out, void* workspace, const float* bias = nullptr,
+           const void* packed = nullptr) const;
 
  private:
-  Columns(const Geometry& g, Pass pass);
+  Columns(const Geometry& g, Pass pass, bool bias);
   bool few_positions() const;
   matmul::Problem problem() const;
   template <class T, class F> void each_pixel(T* image, int64_t first, int64_t last, F&& f) const;
   const float* lay_out(const float* image, void* workspace) const;
   void add_up(const float* columns, float* image) const;
-  void multiply(const void* left, const void* right, void* result, void* workspace) const;
+  void multiply(const void* left, const void* right, void* result, void* workspace, const void* bias = nullptr,
+                const void* packed = nullptr) const;
 
   Geometry g_;
   Pass pass_;
+  bool bias_;
   int64_t positions_, window_;  // results of all images, numbers that each is made of
   bool as_they_lie_;            // the columns are the image
   std::unique_ptr<Plan> product_;
-  uint64_t columns_ = 0, result_ = 0, product_space_ = 0, workspace_bytes_ = 0;
+  uint64_t columns_ = 0, product_space_ = 0, workspace_bytes_ = 0;
 };
 
 // A convolution of single pixels as one product of matrices, the weight packed as a product's is; nullptr: another way

@@ -16,7 +16,7 @@ using onednn::at;
 
 namespace {
 
-enum Slot { kLeft, kRight, kResult };
+enum Slot { kLeft, kRight, kResult, kBias };
 
 Matrix rows_of(Slot slot, int64_t rows, int64_t columns) { return {Dtype::F32, slot, 1, rows, columns, 0, columns, 1}; }
 
@@ -33,14 +33,15 @@ bool of_single_pixels(const Geometry& g) {
   return !g.transposed && g.groups == 1 && all(g.kernel, 1) && all(g.stride, 1) && all(g.padding, 0);
 }
 
-std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides) {
+std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
+                                       bool bias) {
   // Without AVX-512 the sums of oneDNN's product depend on the number of threads.
   if (allowed_isa() < Isa::Avx512 || type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
   const bool pixels = g.kernel[0] == 1 && g.kernel[1] == 1;
   if (weight_strides[0] != o || weight_strides[1] != 1) return nullptr;
   if (!pixels && (weight_strides[2] != w || weight_strides[3] != i)) return nullptr;
-  std::unique_ptr<Columns> columns(new Columns(g, pass));
+  std::unique_ptr<Columns> columns(new Columns(g, pass, bias));
   const Problem p = columns->problem();
   if (!columns->few_positions()) {
     if (!columns->as_they_lie_ || pass != Pass::InputGradient) return nullptr;
@@ -54,15 +55,15 @@ std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type,
   onednn::Workspace space;
   if (!columns->as_they_lie_)
     columns->columns_ = space.take(static_cast<uint64_t>(columns->positions_ * columns->window_) * 4);
-  if (pass == Pass::Forward) columns->result_ = space.take(static_cast<uint64_t>(p.out.numel()) * 4);
   columns->product_space_ = space.take(columns->product_->workspace_bytes);
   columns->workspace_bytes_ = space.bytes();
   return columns;
 }
 
-Columns::Columns(const Geometry& g, Pass pass)
+Columns::Columns(const Geometry& g, Pass pass, bool bias)
     : g_(g),
       pass_(pass),
+      bias_(bias),
       positions_(g.batch * g.out[0] * g.out[1]),
       window_(g.kernel[0] * g.kernel[1] * g.in_channels),
       as_they_lie_(of_single_pixels(g)) {}
@@ -75,10 +76,12 @@ bool Columns::few_positions() const {
 Problem Columns::problem() const {
   Problem p;
   switch (pass_) {
-    case Pass::Forward:  // result^T = weight columns^T: so the weight is read in its order
-      p.a = rows_of(kLeft, g_.out_channels, window_);
-      p.b = rows_of(kRight, positions_, window_).transposed();
-      p.out = rows_of(kResult, g_.out_channels, positions_);
+    case Pass::Forward:
+      p.a = rows_of(kLeft, positions_, window_);
+      p.b = rows_of(kRight, g_.out_channels, window_).transposed();
+      p.out = rows_of(kResult, positions_, g_.out_channels);
+      if (bias_) p.self = Matrix{Dtype::F32, kBias, 1, positions_, g_.out_channels, 0, 0, 1};
+      p.constant_b = true;
       break;
     case Pass::InputGradient:
       p.a = rows_of(kLeft, positions_, g_.out_channels);
@@ -137,23 +140,19 @@ const float* Columns::lay_out(const float* image, void* workspace) const {
   return columns;
 }
 
-void Columns::multiply(const void* left, const void* right, void* result, void* workspace) const {
-  void* const pointers[] = {const_cast<void*>(left), const_cast<void*>(right), result};
-  product_->run({pointers, nullptr, at(workspace, product_space_), nullptr, 0, 0});
+void Columns::multiply(const void* left, const void* right, void* result, void* workspace, const void* bias,
+                       const void* packed) const {
+  void* const pointers[] = {const_cast<void*>(left), const_cast<void*>(right), result, const_cast<void*>(bias)};
+  product_->run({pointers, nullptr, at(workspace, product_space_), packed, 0, 0});
 }
 
 // Where a window leaves the image, zeros stand in its row: one times a number that is not finite would be NaN.
-bool Columns::run(const float* first, const float* second, float* out, void* workspace, const float* bias) const {
+bool Columns::run(const float* first, const float* second, float* out, void* workspace, const float* bias,
+                  const void* packed) const {
   switch (pass_) {
-    case Pass::Forward: {
-      auto* result = reinterpret_cast<float*>(at(workspace, result_));
-      multiply(second, lay_out(first, workspace), result, workspace);
-      const int64_t channels = g_.out_channels;
-      for (int64_t p = 0; p < positions_; ++p)
-        for (int64_t c = 0; c < channels; ++c)
-          out[p * channels + c] = result[c * positions_ + p] + (bias ? bias[c] : 0.0f);
-      return all_finite(result, channels * positions_);
-    }
+    case Pass::Forward:
+      multiply(lay_out(first, workspace), second, out, workspace, bias, packed);
+      return all_finite(out, g_.out_channels * positions_);
     case Pass::InputGradient: {
       auto* columns = as_they_lie_ ? out : reinterpret_cast<float*>(at(workspace, columns_));
       multiply(first, second, columns, workspace);
