@@ -33,4 +33,10 @@ inline Isa allowed_isa() {
   return level ? std::min(processor_isa(), isa_of(level)) : processor_isa();
 }
 
+// A way to compute that the environment may refuse by 0.
+inline bool is_allowed(const char* variable) {
+  const char* text = std::getenv(variable);
+  return !text || std::string_view(text) != "0";
+}
+
 }  // namespace maca

@@ -2,8 +2,9 @@
 #include "library_convolution.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
+
+#include "processor.h"
 
 namespace maca::convolution {
 
@@ -179,15 +180,9 @@ void Weight::finish(const Launch& launch) const {
 // ---- 3 x 3 weights at stride 1
 
 bool is_stencil(const Geometry& g) {
-  static const bool allowed = [] {
-    const char* text = std::getenv("MACA_WINOGRAD");
-    return !text || std::string_view(text) != "0";
-  }();
-  const auto all = [](const Sizes& sizes, int64_t n) {
-    return std::ranges::all_of(sizes, [n](int64_t s) { return s == n; });
-  };
-  return allowed && g.dims == 2 && !g.transposed && g.groups == 1 && all(g.kernel, 3) && all(g.stride, 1) &&
-         all(g.dilation, 1);
+  static const bool allowed = is_allowed("MACA_WINOGRAD");
+  return allowed && g.dims == 2 && !g.transposed && g.groups == 1 && all_are(3, g.kernel) && all_are(1, g.stride) &&
+         all_are(1, g.dilation);
 }
 
 Stencil stencil(const Geometry& g, const Sizes& w) {

@@ -22,6 +22,8 @@ struct Geometry {
   uint64_t work() const;
 };
 
+inline bool all_are(int64_t n, const Sizes& sizes) { return std::ranges::count(sizes, n) == std::ssize(sizes); }
+
 // Reads and checks the attributes against the three tensors (the gradient of the result stands for the result).
 Geometry read_geometry(const Request& r, const Operand& input, const Operand& weight, const Operand& output);
 
@@ -87,7 +89,7 @@ struct Window {
 template <class Describe> auto primitive_for(const Geometry& g, Describe&& describe) {
   auto first = describe();
   const std::string_view name = first.impl_info_str();
-  const bool pixels = std::ranges::all_of(g.kernel, [](int64_t k) { return k == 1; });
+  const bool pixels = all_are(1, g.kernel);
   const bool avx512 = name.ends_with(":avx512_core"), avx2 = pixels && name.ends_with(":avx2");
   if (!name.starts_with("brg") || !(avx512 || avx2)) return first;
   for (auto other = describe(); other.next_impl();) {

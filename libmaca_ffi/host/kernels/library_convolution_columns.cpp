@@ -2,7 +2,8 @@
 //
 // Of few positions with a large weight, because oneDNN's primitives bring the weight into their layout: of the layers
 // of 512 channels over 2 x 2 pixels of 8 images, with weights that every step writes, forward and backward take half of
-// the time. Of single pixels, which need no laying out, where a product goes on the processor's tiles.
+// the time; a weight that stays is packed. Of single pixels, which need no laying out, where a product goes on the
+// processor's tiles.
 #include <cstring>
 
 #include "library_convolution.h"
@@ -29,8 +30,7 @@ bool all_finite(const float* values, int64_t count) {
 }  // namespace
 
 bool of_single_pixels(const Geometry& g) {
-  const auto all = [](const Sizes& sizes, int64_t n) { return std::ranges::count(sizes, n) == std::ssize(sizes); };
-  return !g.transposed && g.groups == 1 && all(g.kernel, 1) && all(g.stride, 1) && all(g.padding, 0);
+  return !g.transposed && g.groups == 1 && all_are(1, g.kernel) && all_are(1, g.stride) && all_are(0, g.padding);
 }
 
 std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
@@ -38,9 +38,8 @@ std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type,
   // Without AVX-512 the sums of oneDNN's product depend on the number of threads.
   if (allowed_isa() < Isa::Avx512 || type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
-  const bool pixels = g.kernel[0] == 1 && g.kernel[1] == 1;
   if (weight_strides[0] != o || weight_strides[1] != 1) return nullptr;
-  if (!pixels && (weight_strides[2] != w || weight_strides[3] != i)) return nullptr;
+  if (!all_are(1, g.kernel) && (weight_strides[2] != w || weight_strides[3] != i)) return nullptr;
   std::unique_ptr<Columns> columns(new Columns(g, pass, bias));
   const Problem p = columns->problem();
   if (!columns->few_positions()) {

@@ -21,6 +21,10 @@ struct Matrix {
     return (rows == 1 || row_stride == 1) && (columns == 1 || column_stride >= std::max<int64_t>(rows, 1));
   }
   bool blas() const { return row_major() || column_major(); }
+  // As a bias does, its numbers side by side.
+  bool repeats_one_row() const {
+    return (batch == 1 || batch_stride == 0) && row_stride == 0 && (column_stride == 1 || columns == 1);
+  }
   int64_t leading() const {  // distance of rows (of columns where column-major)
     if (row_major()) return rows == 1 ? std::max<int64_t>(columns, 1) : row_stride;
     return columns == 1 ? std::max<int64_t>(rows, 1) : column_stride;

@@ -42,8 +42,7 @@ class OnednnPlan final : public Plan {
     work = p.work();
     if (p.out.numel() == 0) return;
     Workspace space;
-    const bool bias = p.self && p.self->row_stride == 0 && p.self->batch_stride == 0 &&
-                      (p.self->column_stride == 1 || p.n() == 1) && !batched_;
+    const bool bias = p.self && p.self->repeats_one_row() && !batched_;
     // oneDNN's own relu makes 0 of NaN, combine() does not.
     direct_ = native && p.out.row_major() && p.k() > 0 && (!p.self || bias) && p.activation == Activation::None;
     in_place_ = p.out.dtype == Dtype::F32 && p.out.row_major();

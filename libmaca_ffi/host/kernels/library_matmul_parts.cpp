@@ -5,6 +5,7 @@
 
 #include "library_matmul_tiles.h"
 #include "onednn.h"
+#include "processor.h"
 
 namespace maca::matmul {
 namespace {
@@ -168,12 +169,9 @@ class PartsPlan final : public Plan {
 }  // namespace
 
 std::unique_ptr<Plan> parts_plan(const Problem& p) {
-  static const bool allowed = [] {
-    const char* text = std::getenv("MACA_SPLIT_FLOAT32");
-    return (!text || std::string_view(text) != "0") && available();
-  }();
+  static const bool allowed = is_allowed("MACA_SPLIT_FLOAT32") && available();
   if (!allowed) return nullptr;
-  const bool bias = !p.self || (p.self->row_stride == 0 && (p.self->column_stride == 1 || p.n() == 1));
+  const bool bias = !p.self || p.self->repeats_one_row();
   // What is gained grows with m n k, the cost of packing with m k + n k. Of 210 shapes up to 1024^3 these are quicker
   // than float32, those of 128 columns by little, large ones by a third, whether the right factor is packed already or
   // not.
