@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import macatensor
 from macatensor.cli import app
 from macatensor.cli.ops import bound_text, matches, short_dtypes
 from op_table import TABLE, row
@@ -23,6 +25,12 @@ def test_help_lists_the_commands() -> None:
     for name in ("check", "demo", "ops", "parity", "bench", "migrate"):
         assert name in result.stdout
         assert run(app, [name, "--help"]).exit_code == 0
+
+
+def test_version() -> None:
+    result = run(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout == f"macatensor {macatensor.__version__}, PyTorch {torch.__version__}\n"
 
 
 def test_check_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ which then answers ``--help`` without loading PyTorch (0.2 s instead of 2).
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -31,6 +32,26 @@ app = typer.Typer(
 for _command in (check, demo, ops, parity, bench, migrate):
     app.command()(_command)
 app.add_typer(accuracy)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import torch
+
+        import macatensor
+
+        typer.echo(f"macatensor {macatensor.__version__}, PyTorch {torch.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print versions and exit."),
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
