@@ -187,6 +187,8 @@ def distance(
 ) -> tuple[str, float]:
     """As :func:`macatensor.examination.judge.difference`. Of random results sizes and dtypes only, of vectors what is
     determined of them."""
+    if _is_uninitialized(info):
+        return difference(got, want, tolerance, values=False)
     wrong, ulps = difference(got, want, tolerance)
     if wrong and not difference(got, want, tolerance, values=False)[0]:
         if is_random(info, sample):
