@@ -12,16 +12,9 @@
 #include <vector>
 
 #include "kernel.h"
+#include "lane_shuffle.h"
 
 namespace maca::MACA_ISA::fft {
-
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
 
 template <class T> struct vector_of {
   typedef T type __attribute__((vector_size(kVectorBytes)));

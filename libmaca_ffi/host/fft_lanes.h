@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "fft.h"
-#include "lane_shuffle.h"
 
 namespace maca::MACA_ISA::fft {
 

@@ -6,17 +6,9 @@
 #include <limits>
 
 #include "kernel.h"
+#include "lane_shuffle.h"
 
 namespace maca::MACA_ISA {
-
-// As wide as the target's registers: GCC takes comparisons of wider vectors apart into elements.
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
 
 template <class C> struct Vector;
 template <> struct Vector<float> {

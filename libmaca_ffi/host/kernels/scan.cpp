@@ -2,22 +2,27 @@
 #include <cmath>
 #include <limits>
 
+#include "lane_shuffle.h"
 #include "reduction.h"
+#include "reduction_lanes.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
-constexpr int64_t kColumns = 256;
-constexpr int64_t kBlock = 1024;
 constexpr int64_t kGrain = 16384;
+constexpr int64_t kBlock = 4096, kWidest = 256;  // results at once, and lines
+constexpr int64_t kFewest = 8;                   // lines that are worth being turned
+constexpr int64_t kNear = 16;                    // elements of a cache line
 
+// Results are computed in blocks, one step of some lines after the other: a single line is one chain of additions.
+// Where an operand's steps lie closer together than its lines, it is turned on the way.
 struct Scan {
   Dtype in, out[2];
   ReductionNest<3> kept;  // input, values, indices
   int64_t n = 1;
   int64_t stride[3] = {0, 0, 0};  // along the scanned dimension
-  bool columns = false;
-  int64_t width = 1;
+  bool by_lines[3] = {};
+  int64_t width = 1, steps = 1;  // of a block, lines and steps
 };
 
 Scan geometry(const Request& q) {
@@ -39,45 +44,126 @@ Scan geometry(const Request& q) {
       s.kept.add(in.sizes[i], {in.strides[i], out.strides[i], second.strides[i]});
     }
   }
+  if (s.n == 0 || s.kept.numel() == 0) return s;
   s.kept.sort(0);
-  s.columns = s.kept.inner().size > 1 && (s.n < 16 || s.kept.inner().stride[0] < s.stride[0]);
-  s.width = s.columns ? std::min(kColumns, s.kept.inner().size) : 1;
+  const auto inner = s.kept.inner();
+  for (int k = 0; k < 3; ++k) s.by_lines[k] = s.n > 1 && s.stride[k] < std::min(inner.stride[k], kNear);
+  const bool some = s.by_lines[0] || s.by_lines[1], all = s.by_lines[0] && s.by_lines[1];
+  // more than 16 lines at once have more pages open than a processor follows, fewer than 64 write parts of cache lines
+  if (!some || inner.size >= kFewest || s.n < kFewest)
+    s.width = std::min<int64_t>(all ? 16 : some ? 64 : kWidest, inner.size);
+  s.steps = s.width == 1 ? kBlock : std::min<int64_t>(64, kBlock / s.width);
+  if (s.width == 1) std::fill_n(s.by_lines, 3, true);
   return s;
 }
+
+// One operand's part of a block. Rows are steps: native ones are used where they lie, others in `rows`, by the width.
+template <class C> struct Part {
+  static constexpr Lane kLane = lane_of<C>::value;
+  C *rows, *run;  // `run`: of one line
+  Dtype dtype;
+  char* base;  // of the block
+  int64_t along, across, width, lines;
+  bool by_lines;
+
+  void load(int64_t steps) const {
+    if (!by_lines) return;
+    if (width == 1) return load_tile(kLane, rows, dtype, base, along, steps);
+    if (along == 1 && is_native(kLane, dtype))
+      return exchange(reinterpret_cast<const C*>(base), across, lines, steps, rows, width);
+    for (int64_t c = 0; c < lines; ++c) {
+      load_tile(kLane, run, dtype, at(base, dtype, c * across), along, steps);
+      for (int64_t i = 0; i < steps; ++i) rows[i * width + c] = run[i];
+    }
+  }
+  const C* row(int64_t i) const {
+    return by_lines ? rows + i * width : tile(rows + i * width, dtype, base, i * along, across, lines);
+  }
+  C* row_to_write(int64_t i) const {
+    return by_lines ? rows + i * width : target(rows + i * width, dtype, base, i * along, across, lines);
+  }
+  void written(int64_t i, const C* row) const {
+    if (!by_lines) write_back(rows + i * width, row, dtype, base, i * along, across, lines);
+  }
+  void store(int64_t steps) const {
+    if (!by_lines) return;
+    if (width == 1) return store_tile(kLane, rows, dtype, base, along, steps);
+    if (along == 1 && is_native(kLane, dtype))
+      return exchange(rows, width, steps, lines, reinterpret_cast<C*>(base), across);
+    for (int64_t c = 0; c < lines; ++c) {
+      for (int64_t i = 0; i < steps; ++i) run[i] = rows[i * width + c];
+      store_tile(kLane, run, dtype, at(base, dtype, c * across), along, steps);
+    }
+  }
+};
+
+// One line of floats: a vector's running sums by shuffles, and one addition from vector to vector. In double no such
+// sum overflows that the whole one does not.
+double running_sum(double start, float* values, int64_t n) {
+  using D = Vector<double>::type;
+  constexpr int lanes = kLanesOf<D>;
+  typedef float F __attribute__((vector_size(sizeof(D) / 2)));
+  D before = D{} + start;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    F x;
+    std::memcpy(&x, values + i, sizeof x);
+    D sum = __builtin_convertvector(x, D);
+#pragma GCC unroll 3
+    for (int h = 1; h < lanes; h *= 2)
+      sum += __builtin_shuffle(D{}, sum, Shuffle<D>::of([&](int k) { return k < h ? k : lanes + k - h; }));
+    const F y = __builtin_convertvector(before + sum, F);
+    std::memcpy(values + i, &y, sizeof y);
+    before += __builtin_shuffle(sum, Shuffle<D>::of([](int) { return lanes - 1; }));
+  }
+  for (start = before[0]; i < n; ++i) values[i] = static_cast<float>(start += values[i]);
+  return start;
+}
+
+template <class C> struct CumSum;
 
 // Op: Input C, Acc A with a start value; step(acc, x, i, index) gives the running value.
 template <class Op> void run_scan(const Scan& s, const void* in, void* out0, void* out1) {
   using C = typename Op::Input;
-  constexpr Lane lane = lane_of<C>::value;
   if (s.n == 0 || s.kept.numel() == 0) return;
   const auto inner = s.kept.inner();
   const int64_t tiles = (inner.size + s.width - 1) / s.width, tasks = s.kept.numel() / inner.size * tiles;
   parallel_for(tasks, kGrain / (s.n * s.width) + 1, [&](int64_t begin, int64_t end) {
-    alignas(64) C loaded[kBlock], value[kBlock];
-    alignas(64) int64_t index[kBlock];
-    typename Op::Acc acc[kColumns];
+    alignas(64) C values[kBlock], run[kBlock];
+    alignas(64) int64_t indices[kBlock], index_run[kBlock];
+    typename Op::Acc acc[kWidest];
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t first = t % tiles * s.width, columns = std::min(s.width, inner.size - first);
+      const int64_t first = t % tiles * s.width, lines = std::min(s.width, inner.size - first);
       const auto o = s.kept.offset(t / tiles * inner.size + first);
-      std::fill_n(acc, columns, Op::start());
-      // a block: one row of columns, or a run of one line
-      const int64_t count = s.columns ? 1 : kBlock;
-      for (int64_t i = 0; i < s.n; i += count) {
-        const int64_t run = s.columns ? columns : std::min(count, s.n - i);
-        const int64_t step[3] = {s.columns ? inner.stride[0] : s.stride[0], s.columns ? inner.stride[1] : s.stride[1],
-                                 s.columns ? inner.stride[2] : s.stride[2]};
-        const C* x = tile(loaded, s.in, in, o[0] + i * s.stride[0], step[0], run);
-        if (s.columns) {
-#pragma GCC ivdep
-          for (int64_t c = 0; c < run; ++c) value[c] = Op::step(acc[c], x[c], i, index[c]);
-        } else {
+      std::fill_n(acc, lines, Op::start());
+      for (int64_t from = 0; from < s.n; from += s.steps) {
+        const int64_t steps = std::min(s.steps, s.n - from);
+        const auto part = [&]<class T>(int k, T* rows, T* run, Dtype dtype, const void* base) {
+          char* const start = at(const_cast<void*>(base), dtype, o[static_cast<size_t>(k)] + from * s.stride[k]);
+          const int64_t across = inner.stride[static_cast<size_t>(k)];
+          return Part<T>{rows, run, dtype, start, s.stride[k], across, s.width, lines, s.by_lines[k]};
+        };
+        const auto x = part(0, values, run, s.in, in), y = part(1, values, run, s.out[0], out0);
+        const auto index = part(2, indices, index_run, s.out[1], out1);
+        x.load(steps);
+        if constexpr (std::is_same_v<Op, CumSum<float>>) {
+          if (s.width == 1) acc[0] = running_sum(acc[0], values, steps);
+        } else if (s.width == 1) {
           typename Op::Acc a = acc[0];
-          for (int64_t c = 0; c < run; ++c) value[c] = Op::step(a, x[c], i + c, index[c]);
+          for (int64_t i = 0; i < steps; ++i) values[i] = Op::step(a, values[i], from + i, indices[i]);
           acc[0] = a;
         }
-        store_tile(lane, value, s.out[0], at(out0, s.out[0], o[1] + i * s.stride[1]), step[1], run);
-        if (Op::kIndexed)
-          store_tile(Lane::I64, index, s.out[1], at(out1, s.out[1], o[2] + i * s.stride[2]), step[2], run);
+        for (int64_t i = 0; s.width > 1 && i < steps; ++i) {
+          const C* const read = x.row(i);
+          C* const written = y.row_to_write(i);
+          int64_t* const places = Op::kIndexed ? index.row_to_write(i) : indices;
+#pragma GCC ivdep
+          for (int64_t c = 0; c < lines; ++c) written[c] = Op::step(acc[c], read[c], from + i, places[c]);
+          y.written(i, written);
+          if (Op::kIndexed) index.written(i, places);
+        }
+        y.store(steps);
+        if (Op::kIndexed) index.store(steps);
       }
     }
   });
