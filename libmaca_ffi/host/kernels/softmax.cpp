@@ -1,5 +1,6 @@
 // _softmax, _safe_softmax, _log_softmax and their gradients.
 #include <cstring>
+#include <memory>
 
 #include "reduction.h"
 #include "reduction_lanes.h"
@@ -8,7 +9,7 @@
 namespace maca::MACA_ISA {
 namespace {
 
-constexpr int64_t kGrain = 8192;
+constexpr int64_t kGrain = 8192, kWidest = 256;
 enum class Form { Plain, Log, Safe };  // Safe: a row of -inf gives zeros, as attention wants for masked rows
 
 // `operands` share a shape; the function runs over dimension `dim` of n elements, `kept` walks the others.
@@ -43,7 +44,9 @@ Softmax geometry(const Request& q, const Operand& a, const Operand& b) {
   s.kept.sort(0);
   const auto inner = s.kept.inner();
   s.columns = inner.size > 1 && (s.n < 16 || (inner.stride[0] < s.stride[0] && inner.size >= 16));
-  s.width = s.columns ? std::min(inner.size, std::clamp<int64_t>(8192 / std::max<int64_t>(1, s.n), 16, 256)) : 1;
+  // rows of 512 bytes at least: of shorter ones, far apart, each is a page of its own to look up and a cold cache line
+  if (s.columns) s.width = std::min(inner.size, std::clamp<int64_t>(8192 / std::max<int64_t>(1, s.n), 128, kWidest));
+  while (s.columns && s.width > 16 && s.kept.numel() / s.width < 2 * ThreadPool::instance().threads()) s.width /= 2;
   const Lane lane = lane_for(a.dtype), other = lane_for(s.out.dtype);
   if (lane == Lane::I64 || lane == Lane::C128) throw Declined(std::string("softmax of ") + dtype_name(a.dtype));
   s.lane = lane == Lane::F64 || other == Lane::F64 ? Lane::F64 : Lane::F32;
@@ -158,10 +161,10 @@ template <class C, Form F, bool Backward> void run(const Softmax& s, const void*
   const int64_t tiles = (inner.size + s.width - 1) / s.width, tasks = s.kept.numel() / inner.size * tiles;
   parallel_for(tasks, kGrain / (s.n * s.width) + 1, [&](int64_t begin, int64_t end) {
     const auto block = static_cast<size_t>(s.n * s.width);
-    std::vector<C> buffer(3 * block);
-    C* const buffers[3] = {buffer.data(), buffer.data() + block, buffer.data() + 2 * block};
-    C top[256];
-    double sum[256];
+    const auto buffer = std::make_unique_for_overwrite<C[]>(3 * block);
+    C* const buffers[3] = {buffer.get(), buffer.get() + block, buffer.get() + 2 * block};
+    C top[kWidest];
+    double sum[kWidest];
     const auto each = [&](const auto& o, int64_t columns) {
       if (!s.columns) {
         const C* x = tile(buffers[0], s.a.dtype, a, o[0], s.stride[0], s.n);
