@@ -47,7 +47,7 @@ EXPORT void GOMP_parallel_end() {
 
 EXPORT void GOMP_parallel(void (*task)(void*), void* context, unsigned count, unsigned) {
   GOMP_parallel_start(task, context, count);
-  task(context);
+  ThreadPool::take_part(task, context);
   GOMP_parallel_end();
 }
 

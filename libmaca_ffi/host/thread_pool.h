@@ -14,9 +14,11 @@ class ThreadPool {
   int threads() const;  // that a region started now would get
   void set_threads(int count);
 
-  // A region: `task(context)` runs on `count` threads at once, so barriers inside it are safe. begin() starts it
-  // on the other threads and returns; the caller then runs the task itself and calls end().
+  // A region: `task(context)` runs on `count` threads at once, so barriers inside it are safe. It must not throw.
+  void run(int count, Task task, void* context);
+  // The same in parts: begin() starts it on the other threads and returns; the caller then takes part and calls end().
   void begin(int count, Task task, void* context);
+  static void take_part(Task task, void* context);
   void end();
   void barrier();
 
@@ -71,9 +73,7 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
       if (i < r.failed) r.failed = i, r.error = std::current_exception();
     }
   };
-  pool.begin(static_cast<int>(pieces), task, &region);
-  task(&region);
-  pool.end();
+  pool.run(static_cast<int>(pieces), task, &region);
   if (region.error) std::rethrow_exception(region.error);
 }
 

@@ -16,10 +16,7 @@ template <class F> void on_team(int count, F&& f) {
   const auto task = [](void* context) {
     (*static_cast<std::remove_reference_t<F>*>(context))(ThreadPool::thread_index(), ThreadPool::team_size());
   };
-  ThreadPool& pool = ThreadPool::instance();
-  pool.begin(count, task, &f);
-  task(&f);
-  pool.end();
+  ThreadPool::instance().run(count, task, &f);
 }
 
 // The wait for all of the team.
