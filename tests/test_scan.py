@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from running import threads_restored
 
 # (size of what is allocated, a view of it, the dimension): tails of blocks (16 and 64 lines, 64 steps) on either side
 LAYOUTS = {
@@ -91,12 +92,8 @@ def test_in_place_gives_the_same_bits(layout):
 
 def test_bits_do_not_depend_on_the_number_of_threads():
     device = torch.randn(200, 3000).to("maca")
-    before = torch.get_num_threads()
     found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+    for threads in (1, 2, 3):
+        with threads_restored(threads):
             found.append([device.cumsum(0).cpu(), device.cumsum(1).cpu(), device[0].cumsum(0).cpu()])
-    finally:
-        torch.set_num_threads(before)
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others))

@@ -16,11 +16,7 @@
 
 namespace maca::MACA_ISA::fft {
 
-template <class T> struct vector_of {
-  typedef T type __attribute__((vector_size(kVectorBytes)));
-};
-template <class T> using Vector = typename vector_of<T>::type;
-template <class T> constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+template <class T> constexpr int kLanes = kLanesOf<Vector<T>>;
 
 // A complex number, or one in each lane.
 template <class U> struct Complex {

@@ -16,6 +16,11 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
+template <class T> struct VectorOf {
+  typedef T type __attribute__((vector_size(kVectorBytes)));
+};
+template <class T> using Vector = typename VectorOf<T>::type;
+
 template <class V> using LaneOf = std::remove_reference_t<decltype(std::declval<V&>()[0])>;
 template <class V> constexpr int kLanesOf = static_cast<int>(sizeof(V) / sizeof(LaneOf<V>));
 
@@ -57,8 +62,7 @@ inline void exchange(const C* from, int64_t from_step, int64_t rows, int64_t col
   };
   int64_t whole_rows = 0, whole_columns = 0;
   if constexpr (sizeof(C) == 4 || sizeof(C) == 8) {
-    typedef std::conditional_t<sizeof(C) == 4, float, double> Lane;
-    typedef Lane V __attribute__((vector_size(kVectorBytes)));
+    using V = Vector<std::conditional_t<sizeof(C) == 4, float, double>>;
     constexpr int64_t lanes = kLanesOf<V>;
     whole_rows = rows / lanes * lanes;
     whole_columns = columns / lanes * lanes;

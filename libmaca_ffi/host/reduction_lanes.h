@@ -10,14 +10,6 @@
 
 namespace maca::MACA_ISA {
 
-template <class C> struct Vector;
-template <> struct Vector<float> {
-  typedef float type __attribute__((vector_size(kVectorBytes)));
-};
-template <> struct Vector<double> {
-  typedef double type __attribute__((vector_size(kVectorBytes)));
-};
-
 // How a term reads its operands: one element, or a vector of them.
 template <class V> struct Reader {
   template <class C> V operator()(const C* p, int64_t i) const {
@@ -33,8 +25,8 @@ struct ElementReader {
 // The sum of term(read, i) for i < n, `term` written once for elements and vectors. Four terms add up in C, the rest
 // in double: three roundings a term.
 template <class C, class F> inline double lane_sum(int64_t n, F&& term) {
-  using V = typename Vector<C>::type;
-  using D = typename Vector<double>::type;
+  using V = Vector<C>;
+  using D = Vector<double>;
   constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   constexpr Reader<V> read;
   D low = {}, high = {};
@@ -62,8 +54,8 @@ template <class C, class F> inline double lane_sum(int64_t n, F&& term) {
 
 // The sum of term(x[i]) with every term in double; `term` takes a double or a vector of them.
 template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& term) {
-  using V = typename Vector<C>::type;
-  using D = typename Vector<double>::type;
+  using V = Vector<C>;
+  using D = Vector<double>;
   constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   constexpr Reader<V> read;
   D acc[4] = {};
@@ -94,7 +86,7 @@ template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& te
 
 // NaN wins.
 template <class C, bool Max = true> inline C lane_extremum(const C* x, int64_t n) {
-  using V = typename Vector<C>::type;
+  using V = Vector<C>;
   constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   constexpr Reader<V> read;
   constexpr C kInfinity = std::numeric_limits<C>::infinity();

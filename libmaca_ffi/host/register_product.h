@@ -6,7 +6,7 @@
 
 namespace maca::MACA_ISA {
 
-using Lanes = Vector<float>::type;
+using Lanes = Vector<float>;
 constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(float));
 
 // kRows x kColumns sums, their two vectors of factors and one more fill the registers: 16, or 32 with AVX-512.

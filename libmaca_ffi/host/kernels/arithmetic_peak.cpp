@@ -11,7 +11,7 @@ namespace {
 constexpr int kChains = 12;
 
 void multiply_adds(int64_t rounds) {
-  using V = Vector<float>::type;
+  using V = Vector<float>;
   V chain[kChains];
   for (int i = 0; i < kChains; ++i) chain[i] = V{} + (static_cast<float>(i) + 0.25f);
   const V half = V{} + 0.5f, one = V{} + 1.0f;  // towards 2, where none begins: GCC drops a fixed point

@@ -8,7 +8,7 @@ namespace {
 
 // With vectors: of a loop over numbers GCC vectorizes no comparison that has to keep NaN apart.
 template <class C> C row_max(const C* x, int64_t n, C start) {
-  using Lanes = typename Vector<C>::type;
+  using Lanes = Vector<C>;
   constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   Lanes greatest[2] = {start - Lanes{}, start - Lanes{}};
   int64_t j = 0;

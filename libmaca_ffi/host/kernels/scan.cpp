@@ -97,32 +97,16 @@ template <class C> struct Part {
   }
 };
 
-// One line of floats: a vector's running sums by shuffles, and one addition from vector to vector. In double no such
-// sum overflows that the whole one does not.
-double running_sum(double start, float* values, int64_t n) {
-  using D = Vector<double>::type;
-  constexpr int lanes = kLanesOf<D>;
-  typedef float F __attribute__((vector_size(sizeof(D) / 2)));
-  D before = D{} + start;
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    F x;
-    std::memcpy(&x, values + i, sizeof x);
-    D sum = __builtin_convertvector(x, D);
-#pragma GCC unroll 3
-    for (int h = 1; h < lanes; h *= 2)
-      sum += __builtin_shuffle(D{}, sum, Shuffle<D>::of([&](int k) { return k < h ? k : lanes + k - h; }));
-    const F y = __builtin_convertvector(before + sum, F);
-    std::memcpy(values + i, &y, sizeof y);
-    before += __builtin_shuffle(sum, Shuffle<D>::of([](int) { return lanes - 1; }));
-  }
-  for (start = before[0]; i < n; ++i) values[i] = static_cast<float>(start += values[i]);
-  return start;
+// Op: Input C, Acc A with a start value; step(acc, x, i, index) gives the running value.
+
+// `steps` of one line, of which the first is number `from`.
+template <class Op>
+void run_line(typename Op::Acc& acc, typename Op::Input* values, int64_t* indices, int64_t from, int64_t steps) {
+  typename Op::Acc a = acc;
+  for (int64_t i = 0; i < steps; ++i) values[i] = Op::step(a, values[i], from + i, indices[i]);
+  acc = a;
 }
 
-template <class C> struct CumSum;
-
-// Op: Input C, Acc A with a start value; step(acc, x, i, index) gives the running value.
 template <class Op> void run_scan(const Scan& s, const void* in, void* out0, void* out1) {
   using C = typename Op::Input;
   if (s.n == 0 || s.kept.numel() == 0) return;
@@ -131,7 +115,7 @@ template <class Op> void run_scan(const Scan& s, const void* in, void* out0, voi
   parallel_for(tasks, kGrain / (s.n * s.width) + 1, [&](int64_t begin, int64_t end) {
     alignas(64) C values[kBlock], run[kBlock];
     alignas(64) int64_t indices[kBlock], index_run[kBlock];
-    typename Op::Acc acc[kWidest];
+    alignas(64) typename Op::Acc acc[kWidest];
     for (int64_t t = begin; t < end; ++t) {
       const int64_t first = t % tiles * s.width, lines = std::min(s.width, inner.size - first);
       const auto o = s.kept.offset(t / tiles * inner.size + first);
@@ -146,21 +130,18 @@ template <class Op> void run_scan(const Scan& s, const void* in, void* out0, voi
         const auto x = part(0, values, run, s.in, in), y = part(1, values, run, s.out[0], out0);
         const auto index = part(2, indices, index_run, s.out[1], out1);
         x.load(steps);
-        if constexpr (std::is_same_v<Op, CumSum<float>>) {
-          if (s.width == 1) acc[0] = running_sum(acc[0], values, steps);
-        } else if (s.width == 1) {
-          typename Op::Acc a = acc[0];
-          for (int64_t i = 0; i < steps; ++i) values[i] = Op::step(a, values[i], from + i, indices[i]);
-          acc[0] = a;
-        }
-        for (int64_t i = 0; s.width > 1 && i < steps; ++i) {
-          const C* const read = x.row(i);
-          C* const written = y.row_to_write(i);
-          int64_t* const places = Op::kIndexed ? index.row_to_write(i) : indices;
+        if (s.width == 1) {
+          run_line<Op>(acc[0], values, indices, from, steps);
+        } else {
+          for (int64_t i = 0; i < steps; ++i) {
+            const C* const read = x.row(i);
+            C* const written = y.row_to_write(i);
+            int64_t* const places = Op::kIndexed ? index.row_to_write(i) : indices;
 #pragma GCC ivdep
-          for (int64_t c = 0; c < lines; ++c) written[c] = Op::step(acc[c], read[c], from + i, places[c]);
-          y.written(i, written);
-          if (Op::kIndexed) index.written(i, places);
+            for (int64_t c = 0; c < lines; ++c) written[c] = Op::step(acc[c], read[c], from + i, places[c]);
+            y.written(i, written);
+            if (Op::kIndexed) index.written(i, places);
+          }
         }
         y.store(steps);
         if (Op::kIndexed) index.store(steps);
@@ -182,6 +163,29 @@ template <class C> struct CumSum {
     return static_cast<C>(a);
   }
 };
+
+// Of floats a vector's running sums by shuffles, and one addition from vector to vector. In double no such sum
+// overflows that the whole one does not.
+template <> void run_line<CumSum<float>>(double& acc, float* values, int64_t*, int64_t, int64_t n) {
+  using D = Vector<double>;
+  constexpr int lanes = kLanesOf<D>;
+  typedef float F __attribute__((vector_size(sizeof(D) / 2)));
+  D before = D{} + acc;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    F x;
+    std::memcpy(&x, values + i, sizeof x);
+    D sum = __builtin_convertvector(x, D);
+#pragma GCC unroll 3
+    for (int h = 1; h < lanes; h *= 2)
+      sum += __builtin_shuffle(D{}, sum, Shuffle<D>::of([&](int k) { return k < h ? k : lanes + k - h; }));
+    const F y = __builtin_convertvector(before + sum, F);
+    std::memcpy(values + i, &y, sizeof y);
+    before += __builtin_shuffle(sum, Shuffle<D>::of([](int) { return lanes - 1; }));
+  }
+  for (acc = before[0]; i < n; ++i) values[i] = static_cast<float>(acc += values[i]);
+}
+
 template <class C> struct CumProd : CumSum<C> {
   using typename CumSum<C>::Acc;
   static Acc start() { return Acc(1); }

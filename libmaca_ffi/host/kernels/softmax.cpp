@@ -44,9 +44,11 @@ Softmax geometry(const Request& q, const Operand& a, const Operand& b) {
   s.kept.sort(0);
   const auto inner = s.kept.inner();
   s.columns = inner.size > 1 && (s.n < 16 || (inner.stride[0] < s.stride[0] && inner.size >= 16));
-  // rows of 512 bytes at least: of shorter ones, far apart, each is a page of its own to look up and a cold cache line
-  if (s.columns) s.width = std::min(inner.size, std::clamp<int64_t>(8192 / std::max<int64_t>(1, s.n), 128, kWidest));
-  while (s.columns && s.width > 16 && s.kept.numel() / s.width < 2 * ThreadPool::instance().threads()) s.width /= 2;
+  if (s.columns) {
+    // rows of 512 bytes at least: of shorter ones, far apart, each is a page to look up and a cold cache line
+    s.width = std::min(inner.size, std::clamp<int64_t>(8192 / std::max<int64_t>(1, s.n), 128, kWidest));
+    while (s.width > 16 && s.kept.numel() / s.width < 2 * ThreadPool::instance().threads()) s.width /= 2;
+  }
   const Lane lane = lane_for(a.dtype), other = lane_for(s.out.dtype);
   if (lane == Lane::I64 || lane == Lane::C128) throw Declined(std::string("softmax of ") + dtype_name(a.dtype));
   s.lane = lane == Lane::F64 || other == Lane::F64 ? Lane::F64 : Lane::F32;
@@ -163,8 +165,8 @@ template <class C, Form F, bool Backward> void run(const Softmax& s, const void*
     const auto block = static_cast<size_t>(s.n * s.width);
     const auto buffer = std::make_unique_for_overwrite<C[]>(3 * block);
     C* const buffers[3] = {buffer.get(), buffer.get() + block, buffer.get() + 2 * block};
-    C top[kWidest];
-    double sum[kWidest];
+    alignas(64) C top[kWidest];
+    alignas(64) double sum[kWidest];
     const auto each = [&](const auto& o, int64_t columns) {
       if (!s.columns) {
         const C* x = tile(buffers[0], s.a.dtype, a, o[0], s.stride[0], s.n);
