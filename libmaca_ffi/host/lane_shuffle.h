@@ -1,5 +1,6 @@
-// Lanes of vectors exchanged by shuffles.
+// Vectors as wide as registers, and squares and blocks whose rows and columns are exchanged.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -52,30 +53,49 @@ template <class V> [[gnu::always_inline]] inline void transpose(V* rows) {
   }
 }
 
+// The side of the squares that exchange() takes at once: a cache line of most numbers.
+template <class C> constexpr int64_t kSquare = std::clamp<int64_t>(64 / sizeof(C), 8, 16);
+
+template <class C>
+[[gnu::always_inline]] inline void exchange_square(const C* from, int64_t from_step, C* to, int64_t to_step) {
+  constexpr int64_t side = kSquare<C>;
+  // GCC takes a buffer of narrower vectors apart as quickly, one of eight AVX-512 registers by stalled loads
+  if constexpr (kVectorBytes == 64 && (sizeof(C) == 4 || sizeof(C) == 8)) {
+    Vector<std::conditional_t<sizeof(C) == 4, float, double>> square[side];
+    for (int64_t i = 0; i < side; ++i) std::memcpy(&square[i], from + i * from_step, sizeof square[i]);
+    transpose(square);
+    for (int64_t i = 0; i < side; ++i) std::memcpy(to + i * to_step, &square[i], sizeof square[i]);
+  } else {
+    alignas(64) C square[side][side];
+    for (int64_t i = 0; i < side; ++i) std::memcpy(square[i], from + i * from_step, sizeof square[i]);
+    for (int64_t j = 0; j < side; ++j) {
+      C column[side];
+      for (int64_t i = 0; i < side; ++i) column[i] = square[i][j];
+      std::memcpy(to + j * to_step, column, sizeof column);
+    }
+  }
+}
+
+template <class C>
+inline void exchange_elements(const C* from, int64_t from_step, int64_t rows, int64_t columns, C* to, int64_t to_step) {
+  if (columns == 0) return;  // at once, not row by row
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[c * to_step + r] = from[r * from_step + c];
+}
+
 // A block with rows and columns exchanged: to[c][r] = from[r][c], where a row begins `step` elements after the last
 // one.
 template <class C>
 inline void exchange(const C* from, int64_t from_step, int64_t rows, int64_t columns, C* to, int64_t to_step) {
-  const auto by_element = [&](int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
-    for (int64_t c = column; c < column_end; ++c)
-      for (int64_t r = row; r < row_end; ++r) to[c * to_step + r] = from[r * from_step + c];
-  };
-  int64_t whole_rows = 0, whole_columns = 0;
-  if constexpr (sizeof(C) == 4 || sizeof(C) == 8) {
-    using V = Vector<std::conditional_t<sizeof(C) == 4, float, double>>;
-    constexpr int64_t lanes = kLanesOf<V>;
-    whole_rows = rows / lanes * lanes;
-    whole_columns = columns / lanes * lanes;
-    for (int64_t r = 0; r < whole_rows; r += lanes)
-      for (int64_t c = 0; c < whole_columns; c += lanes) {
-        V square[lanes];
-        for (int64_t i = 0; i < lanes; ++i) std::memcpy(&square[i], from + (r + i) * from_step + c, sizeof(V));
-        transpose(square);
-        for (int64_t i = 0; i < lanes; ++i) std::memcpy(to + (c + i) * to_step + r, &square[i], sizeof(V));
-      }
-  }
-  by_element(0, whole_rows, whole_columns, columns);
-  by_element(whole_rows, rows, 0, columns);
+  constexpr int64_t side = kSquare<C>;
+  const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
+  for (int64_t r = 0; r < whole_rows; r += side)
+    for (int64_t c = 0; c < whole_columns; c += side)
+      exchange_square(from + r * from_step + c, from_step, to + c * to_step + r, to_step);
+  exchange_elements(from + whole_columns, from_step, rows, columns - whole_columns, to + whole_columns * to_step,
+                    to_step);
+  exchange_elements(from + whole_rows * from_step, from_step, rows - whole_rows, whole_columns, to + whole_rows,
+                    to_step);
 }
 
 }  // namespace maca::MACA_ISA

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lane_shuffle.h"
 #include "pointwise.h"
 #include "pointwise_convert.h"
 
@@ -90,44 +91,24 @@ class MovePlan final : public Plan {
     });
   }
 
-  // The result is dense along its rows, the source across them: blocks of one cache line a side go through a
-  // buffer, so that every line is read once and written once.
+  // The result is dense along its rows, the source across them: strips as wide as a cache line are exchanged in
+  // squares, so that every line is read once and written once.
   template <class T> void transpose(const char* from, char* to) const {
-    constexpr int64_t kSide = 64 / sizeof(T) < 8 ? 8 : 64 / sizeof(T) > 16 ? 16 : 64 / sizeof(T);
+    constexpr int64_t side = kSquare<T>;
     const int64_t n = it_.sizes[inner_], m = it_.sizes[across_];
-    const int64_t from_step = it_.strides[1][inner_], to_step = it_.strides[0][across_];
-    const int64_t blocks = (m + kSide - 1) / kSide, count = it_.numel / (n * m) * blocks;
-    parallel_for(count, std::max<int64_t>(kBytesPerPiece / (n * kSide * item_), 1), [&](int64_t begin, int64_t end) {
+    const int64_t from_step = it_.strides[1][inner_] / item_, to_step = it_.strides[0][across_] / item_;
+    const int64_t blocks = (m + side - 1) / side, count = it_.numel / (n * m) * blocks;
+    parallel_for(count, std::max<int64_t>(kBytesPerPiece / (n * side * item_), 1), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const char* f = from;
         char* t = to;
         locate(b / blocks, across_, f, t);
-        const int64_t j0 = b % blocks * kSide, height = std::min(kSide, m - j0);
+        const int64_t j0 = b % blocks * side, height = std::min(side, m - j0);
         f += j0 * item_;
-        t += j0 * to_step;
-        int64_t i = 0;
-        if (height == kSide)
-          for (; i + kSide <= n; i += kSide) block<T, kSide>(f + i * from_step, from_step, t + i * item_, to_step);
-        if (height < i || n < kSide || height < kSide) {
-          for (int64_t k = i; k < n; ++k)
-            for (int64_t j = 0; j < height; ++j)
-              reinterpret_cast<T*>(t + j * to_step)[k] = reinterpret_cast<const T*>(f + k * from_step)[j];
-        } else {
-          for (int64_t j = 0; j < height; ++j)
-            for (int64_t k = i; k < n; ++k)
-              reinterpret_cast<T*>(t + j * to_step)[k] = reinterpret_cast<const T*>(f + k * from_step)[j];
-        }
+        t += j0 * to_step * item_;
+        exchange(reinterpret_cast<const T*>(f), from_step, n, height, reinterpret_cast<T*>(t), to_step);
       }
     });
-  }
-  template <class T, int64_t kSide> static void block(const char* from, int64_t from_step, char* to, int64_t to_step) {
-    alignas(64) T buffer[kSide][kSide];
-    for (int64_t i = 0; i < kSide; ++i) std::memcpy(buffer[i], from + i * from_step, sizeof buffer[i]);
-    for (int64_t j = 0; j < kSide; ++j) {
-      T line[kSide];
-      for (int64_t i = 0; i < kSide; ++i) line[i] = buffer[i][j];
-      std::memcpy(to + j * to_step, line, sizeof line);
-    }
   }
 
   int from_, to_, inner_ = 0, across_ = -1;
