@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
-from collections.abc import Callable
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,31 @@ def host_library_path() -> Path:
     return Path(_binding.__file__).parent / "lib" / "libmaca_host.so"
 
 
+_OPENBLAS_CORES = {"baseline": "Prescott", "avx2": "Haswell", "avx512": "SkylakeX"}
+_OPENBLAS_VARIABLE = "OPENBLAS_CORETYPE"
+
+
+@contextmanager
+def _openblas_limited() -> Iterator[None]:
+    """OpenBLAS keeps to ``MACA_SIMD`` if it is loaded in the block: it reads its own variable, then and never again.
+
+    It believes what it is told, and would die of instructions that the processor lacks: PyTorch knows what it has.
+    A variable that is set already holds. After the block it is as before: NumPy's OpenBLAS, and programs that this one
+    starts, have their own.
+    """
+    levels = list(_OPENBLAS_CORES)
+    has = {"AVX2": "avx2", "AVX512": "avx512"}.get(torch.backends.cpu.get_cpu_capability(), "baseline")
+    asked = switches.SIMD.value()
+    if asked not in levels or os.environ.get(_OPENBLAS_VARIABLE) or platform.machine() != "x86_64":
+        yield
+        return
+    os.environ[_OPENBLAS_VARIABLE] = _OPENBLAS_CORES[min(asked, has, key=levels.index)]
+    try:
+        yield
+    finally:
+        del os.environ[_OPENBLAS_VARIABLE]
+
+
 def _load() -> Path:
     try:
         switches.check()
@@ -69,7 +97,9 @@ def _load() -> Path:
     path = library_path()
     message = ffi.new("char[]", 2048)
     index, blocking = switches.VISIBLE_DEVICES.value(), switches.LAUNCH_BLOCKING.value()
-    if lib.maca_runtime_load(str(path).encode(), index, blocking, message, 2048):
+    with _openblas_limited():
+        failed = lib.maca_runtime_load(str(path).encode(), index, blocking, message, 2048)
+    if failed:
         found = ffi.string(message).decode(errors="replace")
         remedies = []
         if index:

@@ -136,9 +136,9 @@ GRAIN: Switch[int | None] = Switch(
 )
 SIMD: Switch[str | None] = Switch(
     "MACA_SIMD",
-    "highest instruction set used: baseline, avx2, avx512",
+    "highest instruction set used, by oneDNN and OpenBLAS too: baseline, avx2, avx512, amx",
     "the best of this CPU",
-    _one_of("baseline", "avx2", "avx512"),
+    _one_of("baseline", "avx2", "avx512", "amx"),
     None,
     "library",
 )

@@ -50,10 +50,13 @@ def allocated() -> int:
     return torch.maca.memory_allocated()
 
 
-def kernels_use(*flags: str) -> bool:
-    """Has this processor the instructions that Linux calls so, AVX-512 and its relatives, and may kernels use them?"""
-    here = set(Path("/proc/cpuinfo").read_text().split())
-    return set(flags) <= here and os.environ.get("MACA_SIMD", "avx512") == "avx512"
+LEVELS = ("baseline", "avx2", "avx512", "amx")  # of MACA_SIMD, lowest first
+
+
+def level_is_at_least(level: str) -> bool:
+    """Does the library compute with this level or a better one, as the processor and ``MACA_SIMD`` let it?"""
+    in_use = macatensor.device.library_info()["simd"]
+    return in_use in LEVELS and LEVELS.index(in_use) >= LEVELS.index(level)
 
 
 @contextmanager

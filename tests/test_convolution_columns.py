@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from running import kernels_use, threads_restored
+from running import level_is_at_least, threads_restored
 
 import macatensor
 
@@ -103,7 +103,7 @@ def test_what_is_not_finite(shape: tuple[int, ...], how: dict[str, Any], value: 
 def test_the_same_bits_for_any_number_of_threads() -> None:
     """Of products, for which AVX-512 is needed; oneDNN's convolutions for AVX2 are cut by the number of threads, and so
     are its weights' gradients of single pixels."""
-    tolerance = 0.0 if kernels_use("avx512f", "avx512bw", "avx512dq", "avx512vl") else 1e-3
+    tolerance = 0.0 if level_is_at_least("avx512") else 1e-3
     for shape, how in SHAPES + PIXELS:
         operands = [t.maca() for t in drawn(shape)]
         results = []

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from running import kernels_use, run_python, threads_restored
+from running import level_is_at_least, run_python, threads_restored
 
 EPSILON = torch.finfo(torch.float32).eps
-ON_TILES = kernels_use("amx_bf16", "avx512_bf16")
+ON_TILES = level_is_at_least("amx")
 SHAPES = [
     (256, 256, 64),
     (200, 210, 100),

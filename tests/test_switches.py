@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from running import run_python
+from running import level_is_at_least, run_python
 
 from macatensor import switches
 
@@ -82,7 +82,7 @@ def test_what_is_no_value_ends_the_import() -> None:
             print(error)
     """
     for text, said in (
-        ({"MACA_SIMD": "avx999"}, "MACA_SIMD='avx999'; accepted: baseline, avx2, avx512"),
+        ({"MACA_SIMD": "avx999"}, "MACA_SIMD='avx999'; accepted: baseline, avx2, avx512, amx"),
         ({"MACA_VISIBLE_DEVICES": "7"}, "Set MACA_VISIBLE_DEVICES (now 7) to the index of a device it has"),
     ):
         assert said in run_python(code, **text).stdout
@@ -118,3 +118,32 @@ def test_instruction_sets_that_were_not_built() -> None:
     """
     said = run_python(code, MACA_SIMD="baseline").stdout
     assert said == "baseline 2.0\n" or "build it with MACA_ISAS=all" in said, said
+
+
+def test_every_library_keeps_to_the_level() -> None:
+    """oneDNN and OpenBLAS choose their kernels themselves: a level that only ours keep to tests nothing of theirs. The
+    variable that OpenBLAS reads is gone when it has been read, and one that the user set holds."""
+    code = """
+        import os
+        try:
+            import macatensor
+            info = macatensor.device.library_info()
+            print(info["simd"], info["libraries"], os.environ.get("OPENBLAS_CORETYPE"))
+        except ImportError as error:
+            print(error)
+    """
+    for level, onednn, openblas in (
+        ("baseline", "(sse41)", "(Katmai)"),  # what OpenBLAS calls its lowest
+        ("avx2", "(avx2)", "(Haswell)"),
+        ("avx512", "(avx512_core)", "(SkylakeX)"),
+    ):
+        said = run_python(code, MACA_SIMD=level, OPENBLAS_CORETYPE=None, ONEDNN_MAX_CPU_ISA=None).stdout
+        if "build it with MACA_ISAS=all" in said or not level_is_at_least(level):
+            continue
+        assert said.startswith(f"{level} oneDNN") and onednn in said and openblas in said, said
+        assert said.endswith(" None\n"), said
+    said = run_python(
+        code, MACA_SIMD="avx512", OPENBLAS_CORETYPE="Nehalem", ONEDNN_MAX_CPU_ISA="SSE41"
+    ).stdout
+    if level_is_at_least("avx512"):
+        assert "(sse41)" in said and said.endswith("(Nehalem) Nehalem\n"), said

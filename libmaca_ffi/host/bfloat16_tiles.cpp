@@ -28,7 +28,7 @@ bool processor_has_tiles() {
   constexpr unsigned kBfloat16Tiles = 1u << 22, kTiles = 1u << 24, kBfloat16Vectors = 1u << 5;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (allowed_isa() < Isa::Avx512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (!tiles_allowed() || allowed_isa() < Isa::Avx512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   if ((d & kBfloat16Tiles) == 0 || (d & kTiles) == 0) return false;
   if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a & kBfloat16Vectors) == 0) return false;
   // Linux keeps the tiles of a process that asked for them.

@@ -1,4 +1,6 @@
 // The host library's implementation of maca.h.
+#include <cblas.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -10,9 +12,10 @@
 #include <set>
 #include <vector>
 
+#include "bfloat16_tiles.h"
 #include "device_memory.h"
 #include "kernel.h"
-#include "oneapi/dnnl/dnnl.h"
+#include "onednn.h"
 #include "processor.h"
 #include "stream.h"
 
@@ -111,6 +114,7 @@ maca_status device_open(int32_t index, maca_device** device, maca_reason* reason
                         isa_name(chosen) + " (the processor's, or MACA_SIMD's); build it with MACA_ISAS=all");
     return MACA_INVALID;
   }
+  onednn::limit_instruction_set();
   *device = new (std::nothrow) maca_device;
   return *device ? MACA_OK : MACA_OUT_OF_MEMORY;
 }
@@ -129,9 +133,10 @@ maca_status device_info(maca_device* device, maca_device_info* info) {
   full.kernel_count = static_cast<int32_t>(kernels().names.size());
   full.alignment = kMemoryAlignment;
   std::snprintf(full.name, sizeof full.name, "MACA host CPU");
-  std::snprintf(full.simd, sizeof full.simd, "%s", isa_name(kernels().isa));
+  std::snprintf(full.simd, sizeof full.simd, "%s", bfloat16_tiles::available() ? "amx" : isa_name(kernels().isa));
   const dnnl_version_t* v = dnnl_version();
-  std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d, OpenBLAS", v->major, v->minor, v->patch);
+  std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d (%s), OpenBLAS (%s)", v->major, v->minor,
+                v->patch, onednn::instruction_set().c_str(), scipy_openblas_get_corename());
   const uint32_t size = std::min<uint32_t>(info->size, sizeof full);
   std::memcpy(info, &full, size);
   info->size = size;

@@ -1,5 +1,9 @@
 #include "onednn.h"
 
+#include <cstdlib>
+
+#include "processor.h"
+
 namespace maca::onednn {
 
 dnnl::engine& engine() {
@@ -13,6 +17,32 @@ dnnl::stream& stream() {  // without state on a CPU, so one serves all threads
   return *s;
 }
 }  // namespace
+
+void limit_instruction_set() {
+  if (tiles_allowed() || std::getenv("ONEDNN_MAX_CPU_ISA")) return;
+  switch (allowed_isa()) {
+    case Isa::Baseline: dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41); break;
+    case Isa::Avx2: dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2); break;
+    case Isa::Avx512: dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core); break;
+  }
+}
+
+std::string instruction_set() {
+  switch (dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_sse41: return "sse41";
+    case dnnl_cpu_isa_avx: return "avx";
+    case dnnl_cpu_isa_avx2: return "avx2";
+    case dnnl_cpu_isa_avx2_vnni: return "avx2_vnni";
+    case dnnl_cpu_isa_avx2_vnni_2: return "avx2_vnni_2";
+    case dnnl_cpu_isa_avx512_core: return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni: return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16: return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_fp16: return "avx512_core_fp16";
+    case dnnl_cpu_isa_avx512_core_amx: return "avx512_core_amx";
+    case dnnl_cpu_isa_avx512_core_amx_fp16: return "avx512_core_amx_fp16";
+    default: return "generic";  // other processors
+  }
+}
 
 bool computes(Dtype d) {
   static const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();

@@ -17,6 +17,12 @@ using Desc = dnnl::memory::desc;
 
 dnnl::engine& engine();
 
+// Keeps oneDNN to the level that MACA_SIMD allows our own kernels. Before anything else is asked of it; where
+// ONEDNN_MAX_CPU_ISA is set, that holds. oneDNN has nothing below SSE 4.1.
+void limit_instruction_set();
+// What it computes with, as its documentation calls it.
+std::string instruction_set();
+
 // Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, float16 more than that.
 bool computes(Dtype d);
 // Its loops for whatever nothing else serves: a hundred times slower.

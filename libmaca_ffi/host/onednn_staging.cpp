@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "processor.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -42,7 +44,7 @@ namespace {
     std::memcpy(to + i, &bits, 2);
   }
 }
-const bool kF16c = __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx");
+const bool kF16c = allowed_isa() >= Isa::Avx2 && __builtin_cpu_supports("f16c");
 #else
 constexpr bool kF16c = false;
 void widen_f16c(const f16*, float*, int64_t) {}

@@ -27,11 +27,19 @@ inline Isa isa_of(std::string_view name) {
   return name == "baseline" ? Isa::Baseline : name == "avx2" ? Isa::Avx2 : Isa::Avx512;
 }
 
-// A level below the processor's can be asked for, by tests.
-inline Isa allowed_isa() {
+// A level below the processor's can be asked for, by tests; empty where the best is allowed.
+inline std::string_view asked_level() {
   const char* level = std::getenv("MACA_SIMD");
-  return level ? std::min(processor_isa(), isa_of(level)) : processor_isa();
+  return level ? level : "";
 }
+
+inline Isa allowed_isa() {
+  const std::string_view level = asked_level();
+  return level.empty() ? processor_isa() : std::min(processor_isa(), isa_of(level));
+}
+
+// "avx512" means its vectors alone: a processor with tiles then computes as one without does.
+inline bool tiles_allowed() { return asked_level().empty() || asked_level() == "amx"; }
 
 // A way to compute that the environment may refuse by 0.
 inline bool is_allowed(const char* variable) {
