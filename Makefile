@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.tools
 SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt' -o -name 'build_binding.py')
 
-.PHONY: demo test check build bench format notebooks clean
+.PHONY: demo test levels long check build bench format notebooks clean
 
 demo: build
 	$(BIN)/macatensor demo
@@ -22,6 +22,16 @@ demo: build
 test: build
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 	$(BIN)/python -m op_table --check
+
+# What computes differently from one instruction set to another: MACA_SIMD=avx2 make levels ISAS=all.
+LEVELS := $(wildcard $(addprefix tests/test_,accuracy_bisect.py accuracy_parity.py attention.py convolution_*.py fft.py linalg.py \
+    matmul_tiles.py parity.py products.py recurrent.py repeated_bits.py scan.py))
+levels: build
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(LEVELS)
+
+# What takes hours: every part ends within one, what has passed is not run again, results stay in tests/long_results.json.
+long:
+	$(PYTHON) .ci/parts.py long
 
 bench: build
 	$(BIN)/macatensor bench

@@ -29,6 +29,7 @@ _common = {
 }
 settings.register_profile("ci", max_examples=60, derandomize=True, **_common)
 settings.register_profile("wide", max_examples=2000, **_common)
+settings.register_profile("long", max_examples=100_000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
