@@ -87,8 +87,16 @@ def test_integers_are_exact(shape: tuple[int, ...], how: dict[str, Any]) -> None
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("where", ["image", "weight", "bias", "gradient"])
 @pytest.mark.parametrize("shape, how", [SHAPES[0], PIXELS[0]], ids=str)
-def test_what_is_not_finite(shape: tuple[int, ...], how: dict[str, Any], value: float, where: str) -> None:
+def test_what_is_not_finite(
+    shape: tuple[int, ...], how: dict[str, Any], value: float, where: str, request: pytest.FixtureRequest
+) -> None:
     """Windows leave the image, and zeros that stand for what is not there meet no NaN and no Inf."""
+    needs = {"gradient": "avx512", "weight": "avx2"}.get(where, "baseline")
+    if how == SHAPES[0][1] and not level_is_at_least(needs):
+        reason = (
+            f"oneDNN below {needs} multiplies the {where} by zeros beside the image, in PyTorch there too"
+        )
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     operands = dict(zip(("image", "weight", "bias"), (t.abs() + 0.1 for t in drawn(shape))))
     operands["gradient"] = F.conv2d(*operands.values(), **how).abs()
     spoilt = operands[where].view(-1)
