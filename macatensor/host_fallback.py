@@ -23,6 +23,10 @@ _LARGEST_REPLAY = 1 << 28  # bytes of one empty operand; above it PyTorch's meta
 _LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an error
 
 
+class HostRefused(NotImplementedError):
+    """The device has no kernel for a call, and ``fallback("error")`` refuses to run it on the host."""
+
+
 def mode() -> str:
     """``"warn"``, ``"error"`` or ``"silent"``: the innermost :func:`fallback`, else ``MACA_FALLBACK``."""
     return _modes[-1] if _modes else switches.FALLBACK.value()
@@ -118,7 +122,7 @@ def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
     name = str(func)
     chosen = mode()
     if chosen == "error":
-        raise NotImplementedError(
+        raise HostRefused(
             f"{name} has no kernel on maca ({reason}) and MACA_FALLBACK=error refuses to run it on the host. "
             "Allow it with MACA_FALLBACK=warn or `with macatensor.fallback('silent'):`, or add a row for it."
         )

@@ -302,6 +302,29 @@ def test_launch_failures(interposer: Path) -> None:
     through(interposer, CONTROLS + textwrap.dedent(code))
 
 
+def test_parity_counts_what_is_declined_apart_from_what_is_wrong(interposer: Path) -> None:
+    code = """
+    import json
+    from typer.testing import CliRunner
+    from macatensor.cli import app
+
+    def parity(name):
+        done = CliRunner().invoke(app, ["parity", name, "--dtype", "float32", "--json"])
+        return done.exit_code, json.loads(done.stdout)[0]
+
+    spy.interposer_decline(b"exp")
+    status, row = parity("exp")
+    assert status == 0 and row["verdict"] == "DECLINED" and row["failed"] == 0 and row["samples"] == 0, row
+    assert row["declined"] > 8 and row["max_ulp"] == row["share"] == 0
+    assert len(row["declines"]) == 8 and "interposer declines exp" in row["declines"][0]
+    printed = CliRunner().invoke(app, ["parity", "exp", "--dtype", "float32"])
+    assert printed.exit_code == 0 and f"{row['declined']} samples declined" in printed.output
+    status, row = parity("expm1")
+    assert status == 0 and row["verdict"] == "pass" and row["declined"] == 0 and row["samples"] > 8
+    """
+    through(interposer, CONTROLS + textwrap.dedent(code))
+
+
 def test_a_declined_plan_goes_the_next_way(interposer: Path) -> None:
     code = """
     x = maca(torch.tensor([0.5, 1.5]))

@@ -24,6 +24,9 @@ def _rows() -> list[object]:
 def test_row(row: Row) -> None:
     result = run_row(row, every_other=True)
     assert not result.failed, f"{result.failed} failures, the first of them:\n" + "\n".join(result.failures)
+    assert not result.declined, f"{result.declined} declined, the first of them:\n" + "\n".join(
+        result.declines
+    )
     assert result.samples, f"{row.name}: no sample was drawn"
 
 

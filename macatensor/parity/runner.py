@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from macatensor.host_fallback import fallback
+from macatensor.host_fallback import HostRefused, fallback
 from macatensor.parity import laws
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text
 from macatensor.parity.reference import Expected, bound_of, expected, judge
 from macatensor.parity.samples import LAYOUTS, Call, describe, overload, samples
 from macatensor.parity.transport import fetch, place, replace, tensors
+from macatensor.request import Declined
 from macatensor.signature import _shape_of
 from macatensor.tensor import MacaTensor
 from op_table import TABLE, Kind, Row, families
@@ -36,17 +37,18 @@ _BACKEND_STRIDES = {"convolution": 5, "convolution_backward": 5, "index": 4, "_u
 # which of its attention kernels the CPU takes decides too
 _BACKEND_STRIDES["scaled_dot_product_attention"] = 0
 _FAILURES = 8  # lines kept for a row
+_NO_KERNEL = (Declined, HostRefused)  # the library serves no such call, which is no wrong result
 
 
 @dataclass
 class Result:
-    """One row's outcome."""
+    """One row's outcome. What the library declines is counted apart and is neither a sample nor a failure."""
 
     row: str
     family: str
     kind: str
     dtypes: tuple[str, ...]
-    samples: int = 0
+    samples: int = 0  # that were judged
     max_ulp: float = 0.0
     max_relative: float = 0.0
     share: float = 0.0  # of the bound, worst over the samples; above 1 fails
@@ -54,16 +56,26 @@ class Result:
     zeros: int = 0  # zeros of the other sign than PyTorch's
     failed: int = 0
     failures: list[str] = field(default_factory=list)
+    declined: int = 0
+    declines: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def verdict(self) -> str:
-        return "FAIL" if self.failed else "pass" if self.samples else "n/a"
+        """``"FAIL"``: a sample is wrong; ``"DECLINED"``: none is, and the library has no kernel for some."""
+        if self.failed:
+            return "FAIL"
+        return "DECLINED" if self.declined else "pass" if self.samples else "n/a"
 
     def fail(self, line: str) -> None:
         self.failed += 1
         if len(self.failures) < _FAILURES:
             self.failures.append(line)
+
+    def decline(self, line: str) -> None:
+        self.declined += 1
+        if len(self.declines) < _FAILURES:
+            self.declines.append(line)
 
 
 def family_of(row: Row) -> str:
@@ -141,14 +153,18 @@ def run_row(
 
 
 def _run_law(result: Result, func: Any, row: Row, dtype: torch.dtype, seed: int) -> None:
-    result.samples += 1
     result.bound = "the law, by its moments"
-    name = str(dtype).removeprefix("torch.")
+    command = _repeat(row, str(dtype).removeprefix("torch."), "contiguous", seed)
     try:
-        for line in laws.check(func, row, dtype, seed):
-            result.fail(f"{_repeat(row, name, 'contiguous', seed)}  # {line}")
+        wrong = list(laws.check(func, row, dtype, seed))
+    except _NO_KERNEL as error:
+        result.decline(f"{command}  # {_first_line(error)}")
+        return
     except Exception as error:
-        result.fail(f"{_repeat(row, name, 'contiguous', seed)}  # raised {type(error).__name__}: {error}")
+        wrong = [f"raised {type(error).__name__}: {error}"]
+    result.samples += 1
+    for line in wrong:
+        result.fail(f"{command}  # {line}")
 
 
 def _repeat(row: Row, dtype: str, layout: str, seed: int) -> str:
@@ -173,10 +189,19 @@ def _run_samples(
                     continue  # no PyTorch kernel to compare with, in any dtype
                 result.fail(f"{line}  # sample {number}: the reference raised {want.error}")
                 continue
+            try:
+                worst, wrong, got = _one(func, row, call, want)
+            except _NO_KERNEL as error:
+                result.decline(
+                    f"{line}  # sample {number}: {row.name}({_arguments(call)}): {_first_line(error)}"
+                )
+                continue
             result.samples += 1
-            worst, wrong, got = _one(func, row, call, want)
             if number == 0 and not wrong and layout in ("contiguous", "sliced"):
-                wrong += _other_forms(func, row, call, got)
+                forms, declines = _other_forms(func, row, call, got)
+                wrong += forms
+                for text in declines:
+                    result.decline(f"{line}  # sample {number}: {text}")
             result.zeros += worst.zeros
             result.max_ulp = max(result.max_ulp, worst.ulp)
             result.max_relative = max(result.max_relative, worst.relative)
@@ -189,6 +214,10 @@ def _run_samples(
                             f"bound {bound_text(bound_of(row), dtype_of_result)}")  # fmt: skip
     except LookupError as error:
         result.fail(f"{line}  # {error}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _unsupported(error: Exception) -> bool:
@@ -215,15 +244,17 @@ def _on_device(call: Call) -> tuple[Any, Any]:
 
 
 def _one(func: Any, row: Row, call: Call, want: Expected) -> tuple[Distance, list[str], list[Any]]:
-    """Runs one call. What is wrong comes as text; an exception too."""
+    """Runs one call. What is wrong comes as text; an exception too, but that there is no kernel."""
     args, kwargs = _on_device(call)
     try:
         outcome = func(*args, **kwargs)
         results = tensors(outcome)
         fetched = [fetch(t) if isinstance(t, MacaTensor) else t for t in results + tensors((args, kwargs))]
+    except _NO_KERNEL:
+        raise
     except Exception as error:
-        text = str(error).split("\n")[0]
-        return Distance(math.inf, math.inf, math.inf), [f"raised {type(error).__name__}: {text}"], []
+        text = f"raised {type(error).__name__}: {_first_line(error)}"
+        return Distance(math.inf, math.inf, math.inf), [text], []
     if len(results) != want.results:
         return Distance(), [f"gave {len(results)} results, PyTorch {want.results}"], []
     worst, wrong = judge(row, want, fetched, call.args)
@@ -256,15 +287,16 @@ def _aliases(args: Any, results: list[Any], func: Any) -> list[str]:
     return [] if shared or copies else ["the view does not share its operand's memory"]
 
 
-def _other_forms(func: Any, row: Row, call: Call, got: list[Any]) -> list[str]:
-    """The in-place and out= forms give the same bits."""
+def _other_forms(func: Any, row: Row, call: Call, got: list[Any]) -> tuple[list[str], list[str]]:
+    """What is wrong where the in-place and out= forms do not give the same bits, and those that are declined."""
     wrong: list[str] = []
+    declines: list[str] = []
     operator = row.operator
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        return wrong  # PyTorch takes the functional form apart before it comes here
+        return wrong, declines  # PyTorch takes the functional form apart before it comes here
     shape = _shape_of(func._schema)
     if operator.endswith("_") or len(got) != 1 or row.kind in (Kind.VIEW, Kind.ON_CPU):
-        return wrong
+        return wrong, declines
     direct = fetch(got[0])
     first = call.args[0] if call.args else None
     for packet_name in (operator, f"{operator}_"):
@@ -294,17 +326,21 @@ def _other_forms(func: Any, row: Row, call: Call, got: list[Any]) -> list[str]:
                     continue
             else:
                 continue
-            wrong += _same_bits(form, args, kwargs, direct, kwargs[outs[0]] if outs else args[0])
-    return wrong
+            try:
+                wrong += _same_bits(form, args, kwargs, direct, kwargs[outs[0]] if outs else args[0])
+            except _NO_KERNEL as error:
+                declines.append(f"{form}: {_first_line(error)}")
+    return wrong, declines
 
 
 def _same_bits(form: Any, args: Any, kwargs: Any, direct: torch.Tensor, target: Any) -> list[str]:
     try:
         result = form(*args, **kwargs)
         written = fetch(target)
+    except _NO_KERNEL:
+        raise
     except Exception as error:
-        text = str(error).split("\n")[0]
-        return [f"{form} raised {type(error).__name__}: {text}"]
+        return [f"{form} raised {type(error).__name__}: {_first_line(error)}"]
     if result is not target:
         return [f"{form} did not return the tensor it wrote"]
     same = torch.equal(written.nan_to_num(nan=7.0), direct.nan_to_num(nan=7.0)) if not direct.is_complex() else (
