@@ -21,7 +21,43 @@ import op_table
 from macatensor.examination.task import Answer, Task
 
 COMMAND = (sys.executable, "-m", "macatensor.examination.worker")
-START_LIMIT = 180.0  # seconds until a worker has imported PyTorch's databases
+# Limits are of processor time: on a loaded machine the clock runs on while a task waits for a processor.
+START_LIMIT = 180.0  # seconds of it until a worker has imported PyTorch's databases
+# seconds of the clock in which a process that only waits for a processor surely gets _SOME of its time
+IDLE_LIMIT = 120.0
+_SOME = 0.01
+_CPU_CLOCK = 2  # Linux: of a whole process, as clock_getcpuclockid(3) makes its number
+
+
+def processor_time(process: int) -> float:
+    """The seconds that all threads of a process have computed. Raises OSError when it has ended."""
+    return time.clock_gettime(~process << 3 | _CPU_CLOCK)
+
+
+class Watch:
+    """What a process has done since one moment: how much it computed, and since when nothing.
+
+    ``now``: the clock; ``computed``: the process's :func:`processor_time`; both in seconds.
+    """
+
+    def __init__(self, now: float, computed: float):
+        self.began = self.seen = computed
+        self.since = now  # when it was last seen at work
+
+    def spent(self, computed: float) -> float:
+        """The seconds that it computed."""
+        return computed - self.began
+
+    def objection(self, now: float, computed: float, limit: float) -> str:
+        """Why it is not waited for any longer: it computed more than ``limit`` seconds, or waits for what never comes;
+        else ``""``."""
+        if computed - self.seen >= _SOME:
+            self.seen, self.since = computed, now
+        if self.spent(computed) > limit:
+            return f"no answer within {limit:.0f} s of processor time"
+        if now - self.since > IDLE_LIMIT:
+            return f"no answer, and nothing computed for {IDLE_LIMIT:.0f} s"
+        return ""
 
 
 class _Worker:
@@ -38,17 +74,24 @@ class _Worker:
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         self.task: Task | None = None
-        self.since = time.monotonic()
+        self.watch = Watch(time.monotonic(), 0.0)
         self.is_ready = False
         self.pending = b""
 
     def give(self, task: Task, limit: int | None) -> None:
         assert self.process.stdin is not None
-        self.task, self.since = task, time.monotonic()
+        self.task, self.watch = task, Watch(time.monotonic(), self.computed())
         line = json.dumps({"task": task.__dict__, "limit": limit}) + "\n"
         with contextlib.suppress(BrokenPipeError):  # it ended meanwhile: the closed output tells
             self.process.stdin.write(line.encode())
             self.process.stdin.flush()
+
+    def computed(self) -> float:
+        """Its processor time; once it has ended, what was last seen."""
+        try:
+            return processor_time(self.process.pid)
+        except OSError:
+            return self.watch.seen
 
     def lines(self) -> tuple[list[str], bool]:
         """Complete lines that arrived, and whether the process has closed its end."""
@@ -79,7 +122,11 @@ def examine(
     time_limit: float = 120.0,
     command: Sequence[str] = COMMAND,
 ) -> Iterator[Answer]:
-    """Answers as they come. ``time_limit``: seconds for one task, after which its worker is ended ("hang")."""
+    """Answers as they come.
+
+    ``time_limit``: seconds of processor time for one task, after which its worker is ended ("hang"), as is one that
+    computes nothing for :data:`IDLE_LIMIT` seconds.
+    """
     waiting = deque(tasks)
     selector = selectors.DefaultSelector()
     staff: list[_Worker] = []
@@ -113,26 +160,27 @@ def examine(
                         yield Answer.from_json(json.loads(line))
                     occupy(worker)
                 if closed:
-                    task, began = worker.task, worker.since
+                    task, spent = worker.task, worker.watch.spent(worker.computed())
                     code = dismiss(worker)
                     if task is None:
                         raise RuntimeError(
                             f"an examination worker ended with status {code} before its first task"
                         )
-                    yield _lost(
-                        task, "crash", f"the process ended with status {code}", time.monotonic() - began
-                    )
+                    yield _lost(task, "crash", f"the process ended with status {code}", spent)
                     hire()
             for worker in list(staff):
-                idle = worker.task is None
-                spent = time.monotonic() - worker.since
-                if not idle and spent > time_limit:
-                    task = worker.task
+                task, computed = worker.task, worker.computed()
+                if worker.is_ready and task is None:
+                    continue  # there is nothing left for it
+                limit = time_limit if worker.is_ready else START_LIMIT
+                why = worker.watch.objection(time.monotonic(), computed, limit)
+                if why and task is None:
+                    raise RuntimeError(f"an examination worker did not become ready: {why}")
+                if why and task is not None:
+                    spent = worker.watch.spent(computed)
                     dismiss(worker)
-                    yield _lost(task, "hang", f"no answer within {time_limit:.0f} s", spent)
+                    yield _lost(task, "hang", why, spent)
                     hire()
-                elif not worker.is_ready and spent > START_LIMIT:
-                    raise RuntimeError(f"an examination worker was not ready within {START_LIMIT:.0f} s")
     finally:
         for worker in list(staff):
             dismiss(worker)

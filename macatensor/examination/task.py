@@ -34,7 +34,7 @@ class Answer:
     max_ulp: float = 0.0  # from PyTorch's result of the same dtype
     on_cpu: dict[str, int] = field(default_factory=dict)  # operators that ran on the host, with calls
     kinds: dict[str, int] = field(default_factory=dict)  # calls by kind of row
-    seconds: float = 0.0
+    seconds: float = 0.0  # of processor time
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
