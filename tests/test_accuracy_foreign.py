@@ -287,7 +287,7 @@ def test_damaged_msprobe_dumps(tmp_path):
     (process,) = sources.read(folder).processes
     entry = process.calls[1].outputs[0].tensor
     torch.save(Harm(os.system, "touch harmed"), folder / entry.file)
-    with pytest.raises(ValueError, match="cannot be read as a tensor"):
+    with pytest.raises(ValueError, match="refused: it names posix.system"):
         process.tensor(entry)
     text = (folder / "dump.json").read_text()
     for bad, match in (

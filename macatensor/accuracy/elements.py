@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from macatensor.accuracy.records import TensorEntry
+from macatensor.untrusted import member, readable
 
 # dtypes that the file format has no name for, and the view of them that is written
 _WRITTEN_AS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
@@ -46,23 +48,52 @@ def save(file: Path, tensors: dict[str, torch.Tensor]) -> None:
 def load(folder: Path, entry: TensorEntry) -> torch.Tensor:
     """As :meth:`macatensor.accuracy.records.Process.tensor`."""
     if entry.parts is not None:
-        return _together(entry, {name: load(folder, part) for name, part in entry.parts.items()})
+        parts = {name: load(folder, part) for name, part in entry.parts.items()}
+        try:
+            return _together(entry, parts)
+        except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+            files = sorted({part.file for part in entry.parts.values() if part.file})
+            raise ValueError(
+                f"accuracy: the parts {sorted(parts)} in {folder} ({', '.join(files)}) are no {entry.layout} tensor of "
+                f"sizes {entry.shape}: {error}"
+            ) from error
     if entry.file is None or entry.key is None:
         raise ValueError("accuracy: this tensor's elements were not recorded; record with record_level=2")
+    dtype = dtype_named(entry.dtype)
+    try:
+        readable(entry.shape, entry.stride)
+        held = stored(folder, entry.file, entry.key)
+        if held is None:
+            raise ValueError("the file has no such key")
+        if dtype in _WRITTEN_AS and held.dtype == _WRITTEN_AS[dtype] and held.shape[-1:] == (2,):
+            held = torch.view_as_complex(held.contiguous())
+        return _laid_out(entry, dtype, held)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no memory for it
+        raise ValueError(f"accuracy: cannot read {entry.key} of {folder / entry.file}: {error}") from error
+
+
+def stored(folder: Path, name: str, key: str) -> torch.Tensor | None:
+    """What a file of a record holds under a key; None if it has no such key.
+
+    Raises:
+        OSError, ValueError: the file is missing, lies elsewhere, or is no safetensors file.
+    """
     from safetensors import SafetensorError, safe_open
 
+    path = member(folder, name)
     try:
-        with safe_open(folder / entry.file, framework="pt") as file:
-            held: torch.Tensor = file.get_tensor(entry.key)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"accuracy: cannot read {entry.key} of {folder / entry.file}: {error}") from error
-    dtype = dtype_named(entry.dtype)
-    if dtype in _WRITTEN_AS:
-        held = torch.view_as_complex(held)
+        with safe_open(path, framework="pt") as file:
+            held: torch.Tensor | None = file.get_tensor(key) if key in file.keys() else None
+            return held
+    except SafetensorError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _laid_out(entry: TensorEntry, dtype: torch.dtype, held: torch.Tensor) -> torch.Tensor:
+    """The elements that were read, with the strides of the entry."""
     if held.dtype != dtype or list(held.shape) != entry.shape:
         raise ValueError(
-            f"accuracy: {entry.key} of {folder / entry.file} is {dtype_name(held.dtype)}{list(held.shape)}, "
-            f"recorded as {entry.dtype}{entry.shape}"
+            f"it is {dtype_name(held.dtype)}{list(held.shape)}, recorded as {entry.dtype}{entry.shape}"
         )
     if entry.stride is None or list(held.stride()) == entry.stride:
         return held
@@ -71,6 +102,17 @@ def load(folder: Path, entry: TensorEntry) -> torch.Tensor:
         narrow = held[tuple(slice(0, k) for k in kept)]
         return torch.empty_strided(kept, entry.stride, dtype=dtype).copy_(narrow).expand(entry.shape)
     return torch.empty_strided(entry.shape, entry.stride, dtype=dtype).copy_(held)
+
+
+def _check_channels(parts: dict[str, Any]) -> None:
+    """PyTorch itself does not hold scales against the dimension that they are of."""
+    values, scale, zero, axis = (parts[k] for k in ("values", "scale", "zero_point", "axis"))
+    if (
+        not 0 <= int(axis) < values.dim()
+        or scale.shape != (values.shape[int(axis)],)
+        or zero.shape != scale.shape
+    ):
+        raise ValueError(f"{list(scale.shape)} scales of values of sizes {list(values.shape)} at {int(axis)}")
 
 
 def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -102,6 +144,8 @@ def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tenso
         return parts["values"].to_mkldnn()
     if entry.layout == "quantized":
         scale, zero = parts["scale"], parts["zero_point"]
+        if scale.dim():
+            _check_channels(parts)
         if scale.dim() == 0:
             return torch._make_per_tensor_quantized_tensor(parts["values"], float(scale), int(zero))
         return torch._make_per_channel_quantized_tensor(parts["values"], scale, zero, int(parts["axis"]))

@@ -14,6 +14,7 @@ be read up to the last whole line. No pickle is read or written.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,11 +22,15 @@ from typing import Any, Literal
 
 import torch
 
+from macatensor.untrusted import json_of, made, member, parsed, sizes, text_of
+
 FORMAT = 1  # of the files; a reader refuses a newer one
 
 CALLS = "calls.jsonl"
 ENVIRONMENT = "environment.json"
 TENSORS = "tensors"
+_FILE = re.compile(rf"{TENSORS}/\d+(\.\d+)?\.safetensors")
+_PARTS = 3  # levels of parts in parts: a nested tensor of sparse ones of quantized values
 
 
 @dataclass
@@ -159,23 +164,61 @@ def line_of_stack(number: int, frames: list[str]) -> str:
     return json.dumps({"stack": number, "frames": frames}, separators=(",", ":")) + "\n"
 
 
-def _entry(held: dict[str, Any]) -> TensorEntry:
-    parts = held.pop("parts", None)
-    entry = TensorEntry(**held)
-    if parts is not None:
-        entry.parts = {name: _entry(part) for name, part in parts.items()}
-    return entry
+@dataclass
+class _Stack:
+    """A line of ``calls.jsonl`` that has a stack."""
+
+    stack: int
+    frames: list[str]
 
 
-def _argument(held: dict[str, Any]) -> Argument:
-    tensor = held.get("tensor")
-    return Argument(held["place"], None if tensor is None else _entry(tensor), held.get("value"))
+@dataclass
+class _Environment:
+    """What is read of ``environment.json``; the rest is for people."""
+
+    format: int = FORMAT
+    rank: int = 0
+    flags: dict[str, Any] = field(default_factory=dict)
 
 
-def _call(held: dict[str, Any]) -> Call:
-    held["inputs"] = [_argument(a) for a in held.get("inputs", [])]
-    held["outputs"] = [_argument(a) for a in held.get("outputs", [])]
-    return Call(**held)
+def _check_entry(entry: TensorEntry, depth: int = 0) -> None:
+    """Refuses what no tensor has, and files that are none of a record's."""
+    sizes(entry.shape, 0 if entry.layout == "strided" else -1)
+    if entry.stride is not None:
+        if len(entry.stride) != len(entry.shape) or any(not 0 <= s < 1 << 63 for s in entry.stride):
+            raise ValueError(f"stride {entry.stride} of a tensor of sizes {entry.shape}")
+    if entry.file is not None and _FILE.fullmatch(entry.file) is None:
+        raise ValueError(f"file {entry.file!r} is none of a record's, which lie in {TENSORS}/")
+    for part in (entry.parts or {}).values():
+        if depth == _PARTS:
+            raise ValueError(f"parts in parts, more than {_PARTS} levels")
+        _check_entry(part, depth + 1)
+
+
+def _call(held: Any, where: str, known: set[int]) -> Call:
+    call = made(Call, held, where)
+    try:
+        for _, entry in (*tensors_of(call.inputs), *tensors_of(call.outputs)):
+            _check_entry(entry)
+        for name in ("parent", "forward"):  # a call runs in one, or after one, that began before it
+            number = getattr(call, name)
+            if number is not None and not 0 <= number < call.number:
+                raise ValueError(f"{name} {number} of call {call.number}")
+        if call.number < 0 or call.number in known:
+            raise ValueError(f"number {call.number} is negative or there twice")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    known.add(call.number)
+    return call
+
+
+def _read_environment(path: Path) -> dict[str, Any]:
+    held = json_of(path)
+    if not isinstance(held, dict):
+        raise ValueError(f"{path} is no JSON object")
+    known = {f.name for f in fields(_Environment)}
+    checked = made(_Environment, {k: v for k, v in held.items() if k in known}, str(path))
+    return {**held, **vars(checked)}
 
 
 def read_process(folder: Path) -> Process:
@@ -185,40 +228,42 @@ def read_process(folder: Path) -> Process:
         ValueError: it is no record, or of a newer format, or a line in its middle is damaged.
     """
     try:
-        environment = json.loads((folder / ENVIRONMENT).read_text())
-        text = (folder / CALLS).read_text().rstrip("\0")  # after a crash zeros follow the last line
-    except (OSError, ValueError) as error:  # of JSON or of UTF-8
+        environment = _read_environment(member(folder, ENVIRONMENT))
+        text = text_of(member(folder, CALLS)).rstrip("\0")  # after a crash zeros follow the last line
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"accuracy: {folder} is not a record of one process ({error}); expected {ENVIRONMENT} and {CALLS}"
         ) from error
-    if environment.get("format", FORMAT) > FORMAT:
+    if environment["format"] > FORMAT:
         raise ValueError(
             f"accuracy: {folder} has format {environment['format']}, this version reads up to {FORMAT}; "
             "update macatensor"
         )
-    calls, stacks, ended = [], {}, False
+    calls: list[Call] = []
+    stacks: dict[int, list[str]] = {}
+    known: set[int] = set()
+    ended = False
     lines = text.splitlines()
     cut_off = bool(text) and not text.endswith("\n")
     for i, line in enumerate(lines):
+        where = f"accuracy: {folder / CALLS}, line {i + 1} is no line of a record"
         try:
-            held = json.loads(line)
-        except json.JSONDecodeError as error:
-            if i == len(lines) - 1:  # the run was cut off here
-                cut_off = True
+            held = parsed(line, f"accuracy: {folder / CALLS}, line {i + 1} is damaged")
+        except ValueError as error:
+            if i == len(lines) - 1 and isinstance(error.__cause__, json.JSONDecodeError):
+                cut_off = True  # the run ended here
                 break
-            raise ValueError(f"accuracy: {folder / CALLS}, line {i + 1} is damaged: {error}") from error
-        try:
-            if "call" in held:
-                calls.append(_call(held["call"]))
-                ended = False  # a session that went on after a pause
-            elif "stack" in held:
-                stacks[held["stack"]] = held["frames"]
-            elif "end" in held:
-                ended = True
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"accuracy: {folder / CALLS}, line {i + 1} is no line of a record: {error!r}"
-            ) from error
+            raise
+        if not isinstance(held, dict):
+            raise ValueError(f"{where}: expected an object")
+        if "call" in held:
+            calls.append(_call(held["call"], where, known))
+            ended = False  # a session that went on after a pause
+        elif "stack" in held:
+            stack = made(_Stack, held, where)
+            stacks[stack.stack] = stack.frames
+        elif "end" in held:
+            ended = True
     calls.sort(key=lambda c: c.number)
     return Process(folder, environment, calls, stacks, cut_off or not ended)
 
@@ -244,5 +289,8 @@ def read(folder: str | Path) -> Run:
             f"accuracy: {path} holds no record; expected a folder that start_record or record wrote"
             + ("" if path.exists() else " (it does not exist)")
         )
-    processes = [read_process(p) for p in sorted(runs[-1].glob("process-*")) if (p / ENVIRONMENT).exists()]
+    folders = [p.parent for p in sorted(runs[-1].glob(f"process-*/{ENVIRONMENT}"))]
+    for found in folders:
+        member(path, str(found.relative_to(path) / ENVIRONMENT))  # no link out of what was named
+    processes = [read_process(p) for p in folders]
     return Run(runs[-1], sorted(processes, key=lambda p: (p.rank, p.folder.name)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from macatensor.bench.result import Result
@@ -80,7 +80,7 @@ def _nameless(result: Result) -> Result:
     """Under one name whichever layout of native PyTorch was the quicker one."""
     if not result.baseline.startswith("native"):
         return result
-    return Result.of({**result.facts(), "baseline": "native"})
+    return replace(result, baseline="native")
 
 
 def _change(old: Result, new: Result, differs: bool, tolerance: float) -> Change:

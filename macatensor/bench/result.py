@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from macatensor.untrusted import made
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -13,6 +15,10 @@ class Rate:
     value: float
     ceiling: float
     of: str  # which ceiling: "copy", "read", "multiply-add" or "product"
+
+    def __post_init__(self) -> None:
+        if not self.ceiling > 0:
+            raise ValueError(f"a ceiling of {self.ceiling}")
 
     @property
     def share(self) -> float:
@@ -53,13 +59,13 @@ class Result:
         return {**asdict(self), "share": share, "verdict": self.verdict}
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Result:
-        """The result that :meth:`facts` came from. Raises TypeError for other values."""
-        known = {f.name: facts[f.name] for f in fields(cls) if f.name in facts}
-        for pair in ("spread", "middle"):
-            if known.get(pair) is not None:
-                low, high = known[pair]
-                known[pair] = (low, high)
-        if known.get("rate") is not None:
-            known["rate"] = Rate(**known["rate"])
-        return cls(**known)
+    def of(cls, facts: Any) -> Result:
+        """The result that :meth:`facts`, as JSON, came from. Raises ValueError for other values."""
+        return made(cls, cls.known(facts), "a result")
+
+    @classmethod
+    def known(cls, facts: Any) -> Any:
+        """What of :meth:`facts` makes the result again; what is no such object, as it is."""
+        if not isinstance(facts, dict):
+            return facts
+        return {f.name: facts[f.name] for f in fields(cls) if f.name in facts}

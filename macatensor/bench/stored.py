@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import reprlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from macatensor.bench.result import Result
+from macatensor.untrusted import json_of, made
 
 SCHEMA = "macatensor.bench/2"  # /1, without this key, had neither quartiles nor rates
 
@@ -80,22 +82,26 @@ def load(path: Path) -> Run:
     Raises OSError for a file that cannot be read, ValueError for one that is no such run.
     """
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON or of UTF-8
+        facts = json_of(path)
+    except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     schema = facts.get("schema") if isinstance(facts, dict) else None
     if schema != SCHEMA:
         older = isinstance(facts, dict) and schema is None and "results" in facts
-        got = f"schema {schema!r}" if schema else "a run of an older version" if older else "no schema"
+        got = (
+            f"schema {reprlib.repr(schema)}"
+            if schema
+            else "a run of an older version"
+            if older
+            else "no schema"
+        )
         raise ValueError(
             f"{path} has {got}; expected {SCHEMA!r}, as `macatensor bench --save` writes it. Measure it again"
         )
-    try:
-        results = [Result.of(r) for r in facts["results"]]
-        others = {name: facts[name] for name in Run.__dataclass_fields__ if name != "results"}
-        return Run(results, **others)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} says {SCHEMA!r} and is damaged: {type(error).__name__}: {error}") from None
+    facts = {name: facts[name] for name in Run.__dataclass_fields__ if name in facts}
+    if isinstance(facts.get("results"), list):
+        facts["results"] = [Result.known(r) for r in facts["results"]]
+    return made(Run, facts, f"{path} says {SCHEMA!r} and is damaged")
 
 
 def _processor() -> str:

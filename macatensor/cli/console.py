@@ -26,10 +26,17 @@ def emit_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+class _PlainTable(Table):
+    """A table whose texts are shown as they are: what stands in brackets in a name is no markup."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
 def table(title: str, *columns: str, right: tuple[str, ...] = (), caption: str | None = None) -> Table:
     """An empty table; columns named in ``right`` hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold cyan", caption=caption,
-                 caption_justify="left")  # fmt: skip
+    made = _PlainTable(title=title, title_justify="left", title_style="bold", header_style="bold cyan", 
+                       caption=caption, caption_justify="left")  # fmt: skip
     for i, name in enumerate(columns):  # the first column says what the row is about: it is not broken
         made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=i == 0)
     return made

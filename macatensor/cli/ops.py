@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from .console import Json, emit_json, err, out, table
 
@@ -48,7 +49,7 @@ def ops(
         if family_of.get(row.name, "") != family:
             family = family_of.get(row.name, "")
             page.add_section()
-            page.add_row(f"[bold]{family}[/]")
+            page.add_row(Text(family, style="bold"))
         kind = row.kind.value
         style = _STYLES[kind]
         page.add_row(

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from .console import Json, emit_json, err, out, table, verdict
 
@@ -130,7 +131,7 @@ def _print(results: list[Any]) -> None:
         if r.family != family:
             family = r.family
             page.add_section()
-            page.add_row(f"[bold]{family}[/]")
+            page.add_row(Text(family, style="bold"))
         share = f"{r.share:.0%}" if r.share < 1e4 else "-"
         page.add_row(
             f"  {r.row}", r.kind, str(r.samples), str(r.declined), _number(r.max_ulp), _number(r.max_relative), r.bound,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
 from macatensor.migrate.project import Migration
 from macatensor.migrate.rules import Change, Finding
+from macatensor.tables import excel_cell, write_csv
 
 FOLDER = "migration"  # below the output
 CHANGES, UNSUPPORTED = "changes.csv", "unsupported.xlsx"
@@ -22,10 +22,7 @@ def write(done: Migration) -> tuple[Path, Path]:
         folder = folder.with_name(folder.name + "_lists")
     folder.mkdir()
     changes, unsupported = folder / CHANGES, folder / UNSUPPORTED
-    with changes.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow([f.name for f in fields(Change)])
-        table.writerows(astuple(change) for change in done.changes)
+    write_csv(changes, [f.name for f in fields(Change)], map(astuple, done.changes))
     _workbook(done, unsupported)
     return changes, unsupported
 
@@ -43,10 +40,9 @@ def _workbook(done: Migration, path: Path) -> None:
         (file, 0, "syntax", why, "mend the file and migrate again") for file, why in done.unparsed.items()
     ]
     for row in rows:
-        sheet.append(list(row))
+        sheet.append([excel_cell(sheet, value) for value in row])
     for row in sheet.iter_rows():
         for cell in row:
-            cell.data_type = "s" if isinstance(cell.value, str) else cell.data_type  # never a formula
             cell.alignment = Alignment(wrap_text=True, vertical="top")
     for cell, width in zip(sheet[1], _WIDTHS):
         cell.font = Font(bold=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from macatensor.untrusted import json_of
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,11 @@ class UserRules:
     def load(cls, path: Path) -> UserRules:
         """Reads a JSON file. Raises RulesError with the place of what is wrong."""
         try:
-            data = json.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            data = json_of(path)
+        except OSError as error:
             raise RulesError(f"{path}: {error}") from None
+        except ValueError as error:  # which names the file
+            raise RulesError(str(error)) from None
         return cls.from_json(data, str(path))
 
     @classmethod
@@ -118,9 +122,11 @@ def _check_names(table: Any, where: str, nested: bool) -> None:
                 raise RulesError(f"{where}: {old!r} needs an object of argument names")
             for argument, renamed in new.items():
                 if renamed is not None and not (isinstance(renamed, str) and renamed.isidentifier()):
-                    raise RulesError(f"{where}: {old}({argument}=...) needs a name or null, got {renamed!r}")
+                    raise RulesError(
+                        f"{where}: {old}({argument}=...) needs a name or null, got {reprlib.repr(renamed)}"
+                    )
         elif not (isinstance(new, str) and all(part.isidentifier() for part in new.split("."))):
-            raise RulesError(f"{where}: {old!r} needs a dotted name, got {new!r}")
+            raise RulesError(f"{where}: {old!r} needs a dotted name, got {reprlib.repr(new)}")
 
 
 DTYPES = {

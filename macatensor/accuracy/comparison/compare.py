@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ def arguments_differ(left: Call, right: Call) -> Iterator[str]:
             continue
         if isinstance(one, float) and isinstance(two, float) and not _apart(one, two):
             continue
-        yield f"argument {place}: {one!r} against {two!r}"
+        yield f"argument {place}: {reprlib.repr(one)} against {reprlib.repr(two)}"
 
 
 def _apart(one: float, two: float) -> bool:

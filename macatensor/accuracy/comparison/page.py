@@ -98,5 +98,5 @@ def write(comparison: Comparison, path: Path) -> None:
         unpaired=unpaired(comparison),
         tolerances=TOLERANCES,
     )
-    with path.open("x", encoding="utf-8") as file:
+    with path.open("x", encoding="utf-8", errors="replace") as file:
         file.write(html)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gc
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from macatensor.accuracy.comparison.compare import (
 )
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, Run
+from macatensor.tables import write_csv
 
 NAME = "accuracy_report"
 
@@ -135,10 +135,7 @@ def _free_stem(folder: Path) -> Path:
 
 
 def _write_csv(comparison: Comparison, path: Path) -> None:
-    with path.open("x", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow([c.name for c in COLUMNS])
-        table.writerows(cells(row, t) for row, t in lines(comparison.calls))
+    write_csv(path, [c.name for c in COLUMNS], (cells(row, t) for row, t in lines(comparison.calls)))
 
 
 def make_report(

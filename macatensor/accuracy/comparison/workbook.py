@@ -9,6 +9,7 @@ from typing import Any
 from macatensor.accuracy.comparison.columns import COLUMNS, Column, Value, cells
 from macatensor.accuracy.comparison.compare import CallRow, Comparison, TensorRow
 from macatensor.accuracy.comparison.verdict import GROWTH_ERROR, GROWTH_WARNING, TOLERANCES
+from macatensor.tables import excel_cell, needs_cell
 
 # a cell costs 10 us: 9 s for a sheet of 20,000 lines and 44 columns
 LINES = 20_000
@@ -17,7 +18,6 @@ _CALL_COLUMNS = tuple(
     c for c in COLUMNS
     if c.name in ("index", "rank", "verdict", "rule", "level", "run 0", "run 1", "alignment", "module", "error", "bound")
 )  # fmt: skip
-_CELL = 32_767  # characters that Excel takes in one
 
 
 def write(comparison: Comparison, path: Path) -> None:
@@ -99,16 +99,9 @@ def _summary(sheet: Any, comparison: Comparison, all_lines: dict[str, int], show
 
 
 def _cell(sheet: Any, value: Value, fill: Any = None, font: Any = None) -> Any:
-    from openpyxl.cell import WriteOnlyCell
-    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
-
-    if isinstance(value, str):
-        value = ILLEGAL_CHARACTERS_RE.sub("?", value)[:_CELL]
-    elif fill is None and font is None:
+    if not isinstance(value, str) and fill is None and font is None:
         return value
-    cell = WriteOnlyCell(sheet, value=value)
-    if isinstance(value, str):
-        cell.data_type = "s"  # never a formula
+    cell = excel_cell(sheet, value)
     if fill is not None:
         cell.fill = fill
     if font is not None:
@@ -132,12 +125,6 @@ def _sheet(
     sheet.append([_cell(sheet, c.name, font=bold) for c in columns])
     at = [c.name for c in columns].index("verdict")
     for row, t in lines:
-        # a plain value is three times faster than a cell; a text that could be taken for a formula needs one
-        values: list[Any] = [
-            _cell(sheet, v)
-            if isinstance(v, str) and (v[:1] == "=" or len(v) > 200 or not v.isprintable())
-            else v
-            for v in cells(row, t, columns)
-        ]
+        values: list[Any] = [_cell(sheet, v) if needs_cell(v) else v for v in cells(row, t, columns)]
         values[at] = _cell(sheet, values[at], fills[values[at]])
         sheet.append(values)

@@ -10,6 +10,7 @@ minimum and maximum; level 0 leaves a log only, no record.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,12 @@ import torch
 
 from macatensor.accuracy.foreign.restricted_pickle import HeldSummary, HeldTensor, Inert, elements_of, load
 from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
+from macatensor.untrusted import leaves, member
 
 SEQUENCE = "files_seqs.pt"
 SOURCE = "mcPyTorch maca_tools"
 _NAME = re.compile(r"(?P<op>.+)\.(?P<count>\d+)\.(?P<direction>fwd|bwd)\.(?P<role>input|output)\.pt")
+_FRAMES, _FRAME_TEXT = 2000, 10_000
 _FRAME = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
 
 
@@ -39,43 +42,38 @@ class McPytorchProcess(Process):
         """The elements, from level 2. Raises ValueError where there are none or the file is damaged."""
         if entry.file is None or entry.key is None:
             raise ValueError("accuracy: this record has minima and maxima only; record with record_level=2")
-        path = self.folder / entry.file
-        found = dict(_tensors(load(path))).get(entry.key)
+        path = member(self.folder, entry.file)
+        found = dict(_tensors(path, load(path))).get(entry.key)
         if not isinstance(found, HeldTensor):
             raise ValueError(f"accuracy: {path} has no tensor {entry.key}")
         return elements_of(path, found)
 
 
-def _walk(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Leaves of nested tuples, lists and dictionaries by their places."""
-    if isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _walk(f"{place}.{i}" if place else str(i), item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _walk(f"{place}.{key}" if place else str(key), item)
-    else:
-        yield place, value
-
-
-def _leaves(content: Any) -> Iterator[tuple[str, Any]]:
+def _held(content: Any) -> Iterator[Any]:
+    """The lists, tuples and dictionaries of arguments and results in a file of a call."""
     if not isinstance(content, dict):
         return
     module = content.get("module")
-    yield from _walk("", content.get("args", ()))
-    yield from _walk("", content.get("kwargs", {}))
+    yield content.get("args", ())
+    yield content.get("kwargs", {})
     if isinstance(module, Inert) and isinstance(module.state, dict):
         for held in ("_parameters", "_buffers"):
-            yield from _walk("", module.state.get(held) or {})
+            yield module.state.get(held) or {}
     for key in ("res", "grad_out", "grad_in"):
         value = content.get(key)
-        yield from _walk(
-            "", value if isinstance(value, (list, tuple, dict)) else (value,) if value is not None else ()
-        )
+        yield value if isinstance(value, (list, tuple, dict)) else (value,) if value is not None else ()
 
 
-def _tensors(content: Any) -> Iterator[tuple[str, HeldTensor | HeldSummary]]:
-    for place, value in _leaves(content):
+def _leaves(path: Path, content: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        for held in _held(content):
+            yield from leaves(held)
+    except ValueError as error:
+        raise ValueError(f"accuracy: {path}: {error}") from error
+
+
+def _tensors(path: Path, content: Any) -> Iterator[tuple[str, HeldTensor | HeldSummary]]:
+    for place, value in _leaves(path, content):
         if isinstance(value, (HeldTensor, HeldSummary)):
             yield place, value
 
@@ -95,18 +93,20 @@ def _argument(file: str, place: str, value: Any) -> Argument:
         return Argument(place, entry)
     if value is None or isinstance(value, (bool, int, float, str)):
         return Argument(place, value=value)
-    return Argument(place, value={"type": type(value).__name__, "repr": repr(value)})
+    return Argument(place, value={"type": type(value).__name__, "repr": reprlib.repr(value)})
 
 
 def _frames(stack: Any) -> list[str]:
     """``file:line function`` of the lines that traceback formats."""
     lines = [stack] if isinstance(stack, str) else stack if isinstance(stack, (list, tuple)) else []
-    found = (_FRAME.match(line) for text in lines for line in str(text).splitlines())
+    # Python itself has 1000 frames at most; one text may stand in a pickled list any number of times
+    texts = [text[:_FRAME_TEXT] for text in lines[:_FRAMES] if isinstance(text, str)]
+    found = (_FRAME.match(line) for text in texts for line in text.splitlines())
     return [f"{m['file']}:{m['line']} {m['function']}" for m in found if m]
 
 
 def _read_process(folder: Path) -> Process:
-    names = load(folder / SEQUENCE)
+    names = load(member(folder, SEQUENCE))
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise ValueError(f"accuracy: {folder / SEQUENCE} is no list of file names")
     calls: dict[tuple[str, str, str], Call] = {}
@@ -116,11 +116,14 @@ def _read_process(folder: Path) -> Process:
     for i, name in enumerate(dict.fromkeys(names)):
         parsed = _NAME.fullmatch(name)
         if parsed is None or Path(name).name != name:
-            raise ValueError(f"accuracy: {folder / SEQUENCE} names {name!r}, which is no file of a call")
+            raise ValueError(
+                f"accuracy: {folder / SEQUENCE} names {reprlib.repr(name)}, which is no file of a call"
+            )
+        path = member(folder, name)
         try:
-            content = load(folder / name)
+            content = load(path)
         except ValueError:
-            if i < len(names) - 1 or "is refused" in _reason(folder / name):
+            if i < len(names) - 1 or "is refused" in _reason(path):
                 raise
             cut_off = True  # the list is written before the file
             break
@@ -131,7 +134,7 @@ def _read_process(folder: Path) -> Process:
             call = calls[op, count, direction] = Call(len(calls), "api", f"{op}.{count}.{way}", op, way)
             forward = calls.get((op, count, "fwd")) if way == "bwd" else None
             call.forward = forward.number if forward is not None else None
-        arguments = [_argument(name, place, value) for place, value in _leaves(content)]
+        arguments = [_argument(name, place, value) for place, value in _leaves(path, content)]
         if role == "input":
             call.inputs = arguments
         else:
@@ -159,4 +162,7 @@ def read(folder: Path) -> Run:
     Raises:
         ValueError: a file in its middle is damaged, or a pickle in it names what no record holds.
     """
-    return Run(folder, sorted((_read_process(p) for p in folders(folder)), key=lambda p: p.rank))
+    found = folders(folder)
+    for process in found:
+        member(folder, str(process.relative_to(folder) / SEQUENCE))  # no link out of what was named
+    return Run(folder, sorted((_read_process(p) for p in found), key=lambda p: p.rank))

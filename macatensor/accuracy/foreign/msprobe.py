@@ -7,8 +7,8 @@ such folders of ``step0``, ``step1``, …, whose calls follow each other.
 
 from __future__ import annotations
 
-import json
 import re
+import reprlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 import torch
 
+from macatensor.accuracy.foreign.restricted_pickle import HeldTensor, elements_of, load
 from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
+from macatensor.untrusted import DEPTH, leaves, member, parsed, sizes, text_of
 
 DUMP, STACK, CONSTRUCT, DATA = "dump.json", "stack.json", "construct.json", "dump_tensor_data"
 SOURCE = "msprobe"
@@ -58,24 +60,19 @@ class MsprobeProcess(Process):
         """The elements, of task "tensor". Raises ValueError where there are none or the file is damaged."""
         if entry.file is None:
             raise ValueError("accuracy: this dump has summaries only; dump with task 'tensor'")
-        path = self.folder / entry.file
-        try:
-            held = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle, zip and file errors alike
-            raise ValueError(
-                f"accuracy: {path} cannot be read as a tensor: {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(held, torch.Tensor):
+        path = member(self.folder, entry.file)
+        held = load(path)
+        if not isinstance(held, HeldTensor):
             raise ValueError(f"accuracy: {path} holds a {type(held).__name__}, expected a tensor")
-        return held.detach()
+        return elements_of(path, held)
 
 
 def _json(path: Path, needed: bool = False) -> dict[str, Any]:
     if not path.exists() and not needed:
         return {}
     try:
-        held = json.loads(path.read_text(encoding="utf-8") or "{}")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        held = parsed(text_of(path) or "{}", str(path))
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"accuracy: {path} cannot be read ({error}); msprobe completes it when the debugger stops, so a run that "
             "was cut off may lack it"
@@ -90,43 +87,53 @@ def _number(value: Any) -> float | None:
         return float(value) if isinstance(value, bool) else None
     try:
         return float(value)  # "nan" and "inf" are written as text by some versions
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
+
+
+def _text(held: dict[str, Any], key: str) -> str:
+    if not isinstance(held[key], str):
+        raise ValueError(f"{key}: expected a text, got {reprlib.repr(held[key])}")
+    return str(held[key])
 
 
 def _entry(held: dict[str, Any], data: str) -> TensorEntry:
     name = held.get("data_name")
     if name is not None and (not isinstance(name, str) or Path(name).name != name):
-        raise ValueError(f"accuracy: {name!r} is no name of a file in {DATA}")
+        raise ValueError(f"{reprlib.repr(name)} is no name of a file in {DATA}")
     digest = held.get("md5")
     return TensorEntry(
-        str(held["dtype"]).removeprefix("torch."),
-        [int(n) for n in held["shape"]],
+        _text(held, "dtype").removeprefix("torch."),
+        sizes(held["shape"]),
         device="unknown",
         requires_grad=bool(held.get("requires_grad")),
         min=_number(held.get("Min")),
         max=_number(held.get("Max")),
         mean=_number(held.get("Mean")),
         norm=_number(held.get("Norm")),
-        hash=None if digest is None else str(digest),
+        hash=None if digest is None else _text(held, "md5"),
         file=None if name is None else f"{data}/{name}",
         key=name,
     )
 
 
-def _arguments(place: str, held: Any, data: str) -> Iterator[Argument]:
-    if (
-        isinstance(held, dict)
-        and "dtype" in held
-        and "shape" in held
-        and "ndarray" not in str(held.get("type"))
-    ):
+def _is_array(kind: Any) -> bool:
+    return isinstance(kind, str) and "ndarray" in kind
+
+
+def _arguments(place: str, held: Any, data: str, depth: int = 0) -> Iterator[Argument]:
+    if depth > DEPTH:
+        raise ValueError(f"arguments nested more than {DEPTH} deep")
+    if isinstance(held, dict) and "dtype" in held and "shape" in held and not _is_array(held.get("type")):
         yield Argument(place, _entry(held, data))
     elif isinstance(held, dict) and "type" in held:
-        yield Argument(place, value=held.get("value", held["type"]))
+        value = held.get("value", held["type"])
+        for _ in leaves(value):  # not nested too deeply for who compares it
+            pass
+        yield Argument(place, value=value)
     elif isinstance(held, (list, dict)):
         for key, item in enumerate(held) if isinstance(held, list) else held.items():
-            yield from _arguments(f"{place}.{key}" if place else str(key), item, data)
+            yield from _arguments(f"{place}.{key}" if place else str(key), item, data, depth + 1)
     else:
         yield Argument(place, value=held)
 
@@ -142,7 +149,7 @@ def _call(name: str, held: dict[str, Any], data: str) -> Call:
         way, count = api["way"], api["count"]
         op = f"{_PREFIXES.get(api['prefix'], api['prefix'])}.{api['op']}"
     else:
-        raise ValueError(f"accuracy: {name!r} is no name of a call as msprobe writes them")
+        raise ValueError("it is no name of a call as msprobe writes them")
     direction: Literal["fwd", "bwd"] = "fwd" if way == "forward" else "bwd"
     if way == "parameters_grad":
         return Call(
@@ -165,9 +172,9 @@ def _stacks(held: dict[str, Any]) -> dict[str, list[str]]:
     for key, value in held.items():
         shared = isinstance(value, list) and len(value) == 2 and all(isinstance(v, list) for v in value)
         names, frames = value if shared else ([key], value if isinstance(value, list) else [])
-        matches = [m for m in (_FRAME.match(str(f)) for f in frames) if m]
-        for name in names:
-            found[str(name)] = [f"{m['file']}:{m['line']} {m['function'].strip()}" for m in reversed(matches)]
+        matches = [m for m in (_FRAME.match(f) for f in frames if isinstance(f, str)) if m]
+        for name in (n for n in names if isinstance(n, str)):
+            found[name] = [f"{m['file']}:{m['line']} {m['function'].strip()}" for m in reversed(matches)]
     return found
 
 
@@ -200,18 +207,21 @@ def _read_step(root: Path, folder: Path, calls: list[Call], stacks: dict[int, li
         raise ValueError(f'accuracy: {folder / DUMP} has no object "data"; it is no dump of msprobe')
     if dump.get("framework", "pytorch") != "pytorch":
         raise ValueError(
-            f"accuracy: {folder / DUMP} is of {dump['framework']}; only dumps of PyTorch are read"
+            f"accuracy: {folder / DUMP} is of {reprlib.repr(dump['framework'])}; only dumps of PyTorch are read"
         )
     parents, frames = _json(folder / CONSTRUCT), _stacks(_json(folder / STACK))
     data = (folder / DATA).relative_to(root).as_posix()
     numbers: dict[str, int] = {}
     for name in _in_order(list(held), parents):
         if not isinstance(held[name], dict):
-            raise ValueError(f"accuracy: {name} in {folder / DUMP} is no object")
+            raise ValueError(f"accuracy: {reprlib.repr(name)} in {folder / DUMP} is no object")
         try:
             call = _call(name, held[name], data)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"accuracy: {name} in {folder / DUMP} is damaged: {error!r}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"no key {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(
+                f"accuracy: {reprlib.repr(name)} in {folder / DUMP} is damaged: {what}"
+            ) from error
         call.number = numbers[name] = len(calls)
         parent = parents.get(name)
         parent = parent[0] if isinstance(parent, list) and parent else parent
@@ -240,6 +250,8 @@ def read(folder: Path) -> Run:
         calls: list[Call] = []
         stacks: dict[int, list[str]] = {}
         for path in paths:
+            for file in (DUMP, STACK, CONSTRUCT):
+                member(folder, str(path.relative_to(folder) / file))  # no link out of what was named
             _read_step(folder, path, calls, stacks)
         rank = re.fullmatch(r"rank(\d+)", name)
         environment = {"rank": int(rank[1]) if rank else 0, "source": SOURCE}

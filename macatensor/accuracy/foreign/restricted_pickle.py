@@ -2,35 +2,36 @@
 
 A pickle can name any function and have it called. Here a name is looked up in a list; what is not on it is refused, and
 nothing is imported. Modules of ``torch.nn`` come back as inert holders of their state, tensors as descriptions whose
-elements are read when asked for.
+elements are read when asked for. What the list calls takes numbers and texts: it makes nothing larger than the pickle.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
+import contextlib
+import reprlib
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from macatensor.accuracy.elements import dtype_name
+from macatensor.accuracy.foreign.inert_pickle import Inert, InertClass, Known, Machine, Refused, a_set
+from macatensor.untrusted import KEY, PICKLE_BYTES, readable, sizes
+
+__all__ = ["HeldSummary", "HeldTensor", "Inert", "elements_of", "load"]
 
 _STORAGES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
     "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+    "UntypedStorage": torch.uint8,
     "ComplexDoubleStorage": torch.complex128, "ComplexFloatStorage": torch.complex64,
 }  # fmt: skip
 _NAMES_OF_TORCH = ("memory_format", "layout", "qscheme")  # their values are pickled by name
-
-
-class Refused(pickle.UnpicklingError):
-    """The pickle asks for what no record needs."""
 
 
 @dataclass
@@ -69,132 +70,185 @@ class HeldSummary:
     max: float | None
 
 
-class Inert:
-    """An object of a class that is not made: its name, and what it would have held."""
-
-    name = ""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
-
-
 def _tensor(
     storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool = False, *_: Any
 ) -> HeldTensor:
     if not isinstance(storage, Storage):
         raise Refused("a tensor without a storage")
-    return HeldTensor(storage, int(offset), tuple(size), tuple(stride), bool(requires_grad))
+    size, stride, (offset,) = sizes(size), sizes(stride), sizes([offset])
+    if len(size) != len(stride):
+        raise Refused(f"a tensor of sizes {size} and strides {stride}")
+    return HeldTensor(storage, offset, tuple(size), tuple(stride), requires_grad is True)
+
+
+def _tensor_of_bytes(
+    storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, hooks: Any, dtype: Any, *_: Any
+) -> HeldTensor:
+    """A tensor whose storage has no dtype: of those that came after PyTorch's typed storages, such as uint16."""
+    found = _tensor(storage, offset, size, stride, requires_grad)
+    if not isinstance(dtype, torch.dtype):
+        raise Refused("a tensor without a dtype")
+    found.storage = replace(storage, dtype=dtype)
+    return found
 
 
 def _parameter(data: Any, requires_grad: bool = True, *_: Any) -> Any:
-    if isinstance(data, HeldTensor):
-        data.requires_grad = bool(requires_grad)
-    return data
+    return replace(data, requires_grad=requires_grad is True) if isinstance(data, HeldTensor) else data
 
 
 def _summary(dtype: Any, size: Any, stride: Any, low: Any, high: Any) -> HeldSummary:
-    numbers = [None if v is None or isinstance(v, complex) else float(v) for v in (low, high)]
-    return HeldSummary(str(dtype).removeprefix("torch."), tuple(size), tuple(stride), *numbers)
+    if not isinstance(dtype, (str, torch.dtype)):
+        raise Refused("a summary without a dtype")
+    numbers = [float(v) if isinstance(v, (bool, int, float)) else None for v in (low, high)]
+    name = str(dtype)[:KEY].removeprefix("torch.")
+    return HeldSummary(name, tuple(sizes(size)), tuple(sizes(stride)), *numbers)
 
 
-def _singleton(text: str) -> Any:
+def _singleton(text: Any) -> Any:
     if text != "Ellipsis":
-        raise Refused(f"the expression {text!r} is not evaluated")
+        raise Refused(f"the expression {reprlib.repr(text)} is not evaluated")
     return ...
 
 
-def _inert(name: str) -> type[Inert]:
-    return type(name.rpartition(".")[2], (Inert,), {"name": name})
+def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
+    """An empty one: its entries follow in the pickle."""
+    if not isinstance(items, (list, tuple)) or items:
+        raise Refused("a dictionary made of what is given to its class")
+    return OrderedDict()
 
 
-def _text(prefix: str) -> Callable[..., str]:
-    return lambda *args: f"{prefix}({', '.join(str(a) for a in args)})"
+def _size(items: Any = ()) -> tuple[int, ...]:
+    return tuple(sizes(items))
 
 
-_ALLOWED: dict[tuple[str, str], Any] = {
+def _plain(kind: Callable[..., Any]) -> Callable[..., Any]:
+    """Of numbers, or tensors, alone."""
+
+    def make(*args: Any) -> Any:
+        if not all(isinstance(a, (bool, int, float, type(None), HeldTensor, HeldSummary)) for a in args):
+            raise Refused(f"a {kind.__name__} of other things than numbers")
+        return kind(*args)
+
+    return make
+
+
+def _device(*args: Any) -> str:
+    if not all(isinstance(a, (str, int)) for a in args):
+        raise Refused("a device of other things than texts and numbers")
+    return f"device({', '.join(str(a)[:KEY] for a in args)})"
+
+
+_CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_bytes,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
     ("maca_tools.accuracy.record", "rebuild_tensor_wrapper"): _tensor,
     ("maca_tools.accuracy.record", "build_summary_wapper"): _summary,  # so spelled there
-    ("torch", "Size"): tuple,
-    ("torch", "device"): _text("device"),
-    ("torch._C", "Generator"): _inert("torch.Generator"),
-    ("collections", "OrderedDict"): OrderedDict,
-    ("builtins", "Ellipsis"): ...,
-    ("builtins", "slice"): slice,
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "complex"): complex,
-    ("builtins", "range"): range,
+    ("torch", "Size"): _size,
+    ("torch", "device"): _device,
+    ("collections", "OrderedDict"): _ordered,
+    ("builtins", "slice"): _plain(slice),
+    ("builtins", "complex"): _plain(complex),
+    ("builtins", "range"): _plain(range),
+    ("builtins", "set"): a_set(set),
+    ("builtins", "frozenset"): a_set(frozenset),
     ("dill._dill", "_eval_repr"): _singleton,
 }
+_KNOWN = {(module, name): Known(f"{module}.{name}", make) for (module, name), make in _CALLS.items()}
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, path: Path):
-        super().__init__(io.BytesIO(data))
-        self.path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = "builtins" if module == "__builtin__" else module  # so named up to protocol 2
-        found = _ALLOWED.get((module, name))
-        if found is not None:
-            return found
-        if module == "torch":
-            if name in _STORAGES:
-                return _STORAGES[name]
-            value = getattr(torch, name, None) if name.isidentifier() else None
-            if isinstance(value, torch.dtype):
-                return value
-            if type(value).__name__ in _NAMES_OF_TORCH:
-                return str(value)
-        if module.startswith("torch.nn.") and name.isidentifier():
-            return _inert(f"{module}.{name}")
-        raise Refused(f"it names {module}.{name}, which is not on the list of what a record may hold")
-
-    def persistent_load(self, pid: Any) -> Storage:
-        if not (
-            isinstance(pid, tuple)
-            and len(pid) == 5
-            and pid[0] == "storage"
-            and isinstance(pid[1], torch.dtype)
-        ):
-            raise Refused(f"a persistent object of a kind that no record has: {pid!r:.80}")
-        return Storage(pid[1], str(pid[2]), str(pid[3]), int(pid[4]))
+def _find(module: str, name: str) -> Any:
+    module = "builtins" if module == "__builtin__" else module  # so named up to protocol 2
+    known = _KNOWN.get((module, name))
+    if known is not None:
+        return known
+    if (module, name) == ("builtins", "Ellipsis"):
+        return ...
+    if module in ("torch", "torch.storage") and name in _STORAGES:
+        return _STORAGES[name]
+    if module == "torch":
+        value = getattr(torch, name, None) if name.isidentifier() else None
+        if isinstance(value, torch.dtype):
+            return value
+        if type(value).__name__ in _NAMES_OF_TORCH:
+            return str(value)
+    if (module.startswith("torch.nn.") and name.isidentifier()) or (module, name) == (
+        "torch._C",
+        "Generator",
+    ):
+        return InertClass(f"{module}.{name}"[:KEY])
+    raise Refused(f"it names {module[:KEY]}.{name[:KEY]}, which is not on the list of what a record may hold")
 
 
-def _member(archive: zipfile.ZipFile, ending: str) -> str:
-    for name in archive.namelist():
-        if name.partition("/")[2] == ending:
-            return name
-    raise KeyError(ending)
+def _storage(pid: Any) -> Storage:
+    if not (
+        isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], torch.dtype)
+    ):
+        raise Refused("a persistent object of a kind that no record has")
+    _, dtype, key, device, count = pid
+    if not (isinstance(key, str) and isinstance(device, str) and len(key) + len(device) < KEY):
+        raise Refused("a storage whose key or device is no text")
+    return Storage(dtype, key, device, *sizes([count]))
+
+
+@contextlib.contextmanager
+def _archive(path: Path) -> Iterator[Callable[[str, int | None], bytes | None]]:
+    """Opens a file of torch.save, and gives what reads one of its entries, None if there is none.
+
+    Entries are stored, never compressed, so that none is larger than the file. What is damaged raises of any class.
+    """
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        entries: dict[str, zipfile.ZipInfo] = {}
+        for entry in archive.infolist():
+            entries.setdefault(entry.filename.partition("/")[2], entry)
+
+        def read(ending: str, most: int | None) -> bytes | None:
+            entry = entries.get(ending)
+            if entry is None:
+                return None
+            if (
+                entry.compress_type != zipfile.ZIP_STORED
+                or not entry.file_size == entry.compress_size <= size
+            ):
+                raise Refused(
+                    f"its entry {ending[:KEY]} is compressed, to {entry.file_size} bytes; torch.save stores entries as "
+                    "they are: load it where it comes from, and save it with torch.save"
+                )
+            if most is not None and entry.file_size > most:
+                raise Refused(
+                    f"its entry {ending[:KEY]} has {entry.file_size} bytes, more than the {most} that are read; record "
+                    "fewer steps"
+                )
+            return archive.read(entry)
+
+        yield read
 
 
 def load(path: Path) -> Any:
     """What a file of ``torch.save`` holds, tensors as :class:`HeldTensor` or :class:`HeldSummary`.
 
     Raises:
-        ValueError: the file is missing, cut off, no archive of ``torch.save``, or its pickle names what is not allowed.
+        ValueError: the file is missing, cut off, no archive of ``torch.save``, holds too much, or its pickle names what
+            is not allowed.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            data = archive.read(_member(archive, "data.pkl"))
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        with _archive(path) as read:
+            data = read("data.pkl", PICKLE_BYTES)
+        if data is None:
+            raise KeyError("data.pkl")
+    except Refused as error:
+        raise ValueError(f"accuracy: {path} is refused: {error}") from error
+    except Exception as error:  # an archive that is damaged fails in any way it likes
         raise ValueError(
             f"accuracy: {path} is no complete file of torch.save ({error}); it is read by its zip archive only"
         ) from error
     try:
-        return _Unpickler(data, path).load()
+        return Machine(_find, _storage).run(data)
     except Refused as error:
         raise ValueError(f"accuracy: {path} is refused: {error}") from error
-    except Exception as error:  # a pickle that is damaged or made to harm fails in any way it likes
+    except Exception as error:  # as is a pickle
         raise ValueError(
             f"accuracy: the pickle in {path} cannot be read: {type(error).__name__}: {error}"
         ) from error
@@ -207,30 +261,24 @@ def elements_of(path: Path, held: HeldTensor) -> torch.Tensor:
         ValueError: they are missing or do not fit the description.
     """
     storage = held.storage
+    shown = f"sizes {held.size}, strides {held.stride}, offset {held.offset}"
     try:
-        with zipfile.ZipFile(path) as archive:
-            try:
-                order = archive.read(_member(archive, "byteorder")).strip()
-            except KeyError:
-                order = b"little"
-            data = bytearray(archive.read(_member(archive, f"data/{storage.key}")))
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"accuracy: cannot read the elements {storage.key} of {path}: {error}") from error
-    if order != b"little":
+        readable(list(held.size), list(held.stride))
+        with _archive(path) as read:
+            order = (read("byteorder", KEY) or b"little").strip()
+            data = read(f"data/{storage.key}", None)
+        if data is None:
+            raise KeyError(storage.key)
+        if order != b"little":
+            raise ValueError(f"{order.decode(errors='replace')}-endian elements; only little is read")
+        usable = len(data) // storage.dtype.itemsize
+        if 0 in held.size:
+            return torch.empty_strided(held.size, held.stride, dtype=storage.dtype)
+        if held.offset + sum((n - 1) * s for n, s in zip(held.size, held.stride)) >= usable:
+            raise ValueError(f"it reaches beyond its {usable} elements; the file is cut off")
+        memory = torch.frombuffer(bytearray(data), dtype=storage.dtype, count=usable)
+        return memory.as_strided(held.size, held.stride, held.offset)
+    except Exception as error:  # an archive that is damaged fails in any way it likes
         raise ValueError(
-            f"accuracy: {path} has {order.decode(errors='replace')}-endian elements; only little is read"
-        )
-    usable = len(data) // storage.dtype.itemsize
-    last = held.offset + sum((n - 1) * s for n, s in zip(held.size, held.stride))
-    if 0 in held.size:
-        return torch.empty_strided(held.size, held.stride, dtype=storage.dtype)
-    if (
-        held.offset < 0
-        or len(held.size) != len(held.stride)
-        or min(held.stride, default=0) < 0
-        or last >= usable
-    ):
-        raise ValueError(
-            f"accuracy: a tensor of {path} reaches beyond its {usable} elements; the file is cut off"
-        )
-    return torch.frombuffer(data, dtype=storage.dtype).as_strided(held.size, held.stride, held.offset)
+            f"accuracy: cannot read the elements {storage.key} of {path} ({shown}): {error}"
+        ) from error
