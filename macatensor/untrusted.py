@@ -254,7 +254,7 @@ def _is_needed(field: Field[Any]) -> bool:
 def _made(kind: type[T], held: Any) -> T:
     if not isinstance(held, dict):
         raise _Unfit("an object", held)
-    readers = _readers(kind)
+    readers = _readers(kind)  # type: ignore[arg-type]  # mypy finds no hash in a class
     given = {}
     for name, value in held.items():
         reader = readers.get(name)

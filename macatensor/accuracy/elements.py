@@ -23,7 +23,7 @@ def dtype_named(name: str) -> torch.dtype:
     """``torch.float32`` of ``float32``."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"accuracy: {name!r} is no dtype of this PyTorch")
+        raise ValueError(f"{name!r} is no dtype of this PyTorch")
     return dtype
 
 
@@ -59,8 +59,8 @@ def load(folder: Path, entry: TensorEntry) -> torch.Tensor:
             ) from error
     if entry.file is None or entry.key is None:
         raise ValueError("accuracy: this tensor's elements were not recorded; record with record_level=2")
-    dtype = dtype_named(entry.dtype)
     try:
+        dtype = dtype_named(entry.dtype)
         readable(entry.shape, entry.stride)
         held = stored(folder, entry.file, entry.key)
         if held is None:
