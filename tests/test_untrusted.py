@@ -287,9 +287,8 @@ def _range(stop: int) -> bytes:
     return b"c__builtin__\nrange\n" + b"\x8a\x08" + struct.pack("<q", stop) + b"\x85R"
 
 
-SHARED = b"]q\0" + b"".join(
-    b"(h" + bytes([i]) + b"h" + bytes([i]) + b"tq" + bytes([i + 1]) for i in range(60)
-)
+# a pair of the same pair of the same pair…: 2^60 leaves
+SHARED = b")q\0" + b"".join(b"0(h%ch%ctq%c" % (i, i, i + 1) for i in range(60))
 STORAGE = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + _text("0") + _text("cpu") + b"K\x02tQ"
 
 

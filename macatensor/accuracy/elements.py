@@ -58,7 +58,9 @@ def load(folder: Path, entry: TensorEntry) -> torch.Tensor:
                 f"sizes {entry.shape}: {error}"
             ) from error
     if entry.file is None or entry.key is None:
-        raise ValueError("accuracy: this tensor's elements were not recorded; record with record_level=2")
+        raise ValueError(
+            f"accuracy: this tensor's elements were not recorded in {folder}; record with record_level=2"
+        )
     try:
         dtype = dtype_named(entry.dtype)
         readable(entry.shape, entry.stride)

@@ -41,7 +41,9 @@ class McPytorchProcess(Process):
     def tensor(self, entry: TensorEntry) -> torch.Tensor:
         """The elements, from level 2. Raises ValueError where there are none or the file is damaged."""
         if entry.file is None or entry.key is None:
-            raise ValueError("accuracy: this record has minima and maxima only; record with record_level=2")
+            raise ValueError(
+                f"accuracy: {self.folder} has minima and maxima only of this tensor; record with record_level=2"
+            )
         path = member(self.folder, entry.file)
         found = dict(_tensors(path, load(path))).get(entry.key)
         if not isinstance(found, HeldTensor):

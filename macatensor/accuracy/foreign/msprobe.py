@@ -59,7 +59,9 @@ class MsprobeProcess(Process):
     def tensor(self, entry: TensorEntry) -> torch.Tensor:
         """The elements, of task "tensor". Raises ValueError where there are none or the file is damaged."""
         if entry.file is None:
-            raise ValueError("accuracy: this dump has summaries only; dump with task 'tensor'")
+            raise ValueError(
+                f"accuracy: {self.folder} has a summary only of this tensor; dump with task 'tensor'"
+            )
         path = member(self.folder, entry.file)
         held = load(path)
         if not isinstance(held, HeldTensor):
