@@ -391,3 +391,32 @@ def test_a_dtype_without_a_storage_of_its_own_is_read(tmp_path: Path) -> None:
         torch.save(X.to(dtype), tmp_path / "x.pt")
         held = elements_of(tmp_path / "x.pt", load(tmp_path / "x.pt"))
         assert held.dtype is dtype and torch.equal(held.float(), X)
+
+
+# -- replaying
+@pytest.mark.parametrize(
+    ("op", "inputs", "values", "why"),
+    [
+        ("aten.zeros.default", {}, {"0": [10**11]}, "makes 100000000000 elements of 0"),
+        ("aten.expand.default", {"0": X[0, 0]}, {"1": [10**10]}, "makes 10000000000 elements of 1"),
+        ("aten.repeat.default", {"0": X}, {"1": [10**6, 10**6]}, "makes 6000000000000 elements of 6"),
+        ("aten.relu.default", {"0": X, "0.x": X}, {}, "no place among the others"),
+        ("aten.relu.default", {".".join("0" * 2000): X}, {}, "no place among the others"),
+        ("aten.sum.default", {"0": X}, {"dtype": {"type": "torch.dtype", "repr": "torch.nn"}}, "as text only"),
+        ("aten.sum.default", {"0": X}, {"dtype": {"type": 1, "repr": None}}, "is damaged"),
+        ("aten._softmax_backward_data.default", {"0": X, "1": X[:, :2]}, {"2": 1, "3": 6}, "raises"),
+        ("aten.native_batch_norm_backward.default", {"0": X, "1": X, "2": X[0, :1]},
+         {"3": None, "4": None, "5": None, "6": None, "7": True, "8": 1e-5, "9": [True, True, True]}, "raises|n/a"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("device", ["maca", "cpu"])
+def test_calls_that_no_run_had_are_not_replayed(
+    tmp_path: Path, device: str, op: str, inputs: dict[str, torch.Tensor], values: dict[str, Any], why: str
+) -> None:
+    made = Record(tmp_path / "a")
+    made.call(op, inputs, {"0": X}, values=values)
+    made.call("aten.relu.default", {"0": X}, {"0": X.relu()})
+    made.close()
+    wrong, right = replay(tmp_path / "a", device=device).calls
+    assert wrong.verdict.startswith("n/a: ") and re.search(why, wrong.verdict), wrong.verdict
+    assert right.verdict == "pass"

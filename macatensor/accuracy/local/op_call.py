@@ -100,11 +100,12 @@ class OpCall:
 
         return aimed(call.args), aimed(call.kwargs)
 
-    def run(self, device: str) -> tuple[Tensors, Tensors]:
-        """Results, and operands after the call (None: not written), as copies on the host."""
+    def run(self, device: str, on_host: str = "silent") -> tuple[Tensors, Tensors]:
+        """Results, and operands after the call (None: not written), as copies on the host. ``on_host``: what happens
+        to an operator without a kernel, as for :func:`macatensor.fallback`."""
         args, kwargs = self.on(device)
         written = written_by(self.func, self.row, args, kwargs)
-        with torch.no_grad(), fallback("silent"):
+        with torch.no_grad(), fallback(on_host):
             if isinstance(self.func, NamedKernel) and device == "maca":
                 outcome = self._launch(args, kwargs)
             else:
