@@ -203,8 +203,9 @@ def attention(
             return _attend(query, key, value, mask, is_causal, scale)
         if mask is None and launch is _unwatched:
             metas = [t._payload[2] for t in (query, key, value)]
+            generation = flags.generation
             made = _inference_program(metas, is_causal, scale)
-            remember(_programs, _key(query, key, value, *options), made)
+            remember(_programs, _key(query, key, value, *options), made, generation)
             return _run(made, query, key, value)
         with torch._C._AutoDispatchBelowAutograd():
             return _forward(query, key, value, mask, is_causal, scale)[0]

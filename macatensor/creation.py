@@ -102,9 +102,10 @@ def _arange(func: Any) -> Launcher:
         key = (n, dtype, kinds)
         launch = cache.get(key)
         if launch is None:
+            generation = flags.generation
             full = kernel.signature.fill(numbers, {**options, "dtype": dtype})
             launch = kernel.build(tuple(full), len(full))
-            remember(cache, key, launch)
+            remember(cache, key, launch, generation)
         return launch(numbers, [], list(numbers))
 
     return run

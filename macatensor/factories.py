@@ -167,11 +167,12 @@ class BlankLauncher(native.BlankCall):  # type: ignore[misc]
         key = (meta, *[static_key(value) for value in args[1:]], *options)
         found = self.cache.get(key)
         if found is None:
+            generation = flags.generation
             given = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
             t = self.func(meta_tensor(meta), *args[1:], **given)
             meta = meta_of(tuple(t.shape), t.stride(), t.dtype)
             found = (meta, meta.nbytes, wrapper_arguments(meta))
-            remember(self.cache, key, found)
+            remember(self.cache, key, found, generation)
         made = empty_of(found[0])
         return known(made) if self.is_result else made
 

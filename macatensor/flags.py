@@ -1,4 +1,6 @@
-"""Switches that change what a plan computes. Changing one drops the plans that were made under the old one."""
+"""Globals that change what a plan computes. Changing one drops the plans that were made under the old value, so that
+none of them need be part of a call's signature.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ tf32_convolution = False
 _deterministic = False  # torch.backends.maca.deterministic
 caches: list[dict[Any, Any]] = []  # every plan cache registers here
 caches_of: dict[str, list[dict[Any, Any]]] = {}  # by kernel, to be counted
+generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
 
 
 def plan_flags(kernel: str) -> int:
@@ -44,6 +47,8 @@ def be_deterministic(mode: bool) -> None:
 
 def drop_plans() -> None:
     """Forgets every plan."""
+    global generation
+    generation += 1
     for cache in caches:
         cache.clear()
 
@@ -70,12 +75,36 @@ def follow_threads() -> None:
     torch.set_num_threads = _followed(torch.set_num_threads, changed)
 
 
+def _state() -> tuple[Any, ...]:
+    """What of PyTorch's own globals plans depend on, beside the number of threads and the precision of products."""
+    return (
+        torch.get_default_dtype(),  # of integers divided, of numbers beside integers, of factories
+        torch._C._get_deterministic_algorithms(),
+        torch._C._get_deterministic_algorithms_warn_only(),  # what a replay on the host raises
+    )
+
+
+def _dropping(function: Callable[..., None]) -> Callable[..., None]:
+    """``function``; plans are dropped where it changes the state."""
+
+    @functools.wraps(function)
+    def follow(*args: Any, **kwargs: Any) -> None:
+        before = _state()
+        function(*args, **kwargs)
+        if _state() != before:
+            drop_plans()
+
+    return follow
+
+
 def follow_switches(precision_changed: Callable[[str], None]) -> None:
-    """Drops plans when PyTorch's own switches change. ``precision_changed`` learns of the precision of products."""
+    """Drops plans when PyTorch's own globals change. ``precision_changed`` learns of the precision of products.
 
-    def dropped(*args: Any, **kwargs: Any) -> None:
-        drop_plans()
-
-    for name in ("use_deterministic_algorithms", "set_deterministic_debug_mode"):
-        setattr(torch, name, _followed(getattr(torch, name), dropped))
-    torch.set_float32_matmul_precision = _followed(torch.set_float32_matmul_precision, precision_changed)
+    They are followed where PyTorch's functions set them, in its C module: a program may have taken
+    ``torch.set_default_dtype`` by name before macatensor came.
+    """
+    for name in ("_set_default_dtype", "_set_default_tensor_type", "_set_deterministic_algorithms"):
+        setattr(torch._C, name, _dropping(getattr(torch._C, name)))
+    torch._C._set_float32_matmul_precision = _followed(
+        torch._C._set_float32_matmul_precision, precision_changed
+    )

@@ -55,6 +55,7 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
 
     def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
         """What runs calls of a signature that is met for the first time."""
+        generation = flags.generation
         full = self.signature.fill(args, None)
         plan = None
         if all(
@@ -70,7 +71,7 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
             plan = self.otherwise
         else:
             counting.misses += 1
-        remember(self.cache, key, plan)
+        remember(self.cache, key, plan, generation)
         return plan
 
     def otherwise(self, args: Any, payloads: Any, scalars: Any) -> Any:
@@ -201,7 +202,7 @@ class _ReshapeLauncher(ViewLauncher):
             meta_tensor(args[0]._payload[2]).view(args[1])
         except RuntimeError:
             found = (None, None, None, None, None, False)
-            remember(self.cache, key, found)
+            remember(self.cache, key, found, flags.generation)
             return found
         return super().build(args, key)
 

@@ -39,9 +39,10 @@ def plan(
     )
     found = _plans.get(key)
     if found is None:
+        generation = flags.generation
         found = _create(kernel, inputs, results, attributes)
         counting.misses += 1
-        remember(_plans, key, found)
+        remember(_plans, key, found, generation)
     return found
 
 

@@ -81,8 +81,9 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
     def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
         """What runs calls of a signature that is met for the first time."""
+        generation = flags.generation
         run = self.build(args, len(args))
-        remember(self.cache, key, run)
+        remember(self.cache, key, run, generation)
         return run
 
     # -- the first call of a signature ------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from macatensor import counting
+from macatensor import counting, flags
 
 Launcher = Callable[[tuple[Any, ...], "dict[str, Any] | None"], Any]
 
@@ -42,8 +42,11 @@ def static_key(value: Any) -> Any:
     return value
 
 
-def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    """Stores a plan; a full cache starts anew, so that 10,000 signatures do not stay in memory."""
+def remember(cache: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
+    """Stores a plan that was begun in ``flags.generation``, unless a switch changed meanwhile, on another thread. A full
+    cache starts anew, so that 10,000 signatures do not stay in memory."""
+    if generation != flags.generation:
+        return
     if len(cache) >= PLAN_LIMIT:
         counting.evictions += len(cache)
         cache.clear()

@@ -69,8 +69,9 @@ def checked(func: Any, launcher: Launcher) -> Launcher:
                 for v in flatten(full)
             )
             if key not in accepted:
+                generation = flags.generation
                 replay_on_host(signature, full, with_values=True)
-                remember(accepted, key, True)
+                remember(accepted, key, True, generation)
         return launcher(args, kwargs)
 
     return call

@@ -47,6 +47,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         return wrap(buffer, offset + delta, result_meta)
 
     def build(self, args: tuple[Any, ...], key: Any) -> Any:
+        generation = flags.generation
         full = self.signature.fill(args, None)
         base = meta_tensor(args[0]._payload[2])
         try:
@@ -65,7 +66,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
             if found[0].itemsize != base.itemsize:  # the base's offset counts elements of another size
                 found = _outside(found[:2])
         # keys compare by value: 1 and True would meet, but no view takes either where it takes the other
-        remember(self.cache, key, found)
+        remember(self.cache, key, found, generation)
         return found
 
     def many(self, args: tuple[Any, ...], found: Any) -> Any:
