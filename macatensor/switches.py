@@ -115,6 +115,14 @@ TASK_QUEUE = Switch(
     "auto",
     "import",
 )
+BACKWARD_THREAD = Switch(
+    "MACA_BACKWARD_THREAD",
+    "1: backward passes run on a thread of the autograd engine",
+    "on the thread that calls them, when all roots are on maca",
+    _flag,
+    False,
+    "import",
+)
 SANITIZE = Switch(
     "MACA_SANITIZE",
     "1: hazards between streams are reported with both operators and stacks",
@@ -199,6 +207,7 @@ ALL: dict[str, Switch[Any]] = {
         SPLIT_FLOAT32,
         LAUNCH_BLOCKING,
         TASK_QUEUE,
+        BACKWARD_THREAD,
         SANITIZE,
         DEFAULT_NCHW,
         TF32_MATMUL,

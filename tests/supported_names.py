@@ -22,7 +22,7 @@ AREAS: dict[str, list[str]] = {
         "torch.maca: Event Stream StreamContext _sleep current_stream default_stream set_stream stream",
         "torch.maca.Stream: priority wait_stream wait_event record_event query synchronize",
         "torch.maca.Event: record wait query synchronize elapsed_time",
-        "torch.Tensor.record_stream MACA_SANITIZE MACA_TASK_QUEUE",
+        "torch.Tensor.record_stream MACA_SANITIZE MACA_TASK_QUEUE MACA_BACKWARD_THREAD",
     ],
     "Graphs": [
         "torch.maca: MacaGraph graph graph_pool_handle is_current_stream_capturing make_graphed_callables"

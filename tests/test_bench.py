@@ -29,6 +29,7 @@ BARS = {
     ("launch.add", "floor"): 1.25,
     ("launch.add", "lean delegate"): 0.8,
     ("launch.add.backward", "floor"): 1.3,
+    ("launch.gradient", "native"): 3.0,
     ("launch.view.view", "floor"): 1.3,
     ("launch.view.select", "floor"): 1.3,
     ("launch.busy", "floor's factor"): 1.25,

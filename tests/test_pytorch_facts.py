@@ -232,15 +232,22 @@ def test_strides_follow_the_hosts(call: Any, form: torch.memory_format) -> None:
     assert call(host.to("maca", memory_format=form)).stride() == call(host).stride()
 
 
-def test_backward_runs_on_a_thread_of_the_engine() -> None:
+def test_the_engine_has_a_thread_for_the_device_unless_it_is_forbidden() -> None:
     import threading
 
     seen = []
     x = torch.ones(2, device="maca", requires_grad=True)
-    y = x * 2
+    y, host = x * 2, torch.ones((), requires_grad=True) * 2
     y.register_hook(lambda g: seen.append(threading.get_ident()))
-    y.sum().backward()
-    assert seen and seen[0] != threading.get_ident(), "policies could be thread-locals now"
+    torch.autograd.backward(
+        [y.sum(), host], retain_graph=True
+    )  # with a root of the host ours forbids nothing
+    with torch.autograd.set_multithreading_enabled(False):
+        torch.autograd.backward([y.sum(), host])
+    assert seen[0] != threading.get_ident(), "policies could be thread-locals now"
+    assert seen[1] == threading.get_ident(), "backward passes would not run on the calling thread"
+    # the one function that every pass enters by, and who has it by name
+    assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
 
 
 def test_autocast_of_the_device_reads_its_dtypes_from_the_module() -> None:

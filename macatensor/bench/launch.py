@@ -17,6 +17,7 @@ from macatensor.bench.result import Result
 ADD_OVER_DELEGATE = 0.8
 ADD_OVER_FLOOR = 1.25
 BACKWARD_OVER_FLOOR = 1.3
+GRADIENT_OVER_NATIVE = 3.0
 VIEW_OVER_FLOOR = 1.3
 BUSY_OVER_FLOOR = 1.25
 
@@ -81,6 +82,19 @@ def backward(rounds: int, quick: bool) -> list[Result]:
     ]
 
 
+def gradient(rounds: int, quick: bool) -> list[Result]:
+    """The gradient of ``(v + v).sum()``, 16 floats, forward included, against native PyTorch."""
+
+    def call(v: torch.Tensor) -> Callable[[], object]:
+        v.requires_grad_()
+        return lambda: torch.autograd.grad((v + v).sum(), v)
+
+    host = torch.rand(16)
+    contenders = {"maca": call(host.to("maca")), "native": call(host)}
+    timing = interleave_short(contenders, rounds, 4 if quick else 40)
+    return [_against("launch.gradient", timing, "native", GRADIENT_OVER_NATIVE)]
+
+
 def views(rounds: int, quick: bool) -> list[Result]:
     """Views of a 4x4 tensor against the floor."""
     results = []
@@ -94,8 +108,8 @@ def views(rounds: int, quick: bool) -> list[Result]:
 
 
 def launches(rounds: int, quick: bool) -> list[Result]:
-    """Operators, a backward and views."""
-    return kernels(rounds, quick) + backward(rounds, quick) + views(rounds, quick)
+    """Operators, a backward, a gradient and views."""
+    return kernels(rounds, quick) + backward(rounds, quick) + gradient(rounds, quick) + views(rounds, quick)
 
 
 def busy(rounds: int, quick: bool) -> list[Result]:
