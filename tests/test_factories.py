@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +98,31 @@ def test_made_again_under_deterministic_algorithms_and_on_other_devices() -> Non
             torch.use_deterministic_algorithms(False)
         with pytest.raises(RuntimeError, match="maca:7|device"):
             torch.empty_like(image, device="maca:7")
+
+
+def test_blanks_are_made_again_without_deciding_again() -> None:
+    def facts(t: torch.Tensor) -> tuple[Any, ...]:
+        return t.dtype, t.shape, t.stride(), t.device, t.is_contiguous()
+
+    size = (3, 5, 7, 11)
+    options: list[dict[str, Any]] = [
+        {}, {"dtype": torch.int8}, {"memory_format": torch.channels_last}, {"dtype": torch.complex64, "layout": torch.strided},
+    ]  # fmt: skip
+    for given in options:
+        first, second = torch.empty(size, device="maca", **given), torch.empty(size, device="maca", **given)
+        assert facts(first)[:3] == facts(torch.empty(size, **given))[:3] and facts(first) == facts(second)
+        assert first.data_ptr() != second.data_ptr()
+        kept = weakref.ref(first._payload[2])
+        del first, second
+        gc.collect()
+        assert kept() is torch.empty(size, device="maca", **given)._payload[2]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="negative dimension"):
+            torch.empty(-1, device="maca")
+        with pytest.raises(RuntimeError, match="pinned"):
+            torch.empty(2, device="maca", pin_memory=True)
+        with pytest.raises(RuntimeError, match="maca:7|device"):
+            torch.empty(2, device="maca:7")
 
 
 def test_what_is_filled_next_is_not_filled_before() -> None:
