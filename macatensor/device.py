@@ -8,7 +8,7 @@ import torch
 
 from macatensor import capture, jiterator, memory, nvtx, random, sync_debug
 from macatensor import stream as streams
-from macatensor.ffi import lib, raise_pending
+from macatensor.ffi import finish_wait, lib
 from macatensor.graphed_callables import make_graphed_callables
 from macatensor.graphs import MacaGraph, graph, graph_pool_handle, is_current_stream_capturing
 from macatensor.internal import launch
@@ -132,10 +132,10 @@ def synchronize(device: Any = None) -> None:
     if sync_debug.mode:
         sync_debug.waits()
     capture.refuse("synchronize()")
-    lib.maca_runtime_synchronize()
+    status = lib.maca_runtime_synchronize()
     if streams.observer is not None:
         streams.observer.device_synchronized()
-    raise_pending()
+    finish_wait(status, "synchronize()")
 
 
 def ipc_collect() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from macatensor import flags, rowless, sites, tensor
-from macatensor.ffi import allocate, lib, native, pointer
+from macatensor.ffi import allocate, check, lib, native, pointer
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special, static_key
 from macatensor.layout import channels_last_strides
@@ -235,7 +235,8 @@ def zero(target: MacaTensor) -> MacaTensor:
     """Zeroes a dense tensor by a fill of bytes."""
     buffer, offset, meta = target._payload
     if meta.numel:
-        lib.maca_buffer_fill(pointer(buffer), offset * meta.itemsize, 0, meta.nbytes)
+        status = lib.maca_buffer_fill(pointer(buffer), offset * meta.itemsize, 0, meta.nbytes)
+        check(status, "aten.zero_.default")
     return target
 
 

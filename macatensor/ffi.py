@@ -43,13 +43,21 @@ INVALID = lib.MACA_INVALID
 OUT_OF_MEMORY = lib.MACA_OUT_OF_MEMORY
 NOT_READY = lib.MACA_NOT_READY
 DEVICE_ERROR = lib.MACA_DEVICE_ERROR
-PARTIAL_OVERLAP = 100  # a status of the shim's own
+UNSUPPORTED = lib.MACA_UNSUPPORTED
+PARTIAL_OVERLAP = lib.MACA_SHIM_PARTIAL_OVERLAP
+MISUSE = lib.MACA_SHIM_MISUSE
+BROKEN = lib.MACA_SHIM_BROKEN
 
 
 def library_path() -> Path:
     """``MACA_LIBRARY``, or the host library that was built with this package."""
     chosen = switches.LIBRARY.value()
     return host_library_path() if chosen is None else chosen
+
+
+def is_host_library() -> bool:
+    """Is the loaded library the one that was built with this package?"""
+    return LIBRARY == host_library_path()
 
 
 def host_library_path() -> Path:
@@ -131,7 +139,7 @@ def set_task_queue(mode: str) -> str:
     ``"0"`` with ``MACA_LAUNCH_BLOCKING=1``, and with a library whose default stream does not run work at once anyway.
     """
     before = _QUEUE_MODES[lib.maca_task_queue_get()]
-    lib.maca_task_queue_set(_QUEUE_MODES.index(mode))
+    check(lib.maca_task_queue_set(_QUEUE_MODES.index(mode)), "MACA_TASK_QUEUE")
     return before
 
 
@@ -142,9 +150,6 @@ def _close_task_queue() -> None:
         raise_pending()
 
 
-set_task_queue(switches.TASK_QUEUE.value())
-atexit.register(_close_task_queue)
-
 _allocate = native.allocate
 _cast = ffi.cast
 
@@ -153,13 +158,18 @@ def allocate(nbytes: int) -> Any:
     """A ``Buffer`` of device memory, released with its last reference. Raises torch.OutOfMemoryError."""
     buffer = _allocate(nbytes)
     if buffer is None:
-        raise out_of_memory()
+        raise launch_error(_last_failure().status or OUT_OF_MEMORY, "an allocation")
     return buffer
 
 
 def pointer(buffer: Any) -> Any:
     """A buffer as the functions of :data:`lib` take it; its caller keeps the buffer alive."""
     return _cast("maca_buffer*", buffer.handle)
+
+
+def copy_bytes(to: Any, source: Any, nbytes: int) -> None:
+    """Copies the first ``nbytes`` of a buffer to the beginning of another, on the current stream."""
+    check(lib.maca_buffer_copy(pointer(to), 0, pointer(source), 0, nbytes), "copy on the device")
 
 
 def size_text(nbytes: int) -> str:
@@ -180,34 +190,81 @@ def memory_statistics() -> Any:
 live_tensors: Callable[[], str] = str  # the largest live blocks as a sentence; set by memory_history.py
 
 
-def out_of_memory() -> torch.OutOfMemoryError:
-    """What the last failed allocation asked for, in the words of CUDA's error, and what holds most memory."""
+def _out_of_memory(what: str = "") -> torch.OutOfMemoryError:
+    """The error in CUDA's words, with what holds most memory. ``what`` failed; by default the last allocation."""
     s = memory_statistics()
     allocated, reserved = s.allocated_bytes[0].current, s.reserved_bytes[0].current
     limit = size_text(s.limit_bytes) if s.limit_bytes >= 0 else "none (set MACA_DEVICE_MEMORY)"
     return torch.OutOfMemoryError(
-        f"MACA out of memory. Tried to allocate {size_text(s.failed_bytes)}. Allocated: {size_text(allocated)}. "
+        f"MACA out of memory. {what or f'Tried to allocate {size_text(s.failed_bytes)}'}. "
+        f"Allocated: {size_text(allocated)}. "
         f"Reserved: {size_text(reserved)}. Limit: {limit}. "
         f"Free tensors, call torch.maca.empty_cache(), or use a smaller batch.{live_tensors()}"
     )
 
 
 _pending: list[Exception] = []  # failures of queued work that no one has met yet, oldest first
+_ALLOCATING = ("", "memory_allocate", "memory_reserve", "memory_commit", "memory_decommit")
+_MOST_ERRORS = 10_000  # taken at once; Python runs at most 1024 launches ahead of the default stream
+
+
+def _last_failure() -> Any:
+    """The ``maca_failure`` of the calling thread's last call that failed."""
+    failure = ffi.new("maca_failure*")
+    lib.maca_runtime_failure(failure)
+    return failure
+
+
+def failed_slot() -> str:
+    """The function of maca.h that the calling thread's last failure came from; "" when it was none."""
+    failure = _last_failure()
+    return "" if failure.slot == NULL else _string(failure.slot)
+
+
+def failure_text() -> str:
+    """What the device library answered to the calling thread's last call that failed, with its slot and status."""
+    return _string(_last_failure().text)
+
+
+def _string(text: Any) -> str:
+    return str(ffi.string(text).decode(errors="replace"))
+
+
+def _library_error(failure: Any, operator: str) -> Exception:
+    """The exception for what the library answered: ``operator``, slot, status and reason, and what to do."""
+    said = f"{operator}: the device library's {_string(failure.text)}"
+    if failure.status == OUT_OF_MEMORY:
+        return _out_of_memory(said)
+    if failure.status != BROKEN:
+        said += "; expected MACA_OK"
+    if is_host_library():
+        remedy = "Please report this."
+    else:
+        remedy = f"Report it to whoever makes {LIBRARY}; unset MACA_LIBRARY to compute with the host library."
+    kind = NotImplementedError if failure.status == UNSUPPORTED else RuntimeError
+    return kind(f"{said}. {remedy}")
 
 
 def _collect_errors() -> None:
-    """Takes the library's errors over."""
-    while True:
+    """Takes the library's errors over, and the failures that no call could return."""
+    failure = ffi.new("maca_failure*")
+    while lib.maca_runtime_take_failure(failure):
+        _pending.append(_library_error(failure, "earlier work"))
+    for _ in range(_MOST_ERRORS):
         error = ffi.new("maca_error*")
         error.size = ffi.sizeof("maca_error")
-        lib.maca_runtime_error(error)
+        if lib.maca_runtime_error(error) != OK:
+            _pending.append(_library_error(_last_failure(), "earlier work"))
+            return
         if error.status == OK:
             return
-        text = ffi.string(error.text).decode(errors="replace")
+        text = (
+            _string(error.text) or f"a launch failed, of which error_take says no more than code {error.code}"
+        )
         kernel = lib.maca_runtime_kernel_of(error.correlation)
         if kernel != NULL:
             text += (
-                f" (found by the kernel {ffi.string(kernel).decode()} after its launch had returned; "
+                f" (found by the kernel {_string(kernel)} after its launch had returned; "
                 "MACA_LAUNCH_BLOCKING=1 raises this at the launch)"
             )
         if error.code == lib.MACA_ERROR_INDEX:
@@ -218,14 +275,19 @@ def _collect_errors() -> None:
             _pending.append(RuntimeError(f"{text} (a defect of the device library; please report it)"))
         else:
             _pending.append(RuntimeError(text))
+    _pending.append(
+        RuntimeError(
+            f"the device library's error_take gave {_MOST_ERRORS} errors and has more; expected MACA_OK in "
+            f"maca_error.status when none is left. The oldest: {_pending[0]}. Report it to whoever makes {LIBRARY}."
+        )
+    )
+    _pending.insert(0, _pending.pop())
 
 
-def take_error(operator: str) -> Exception:
+def _take_error(operator: str, failure: Any) -> Exception:
     """The newest error, that of the launch that just failed, as the exception that PyTorch raises for it."""
     _collect_errors()
-    if not _pending:
-        return RuntimeError(f"{operator}: the device library failed without saying why")
-    return _pending.pop()
+    return _pending.pop() if _pending else _library_error(failure, operator)
 
 
 def raise_pending() -> None:
@@ -238,29 +300,39 @@ def raise_pending() -> None:
 
 
 def launch_error(status: int, operator: str) -> Exception:
-    """The exception for a launch that returned ``status``."""
-    if status == OUT_OF_MEMORY:
-        return out_of_memory()
+    """The exception for a call of :data:`lib`, just made by this thread for ``operator``, that returned ``status``."""
     if status == PARTIAL_OVERLAP:
         return RuntimeError(
             "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
             "memory location. Please clone() the tensor before performing the operation."
         )
+    failure = _last_failure()
+    if status == MISUSE:
+        return RuntimeError(f"{operator}: {_string(failure.text)}")
     if status == DEVICE_ERROR:
-        return take_error(operator)
-    if status == INVALID:
-        return RuntimeError(
-            f"{operator}: an operand reaches outside its memory; its sizes, strides and storage offset need more than "
-            "the buffer holds"
-        )
-    return RuntimeError(f"{operator}: the device library returned status {status}")
+        return _take_error(operator, failure)
+    if status == OUT_OF_MEMORY and failed_slot() in _ALLOCATING:
+        return _out_of_memory()
+    return _library_error(failure, operator)
+
+
+def check(status: int, operator: str) -> None:
+    """Raises :func:`launch_error` unless ``status`` is MACA_OK."""
+    if status != OK:
+        raise launch_error(status, operator)
+
+
+def finish_wait(status: int, operator: str) -> None:
+    """After the host has waited: raises what failed in the work, else why the wait itself failed, if it did."""
+    raise_pending()
+    check(status, operator)
 
 
 def device_info() -> Any:
     """The library's ``maca_device_info``."""
     info = ffi.new("maca_device_info*")
     info.size = ffi.sizeof("maca_device_info")
-    lib.maca_runtime_info(info)
+    check(lib.maca_runtime_info(info), "device_info()")
     return info
 
 
@@ -268,5 +340,10 @@ def kernels() -> list[str]:
     """Names of the library's kernels."""
     names: list[str] = []
     while (name := lib.maca_runtime_kernel(len(names))) != NULL:
-        names.append(ffi.string(name).decode())
+        names.append(_string(name))
     return names
+
+
+set_task_queue(switches.TASK_QUEUE.value())
+atexit.register(_close_task_queue)
+os.register_at_fork(before=lib.maca_task_queue_before_fork)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import lib
+from macatensor.ffi import check, lib
 
 _DETERMINISTIC = lib.MACA_PLAN_DETERMINISTIC
 _TF32 = lib.MACA_PLAN_TF32
@@ -68,10 +68,10 @@ def follow_threads() -> None:
     """Gives the library as many threads as PyTorch has, now and whenever ``torch.set_num_threads`` changes it."""
 
     def changed(*args: Any, **kwargs: Any) -> None:
-        lib.maca_runtime_set_threads(torch.get_num_threads())
+        check(lib.maca_runtime_set_threads(torch.get_num_threads()), "torch.set_num_threads")
         drop_plans()  # oneDNN chooses its primitives for a number of threads
 
-    lib.maca_runtime_set_threads(torch.get_num_threads())
+    check(lib.maca_runtime_set_threads(torch.get_num_threads()), "torch.get_num_threads")
     torch.set_num_threads = _followed(torch.set_num_threads, changed)
 
 

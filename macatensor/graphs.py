@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from macatensor import capture
-from macatensor.ffi import ffi, launch_error, lib
+from macatensor.ffi import check, ffi, lib
 from macatensor.stream import Stream, StreamContext
 from macatensor.tensor import MacaTensor
 from macatensor.uncompiled import uncompiled
@@ -105,9 +105,7 @@ class MacaGraph:
         """Runs the graph on the current stream. Raises what a launch of it raises."""
         self._captured("replay")
         capture.refuse("a replay of another graph")
-        status = lib.maca_graphs_replay(self._handle)
-        if status:
-            raise launch_error(status, "MacaGraph.replay")
+        check(lib.maca_graphs_replay(self._handle), "MacaGraph.replay")
 
     def reset(self) -> None:
         """Drops what was captured, and an unfinished capture."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from macatensor import capture, stream, sync_debug
-from macatensor.ffi import ffi, launch_error, lib, pointer, raise_pending
+from macatensor.ffi import check, ffi, lib, pointer, raise_pending
 
 _cast = ffi.cast
 
@@ -37,8 +37,7 @@ def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blockin
         if sync_debug.mode and not non_blocking:
             sync_debug.waits()
         status = lib.maca_buffer_from_host(pointer(buffer), byte_offset, address, nbytes)
-        if status:
-            raise launch_error(status, "copy to the device")
+        check(status, "copy to the device")
         if stream.observer is not None and not non_blocking:
             stream.observer.stream_synchronized(lib.maca_streams_current())
 
@@ -57,8 +56,7 @@ def download(
         status = lib.maca_buffer_to_host(
             _cast("void*", host.data_ptr()), pointer(buffer), byte_offset, nbytes
         )
-        if status:
-            raise launch_error(status, "copy to the host")
+        check(status, "copy to the host")
         if stream.observer is not None and not non_blocking:
             stream.observer.stream_synchronized(lib.maca_streams_current())
         if stream.used or lib.maca_task_queue_take_used():

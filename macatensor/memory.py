@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from macatensor import capture
-from macatensor.ffi import MEMORY_LIMIT, allocate, ffi, lib, memory_statistics
+from macatensor.ffi import MEMORY_LIMIT, allocate, check, ffi, lib, memory_statistics
 from macatensor.memory_history import _dump_snapshot as _dump_snapshot
 from macatensor.memory_history import _record_memory_history as _record_memory_history
 from macatensor.memory_history import _snapshot as _snapshot
@@ -146,14 +146,14 @@ def reset_max_memory_cached(device: Any = None) -> None:
 def empty_cache() -> None:
     """Gives segments without live blocks back to the device."""
     capture.refuse("empty_cache()")
-    lib.maca_memory_empty_cache()
+    check(lib.maca_memory_empty_cache(), "empty_cache()")
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes of the device, within ``MACA_DEVICE_MEMORY``."""
     ordinal(device)
     free, total = ffi.new("uint64_t*"), ffi.new("uint64_t*")
-    lib.maca_memory_info(free, total)
+    check(lib.maca_memory_info(free, total), "mem_get_info()")
     if MEMORY_LIMIT:
         left = max(0, MEMORY_LIMIT - memory_reserved())
         return min(int(free[0]), left), min(int(total[0]), MEMORY_LIMIT)

@@ -139,7 +139,7 @@ def program(
     for meta in metas:
         if meta is not None and meta.nbytes >= _HUGE:
             allocate(meta.nbytes)  # raises before anything is prepared for so many elements
-    held = request.create_program(written, in_memory=in_memory, defaults=defaults)
+    held = request.create_program(operator, written, in_memory=in_memory, defaults=defaults)
     address = int(ffi.cast("intptr_t", held))
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order)
 

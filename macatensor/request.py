@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import DECLINED, INVALID, OK, ffi, lib, out_of_memory
+from macatensor.ffi import DECLINED, INVALID, check, failed_slot, failure_text, ffi, lib
 from macatensor.flags import plan_flags
 from macatensor.meta import Meta
 
@@ -167,13 +167,14 @@ class Request:
         return request
 
     def create_program(
-        self, written: Sequence[bool], *, in_memory: bool = False, defaults: Sequence[Any] = ()
+        self, operator: str, written: Sequence[bool], *, in_memory: bool = False, defaults: Sequence[Any] = ()
     ) -> Any:
         """The library's plan with what a launch has to do around it; destroyed with the object returned.
 
         ``written``: for each input operand, does the kernel write it? The operands behind them are results, new
         tensors or, with ``in_memory``, memory of the caller. ``defaults``: scalars that no launch brings.
-        Raises :class:`Declined`, or :class:`Refused` when the operands contradict each other.
+        Raises :class:`Declined`, or :class:`Refused` when the operands contradict each other; for ``operator`` what the
+        library failed with.
         """
         roles = _new("maca_role[]", max(len(self.operands), 1))
         layouts: dict[Meta, int] = {}
@@ -199,9 +200,10 @@ class Request:
         status = _create(
             self.build(), len(self.operands), roles, len(defaults), scalar_array(defaults), program, reason
         )
-        if status == DECLINED or status == INVALID:
+        if status in (DECLINED, INVALID) and failed_slot() == "plan_create":
             kind = Refused if status == INVALID else Declined
-            raise kind(_string(reason.text).decode(errors="replace"))
-        if status != OK:
-            raise out_of_memory()
+            raise kind(
+                _string(reason.text).decode(errors="replace") or f"the device library's {failure_text()}"
+            )
+        check(status, operator)
         return _gc(program[0], _destroy)

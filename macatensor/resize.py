@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import allocate, lib, pointer
+from macatensor.ffi import allocate, copy_bytes
 from macatensor.launcher import Launcher, special
 from macatensor.layout import channels_last_strides
 from macatensor.meta import contiguous_strides, meta_of
@@ -24,7 +24,7 @@ def restride(target: MacaTensor, size: tuple[int, ...], stride: tuple[int, ...])
     if needed > held:
         grown = allocate(needed)
         if held:
-            lib.maca_buffer_copy(pointer(grown), 0, pointer(buffer), 0, held)
+            copy_bytes(grown, buffer, held)
         buffer = grown
     adopt(target, wrap(buffer, offset, wanted))
 

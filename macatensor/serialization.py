@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from macatensor.ffi import allocate, lib, pointer
+from macatensor.ffi import allocate, copy_bytes
 from macatensor.tensor import MacaTensor, wrap
 
 
@@ -52,7 +52,7 @@ def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
         nbytes = buffer.nbytes
         copied = allocate(nbytes)
         if nbytes:
-            lib.maca_buffer_copy(pointer(copied), 0, pointer(buffer), 0, nbytes)
+            copy_bytes(copied, buffer, nbytes)
         memo[id(buffer)] = copied
     result = wrap(copied, offset, meta)
     result.requires_grad_(t.requires_grad) if t.requires_grad else None

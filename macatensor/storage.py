@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from macatensor.ffi import allocate, ffi, lib, pointer
+from macatensor.ffi import allocate, copy_bytes, ffi
 from macatensor.host_copy import download, host_address, upload
 from macatensor.meta import contiguous_strides, meta_of
 from macatensor.ordinal import ordinal
@@ -110,7 +110,7 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         if n != source.nbytes():
             raise RuntimeError(f"size does not match, self was {n} bytes but src was {source.nbytes()} bytes")
         if isinstance(source, MacaStorage):
-            lib.maca_buffer_copy(pointer(self._buffer), 0, pointer(source._buffer), 0, n)
+            copy_bytes(self._buffer, source._buffer, n)
         elif n:
             upload(self._buffer, 0, ffi.cast("void*", source.data_ptr()), n, non_blocking)
         return self

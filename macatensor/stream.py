@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from macatensor import capture, sync_debug
-from macatensor.ffi import NOT_READY, OK, ffi, lib, raise_pending
+from macatensor.ffi import NOT_READY, OK, check, ffi, finish_wait, launch_error, lib
 from macatensor.ordinal import ordinal
 
 used = False  # has this process queued work, so that a copy to the host may meet its failures?
@@ -35,9 +35,10 @@ class Observer(Protocol):
 observer: Observer | None = None
 
 
-def _check(status: int, what: str) -> None:
+def _has_finished(status: int, what: str) -> bool:
     if status not in (OK, NOT_READY):
-        raise RuntimeError(f"MACA error: {what} failed with status {status}")
+        raise launch_error(status, what)
+    return status == OK
 
 
 def _stream(stream: Any, what: str) -> Stream:
@@ -70,10 +71,9 @@ class Event:
             raise NotImplementedError("maca events are not shared between processes")
         if external:
             raise NotImplementedError("maca events cannot be external: graphs record no events")
-        handle = lib.maca_events_create()
-        if handle == ffi.NULL:
-            raise RuntimeError("MACA error: no event could be made")
-        self._handle: Any = ffi.gc(handle, lib.maca_events_destroy)
+        made = ffi.new("maca_event**")
+        check(lib.maca_events_create(made), "torch.maca.Event")
+        self._handle: Any = ffi.gc(made[0], lib.maca_events_destroy)
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.device = torch.device("maca", 0)
@@ -91,7 +91,7 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Marks the end of what ``stream`` (the current one by default) was given so far."""
         stream_id = _stream(stream, "Event.record").stream_id
-        _check(lib.maca_events_record(self._handle, stream_id), "record")
+        check(lib.maca_events_record(self._handle, stream_id), "Event.record")
         self._recorded = True
         if observer is not None:
             observer.event_recorded(self, stream_id)
@@ -99,23 +99,23 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         """Makes ``stream`` (the current one by default) wait for this event; the host goes on."""
         stream_id = _stream(stream, "Event.wait").stream_id
-        _check(lib.maca_streams_wait_event(stream_id, self._handle), "wait_event")
+        check(lib.maca_streams_wait_event(stream_id, self._handle), "Event.wait")
         if observer is not None:
             observer.event_awaited(self, stream_id)
 
     def query(self) -> bool:
         """Has everything before the event finished? True when it was never recorded."""
-        return bool(lib.maca_events_query(self._handle) == OK)
+        return _has_finished(lib.maca_events_query(self._handle), "Event.query")
 
     def synchronize(self) -> None:
         """Waits for the event; at once when it was never recorded. Raises what failed in the work before it."""
         capture.refuse("Event.synchronize()")
         if sync_debug.mode:
             sync_debug.waits()
-        _check(lib.maca_events_synchronize(self._handle), "synchronize")
+        status = lib.maca_events_synchronize(self._handle)
         if observer is not None:
             observer.event_synchronized(self)
-        raise_pending()
+        finish_wait(status, "Event.synchronize")
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this event to ``end_event``.
@@ -129,7 +129,8 @@ class Event:
         if not (self._recorded and end_event._recorded):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         milliseconds = ffi.new("double*")
-        if lib.maca_events_elapsed(self._handle, end_event._handle, milliseconds) == NOT_READY:
+        status = lib.maca_events_elapsed(self._handle, end_event._handle, milliseconds)
+        if not _has_finished(status, "Event.elapsed_time"):
             raise RuntimeError("MACA error: device not ready: an event of the pair has not finished")
         return float(milliseconds[0])
 
@@ -154,12 +155,14 @@ class Stream:
         ordinal(device)
         self._owned = False
         self.priority = min(_LEAST, max(_GREATEST, int(priority)))
-        self.stream_id = lib.maca_streams_create(self.priority) if stream_id is None else stream_id
-        self._owned = stream_id is None
+        if stream_id is None:
+            made = ffi.new("int64_t*")
+            check(lib.maca_streams_create(self.priority, made), "torch.maca.Stream")
+            stream_id = int(made[0])
+            self._owned = True
+        self.stream_id = stream_id
         global used
         used = used or self._owned
-        if self.stream_id < 0:
-            raise RuntimeError("MACA error: no stream could be made")
         self.device = torch.device("maca", 0)
         self.device_index = 0
         self.device_type = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[call-overload]
@@ -183,14 +186,14 @@ class Stream:
         capture.refuse("Stream.synchronize()")
         if sync_debug.mode:
             sync_debug.waits()
-        _check(lib.maca_streams_synchronize(self.stream_id), "synchronize")
+        status = lib.maca_streams_synchronize(self.stream_id)
         if observer is not None:
             observer.stream_synchronized(self.stream_id)
-        raise_pending()
+        finish_wait(status, "Stream.synchronize")
 
     def query(self) -> bool:
         """Has everything submitted finished?"""
-        return bool(lib.maca_streams_query(self.stream_id) == OK)
+        return _has_finished(lib.maca_streams_query(self.stream_id), "Stream.query")
 
     def wait_event(self, event: Event) -> None:
         """Work submitted from now on waits for ``event``. Raises TypeError for what is no ``torch.maca.Event``."""
@@ -262,7 +265,7 @@ def set_stream(stream: Stream | None) -> None:
     """Makes ``stream`` the calling thread's current one; None changes nothing."""
     if stream is None:
         return
-    _check(lib.maca_streams_set_current(_stream(stream, "set_stream").stream_id), "set_stream")
+    check(lib.maca_streams_set_current(_stream(stream, "set_stream").stream_id), "set_stream")
 
 
 class StreamContext:

@@ -121,13 +121,26 @@ REFUSED = {
     "missing:plan_launch": ["lacks the mandatory function plan_launch"],
     "missing:memory_allocate": ["lacks the mandatory function memory_allocate"],
     "missing:error_take": ["lacks the mandatory function error_take"],
-    "short": ["lacks the mandatory function plan_create"],
-    "empty": ["lacks the mandatory function"],
+    "short": ["too small for the mandatory function plan_create"],
     "closed": ["could not open its device 0", "keeps its device closed"],
     "no file": ["found no loadable library"],
     "no elf": ["found no loadable library"],
     "no entry": ["exports no maca_get_interface", "expected"],
 }
+
+
+def refusals_of(libraries: dict[str, Path]) -> dict[str, tuple[str, str]]:
+    """By the interposer's mode, of which each has its library: the library's path and what the import said."""
+    environments = {
+        mode: {
+            "MACA_LIBRARY": str(library),
+            "MACA_INTERPOSER_TARGET": str(TARGET),
+            "MACA_INTERPOSER_MODE": mode,
+        }
+        for mode, library in libraries.items()
+    }
+    said = json.loads(run_python(IMPORTS, json.dumps(environments)).stdout)
+    return {mode: (environments[mode]["MACA_LIBRARY"], said[mode]) for mode in libraries}
 
 
 @pytest.fixture(scope="module")
@@ -140,16 +153,7 @@ def refusals(interposer: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
         ["cc", "-shared", "-fPIC", str(folder / "empty.c"), "-o", str(folder / "empty.so")], check=True
     )
     paths = {"no file": folder / "missing.so", "no elf": folder / "text.so", "no entry": folder / "empty.so"}
-    environments = {
-        mode: {
-            "MACA_LIBRARY": str(paths.get(mode, interposer)),
-            "MACA_INTERPOSER_TARGET": str(TARGET),
-            "MACA_INTERPOSER_MODE": mode,
-        }
-        for mode in REFUSED
-    }
-    said = json.loads(run_python(IMPORTS, json.dumps(environments)).stdout)
-    return {mode: (environments[mode]["MACA_LIBRARY"], said[mode]) for mode in REFUSED}
+    return refusals_of({mode: paths.get(mode, interposer) for mode in REFUSED})
 
 
 @pytest.mark.parametrize("mode", REFUSED)

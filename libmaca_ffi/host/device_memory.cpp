@@ -35,7 +35,9 @@ maca_status memory_commit(maca_device*, void* address, uint64_t bytes) {
 
 maca_status memory_decommit(maca_device*, void* address, uint64_t bytes) {
   void* p = untagged(address);
-  return madvise(p, bytes, MADV_DONTNEED) == 0 && mprotect(p, bytes, PROT_NONE) == 0 ? MACA_OK : MACA_INVALID;
+  if (madvise(p, bytes, MADV_DONTNEED) != 0) return MACA_INVALID;
+  return mprotect(p, bytes, PROT_NONE) == 0 ? MACA_OK
+                                            : MACA_OUT_OF_MEMORY;  // of pieces: the system's number is bounded
 }
 
 maca_status memory_info(maca_device*, uint64_t* free_bytes, uint64_t* total_bytes) {

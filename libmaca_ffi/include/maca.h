@@ -7,10 +7,35 @@
  * The interface does not grow with the set of operators: a kernel is named by a string, its operands are
  * described by dtype, sizes and strides, its static arguments travel as named attributes.
  *
+ * Kernels
+ *  - Which there are, with operands, attributes and scalars, `macatensor ops --kernels` prints, from the op table and
+ *    PyTorch's schemas. A library may decline any of them, wholly or for some dtypes and shapes.
+ *  - The arguments are those of the aten schema in its order. A tensor or a list of tensors is a maca_argument; a
+ * number that may change from call to call is one of launch.scalars, counted over the request in the schema's order
+ * (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute. out= arguments are
+ *    results.
+ *  - The attribute `NAME.scalar` (INT) says that the number NAME is launch.scalars[that]. It is left out where NAME is
+ *    None. For a list of numbers it is the first slot, and `NAME.count` (INT) says how many follow.
+ *  - The attribute `inplace` (BOOL, true) says that a list operator writes its first list and has no results.
+ *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they show
+ *    in the results' dtypes and strides.
+ *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes from
+ * the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's promotion of the
+ *    inputs', and a kernel computes in them or better.
+ *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins.
+ *  - NaN and infinities go by IEEE 754 as in PyTorch's CPU kernels: maximum, minimum, clamp and relu give NaN for NaN,
+ * sorts put it last, comparisons are false. Denormal numbers are kept, unless the program asked for zeros in their
+ * place (torch.set_flush_denormal). Bounds of the rest: the op table's, which `macatensor parity` measures.
+ *
  * Rules that hold for every function
  *  - `maca_device*` comes first; there is no current device.
  *  - No function throws, exits or prints. It returns a maca_status; when it fails and takes a maca_reason, the
- *    reason says why in one English sentence.
+ *    reason says why in one English sentence. Any other number is an error of the library, as is MACA_OK with a NULL
+ *    handle or address. The caller raises what it gets, with the name of the function: MACA_OUT_OF_MEMORY as
+ *    OutOfMemoryError, MACA_UNSUPPORTED as NotImplementedError, others as RuntimeError.
+ *  - Of a struct that the library fills in (maca_device_info, maca_plan_info, maca_error, maca_reason) the caller sets
+ *    `size` and makes the rest zero, packed_operand -1. The library writes no more than `size` bytes. Strings end with
+ * a zero.
  *  - Device addresses are opaque: the caller adds byte offsets to them and hands them back, nothing more. A
  *    library whose device memory is host memory sets a non-canonical tag bit in every address it gives out and
  *    strips it again on entry, so that host code that dereferences one faults.
@@ -85,7 +110,7 @@ typedef struct maca_scalar {
   double imaginary;
 } maca_scalar;
 
-/* One tensor operand. Strides count elements and are never negative. */
+/* One tensor operand. Strides count elements and are never negative; 0 repeats an element. */
 typedef struct maca_operand {
   uint32_t size;
   maca_dtype dtype;
@@ -167,12 +192,12 @@ typedef enum maca_cost {
 typedef struct maca_plan_info {
   uint32_t size;
   int32_t cost;
-  uint64_t workspace_bytes; /* scratch memory that every launch needs */
+  uint64_t workspace_bytes; /* scratch memory that every launch needs; as all numbers here at most 2^50 */
   uint64_t rng_blocks;      /* Philox counters one launch consumes */
   int32_t packed_operand;   /* operand that plan_pack can prepare once (a weight), or -1 */
   uint32_t reserved;
   uint64_t packed_bytes;
-  const char* implementation; /* what was chosen, for people; lives as long as the plan */
+  const char* implementation; /* what was chosen, for people, or NULL; lives as long as the plan */
 } maca_plan_info;
 
 typedef struct maca_launch {
@@ -201,8 +226,8 @@ typedef enum maca_error_code {
 
 typedef struct maca_error {
   uint32_t size;
-  int32_t status;
-  int32_t code;
+  int32_t status; /* MACA_DEVICE_ERROR; MACA_OK: there is no error */
+  int32_t code;   /* of maca_error_code */
   int32_t sticky; /* 1: the device is lost until the process ends */
   uint64_t correlation;
   int64_t details[4];
@@ -215,10 +240,10 @@ typedef enum maca_device_feature {
 
 typedef struct maca_device_info {
   uint32_t size;
-  int32_t threads; /* compute threads or multiprocessors */
+  int32_t threads; /* compute threads or multiprocessors, 1 or more */
   uint64_t memory_bytes;
   int32_t kernel_count;
-  int32_t alignment; /* of every allocation, in bytes */
+  int32_t alignment; /* of every allocation, in bytes: a power of two, 16 (a complex128) or more */
   char name[128];
   char simd[32];       /* instruction set or architecture in use */
   char libraries[256]; /* what the kernels stand on, with versions */
@@ -237,15 +262,15 @@ typedef struct maca_interface {
   const char* library; /* name and version of the implementation, for people */
 
   /* Devices. [M] device_open makes the context of device `index`; [M] device_close frees it. */
-  maca_status (*device_count)(int32_t* count); /* (one device) */
+  maca_status (*device_count)(int32_t* count); /* (one device); no device of the index is an ImportError */
   maca_status (*device_open)(int32_t index, maca_device** device, maca_reason* reason);
   maca_status (*device_close)(maca_device* device);
   maca_status (*device_info)(maca_device* device, maca_device_info* info); /* [M] */
   maca_status (*device_synchronize)(maca_device* device);                  /* [M] all streams idle */
-  maca_status (*device_set_threads)(maca_device* device, int32_t threads); /* (ignored) */
-  const char* (*kernel_name)(maca_device* device, int32_t index);          /* [M] NULL past the last */
+  maca_status (*device_set_threads)(maca_device* device, int32_t threads); /* (ignored, as with MACA_UNSUPPORTED) */
+  const char* (*kernel_name)(maca_device* device, int32_t index);          /* [M] NULL at kernel_count */
 
-  /* Raw memory; caching is the caller's. [M] */
+  /* Raw memory; caching is the caller's. `bytes` is 1 or more. memory_info may say 0 of 0 bytes: unknown. [M] */
   maca_status (*memory_allocate)(maca_device* device, uint64_t bytes, void** address);
   maca_status (*memory_free)(maca_device* device, void* address);
   maca_status (*memory_info)(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes);
@@ -259,7 +284,8 @@ typedef struct maca_interface {
                       maca_stream* stream);
   maca_status (*fill)(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream);
 
-  /* Streams and events. [M], priority: lower runs first. Events time in milliseconds. */
+  /* Streams and events. [M], priority: lower runs first. Events time in milliseconds; one that was never recorded has
+   * finished. The queries and event_elapsed may say MACA_NOT_READY, after a wait for the same they must not. */
   maca_status (*stream_create)(maca_device* device, int32_t priority, maca_stream** stream);
   maca_status (*stream_destroy)(maca_device* device, maca_stream* stream);
   maca_status (*stream_synchronize)(maca_device* device, maca_stream* stream);
@@ -272,8 +298,10 @@ typedef struct maca_interface {
   maca_status (*event_synchronize)(maca_device* device, maca_event* event);
   maca_status (*event_elapsed)(maca_device* device, maca_event* start, maca_event* end, double* milliseconds);
 
-  /* Plans. [M] except plan_pack (nothing is packed). A plan is immutable and re-entrant; destroying one with
-   * launches in flight is legal. */
+  /* Plans. [M] except plan_pack (nothing is packed; as with MACA_DECLINED, MACA_UNSUPPORTED and MACA_OUT_OF_MEMORY,
+   * after which a launch takes the operand itself). plan_create may decline; the caller then goes another way, and with
+   * MACA_INVALID asks PyTorch for its words first. plan_launch returns MACA_OK, MACA_OUT_OF_MEMORY or
+   * MACA_DEVICE_ERROR. A plan is immutable and re-entrant; destroying one with launches in flight is legal. */
   maca_status (*plan_create)(maca_device* device, const maca_plan_request* request, maca_plan** plan,
                              maca_reason* reason);
   maca_status (*plan_info)(maca_device* device, const maca_plan* plan, maca_plan_info* info);
@@ -283,13 +311,16 @@ typedef struct maca_interface {
   maca_status (*plan_destroy)(maca_device* device, maca_plan* plan);
 
   /* [M] Takes the oldest error that no one has taken; status MACA_OK in it when there is none. A launch that
-   * ran at once returns MACA_DEVICE_ERROR itself, a queued one leaves its error here. */
+   * ran at once returns MACA_DEVICE_ERROR itself and leaves its error here, a queued one only that; a wait may return
+   * MACA_DEVICE_ERROR for it too. */
   maca_status (*error_take)(maca_device* device, maca_error* error);
 
   /* Memory that grows in place, since minor 1. memory_reserve takes a range of addresses and no memory, until the
    * device is closed; memory_commit puts memory, of any content, behind a part of it and memory_decommit takes it away.
    * Parts are multiples of `granularity` in place and size; none is committed twice. Nothing that runs uses a part that
-   * is taken away. (the three go together; without them memory comes from memory_allocate in segments) */
+   * is taken away. Addresses and granularity are multiples of the alignment. (the three go together; without them, or
+   * with MACA_UNSUPPORTED or MACA_OUT_OF_MEMORY from memory_reserve, memory comes from memory_allocate in segments;
+   * memory that memory_decommit keeps with MACA_OUT_OF_MEMORY stays where it is) */
   maca_status (*memory_reserve)(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity);
   maca_status (*memory_commit)(maca_device* device, void* address, uint64_t bytes);
   maca_status (*memory_decommit)(maca_device* device, void* address, uint64_t bytes);

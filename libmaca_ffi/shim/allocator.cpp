@@ -26,11 +26,6 @@ Allocator::Allocator()
     : small_{true, 128, 2 << 20, 256 << 10, nullptr, false, {}, {}},
       large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}} {}
 
-void Allocator::attach(const maca_interface* interface, maca_device* device) {
-  interface_ = interface;
-  device_ = device;
-}
-
 // Four bins a doubling (512, 640, 768, 896, 1024, ...): at most a quarter of a block is padding.
 int64_t Allocator::bin_bytes(int bin) {
   const int doubling = bin / 4, quarter = bin % 4;
@@ -51,7 +46,7 @@ int Allocator::bin_of(int64_t bytes) {
 Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
   if (limit_ >= 0 && bytes > limit_ - statistics_.reserved_bytes.all.current) return nullptr;
   void* address = nullptr;
-  if (interface_->memory_allocate(device_, static_cast<uint64_t>(bytes), &address) != MACA_OK) return nullptr;
+  if (library_->memory_allocate(static_cast<uint64_t>(bytes), &address) != MACA_OK) return nullptr;
   auto* segment = new Segment{static_cast<char*>(address), bytes, pool.small};
   segments_.insert(segment);
   statistics_.reserved_bytes.add(pool.small, bytes);
@@ -65,15 +60,24 @@ Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
   return segment;
 }
 
-void Allocator::make_range(Pool& pool) {
-  pool.asked = true;
-  if (!interface_->memory_reserve || !interface_->memory_commit || !interface_->memory_decommit) return;
+// MACA_OK, also where there is no range: the pool then has segments. Else what is wrong with the library.
+int Allocator::make_range(Pool& pool) {
+  if (!library_->has_ranges()) {
+    pool.asked = true;
+    return MACA_OK;
+  }
   uint64_t free_bytes = 0, total_bytes = 0, granularity = 0;
-  if (interface_->memory_info(device_, &free_bytes, &total_bytes) != MACA_OK || total_bytes == 0) return;
+  const auto says_no = [](int status) { return status == MACA_UNSUPPORTED || status == MACA_OUT_OF_MEMORY; };
+  if (const int status = library_->memory_info(&free_bytes, &total_bytes)) return says_no(status) ? MACA_OK : status;
+  pool.asked = true;
+  if (total_bytes == 0) return MACA_OK;
   // more addresses than memory: what lives may leave holes
   const auto bytes = round_up(static_cast<int64_t>(total_bytes) * (pool.small ? 1 : 4), int64_t{1} << 30);
   void* address = nullptr;
-  if (interface_->memory_reserve(device_, static_cast<uint64_t>(bytes), &address, &granularity) != MACA_OK) return;
+  if (const int status = library_->memory_reserve(static_cast<uint64_t>(bytes), &address, &granularity)) {
+    pool.asked = says_no(status);  // what is broken is told at every allocation
+    return pool.asked ? MACA_OK : status;
+  }
   granularity_ = static_cast<int64_t>(granularity);
   pool.step = round_up(pool.step, granularity_);
   pool.range = new Segment{static_cast<char*>(address), 0, pool.small, true};
@@ -85,12 +89,13 @@ void Allocator::make_range(Pool& pool) {
   hole->is_hole = true;
   pool.range->first = hole;
   pool.holes.insert(hole);
+  return MACA_OK;
 }
 
 // Puts `bytes` of memory behind the beginning of a hole and joins them with the free blocks beside them. The result is
 // in no set. nullptr: no memory.
 Block* Allocator::commit(Pool& pool, Block* hole, int64_t bytes) {
-  if (interface_->memory_commit(device_, hole->address, static_cast<uint64_t>(bytes)) != MACA_OK) return nullptr;
+  if (library_->memory_commit(hole->address, static_cast<uint64_t>(bytes)) != MACA_OK) return nullptr;
   Segment* range = pool.range;
   const bool is_whole = bytes == hole->bytes;
   const int64_t runs = 1 - has_memory(hole->before) - (is_whole && has_memory(hole->after));
@@ -135,7 +140,8 @@ Block* Allocator::extend(Pool& pool, int64_t bytes) {
 
 // Like extend(), or from a segment of its own where there is no range or it has no more addresses.
 Block* Allocator::grow(Pool& pool, int64_t bytes) {
-  if (!pool.asked) make_range(pool);
+  if (!pool.asked && make_range(pool) != MACA_OK) return nullptr;
+  forget_failure();
   if (Block* block = pool.range ? extend(pool, bytes) : nullptr) return block;
   for (const Block* hole : pool.holes)
     if (hole->bytes >= bytes) return nullptr;  // addresses there are, but no memory
@@ -171,7 +177,8 @@ Block* Allocator::take(Pool& pool, int64_t bytes) {
     return found;
   };
   Block* block = find();
-  if (!block && drop_unused()) {
+  int status = MACA_OK;
+  if (!block && drop_unused(&status)) {
     ++statistics_.retries;
     block = find();
   }
@@ -234,6 +241,8 @@ Block* Allocator::allocate(int64_t bytes, int64_t site) {
     }
   } else if (bytes <= kLargest) {
     block = take(large_, bytes);
+  } else {
+    forget_failure();
   }
   if (!block) {
     ++statistics_.out_of_memory;
@@ -294,7 +303,7 @@ void Allocator::free_segment(Segment* segment) {
     delete b;
     b = next;
   }
-  interface_->memory_free(device_, segment->address);
+  report(library_->memory_free(segment->address));
   statistics_.reserved_bytes.add(segment->small, -segment->bytes);
   statistics_.segment.add(segment->small, -segment->runs);
   segments_.erase(segment);
@@ -306,8 +315,10 @@ void Allocator::hollow(Pool& pool, Block* block) {
   Segment* range = pool.range;
   const int64_t at = block->address - range->address, start = round_up(at, granularity_);
   const int64_t end = (at + block->bytes) / granularity_ * granularity_;
-  if (end <= start ||
-      interface_->memory_decommit(device_, range->address + start, static_cast<uint64_t>(end - start)) != MACA_OK) {
+  int status = MACA_OUT_OF_MEMORY;
+  if (end > start) status = library_->memory_decommit(range->address + start, static_cast<uint64_t>(end - start));
+  if (status != MACA_OK) {
+    if (status != MACA_OUT_OF_MEMORY) report(status);  // else it has no memory to cut what it holds
     pool.free.insert(block);
     return;
   }
@@ -354,11 +365,12 @@ std::vector<Block*> Allocator::merge_all(Pool& pool, Segment* segment) {
 
 // Gives memory without a live block back to the device. Streams may still run on it, so wait first. True when there is
 // more room than before.
-bool Allocator::drop_unused() {
+bool Allocator::drop_unused(int* status) {
   const int64_t reserved = statistics_.reserved_bytes.all.current;
   const size_t pieces = small_.free.size() + large_.free.size();
   if (reserved == statistics_.allocated_bytes.all.current) return false;
-  interface_->device_synchronize(device_);
+  *status = library_->device_synchronize();
+  if (*status != MACA_OK) return false;  // what still runs may use what is free
   for (auto& bin : bins_) {
     for (Block* b : bin) {
       b->in_bin = false;
@@ -388,9 +400,11 @@ bool Allocator::drop_unused() {
   return statistics_.reserved_bytes.all.current < reserved || small_.free.size() + large_.free.size() < pieces;
 }
 
-void Allocator::empty_cache() {
+int Allocator::empty_cache() {
   std::lock_guard lock(mutex_);
-  drop_unused();
+  int status = MACA_OK;
+  drop_unused(&status);
+  return status;
 }
 
 void Allocator::set_limit(int64_t bytes) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "library.h"
 #include "maca.h"
 
 namespace maca_shim {
@@ -83,10 +84,10 @@ struct Statistics {
 class Allocator {
  public:
   Allocator();
-  void attach(const maca_interface* interface, maca_device* device);
-  Block* allocate(int64_t bytes, int64_t site);  // nullptr: out of memory
+  void attach(const Library* library) { library_ = library; }
+  Block* allocate(int64_t bytes, int64_t site);  // nullptr: see allocation_status()
   void release(Block* block);
-  void empty_cache();
+  int empty_cache();              // a status
   void set_limit(int64_t bytes);  // negative: none
   int64_t limit();
   int64_t failed_bytes();  // what the allocation that failed last asked for
@@ -132,7 +133,7 @@ class Allocator {
   static int64_t bin_bytes(int bin);
   Pool& pool_of(const Segment& segment) { return segment.small ? small_ : large_; }
   Segment* make_segment(Pool& pool, int64_t bytes);
-  void make_range(Pool& pool);
+  int make_range(Pool& pool);
   Block* extend(Pool& pool, int64_t bytes);
   Block* commit(Pool& pool, Block* hole, int64_t bytes);
   Block* grow(Pool& pool, int64_t bytes);
@@ -141,7 +142,7 @@ class Allocator {
   static Block* join(Block* left, Block* right);
   Block* merge(Pool& pool, Block* block);
   bool fill_bin(int bin);
-  bool drop_unused();
+  bool drop_unused(int* status);
   std::vector<Block*> merge_all(Pool& pool, Segment* segment);
   void hollow(Pool& pool, Block* block);
   void free_segment(Segment* segment);
@@ -150,8 +151,7 @@ class Allocator {
   template <class F> void each_statistic(const F& f);
 
   std::mutex mutex_;
-  const maca_interface* interface_ = nullptr;
-  maca_device* device_ = nullptr;
+  const Library* library_ = nullptr;
   std::vector<Block*> bins_[64];
   Pool small_, large_;
   int64_t granularity_ = 4096;  // of ranges

@@ -124,18 +124,19 @@ void Graph::finish() {
   weights_ = std::move(kept);
 }
 
-void Graph::pack_weights(const StreamSlot* slot) {
+int Graph::pack_weights(const StreamSlot* slot) {
   Runtime& r = runtime();
   for (Weight& w : weights_) {
     if (w.writes == w.buffer->writes()) continue;
     if (slot->is_default) maca_task_queue_wait();  // packing runs at once
     const maca_program& program = *steps_[w.step].program;
-    const bool packed =
-        r.library->plan_pack(r.device, program.plan, w.address, w.packed->address, slot->handle) == MACA_OK;
-    steps_[w.step].packed = packed ? w.packed->address : nullptr;
+    const int status = r.library.plan_pack(program.plan, w.address, w.packed->address, slot->handle);
+    if (status != MACA_OK && !may_go_unpacked(status)) return status;
+    steps_[w.step].packed = status == MACA_OK ? w.packed->address : nullptr;
     w.writes = w.buffer->writes();
     ++r.packs;
   }
+  return MACA_OK;
 }
 
 int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
@@ -143,9 +144,8 @@ int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
   const auto bytes = static_cast<uint64_t>(step.bytes);
   const bool is_long = step.kind == Step::kLaunch ? step.program->is_long : step.bytes > kLongCopy;
   maca_stream* const stream = launch_stream(slot, is_long);
-  if (step.kind == Step::kCopy)
-    return r.library->copy(r.device, MACA_COPY_ON_DEVICE, step.to, step.from, bytes, stream);
-  if (step.kind == Step::kFill) return r.library->fill(r.device, step.to, step.byte, bytes, stream);
+  if (step.kind == Step::kCopy) return r.library.copy(MACA_COPY_ON_DEVICE, step.to, step.from, bytes, stream);
+  if (step.kind == Step::kFill) return r.library.fill(step.to, step.byte, bytes, stream);
   maca_launch call = {};
   call.size = sizeof call;
   call.pointer_count = step.pointer_count;
@@ -158,8 +158,8 @@ int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
   call.rng_offset = rng_offset + step.rng_offset;
   call.stream = stream;
   call.correlation = next_correlation();
-  if (stream || r.asynchronous) remember_launch(call.correlation, *step.program);
-  return r.library->plan_launch(r.device, step.program->plan, &call);
+  if (stream || r.library.is_asynchronous()) remember_launch(call.correlation, *step.program);
+  return r.library.plan_launch(step.program->plan, &call);
 }
 
 int Graph::replay() {
@@ -167,17 +167,17 @@ int Graph::replay() {
   r.queue.throttle(launches_);
   StreamSlot* stream = current_stream();
   for (Block* block : blocks_) order_block(block, stream);
-  pack_weights(stream);
+  int status = pack_weights(stream);
+  if (status != MACA_OK) return status;
   const uint64_t rng_offset = r.rng_offset.fetch_add(rng_blocks_);
   r.launches.fetch_add(launches_, std::memory_order_relaxed);
-  int status = MACA_OK;
   {
     const Unlocked unlocked(is_long_ || launches_ > kLongReplay);
     for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream);
   }
   for (Block* block : written_) ++block->writes;
-  if (r.blocking && (stream->handle || r.asynchronous) && status == MACA_OK)
-    r.library->stream_synchronize(r.device, stream->handle);
+  if (r.blocking && (stream->handle || r.library.is_asynchronous()) && status == MACA_OK)
+    status = r.library.stream_synchronize(stream->handle);
   return status;
 }
 

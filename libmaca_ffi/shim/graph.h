@@ -66,7 +66,7 @@ class Graph {
   };
   void use(maca_buffer* buffer, bool writes);
   int run(const Step& step, uint64_t rng_offset, const StreamSlot* slot);
-  void pack_weights(const StreamSlot* slot);
+  int pack_weights(const StreamSlot* slot);
 
   GraphPool* pool_;
   std::vector<Step> steps_;

@@ -65,10 +65,12 @@ bool partial_overlap(const maca_program& p, const maca_reference* references, co
   return !(wb == ob && w.layout == o.layout);
 }
 
-// The weight in packed form, or NULL: the plan then uses the operand itself. A weight is packed when it is met a
-// second time unchanged: in training every step writes it, and packing would be one copy more.
-const void* packed_weight(const maca_program& p, const maca_reference& weight, const void* address,
-                          StreamSlot* stream) {
+// Sets `packed` to the weight in packed form, or to NULL: the plan then uses the operand itself. A weight is packed
+// when it is met a second time unchanged: in training every step writes it, and packing would be one copy more. Returns
+// a status; a library that cannot pack is no failure.
+int pack_weight(const maca_program& p, const maca_reference& weight, const void* address, StreamSlot* stream,
+                const void** packed) {
+  *packed = nullptr;
   auto& entries = weight.buffer->packed;
   const auto find = [&] {
     return std::find_if(entries.begin(), entries.end(),
@@ -87,23 +89,25 @@ const void* packed_weight(const maca_program& p, const maca_reference& weight, c
       entries.erase(entries.begin());
     }
     entries.push_back({p.id, weight.offset, weight.buffer->writes(), nullptr, false});
-    return nullptr;
+    return MACA_OK;
   }
   Packed& e = *found;
   if (e.writes != weight.buffer->writes()) {
     e.writes = weight.buffer->writes();
     e.valid = false;
-    return nullptr;
+    return MACA_OK;
   }
   if (!e.block) e.block = runtime().allocator.allocate(static_cast<int64_t>(p.info.packed_bytes), t_site);
-  if (!e.block) return nullptr;
+  if (!e.block) return MACA_OK;
   order_block(e.block, stream);
   if (!e.valid) {
     ++runtime().packs;
-    e.valid =
-        runtime().library->plan_pack(runtime().device, p.plan, address, e.block->address, stream->handle) == MACA_OK;
+    const int status = runtime().library.plan_pack(p.plan, address, e.block->address, stream->handle);
+    if (status != MACA_OK) return may_go_unpacked(status) ? MACA_OK : status;
+    e.valid = true;
   }
-  return e.valid ? e.block->address : nullptr;
+  *packed = e.block->address;
+  return MACA_OK;
 }
 
 // `references` has an entry for every operand; those of allocated results are filled in here.
@@ -128,11 +132,11 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     scalar_count += static_cast<int32_t>(p.defaults.size());
   }
   int status = MACA_OK;
-  for (int i = 0; i < p.operands; ++i) {
+  for (int i = 0; i < p.operands && status == MACA_OK; ++i) {
     const maca_role& role = p.roles[i];
     if (role.output_bytes >= 0) {
       references[i] = {make_buffer(role.output_bytes, stream), 0};
-      if (!references[i].buffer) status = MACA_OUT_OF_MEMORY;
+      if (!references[i].buffer) status = allocation_status();
     }
     maca_buffer* buffer = references[i].buffer;
     if (!buffer) {
@@ -142,7 +146,9 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     const int64_t start = references[i].offset * role.item_bytes;
     // never let a kernel leave its memory, whatever a wrapper's metadata claims; an empty view may lie anywhere
     if (role.extent_bytes > 0 && (start < 0 || start + role.extent_bytes > buffer->bytes))
-      status = status ? status : MACA_INVALID;
+      status = misuse(
+          "an operand reaches outside its memory; its sizes, strides and storage offset need more than the "
+          "buffer holds");
     order_block(buffer->block, stream);
     pointers[i] = buffer->block->address + start;
   }
@@ -156,7 +162,7 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     }
   }
   Scratch workspace;
-  if (status == MACA_OK && !workspace.allocate(p.info.workspace_bytes, stream)) status = MACA_OUT_OF_MEMORY;
+  if (status == MACA_OK && !workspace.allocate(p.info.workspace_bytes, stream)) status = allocation_status();
   if (Graph* graph = status == MACA_OK ? capturing() : nullptr) {
     graph->launch(p, references, pointers, scalars, scalar_count, workspace.address());
   } else if (status == MACA_OK) {
@@ -170,29 +176,28 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     call.scalar_count = static_cast<uint32_t>(scalar_count);
     call.reserved = 0;
     call.workspace = workspace.address();
-    call.packed = weight >= 0 && p.info.packed_bytes && references[weight].buffer
-                      ? packed_weight(p, references[weight], pointers[weight], stream)
-                      : nullptr;
+    call.packed = nullptr;
+    if (weight >= 0 && p.info.packed_bytes && references[weight].buffer)
+      status = pack_weight(p, references[weight], pointers[weight], stream, &call.packed);
     call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
     call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
     const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
     call.stream = launch_stream(stream, may_start);
     call.correlation = next_correlation();
-    if (call.stream || r.asynchronous) remember_launch(call.correlation, p);
+    if (call.stream || r.library.is_asynchronous()) remember_launch(call.correlation, p);
     r.launches.fetch_add(1, std::memory_order_relaxed);
-    {
+    if (status == MACA_OK) {
       const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));
-      status = r.library->plan_launch(r.device, p.plan, &call);
+      status = r.library.plan_launch(p.plan, &call);
     }
-    if (r.blocking && (stream->handle || r.asynchronous) && status == MACA_OK)
-      r.library->stream_synchronize(r.device, stream->handle);
+    if (r.blocking && (stream->handle || r.library.is_asynchronous()) && status == MACA_OK)
+      status = r.library.stream_synchronize(stream->handle);
     for (int i = 0; i < p.operands; ++i)
       if (p.roles[i].written && references[i].buffer) ++references[i].buffer->block->writes;
   }
   if (status != MACA_OK) {
     for (int i = 0; i < p.operands; ++i)
       if (p.roles[i].output_bytes >= 0 && references[i].buffer) maca_buffer_release(references[i].buffer);
-    t_status = status;
   }
   return status;
 }
@@ -216,6 +221,10 @@ int32_t operand_count(const maca_program& program) { return program.operands; }
 
 bool allocates(const maca_program& program, int32_t operand) { return program.roles[operand].output_bytes >= 0; }
 
+bool may_go_unpacked(int status) {
+  return status == MACA_OUT_OF_MEMORY || status == MACA_UNSUPPORTED || status == MACA_DECLINED;
+}
+
 int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars,
                    int32_t scalar_count) {
   if (program.operands <= kInlineOperands) {
@@ -234,9 +243,8 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason) {
   maca_plan* plan = nullptr;
-  const Runtime& r = runtime();
-  const int status = r.library->plan_create(r.device, request, &plan, reason);
-  if (status != MACA_OK) return status;
+  const Library& library = runtime().library;
+  if (const int status = library.plan_create(request, &plan, reason)) return status;
   static std::atomic<uint64_t> next{1};
   auto p = std::make_unique<maca_program>();
   p->plan = plan;
@@ -252,15 +260,13 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
     p->made += roles[i].output_bytes >= 0;
     p->checks_overlap = p->checks_overlap || roles[i].written;
   }
-  p->info = {};
-  p->info.size = sizeof p->info;
-  p->info.packed_operand = -1;
-  const int told = r.library->plan_info(r.device, plan, &p->info);
-  if (told != MACA_OK) {
-    r.library->plan_destroy(r.device, plan);
-    return told;
+  if (const int status = library.plan_info(plan, operand_count, &p->info)) {
+    const maca_failure why = failure();
+    report(library.plan_destroy(plan));
+    restore_failure(why);
+    return status;
   }
-  if (!r.library->plan_pack || p->info.packed_operand >= operand_count) p->info.packed_operand = -1;
+  if (!library.has_packing()) p->info.packed_operand = -1;
   p->is_long = p->info.cost == MACA_COST_LONG;
   *program = p.release();
   return MACA_OK;
@@ -268,7 +274,7 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
 
 void maca_program_destroy(maca_program* program) {
   if (!program || --program->uses) return;
-  runtime().library->plan_destroy(runtime().device, program->plan);
+  report(runtime().library.plan_destroy(program->plan));
   delete program;
 }
 

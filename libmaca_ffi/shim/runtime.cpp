@@ -1,12 +1,9 @@
 // Loading a library, memory, streams and events: the parts of shim.h that are not launches.
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <string>
 
@@ -22,7 +19,6 @@ Runtime& runtime() {
   return *the;
 }
 
-thread_local int t_status = MACA_OK;
 thread_local int64_t t_site = 0;
 
 maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
@@ -38,78 +34,16 @@ std::deque<StreamSlot>& slots() {
   static auto* const the = new std::deque<StreamSlot>{StreamSlot{nullptr, true, 0}};
   return *the;
 }
+constexpr int kAttempts = 1000;  // at emptying the queue
 thread_local StreamSlot* t_current = nullptr;
 thread_local int64_t t_current_id = 0;
 
-struct Slot {
-  const char* name;
-  size_t offset;
-};
-#define SLOT(NAME) {#NAME, offsetof(maca_interface, NAME)}
-constexpr Slot kMandatory[] = {SLOT(device_open),
-                               SLOT(device_close),
-                               SLOT(device_info),
-                               SLOT(device_synchronize),
-                               SLOT(kernel_name),
-                               SLOT(memory_allocate),
-                               SLOT(memory_free),
-                               SLOT(memory_info),
-                               SLOT(copy),
-                               SLOT(fill),
-                               SLOT(stream_create),
-                               SLOT(stream_destroy),
-                               SLOT(stream_synchronize),
-                               SLOT(stream_query),
-                               SLOT(stream_wait_event),
-                               SLOT(event_create),
-                               SLOT(event_destroy),
-                               SLOT(event_record),
-                               SLOT(event_query),
-                               SLOT(event_synchronize),
-                               SLOT(event_elapsed),
-                               SLOT(plan_create),
-                               SLOT(plan_info),
-                               SLOT(plan_launch),
-                               SLOT(plan_destroy),
-                               SLOT(error_take)};
-#undef SLOT
-
-// A copy of the library's table, as long as ours: slots the library is too old to know are NULL.
-maca_interface g_table;
-
 std::string load(const char* path, int32_t index) {
-  // DEEPBIND: the host library's stand-in for OpenMP must be found by its oneDNN before libgomp is
-  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  if (!handle) return std::string("found no loadable library at ") + path + " (" + dlerror() + ")";
-  using Entry = const maca_interface* (*)(int32_t);
-  const auto entry = reinterpret_cast<Entry>(dlsym(handle, "maca_get_interface"));
-  if (!entry) return std::string(path) + " exports no maca_get_interface; expected a library that implements maca.h";
-  const maca_interface* table = entry(MACA_ABI_MAJOR);
-  if (!table || table->major != MACA_ABI_MAJOR)
-    return std::string(path) + " implements " +
-           (table ? "version " + std::to_string(table->major) : "another major version") +
-           " of maca.h; expected version " + std::to_string(MACA_ABI_MAJOR);
-  g_table = {};
-  std::memcpy(&g_table, table, std::min<size_t>(table->size, sizeof g_table));
-  for (const Slot& slot : kMandatory) {
-    void* function;
-    std::memcpy(&function, reinterpret_cast<const char*>(&g_table) + slot.offset, sizeof function);
-    if (!function || slot.offset + sizeof function > table->size)
-      return std::string(path) + " lacks the mandatory function " + slot.name + " of maca.h " +
-             std::to_string(table->major) + "." + std::to_string(table->minor);
-  }
-  maca_reason reason{sizeof reason, ""};
-  maca_device* device = nullptr;
-  if (g_table.device_open(index, &device, &reason) != MACA_OK)
-    return std::string(path) + " could not open its device " + std::to_string(index) + ": " + reason.text;
   Runtime& r = runtime();
-  r.library = &g_table;
-  r.device = device;
-  r.allocator.attach(&g_table, device);
-  r.queue.attach(&g_table, device);
-  maca_device_info info{};
-  info.size = sizeof info;
-  r.asynchronous = g_table.device_info(device, &info) == MACA_OK && (info.features & MACA_DEVICE_ASYNCHRONOUS);
+  std::string problem = r.library.open(path, index);
+  if (!problem.empty()) return problem;
+  r.allocator.attach(&r.library);
+  r.queue.attach(&r.library);
   pthread_atfork([] { runtime().allocator.mutex().lock(); }, [] { runtime().allocator.mutex().unlock(); },
                  [] { runtime().allocator.mutex().unlock(); });
   return "";
@@ -135,28 +69,28 @@ void order_block(Block* block, StreamSlot* stream) {
   Runtime& r = runtime();
   ++r.stream_waits;
   maca_stream* before = copy_stream(last);
-  if (r.library->stream_query(r.device, before) == MACA_OK) return;  // an event would wake its thread for nothing
+  if (r.library.stream_query(before) == MACA_OK) return;  // an event would wake its thread for nothing
   maca_event* event = nullptr;
-  if (r.library->event_create(r.device, &event) != MACA_OK) {
-    r.library->stream_synchronize(r.device, before);
-    return;
+  int status = r.library.event_create(&event);
+  if (status == MACA_OK) {
+    status = r.library.event_record(event, before);
+    if (status == MACA_OK) status = wait_for_event(stream, event);
+    report(r.library.event_destroy(event));
   }
-  r.library->event_record(r.device, event, before);
-  wait_for_event(stream, event);
-  r.library->event_destroy(r.device, event);
+  if (status != MACA_OK) report(r.library.stream_synchronize(before));  // the host waits instead
 }
 
 bool may_be_pending(const StreamSlot* stream) {
   const Runtime& r = runtime();
-  return stream->is_default ? r.asynchronous || r.queue.pending() : stream->handle != nullptr;
+  return stream->is_default ? r.library.is_asynchronous() || r.queue.pending() : stream->handle != nullptr;
 }
 
 int wait_for_event(StreamSlot* stream, maca_event* event) {
   Runtime& r = runtime();
   // an idle default stream need not begin to queue for what has happened
   const bool queues = stream->is_default && r.queue.mode() != TaskQueue::kOff;
-  if (queues && !r.queue.pending() && r.library->event_query(r.device, event) == MACA_OK) return MACA_OK;
-  return r.library->stream_wait_event(r.device, launch_stream(stream, true), event);
+  if (queues && !r.queue.pending() && r.library.event_query(event) == MACA_OK) return MACA_OK;
+  return r.library.stream_wait_event(launch_stream(stream, true), event);
 }
 
 }  // namespace maca_shim
@@ -172,31 +106,27 @@ int maca_runtime_load(const char* path, int32_t index, int32_t blocking, char* m
   return problem.empty() ? 0 : 1;
 }
 
-int maca_runtime_info(maca_device_info* info) { return runtime().library->device_info(runtime().device, info); }
-const char* maca_runtime_library(void) { return runtime().library->library; }
-int maca_runtime_abi(void) { return runtime().library->major * 1000 + runtime().library->minor; }
-const char* maca_runtime_kernel(int32_t index) { return runtime().library->kernel_name(runtime().device, index); }
+int maca_runtime_info(maca_device_info* info) { return runtime().library.device_info(info); }
+const char* maca_runtime_library(void) { return runtime().library.name(); }
+int maca_runtime_abi(void) { return runtime().library.version(); }
+const char* maca_runtime_kernel(int32_t index) { return runtime().library.kernel_name(index); }
 int maca_runtime_set_threads(int32_t threads) {
-  const auto set = runtime().library->device_set_threads;
   maca_task_queue_wait();  // a kernel that runs keeps the number it began with
-  return set ? set(runtime().device, threads) : MACA_OK;
+  return runtime().library.device_set_threads(threads);
 }
 int maca_runtime_synchronize(void) {
   Unlocked unlocked(true);
-  return runtime().library->device_synchronize(runtime().device);
+  return runtime().library.device_synchronize();
 }
-int maca_runtime_error(maca_error* error) { return runtime().library->error_take(runtime().device, error); }
-int maca_runtime_status(void) { return t_status; }
+int maca_runtime_error(maca_error* error) { return runtime().library.error_take(error); }
+void maca_runtime_failure(maca_failure* out) { *out = failure(); }
+int maca_runtime_take_failure(maca_failure* taken) { return take_failure(taken); }
 void maca_runtime_counters(maca_counters* c) {
   const Runtime& r = runtime();
   *c = {r.launches, r.packs, r.bytes_to_device, r.bytes_to_host, r.bytes_on_device, r.stream_waits};
 }
 
-maca_buffer* maca_buffer_allocate(int64_t bytes) {
-  maca_buffer* buffer = make_buffer(bytes, current_stream());
-  if (!buffer) t_status = MACA_OUT_OF_MEMORY;
-  return buffer;
-}
+maca_buffer* maca_buffer_allocate(int64_t bytes) { return make_buffer(bytes, current_stream()); }
 
 void maca_buffer_release(maca_buffer* buffer) {
   if (!buffer || --buffer->uses) return;
@@ -214,30 +144,33 @@ static bool within(const maca_buffer* buffer, int64_t offset, int64_t bytes) {
   return offset >= 0 && bytes >= 0 && offset <= buffer->bytes && bytes <= buffer->bytes - offset;
 }
 
+static int outside() { return misuse("the bytes to be moved reach outside the buffer"); }
+
 int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int64_t bytes) {
-  if (!within(to, offset, bytes)) return MACA_INVALID;
+  if (!within(to, offset, bytes)) return outside();
   StreamSlot* stream = current_stream();
   order_block(to->block, stream);
   ++to->block->writes;
   runtime().bytes_to_device += bytes;
   Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream));
-  return runtime().library->copy(runtime().device, MACA_COPY_TO_DEVICE, to->block->address + offset, from,
-                                 static_cast<uint64_t>(bytes), copy_stream(stream));
+  return runtime().library.copy(MACA_COPY_TO_DEVICE, to->block->address + offset, from, static_cast<uint64_t>(bytes),
+                                copy_stream(stream));
 }
 
 int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int64_t bytes) {
-  if (!within(from, offset, bytes)) return MACA_INVALID;
+  if (!within(from, offset, bytes)) return outside();
   StreamSlot* stream = current_stream();
   runtime().bytes_to_host += bytes;
   Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream) ||
                     (from->block->stream && may_be_pending(from->block->stream)));
   order_block(from->block, stream);
-  return runtime().library->copy(runtime().device, MACA_COPY_TO_HOST, to, from->block->address + offset,
-                                 static_cast<uint64_t>(bytes), copy_stream(stream));
+  return runtime().library.copy(MACA_COPY_TO_HOST, to, from->block->address + offset, static_cast<uint64_t>(bytes),
+                                copy_stream(stream));
 }
 
 int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes) {
-  if (!within(to, to_offset, bytes) || !within(from, from_offset, bytes)) return MACA_INVALID;
+  if (!within(to, to_offset, bytes) || !within(from, from_offset, bytes)) return outside();
+  runtime().queue.throttle(1);
   StreamSlot* stream = current_stream();
   order_block(to->block, stream);
   order_block(from->block, stream);
@@ -249,12 +182,13 @@ int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int6
   runtime().bytes_on_device += bytes;
   maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
   Unlocked unlocked(bytes > kLongCopy && !target);
-  return runtime().library->copy(runtime().device, MACA_COPY_ON_DEVICE, to->block->address + to_offset,
-                                 from->block->address + from_offset, static_cast<uint64_t>(bytes), target);
+  return runtime().library.copy(MACA_COPY_ON_DEVICE, to->block->address + to_offset, from->block->address + from_offset,
+                                static_cast<uint64_t>(bytes), target);
 }
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
-  if (!within(buffer, offset, bytes)) return MACA_INVALID;
+  if (!within(buffer, offset, bytes)) return outside();
+  runtime().queue.throttle(1);
   StreamSlot* stream = current_stream();
   order_block(buffer->block, stream);
   if (Graph* graph = capturing()) {
@@ -264,8 +198,7 @@ int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t 
   ++buffer->block->writes;
   maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
   Unlocked unlocked(bytes > kLongCopy && !target);
-  return runtime().library->fill(runtime().device, buffer->block->address + offset, byte, static_cast<uint64_t>(bytes),
-                                 target);
+  return runtime().library.fill(buffer->block->address + offset, byte, static_cast<uint64_t>(bytes), target);
 }
 
 static void copy_statistic(maca_statistic* out, const PooledStatistic& p) {
@@ -308,12 +241,12 @@ int64_t maca_memory_get_site(void) { return t_site; }
 void maca_memory_reset_peaks(void) { runtime().allocator.reset_peaks(); }
 void maca_memory_reset_accumulated(void) { runtime().allocator.reset_accumulated(); }
 void maca_memory_set_limit(int64_t bytes) { runtime().allocator.set_limit(bytes); }
-void maca_memory_empty_cache(void) {
+int maca_memory_empty_cache(void) {
   maca_task_queue_wait();
-  runtime().allocator.empty_cache();
+  return runtime().allocator.empty_cache();
 }
 int maca_memory_info(uint64_t* free_bytes, uint64_t* total_bytes) {
-  return runtime().library->memory_info(runtime().device, free_bytes, total_bytes);
+  return runtime().library.memory_info(free_bytes, total_bytes);
 }
 
 void maca_random_set(uint64_t seed, uint64_t offset) {
@@ -323,41 +256,45 @@ void maca_random_set(uint64_t seed, uint64_t offset) {
 uint64_t maca_random_seed(void) { return runtime().rng_seed; }
 uint64_t maca_random_offset(void) { return runtime().rng_offset; }
 
-int64_t maca_streams_create(int32_t priority) {
+static int no_stream() { return misuse("there is no such stream, or it was destroyed"); }
+
+int maca_streams_create(int32_t priority, int64_t* stream) {
   maca_stream* handle = nullptr;
-  if (runtime().library->stream_create(runtime().device, priority, &handle) != MACA_OK) return -1;
+  if (const int status = runtime().library.stream_create(priority, &handle)) return status;
   std::lock_guard lock(g_streams_mutex);
-  slots().push_back({handle, false, static_cast<int64_t>(slots().size())});
-  return static_cast<int64_t>(slots().size()) - 1;
+  *stream = static_cast<int64_t>(slots().size());
+  slots().push_back({handle, false, *stream});
+  return MACA_OK;
 }
 
 int maca_streams_destroy(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  if (!slot || slot->is_default || !slot->handle) return MACA_INVALID;
+  if (!slot || slot->is_default || !slot->handle) return no_stream();
   Unlocked unlocked(true);
-  runtime().library->stream_synchronize(runtime().device, slot->handle);
+  report(runtime().library.stream_synchronize(slot->handle));
   maca_stream* handle = slot->handle;
   slot->handle = nullptr;
-  return runtime().library->stream_destroy(runtime().device, handle);
+  report(runtime().library.stream_destroy(handle));
+  return MACA_OK;
 }
 
 int maca_streams_synchronize(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  if (!slot) return MACA_INVALID;
+  if (!slot) return no_stream();
   Unlocked unlocked(true);
-  return runtime().library->stream_synchronize(runtime().device, copy_stream(slot));
+  return runtime().library.stream_synchronize(copy_stream(slot));
 }
 
 int maca_streams_query(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  return slot ? runtime().library->stream_query(runtime().device, copy_stream(slot)) : MACA_INVALID;
+  return slot ? runtime().library.stream_query(copy_stream(slot)) : no_stream();
 }
 
 int64_t maca_streams_current(void) { return t_current_id; }
 
 int maca_streams_set_current(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  if (!slot || (!slot->is_default && !slot->handle)) return MACA_INVALID;
+  if (!slot || (!slot->is_default && !slot->handle)) return no_stream();
   t_current = slot;
   t_current_id = stream;
   return MACA_OK;
@@ -365,15 +302,19 @@ int maca_streams_set_current(int64_t stream) {
 
 int maca_streams_wait_event(int64_t stream, maca_event* event) {
   StreamSlot* slot = stream_slot(stream);
-  if (!slot) return MACA_INVALID;
+  if (!slot) return no_stream();
   Unlocked unlocked(slot->is_default && runtime().queue.mode() == TaskQueue::kOff);
   return wait_for_event(slot, event);
 }
 
-void maca_task_queue_set(int32_t mode) {
+int maca_task_queue_set(int32_t mode) {
   Runtime& r = runtime();
-  while (r.queue.pending()) maca_task_queue_wait();  // other threads may queue more meanwhile
-  r.queue.set_mode(r.blocking || r.asynchronous ? TaskQueue::kOff : static_cast<TaskQueue::Mode>(mode));
+  for (int attempt = 0; r.queue.pending(); ++attempt) {  // a replay in another thread may queue more meanwhile
+    if (const int status = r.queue.drain()) return status;
+    if (attempt == kAttempts) return misuse("the default stream has unfinished work each time it was waited for");
+  }
+  r.queue.set_mode(r.blocking || r.library.is_asynchronous() ? TaskQueue::kOff : static_cast<TaskQueue::Mode>(mode));
+  return MACA_OK;
 }
 int32_t maca_task_queue_get(void) { return runtime().queue.mode(); }
 void maca_task_queue_wait(void) {
@@ -381,27 +322,24 @@ void maca_task_queue_wait(void) {
   Unlocked unlocked(true);
   runtime().queue.wait();
 }
-int32_t maca_task_queue_take_used(void) { return runtime().asynchronous || runtime().queue.take_used(); }
+void maca_task_queue_before_fork(void) { report(runtime().queue.drain()); }
+int32_t maca_task_queue_take_used(void) { return runtime().library.is_asynchronous() || runtime().queue.take_used(); }
 
-maca_event* maca_events_create(void) {
-  maca_event* event = nullptr;
-  runtime().library->event_create(runtime().device, &event);
-  return event;
-}
+int maca_events_create(maca_event** event) { return runtime().library.event_create(event); }
 void maca_events_destroy(maca_event* event) {
-  if (event) runtime().library->event_destroy(runtime().device, event);
+  if (event) report(runtime().library.event_destroy(event));
 }
 int maca_events_record(maca_event* event, int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  return slot ? runtime().library->event_record(runtime().device, event, copy_stream(slot)) : MACA_INVALID;
+  return slot ? runtime().library.event_record(event, copy_stream(slot)) : no_stream();
 }
-int maca_events_query(maca_event* event) { return runtime().library->event_query(runtime().device, event); }
+int maca_events_query(maca_event* event) { return runtime().library.event_query(event); }
 int maca_events_synchronize(maca_event* event) {
   Unlocked unlocked(true);
-  return runtime().library->event_synchronize(runtime().device, event);
+  return runtime().library.event_synchronize(event);
 }
 int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds) {
-  return runtime().library->event_elapsed(runtime().device, start, end, milliseconds);
+  return runtime().library.event_elapsed(start, end, milliseconds);
 }
 
 }  // extern "C"

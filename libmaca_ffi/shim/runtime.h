@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "allocator.h"
+#include "library.h"
 #include "maca.h"
 #include "task_queue.h"
 
@@ -41,11 +42,9 @@ struct maca_program;
 namespace maca_shim {
 
 struct Runtime {
-  const maca_interface* library = nullptr;
-  maca_device* device = nullptr;
-  bool blocking = false;      // every launch waits for its end
-  bool asynchronous = false;  // work of the library's own default stream may be pending
-  TaskQueue queue;            // for a library whose default stream runs work at once
+  Library library;
+  bool blocking = false;  // every launch waits for its end
+  TaskQueue queue;        // for a library whose default stream runs work at once
   Allocator allocator;
   std::atomic<int64_t> launches{0}, packs{0}, bytes_to_device{0}, bytes_to_host{0}, bytes_on_device{0}, stream_waits{0};
   std::atomic<uint64_t> rng_seed{0}, rng_offset{0};
@@ -53,7 +52,6 @@ struct Runtime {
 
 Runtime& runtime();  // never destroyed: buffers are released while the interpreter ends
 
-extern thread_local int t_status;    // why the last launch or allocation of this thread failed
 extern thread_local int64_t t_site;  // the number of what this thread runs, while Python records it; else 0
 StreamSlot* current_stream();
 StreamSlot* stream_slot(int64_t id);  // nullptr: no such stream
@@ -80,16 +78,18 @@ inline constexpr int64_t kLongCopy = 1 << 20;  // bytes; about 100 us
 uint64_t next_correlation();                                              // never used twice
 void remember_launch(uint64_t correlation, const maca_program& program);  // that is queued, for its error
 
-inline constexpr int kPartialOverlap = 100;
-
-// A new buffer in a block of the allocator, or of the pool of the graph that is being captured. nullptr: no memory.
+// A new buffer in a block of the allocator, or of the pool of the graph that is being captured. nullptr: see
+// allocation_status().
 maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream);
+
+// Is that status of plan_pack a library that cannot pack, so that the launch takes the weight as it lies?
+bool may_go_unpacked(int status);
 
 int32_t operand_count(const maca_program& program);
 bool allocates(const maca_program& program, int32_t operand);  // is it a result that every launch allocates?
 
 // `references`: one entry an operand; those of allocated results are filled in, and then the caller's to release.
-// Returns a maca_status, or kPartialOverlap when an operand that is written overlaps another in part. Long plans
+// Returns a status, kPartialOverlap when an operand that is written overlaps another in part. Long plans
 // release the interpreter's lock.
 int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars, int32_t scalar_count);
 

@@ -47,6 +47,20 @@ typedef struct maca_counters {
 /* A plan of the library and what the runtime needs to launch it. */
 typedef struct maca_program maca_program;
 
+/* Statuses of the runtime's own, beside those of maca.h. */
+enum {
+  MACA_SHIM_PARTIAL_OVERLAP = 100, /* a written operand overlaps another in part */
+  MACA_SHIM_MISUSE = 101,          /* the runtime itself refuses; the failure's text says why */
+  MACA_SHIM_BROKEN = 102           /* the library answered what maca.h does not allow */
+};
+
+/* What the library answered to a call that did not succeed. */
+typedef struct maca_failure {
+  const char* slot; /* the function of maca.h; NULL: the runtime itself refused */
+  int32_t status;   /* of maca.h, or MACA_SHIM_BROKEN */
+  char text[700];   /* slot, status and the library's reason; or what it gave and what was expected */
+} maca_failure;
+
 /* How the runtime treats operand i of a program. */
 typedef struct maca_role {
   int64_t output_bytes; /* >= 0: a result that every launch allocates; -1: the caller's memory */
@@ -63,18 +77,20 @@ typedef struct maca_role {
 /* Opens device `index` of a library. 0, or a text in `message` that says what was found and what was expected.
  * `blocking`: every launch returns when it has finished, so that its error names it. */
 int maca_runtime_load(const char* path, int32_t index, int32_t blocking, char* message, int capacity);
-int maca_runtime_info(maca_device_info* info);
+int maca_runtime_info(maca_device_info* info); /* a maca_status or one of the above, as of most that return int */
 const char* maca_runtime_library(void);
 int maca_runtime_abi(void); /* major * 1000 + minor of the library */
 const char* maca_runtime_kernel(int32_t index);
 int maca_runtime_set_threads(int32_t threads);
-int maca_runtime_synchronize(void);        /* releases the lock */
-int maca_runtime_error(maca_error* error); /* the oldest untaken error of a launch */
-int maca_runtime_status(void);             /* why the calling thread's last launch or allocation failed */
+int maca_runtime_synchronize(void);               /* releases the lock */
+int maca_runtime_error(maca_error* error);        /* the oldest untaken error of a launch */
+void maca_runtime_failure(maca_failure* failure); /* of the calling thread's last call that failed */
+/* 1: the oldest failure that no caller could be told of (a free, a wait inside of a launch); 0: there is none. */
+int maca_runtime_take_failure(maca_failure* failure);
 void maca_runtime_counters(maca_counters* counters);
 
 /* --- memory -------------------------------------------------------------------------------------------- */
-maca_buffer* maca_buffer_allocate(int64_t bytes); /* NULL: see maca_runtime_status() */
+maca_buffer* maca_buffer_allocate(int64_t bytes); /* NULL: see maca_runtime_failure(), without a slot: no memory */
 void maca_buffer_release(maca_buffer* buffer);
 int64_t maca_buffer_bytes(maca_buffer* buffer);
 int64_t maca_buffer_writes(maca_buffer* buffer); /* moves with every launch or copy that writes the buffer */
@@ -93,7 +109,7 @@ int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity);
 void maca_memory_set_site(int64_t site);
 int64_t maca_memory_get_site(void);
 void maca_memory_set_limit(int64_t bytes); /* -1: no limit */
-void maca_memory_empty_cache(void);
+int maca_memory_empty_cache(void);
 int maca_memory_info(uint64_t* free_bytes, uint64_t* total_bytes);
 
 /* --- random numbers ------------------------------------------------------------------------------------- */
@@ -102,14 +118,14 @@ uint64_t maca_random_seed(void);
 uint64_t maca_random_offset(void);
 
 /* --- streams and events (handles of the runtime; 0 is the default stream) -------------------------------- */
-int64_t maca_streams_create(int32_t priority); /* -1 on failure */
-int maca_streams_destroy(int64_t stream);
+int maca_streams_create(int32_t priority, int64_t* stream);
+int maca_streams_destroy(int64_t stream);     /* what the library says of it comes by maca_runtime_take_failure() */
 int maca_streams_synchronize(int64_t stream); /* releases the lock */
-int maca_streams_query(int64_t stream);
-int64_t maca_streams_current(void); /* of the calling thread */
+int maca_streams_query(int64_t stream);       /* MACA_OK, MACA_NOT_READY, or a failure; events alike */
+int64_t maca_streams_current(void);           /* of the calling thread */
 int maca_streams_set_current(int64_t stream);
 int maca_streams_wait_event(int64_t stream, maca_event* event);
-maca_event* maca_events_create(void);
+int maca_events_create(maca_event** event);
 void maca_events_destroy(maca_event* event);
 int maca_events_record(maca_event* event, int64_t stream);
 int maca_events_query(maca_event* event);
@@ -120,9 +136,11 @@ int maca_events_elapsed(maca_event* start, maca_event* end, double* milliseconds
 /* 0: its work runs at once; 1: on a thread of its own; 2: only long launches do, and what follows them before they
  * end. Waits for what is queued and releases the lock meanwhile. Stays 0 where every launch waits for its end and where
  * the library's default stream does not run work at once. */
-void maca_task_queue_set(int32_t mode);
+int maca_task_queue_set(int32_t mode);
 int32_t maca_task_queue_get(void);
 void maca_task_queue_wait(void); /* releases the lock */
+/* Before os.fork(): waits, without the lock, for what is queued now; meanwhile no other thread queues more. */
+void maca_task_queue_before_fork(void);
 /* Has the default stream run something, since this was asked last, whose failure its launch could not tell? */
 int32_t maca_task_queue_take_used(void);
 /* The kernel of a queued launch that failed, of the latest thousands; NULL: unknown. */

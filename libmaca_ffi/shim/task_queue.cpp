@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+#include <new>
+
 #include "runtime.h"
 #include "unlocked.h"
 
@@ -11,19 +13,22 @@ namespace {
 constexpr int64_t kBatch = 512;  // launches between two marks; a queued one takes 0.4 KB
 }
 
-void TaskQueue::attach(const maca_interface* interface, maca_device* device) {
-  interface_ = interface;
-  device_ = device;
+void TaskQueue::attach(const Library* library) {
+  library_ = library;
   // A child has no queue thread: what is pending is finished before the fork, so that it finds its tensors written.
+  // os.fork() has drained the queue by then, without the interpreter's lock; other forks wait here.
   pthread_atfork(
       [] {
-        runtime().queue.making_.lock();
-        runtime().queue.wait();
+        runtime().queue.mutex_.lock();
+        report(runtime().queue.wait());
       },
-      [] { runtime().queue.making_.unlock(); },
+      [] { runtime().queue.mutex_.unlock(); },
       [] {
-        runtime().queue.stream_ = nullptr;
-        runtime().queue.making_.unlock();
+        TaskQueue& queue = runtime().queue;
+        queue.stream_ = nullptr;
+        queue.draining_ = 0;  // those threads are the parent's
+        new (&queue.drained_) std::condition_variable;
+        queue.mutex_.unlock();
       });
 }
 
@@ -44,9 +49,9 @@ void TaskQueue::ask_whether_profiled(PyObject* function) {
 }
 
 maca_stream* TaskQueue::make() {
-  std::lock_guard lock(making_);
+  std::lock_guard lock(mutex_);
   maca_stream* stream = stream_.load();
-  if (!stream && interface_->stream_create(device_, 0, &stream) == MACA_OK) stream_ = stream;
+  if (!stream && library_->stream_create(0, &stream) == MACA_OK) stream_ = stream;
   return stream_.load();  // nullptr: the system has no thread for it
 }
 
@@ -61,29 +66,55 @@ maca_stream* TaskQueue::next(bool is_long) {
 
 maca_stream* TaskQueue::pending() const {
   maca_stream* stream = stream_.load(std::memory_order_acquire);
-  return stream && interface_->stream_query(device_, stream) != MACA_OK ? stream : nullptr;
+  return stream && library_->stream_query(stream) != MACA_OK ? stream : nullptr;
 }
 
-void TaskQueue::wait() {
-  if (maca_stream* stream = stream_.load(std::memory_order_acquire)) interface_->stream_synchronize(device_, stream);
+int TaskQueue::wait() {
+  maca_stream* stream = stream_.load(std::memory_order_acquire);
+  return stream ? library_->stream_synchronize(stream) : MACA_OK;
+}
+
+int TaskQueue::drain() {
+  if (!pending()) return MACA_OK;
+  {
+    std::lock_guard lock(mutex_);
+    ++draining_;
+  }
+  since_mark_ = kBatch;  // the next launch looks whether it may go on
+  int status;
+  {
+    const Unlocked unlocked(true);
+    status = wait();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    --draining_;
+  }
+  drained_.notify_all();
+  return status;
 }
 
 void TaskQueue::throttle(int64_t launches) {
   if (mode() == kOff || (since_mark_ += launches) < kBatch) return;
+  while (draining_) {
+    const Unlocked unlocked(true);
+    std::unique_lock lock(mutex_);
+    drained_.wait(lock, [&] { return draining_ == 0; });
+  }
   since_mark_ = 0;
   maca_stream* stream = pending();
   if (!stream) return;
   maca_event*& mark = marks_[next_mark_];
   next_mark_ = 1 - next_mark_;
-  if (!mark && interface_->event_create(device_, &mark) != MACA_OK) {
-    wait();
+  if (!mark && library_->event_create(&mark) != MACA_OK) {
+    report(wait());
     return;
   }
   {
     const Unlocked unlocked(true);
-    interface_->event_synchronize(device_, mark);  // of two batches ago
+    report(library_->event_synchronize(mark));  // of two batches ago
   }
-  interface_->event_record(device_, mark, stream);
+  report(library_->event_record(mark, stream));
 }
 
 bool TaskQueue::take_used() {

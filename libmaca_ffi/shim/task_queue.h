@@ -2,9 +2,11 @@
 // that work to a stream of the library instead, so that Python goes on while a kernel runs (MACA_TASK_QUEUE).
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
+#include "library.h"
 #include "maca.h"
 
 typedef struct _object PyObject;  // as Python.h has it
@@ -15,7 +17,7 @@ class TaskQueue {
  public:
   enum Mode : int { kOff, kEvery, kLong };  // launches that are queued: none, all, long ones and what follows them
 
-  void attach(const maca_interface* interface, maca_device* device);
+  void attach(const Library* library);
   Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   void set_mode(Mode mode);  // while nothing is pending
   // With the interpreter's lock: does a profiler of PyTorch run, which wants every operator to take its own time?
@@ -26,9 +28,13 @@ class TaskQueue {
   maca_stream* next(bool is_long);
   // The queue while work of it is unfinished, else nullptr.
   maca_stream* pending() const;
-  void wait();  // keeps the interpreter's lock, which the queue's thread never needs
-  // Called with the interpreter's lock before `launches` more, with nothing half done: where Python is far ahead, waits
-  // without the lock, so that a loop of launches does not fill memory with them.
+  int wait();  // a status; keeps the interpreter's lock, which the queue's thread never needs
+  // Called with the interpreter's lock, which it gives up meanwhile: waits for what is queued now. Other threads that
+  // would queue more wait in throttle(), so a loop of launches cannot keep it waiting. A status.
+  int drain();
+  // Called with the interpreter's lock before `launches` more, with nothing half done: where Python is far ahead, and
+  // while another thread drains the queue, waits without the lock. So a loop of launches does not fill memory with
+  // them.
   void throttle(int64_t launches);
   // Has something been queued, since this was asked last, that may have failed?
   bool take_used();
@@ -36,13 +42,14 @@ class TaskQueue {
  private:
   maca_stream* make();
 
-  const maca_interface* interface_ = nullptr;
-  maca_device* device_ = nullptr;
+  const Library* library_ = nullptr;
   std::atomic<Mode> mode_{kOff};
   std::atomic<maca_stream*> stream_{nullptr};  // made when it is first needed; a forked child makes its own
   std::atomic<bool> used_{false};
-  std::mutex making_;
+  std::mutex mutex_;  // held while the stream is made, and over a fork
   PyObject* profiled_ = nullptr;
+  int draining_ = 0;  // threads that drain; guarded by the interpreter's lock, and changed under the mutex too
+  std::condition_variable drained_;
   int64_t since_mark_ = 0;  // launches; these three are guarded by the interpreter's lock
   maca_event* marks_[2] = {};
   int next_mark_ = 0;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answers.h"
 #include "faults.h"
 #include "maca.h"
 
@@ -53,6 +54,13 @@ static maca_stream* default_stream; /* with mode "asynchronous", else NULL */
 
 #define COUNT(NAME) __atomic_add_fetch(&counts[SLOT_##NAME], 1, __ATOMIC_RELAXED)
 
+/* What every slot that returns a status begins with: it is counted, and may be told to answer wrongly. */
+#define ENTER_WITH(NAME, REASON) \
+  maca_status wrong;             \
+  COUNT(NAME);                   \
+  if (answers_strike(#NAME, REASON, &wrong)) return wrong
+#define ENTER(NAME) ENTER_WITH(NAME, NULL)
+
 static int strikes(int64_t* countdown) {
   int64_t now = __atomic_load_n(countdown, __ATOMIC_RELAXED);
   if (now < 0) return 1;
@@ -71,11 +79,11 @@ static void* stripped(const void* address) {
 }
 
 static maca_status device_count(int32_t* count) {
-  COUNT(device_count);
+  ENTER(device_count);
   return target->device_count(count);
 }
 static maca_status device_open(int32_t index, maca_device** device, maca_reason* reason) {
-  COUNT(device_open);
+  ENTER_WITH(device_open, reason);
   const char* mode = getenv("MACA_INTERPOSER_MODE");
   if (mode && strcmp(mode, "closed") == 0) {
     snprintf(reason->text, sizeof reason->text, "the interposer keeps its device closed");
@@ -87,127 +95,133 @@ static maca_status device_open(int32_t index, maca_device** device, maca_reason*
   return status;
 }
 static maca_status device_close(maca_device* device) {
-  COUNT(device_close);
+  ENTER(device_close);
   return target->device_close(device);
 }
 static maca_status device_info(maca_device* device, maca_device_info* info) {
-  COUNT(device_info);
+  ENTER(device_info);
   maca_status status = target->device_info(device, info);
   snprintf(info->name, sizeof info->name, "interposed");
   if (default_stream) info->features |= MACA_DEVICE_ASYNCHRONOUS;
+  answers_device_info(info);
   return status;
 }
 static maca_status device_synchronize(maca_device* device) {
-  COUNT(device_synchronize);
+  ENTER(device_synchronize);
   return target->device_synchronize(device);
 }
 static maca_status device_set_threads(maca_device* device, int32_t threads) {
-  COUNT(device_set_threads);
+  ENTER(device_set_threads);
   return target->device_set_threads(device, threads);
 }
 static const char* kernel_name(maca_device* device, int32_t index) {
   COUNT(kernel_name);
-  return target->kernel_name(device, index);
+  return answers_kernel_name(target->kernel_name(device, index));
 }
 
 static maca_status memory_allocate(maca_device* device, uint64_t bytes, void** address) {
-  COUNT(memory_allocate);
+  ENTER(memory_allocate);
   if (strikes(&allocate_countdown)) return MACA_OUT_OF_MEMORY;
   maca_status status = target->memory_allocate(device, bytes, address);
   if (status == MACA_OK) *address = tagged(*address);
+  answers_address(address);
   return status;
 }
 static maca_status memory_free(maca_device* device, void* address) {
-  COUNT(memory_free);
+  ENTER(memory_free);
   return target->memory_free(device, stripped(address));
 }
 static maca_status memory_reserve(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity) {
-  COUNT(memory_reserve);
+  ENTER(memory_reserve);
   maca_status status = target->memory_reserve(device, bytes, address, granularity);
   if (status == MACA_OK) *address = tagged(*address);
+  answers_address(address);
+  answers_granularity(granularity);
   return status;
 }
 static maca_status memory_commit(maca_device* device, void* address, uint64_t bytes) {
-  COUNT(memory_commit);
+  ENTER(memory_commit);
   if (strikes(&allocate_countdown)) return MACA_OUT_OF_MEMORY;
   return target->memory_commit(device, stripped(address), bytes);
 }
 static maca_status memory_decommit(maca_device* device, void* address, uint64_t bytes) {
-  COUNT(memory_decommit);
+  ENTER(memory_decommit);
   return target->memory_decommit(device, stripped(address), bytes);
 }
 static maca_status memory_info(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes) {
-  COUNT(memory_info);
-  return target->memory_info(device, free_bytes, total_bytes);
+  ENTER(memory_info);
+  const maca_status status = target->memory_info(device, free_bytes, total_bytes);
+  answers_memory_info(free_bytes, total_bytes);
+  return status;
 }
 static maca_status host_allocate(maca_device* device, uint64_t bytes, void** address) {
-  COUNT(host_allocate);
+  ENTER(host_allocate);
   return target->host_allocate(device, bytes, address); /* host memory: no tag */
 }
 static maca_status host_free(maca_device* device, void* address) {
-  COUNT(host_free);
+  ENTER(host_free);
   return target->host_free(device, address);
 }
 static maca_status copy(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes,
                         maca_stream* stream) {
-  COUNT(copy);
+  ENTER(copy);
   if (strikes(&copy_countdown)) return MACA_DEVICE_ERROR;
   return target->copy(device, kind, kind == MACA_COPY_TO_HOST ? to : stripped(to),
                       kind == MACA_COPY_TO_DEVICE ? from : stripped(from), bytes, own(stream));
 }
 static maca_status fill(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream) {
-  COUNT(fill);
+  ENTER(fill);
   return target->fill(device, stripped(to), byte, bytes, own(stream));
 }
 
 static maca_status stream_create(maca_device* device, int32_t priority, maca_stream** stream) {
-  COUNT(stream_create);
+  ENTER(stream_create);
   return target->stream_create(device, priority, stream);
 }
 static maca_status stream_destroy(maca_device* device, maca_stream* stream) {
-  COUNT(stream_destroy);
+  ENTER(stream_destroy);
   return target->stream_destroy(device, stream);
 }
 static maca_status stream_synchronize(maca_device* device, maca_stream* stream) {
-  COUNT(stream_synchronize);
+  ENTER(stream_synchronize);
   return target->stream_synchronize(device, own(stream));
 }
 static maca_status stream_query(maca_device* device, maca_stream* stream) {
-  COUNT(stream_query);
+  ENTER(stream_query);
   return target->stream_query(device, own(stream));
 }
 static maca_status stream_wait_event(maca_device* device, maca_stream* stream, maca_event* event) {
-  COUNT(stream_wait_event);
+  ENTER(stream_wait_event);
   return target->stream_wait_event(device, own(stream), event);
 }
 static maca_status event_create(maca_device* device, maca_event** event) {
-  COUNT(event_create);
+  ENTER(event_create);
   return target->event_create(device, event);
 }
 static maca_status event_destroy(maca_device* device, maca_event* event) {
-  COUNT(event_destroy);
+  ENTER(event_destroy);
   return target->event_destroy(device, event);
 }
 static maca_status event_record(maca_device* device, maca_event* event, maca_stream* stream) {
-  COUNT(event_record);
+  ENTER(event_record);
   return target->event_record(device, event, own(stream));
 }
 static maca_status event_query(maca_device* device, maca_event* event) {
-  COUNT(event_query);
+  ENTER(event_query);
   return target->event_query(device, event);
 }
 static maca_status event_synchronize(maca_device* device, maca_event* event) {
-  COUNT(event_synchronize);
+  ENTER(event_synchronize);
   return target->event_synchronize(device, event);
 }
 static maca_status event_elapsed(maca_device* device, maca_event* start, maca_event* end, double* milliseconds) {
-  COUNT(event_elapsed);
+  ENTER(event_elapsed);
   return target->event_elapsed(device, start, end, milliseconds);
 }
 
 static maca_status plan_create(maca_device* device, const maca_plan_request* request, maca_plan** plan,
                                maca_reason* reason) {
-  COUNT(plan_create);
+  ENTER_WITH(plan_create, reason);
   if (declined[0] && strcmp(request->kernel, declined) == 0) {
     snprintf(reason->text, sizeof reason->text, "the interposer declines %s", request->kernel);
     return MACA_DECLINED;
@@ -218,17 +232,19 @@ static maca_status plan_create(maca_device* device, const maca_plan_request* req
   return status;
 }
 static maca_status plan_info(maca_device* device, const maca_plan* plan, maca_plan_info* info) {
-  COUNT(plan_info);
-  return target->plan_info(device, plan, info);
+  ENTER(plan_info);
+  const maca_status status = target->plan_info(device, plan, info);
+  answers_plan_info(info);
+  return status;
 }
 static maca_status plan_pack(maca_device* device, const maca_plan* plan, const void* operand, void* packed,
                              maca_stream* stream) {
-  COUNT(plan_pack);
+  ENTER(plan_pack);
   if (strikes(&pack_countdown)) return MACA_DEVICE_ERROR;
   return target->plan_pack(device, plan, stripped(operand), stripped(packed), own(stream));
 }
 static maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) {
-  COUNT(plan_launch);
+  ENTER(plan_launch);
   if (strikes(&launch_countdown)) {
     queued.size = sizeof queued;
     queued.status = MACA_DEVICE_ERROR;
@@ -258,11 +274,15 @@ static maca_status plan_launch(maca_device* device, const maca_plan* plan, const
   return status;
 }
 static maca_status plan_destroy(maca_device* device, maca_plan* plan) {
-  COUNT(plan_destroy);
+  ENTER(plan_destroy);
   return target->plan_destroy(device, plan);
 }
 static maca_status error_take(maca_device* device, maca_error* error) {
-  COUNT(error_take);
+  ENTER(error_take);
+  if (answers_errors_never_end()) {
+    queued = (maca_error){.size = sizeof queued, .status = MACA_DEVICE_ERROR, .code = MACA_ERROR_VALUE};
+    snprintf(queued.text, sizeof queued.text, "once more");
+  }
   if (queued.status != MACA_OK) {
     const uint32_t size = error->size < sizeof queued ? error->size : (uint32_t)sizeof queued;
     memcpy(error, &queued, size);
@@ -283,6 +303,8 @@ EXPORT void interposer_reset(void) {
   memset(counts, 0, sizeof counts);
   allocate_countdown = launch_countdown = copy_countdown = pack_countdown = 0;
   declined[0] = 0;
+  answers_set("", 0, "", 0);
+  answers_choose("");
 }
 EXPORT int64_t interposer_foreign_addresses(void) { return foreign; }
 EXPORT void interposer_fail_allocation(int64_t nth) { allocate_countdown = nth; }
@@ -294,6 +316,10 @@ EXPORT void interposer_fail_copy(int64_t nth) { copy_countdown = nth; }
 EXPORT void interposer_fail_pack(int64_t nth) { pack_countdown = nth; }
 EXPORT void interposer_decline(const char* kernel) { snprintf(declined, sizeof declined, "%s", kernel); }
 
+EXPORT void interposer_answer(const char* slot, int32_t status, const char* reason, int64_t calls) {
+  answers_set(slot, status, reason, calls);
+}
+EXPORT int32_t interposer_number(const char* number) { return answers_choose(number); }
 EXPORT int32_t interposer_fault(const char* name) { return faults_choose(name); }
 
 EXPORT const maca_interface* maca_get_interface(int32_t major) {
@@ -317,9 +343,17 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
   SLOTS(X)
 #undef X
   if (!mode) return &table;
+  if (strncmp(mode, "size:", 5) == 0) table.size = (uint32_t)atoi(mode + 5);
+  if (strncmp(mode, "number:", 7) == 0 && !answers_choose(mode + 7)) return NULL;
+  if (strncmp(mode, "answer:", 7) == 0) { /* answer:SLOT:STATUS */
+    char slot[64];
+    int status;
+    if (sscanf(mode, "answer:%63[^:]:%d", slot, &status) != 2) return NULL;
+    answers_set(slot, status, "as the interposer was told", -1);
+  }
   if (strcmp(mode, "major") == 0) table.major = 2;
   if (strcmp(mode, "short") == 0) table.size = offsetof(maca_interface, plan_create);
-  if (strcmp(mode, "empty") == 0) table.size = 0;
+  if (strcmp(mode, "segments") == 0) table.memory_reserve = NULL;
   if (strcmp(mode, "optional") == 0) { /* every slot that may be absent is */
     table.device_count = NULL;
     table.device_set_threads = NULL;

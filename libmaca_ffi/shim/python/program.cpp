@@ -131,6 +131,8 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   return read_results(f, metas, lists, returned) && read_order(f, order) ? made.release() : nullptr;
 }
 
+int other_operands() { return maca_shim::misuse("the launch brings other operands than its plan was made for"); }
+
 // Launches with `operands`; `references` then has the memory of every operand.
 int launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
   size_t next = 0;
@@ -139,11 +141,11 @@ int launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& reference
   for (int32_t i = 0; i < count; ++i) {
     const bool is_given = !allocates(*f.program, i) && next < given;
     const size_t at = is_given && !f.order.empty() ? f.order[next] : next;
-    if (is_given && at >= operands.references.size()) return MACA_INVALID;
+    if (is_given && at >= operands.references.size()) return other_operands();
     next += is_given;
     references.push(is_given ? operands.references[at] : maca_reference{nullptr, 0});
   }
-  if (next != given) return MACA_INVALID;
+  if (next != given) return other_operands();
   return launch_program(*f.program, references.data(), operands.scalars.data(),
                         static_cast<int32_t>(operands.scalars.size()));
 }
@@ -261,7 +263,7 @@ PyObject* launch_into_buffer(PyObject* self, PyObject* payload) {
   if (const int status = launch(f, operands, references)) return fail(f, status);
   Made made(f, references);
   maca_buffer* memory = made.next();
-  return memory ? new_buffer(memory) : fail(f, MACA_INVALID);
+  return memory ? new_buffer(memory) : fail(f, maca_shim::misuse("the plan has no result"));
 }
 
 PyMethodDef g_methods[] = {

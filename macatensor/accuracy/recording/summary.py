@@ -16,7 +16,7 @@ import torch
 from macatensor import counting, flags, internal
 from macatensor.accuracy.recording.numbers import Numbers
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.ffi import ffi, host_library_path, lib, native, pointer
+from macatensor.ffi import check, ffi, host_library_path, lib, native, pointer
 from macatensor.meta import Meta, meta_of
 from macatensor.request import DTYPE_CODES, Declined
 from macatensor.tensor import MacaTensor, physical
@@ -87,7 +87,7 @@ def _on_maca(tensor: MacaTensor) -> Any:
         return None
     made = plan.launch_into_buffer(tensor._payload)
     held = bytearray(64)
-    lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 64)
+    check(lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 64), "copy to the host")
     counting.discount(launches=1, bytes_to_host=64)
     return _unpack(held)
 

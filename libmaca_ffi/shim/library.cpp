@@ -1,0 +1,272 @@
+#include "library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+namespace maca_shim {
+namespace {
+
+// What no device has or asks for. Numbers above come from memory that a library never wrote.
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+// complex128 takes 16 bytes, and every operand is promised to lie at a multiple of its elements' size.
+constexpr int32_t kLeastAlignment = 16;
+constexpr size_t kMostReported = 64;
+
+thread_local maca_failure t_failure{};
+
+std::mutex g_reported_mutex;
+std::deque<maca_failure>& reported() {
+  static auto* const the = new std::deque<maca_failure>;
+  return *the;
+}
+
+struct Slot {
+  const char* name;
+  size_t offset;
+};
+#define SLOT(NAME) {#NAME, offsetof(maca_interface, NAME)}
+constexpr Slot kMandatory[] = {SLOT(device_open),
+                               SLOT(device_close),
+                               SLOT(device_info),
+                               SLOT(device_synchronize),
+                               SLOT(kernel_name),
+                               SLOT(memory_allocate),
+                               SLOT(memory_free),
+                               SLOT(memory_info),
+                               SLOT(copy),
+                               SLOT(fill),
+                               SLOT(stream_create),
+                               SLOT(stream_destroy),
+                               SLOT(stream_synchronize),
+                               SLOT(stream_query),
+                               SLOT(stream_wait_event),
+                               SLOT(event_create),
+                               SLOT(event_destroy),
+                               SLOT(event_record),
+                               SLOT(event_query),
+                               SLOT(event_synchronize),
+                               SLOT(event_elapsed),
+                               SLOT(plan_create),
+                               SLOT(plan_info),
+                               SLOT(plan_launch),
+                               SLOT(plan_destroy),
+                               SLOT(error_take)};
+#undef SLOT
+constexpr size_t kLeastTable = offsetof(maca_interface, error_take) + sizeof(maca_interface::error_take);
+
+constexpr const char* kStatusNames[] = {"MACA_OK",        "MACA_DECLINED",     "MACA_INVALID",    "MACA_OUT_OF_MEMORY",
+                                        "MACA_NOT_READY", "MACA_DEVICE_ERROR", "MACA_UNSUPPORTED"};
+constexpr int kStatuses = static_cast<int>(std::size(kStatusNames));
+
+template <size_t kSize> void terminate(char (&text)[kSize]) { text[kSize - 1] = 0; }
+
+}  // namespace
+
+const maca_failure& failure() { return t_failure; }
+void forget_failure() { t_failure = {}; }
+void restore_failure(const maca_failure& failure) { t_failure = failure; }
+
+int misuse(const char* text) {
+  t_failure = {};
+  t_failure.status = kMisuse;
+  std::snprintf(t_failure.text, sizeof t_failure.text, "%s", text);
+  return kMisuse;
+}
+
+int allocation_status() { return t_failure.slot ? t_failure.status : MACA_OUT_OF_MEMORY; }
+
+void report(int status) {
+  if (status == MACA_OK || status == MACA_NOT_READY) return;
+  std::lock_guard lock(g_reported_mutex);
+  if (reported().size() < kMostReported) reported().push_back(t_failure);
+}
+
+bool take_failure(maca_failure* taken) {
+  std::lock_guard lock(g_reported_mutex);
+  if (reported().empty()) return false;
+  *taken = reported().front();
+  reported().pop_front();
+  return true;
+}
+
+int Library::failed(const char* slot, int status, const char* reason) {
+  if (status < 0 || status >= kStatuses)
+    return broken(slot, "returned %d, which is no maca_status; expected 0 (MACA_OK) to %d (%s)%s%s", status,
+                  kStatuses - 1, kStatusNames[kStatuses - 1], reason && *reason ? "; its reason: " : "",
+                  reason ? reason : "");
+  t_failure.slot = slot;
+  t_failure.status = status;
+  const char* said = !reason ? "" : *reason ? ": " : " without a reason";
+  std::snprintf(t_failure.text, sizeof t_failure.text, "%s returned %s (%d)%s%s", slot, kStatusNames[status], status,
+                said, reason ? reason : "");
+  return status;
+}
+
+int Library::broken(const char* slot, const char* format, ...) {
+  t_failure.slot = slot;
+  t_failure.status = kBroken;
+  const int prefix = std::snprintf(t_failure.text, sizeof t_failure.text, "%s ", slot);
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(t_failure.text + prefix, sizeof t_failure.text - static_cast<size_t>(prefix), format, values);
+  va_end(values);
+  return kBroken;
+}
+
+std::string Library::read_table(const char* path) {
+  // DEEPBIND: the host library's stand-in for OpenMP must be found by its oneDNN before libgomp is
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  if (!handle) return std::string("found no loadable library at ") + path + " (" + dlerror() + ")";
+  using Entry = const maca_interface* (*)(int32_t);
+  const auto entry = reinterpret_cast<Entry>(dlsym(handle, "maca_get_interface"));
+  if (!entry) return std::string(path) + " exports no maca_get_interface; expected a library that implements maca.h";
+  const maca_interface* table = entry(MACA_ABI_MAJOR);
+  const bool has_version = table && table->size >= offsetof(maca_interface, library);
+  if (!table || (has_version && table->major != MACA_ABI_MAJOR))
+    return std::string(path) + " implements " +
+           (table ? "version " + std::to_string(table->major) : "another major version") +
+           " of maca.h; expected version " + std::to_string(MACA_ABI_MAJOR);
+  std::memcpy(&table_, table, std::min<size_t>(table->size, sizeof table_));
+  const std::string version =
+      "maca.h" + (has_version ? " " + std::to_string(table->major) + "." + std::to_string(table->minor) : "");
+  for (const Slot& slot : kMandatory) {
+    if (slot.offset + sizeof(void*) > table->size)
+      return std::string(path) + " has an interface table of " + std::to_string(table->size) +
+             " bytes (its member `size`), too small for the mandatory function " + slot.name + "; expected " +
+             std::to_string(kLeastTable) + " bytes or more, up to error_take of " + version;
+    void* function;
+    std::memcpy(&function, reinterpret_cast<const char*>(&table_) + slot.offset, sizeof function);
+    if (!function) return std::string(path) + " lacks the mandatory function " + slot.name + " of " + version;
+  }
+  name_ = table_.library ? table_.library : "(unnamed)";
+  return "";
+}
+
+std::string Library::open(const char* path, int32_t index) {
+  if (std::string problem = read_table(path); !problem.empty()) return problem;
+  const std::string closed = std::string(path) + " could not open its device " + std::to_string(index) + ": ";
+  int32_t count = 1;
+  if (table_.device_count) {
+    if (const int status = table_.device_count(&count); status != MACA_OK) {
+      failed("device_count", status);
+      return closed + t_failure.text;
+    }
+    if (index < 0 || index >= count)
+      return closed + "device_count says that it has " + std::to_string(count) + " devices";
+  }
+  maca_reason reason{sizeof reason, ""};
+  const int opened = table_.device_open(index, &device_, &reason);
+  terminate(reason.text);
+  if (opened != MACA_OK)
+    failed("device_open", opened, reason.text);
+  else if (!device_)
+    broken("device_open", "returned MACA_OK and the device NULL");
+  if (opened != MACA_OK || !device_) return closed + t_failure.text;
+  maca_device_info info{};
+  info.size = sizeof info;
+  if (device_info(&info) != MACA_OK) return std::string(path) + " is not usable: " + t_failure.text;
+  if (const char* more = kernel_name(info.kernel_count))
+    return std::string(path) + " is not usable: kernel_name gave a name, " + std::string(more, strnlen(more, 100)) +
+           ", at index " + std::to_string(info.kernel_count) +
+           ", the number of kernels that device_info gives; expected NULL past the last";
+  alignment_ = static_cast<uint64_t>(info.alignment);
+  asynchronous_ = info.features & MACA_DEVICE_ASYNCHRONOUS;
+  return "";
+}
+
+int Library::device_info(maca_device_info* info) const {
+  const int status = call<&maca_interface::device_info>("device_info", info);
+  if (status != MACA_OK) return status;
+  terminate(info->name);
+  terminate(info->simd);
+  terminate(info->libraries);
+  if (info->threads < 1) return broken("device_info", "gave threads = %d; expected 1 or more", info->threads);
+  if (info->kernel_count < 0)
+    return broken("device_info", "gave kernel_count = %d; expected 0 or more", info->kernel_count);
+  if (info->alignment < kLeastAlignment || (info->alignment & (info->alignment - 1)))
+    return broken("device_info", "gave alignment = %d; expected a power of two, %d or more", info->alignment,
+                  kLeastAlignment);
+  return MACA_OK;
+}
+
+int Library::device_set_threads(int32_t threads) const {
+  if (!table_.device_set_threads) return MACA_OK;
+  const int status = call<&maca_interface::device_set_threads>("device_set_threads", threads);
+  return status == MACA_UNSUPPORTED ? MACA_OK : status;  // as without the slot
+}
+
+int Library::check_address(const char* slot, const void* address) const {
+  if (!address) return broken(slot, "returned MACA_OK and the address NULL");
+  // not given back: nobody knows whose it is
+  if (reinterpret_cast<uintptr_t>(address) % alignment_)
+    return broken(slot, "gave the address %p; expected a multiple of %" PRIu64 ", the alignment of device_info",
+                  address, alignment_);
+  return MACA_OK;
+}
+
+int Library::memory_allocate(uint64_t bytes, void** address) const {
+  const int status = call<&maca_interface::memory_allocate>("memory_allocate", bytes, address);
+  return status == MACA_OK ? check_address("memory_allocate", *address) : status;
+}
+
+int Library::memory_info(uint64_t* free_bytes, uint64_t* total_bytes) const {
+  const int status = call<&maca_interface::memory_info>("memory_info", free_bytes, total_bytes);
+  if (status == MACA_OK && (*free_bytes > *total_bytes || *total_bytes > kMostBytes))
+    return broken("memory_info",
+                  "gave %" PRIu64 " free bytes of %" PRIu64 "; expected no more than the total, that at most %" PRIu64,
+                  *free_bytes, *total_bytes, kMostBytes);
+  return status;
+}
+
+int Library::memory_reserve(uint64_t bytes, void** address, uint64_t* granularity) const {
+  const int status = call<&maca_interface::memory_reserve>("memory_reserve", bytes, address, granularity);
+  if (status != MACA_OK) return status;
+  if (*granularity == 0 || *granularity > bytes || *granularity % alignment_)
+    return broken("memory_reserve",
+                  "gave granularity = %" PRIu64 "; expected a multiple of the alignment, %" PRIu64
+                  ", up to the %" PRIu64 " bytes asked for",
+                  *granularity, alignment_, bytes);
+  return check_address("memory_reserve", *address);
+}
+
+int Library::plan_create(const maca_plan_request* request, maca_plan** plan, maca_reason* reason) const {
+  *plan = nullptr;
+  const int status = table_.plan_create(device_, request, plan, reason);
+  terminate(reason->text);
+  if (status != MACA_OK) return failed("plan_create", status, reason->text);
+  return *plan ? status : broken("plan_create", "returned MACA_OK and the plan NULL");
+}
+
+int Library::plan_info(const maca_plan* plan, int32_t operands, maca_plan_info* info) const {
+  *info = {};
+  info->size = sizeof *info;
+  info->packed_operand = -1;
+  const int status = call<&maca_interface::plan_info>("plan_info", plan, info);
+  if (status != MACA_OK) return status;
+  if (info->cost != MACA_COST_SHORT && info->cost != MACA_COST_LONG)
+    return broken("plan_info", "gave cost = %d; expected a maca_cost, 0 or 1", info->cost);
+  const struct {
+    const char* name;
+    uint64_t value;
+  } numbers[] = {{"workspace_bytes", info->workspace_bytes},
+                 {"rng_blocks", info->rng_blocks},
+                 {"packed_bytes", info->packed_bytes}};
+  for (const auto& number : numbers)
+    if (number.value > kMostBytes)
+      return broken("plan_info", "gave %s = %" PRIu64 "; expected at most %" PRIu64, number.name, number.value,
+                    kMostBytes);
+  if (info->packed_operand < -1 || info->packed_operand >= operands)
+    return broken("plan_info", "gave packed_operand = %d; expected -1, or one of the plan's %d operands",
+                  info->packed_operand, operands);
+  return MACA_OK;
+}
+
+}  // namespace maca_shim
