@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import macatensor
+from macatensor.internal import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,6 +44,29 @@ def run_python(
         f"exit {done.returncode}, expected {expect}\n{done.stdout}\n{done.stderr}"
     )
     return done
+
+
+class Gate:
+    """Work of the current stream that ends when :meth:`open` is called, and with an error after ``seconds``.
+
+    So a test decides what happens before it ends, on a machine of any speed. Opened at the end of a ``with`` block too.
+    """
+
+    def __init__(self, seconds: float = 60):
+        reader, self.writer = os.pipe()  # the launch reads until it ends, so nobody closes the reader
+        launch("gate", [], [], {"descriptor": reader, "milliseconds": int(seconds * 1000)})
+
+    def open(self) -> None:
+        if self.writer >= 0:
+            os.write(self.writer, b".")  # not just closed: a forked child may hold it too
+            os.close(self.writer)
+            self.writer = -1
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.open()
 
 
 def allocated() -> int:

@@ -82,6 +82,18 @@ def test_ops_pattern_and_no_match() -> None:
     assert run(app, ["ops", "no_such_operator"]).exit_code == 1
 
 
+def test_ops_kernels_says_what_a_library_is_asked_for() -> None:
+    found = {k["operator"]: k for k in json.loads(run(app, ["ops", "--kernels", "--json"]).stdout)}
+    assert len(found) == sum(row.kind.value == "kernel" for row in TABLE.values())
+    add = found["aten.add.Tensor"]
+    assert add["kernel"] == "add" and add["operands"] == ["self", "other"] and add["scalars"] == ["alpha"]
+    assert "bias?" in found["aten.convolution.default"]["operands"]
+    assert "stride: List[int]" in found["aten.convolution.default"]["attributes"]
+    page = run(app, ["ops", "--kernels"]).stdout
+    assert "add <- aten.add.Tensor(self, other)  -> Tensor  scalars: alpha" in page
+    assert "of the runtime itself:" in page and " gate " in page
+
+
 def test_ops_words() -> None:
     assert matches("add.Tensor", None) and matches("add.Tensor", "add*") and matches("add.Tensor", "add")
     assert matches("_foreach_add.List", "foreach") and not matches("add.Tensor", "mul*")

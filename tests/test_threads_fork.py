@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from running import nothing_leaked, run_python
 from torch import nn
 
 from macatensor import maca
+
+
+PATH = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])}
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:
@@ -172,6 +176,61 @@ print("parent lives")
 def test_forked_children_compute_and_leave(stream: bool, leave: str) -> None:
     done = run_python(FORK.format(stream=stream, leave=leave), timeout=180)
     assert done.stdout == "parent lives\n", done.stderr
+
+
+FORK_BESIDE_A_LAUNCHING_THREAD = """
+import os, sys, threading, time, torch, macatensor
+from running import Gate
+x = torch.zeros(100, device="maca")
+x + 1
+torch.maca.synchronize()
+begun, stop, attempts, launched, at_fork = threading.Event(), False, 0, 0, []
+
+def launches():
+    global attempts, launched
+    while not stop:
+        attempts += 1
+        x + 1
+        launched += 1
+        time.sleep(0.0002)
+
+def opens():  # once the other thread has met the fork
+    begun.wait()
+    while attempts == at_fork[0]:
+        time.sleep(0.001)
+    for _ in range(50):
+        time.sleep(0.001)
+    gate.open()
+
+def before():
+    at_fork[:] = [attempts, launched]
+    begun.set()
+
+os.register_at_fork(before=before)  # runs before those that were registered before it
+sys.setswitchinterval(1000)  # a thread goes on until it waits
+threads = [threading.Thread(target=launches), threading.Thread(target=opens)]
+for thread in threads:
+    thread.start()
+with Gate(20) as gate:
+    y = x + 2
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if y.eq(2).all().item() else 1)
+    made = launched - at_fork[1]
+assert gate.writer == -1
+stop = True
+for thread in threads:
+    thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+torch.maca.synchronize()  # nobody had to wait until the gate opened by itself
+print(made)
+"""
+
+
+def test_a_fork_waits_for_what_is_queued_and_not_for_what_other_threads_would_queue() -> None:
+    """The interpreter's lock is free meanwhile: another thread opens the gate that the fork waits for."""
+    made = int(run_python(FORK_BESIDE_A_LAUNCHING_THREAD, MACA_TASK_QUEUE="1", **PATH).stdout)
+    assert made <= 1
 
 
 class Squares(torch.utils.data.Dataset):

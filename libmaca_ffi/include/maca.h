@@ -8,37 +8,38 @@
  * described by dtype, sizes and strides, its static arguments travel as named attributes.
  *
  * Kernels
- *  - Which there are, with operands, attributes and scalars, `macatensor ops --kernels` prints, from the op table and
- *    PyTorch's schemas. A library may decline any of them, wholly or for some dtypes and shapes.
+ *  - Which there are, with operands, attributes and scalars, `macatensor ops --kernels` prints, from the op table
+ *    and PyTorch's schemas. A library may decline any of them, wholly or for some dtypes and shapes.
  *  - The arguments are those of the aten schema in its order. A tensor or a list of tensors is a maca_argument; a
- * number that may change from call to call is one of launch.scalars, counted over the request in the schema's order
- * (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute. out= arguments are
- *    results.
- *  - The attribute `NAME.scalar` (INT) says that the number NAME is launch.scalars[that]. It is left out where NAME is
- *    None. For a list of numbers it is the first slot, and `NAME.count` (INT) says how many follow.
+ *    number that may change from call to call is one of launch.scalars, counted over the request in the schema's
+ *    order (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute. out=
+ *    arguments are results.
+ *  - The attribute `NAME.scalar` (INT) says that the number NAME is launch.scalars[that]. It is left out where NAME
+ *    is None. For a list of numbers it is the first slot, and `NAME.count` (INT) says how many follow.
  *  - The attribute `inplace` (BOOL, true) says that a list operator writes its first list and has no results.
- *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they show
- *    in the results' dtypes and strides.
- *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes from
- * the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's promotion of the
- *    inputs', and a kernel computes in them or better.
+ *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they
+ *    show in the results' dtypes and strides.
+ *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes
+ *    from the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's
+ *    promotion of the inputs', and a kernel computes in them or better.
  *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins.
- *  - NaN and infinities go by IEEE 754 as in PyTorch's CPU kernels: maximum, minimum, clamp and relu give NaN for NaN,
- * sorts put it last, comparisons are false. Denormal numbers are kept, unless the program asked for zeros in their
- * place (torch.set_flush_denormal). Bounds of the rest: the op table's, which `macatensor parity` measures.
+ *  - NaN and infinities go by IEEE 754 as in PyTorch's CPU kernels: maximum, minimum, clamp and relu give NaN for
+ *    NaN, sorts put it last, comparisons are false and `ne` true. Denormal numbers are kept, unless the program asked
+ *    for zeros in their place (torch.set_flush_denormal). Bounds of the rest: the op table's, which `macatensor parity`
+ *    measures.
  *
  * Rules that hold for every function
  *  - `maca_device*` comes first; there is no current device.
  *  - No function throws, exits or prints. It returns a maca_status; when it fails and takes a maca_reason, the
- *    reason says why in one English sentence. Any other number is an error of the library, as is MACA_OK with a NULL
- *    handle or address. The caller raises what it gets, with the name of the function: MACA_OUT_OF_MEMORY as
+ *    reason says why in one English sentence. Any other number is an error of the library, as is MACA_OK with a
+ *    NULL handle or address. The caller raises what it gets, with the name of the function: MACA_OUT_OF_MEMORY as
  *    OutOfMemoryError, MACA_UNSUPPORTED as NotImplementedError, others as RuntimeError.
- *  - Of a struct that the library fills in (maca_device_info, maca_plan_info, maca_error, maca_reason) the caller sets
- *    `size` and makes the rest zero, packed_operand -1. The library writes no more than `size` bytes. Strings end with
- * a zero.
- *  - Device addresses are opaque: the caller adds byte offsets to them and hands them back, nothing more. A
- *    library whose device memory is host memory sets a non-canonical tag bit in every address it gives out and
- *    strips it again on entry, so that host code that dereferences one faults.
+ *  - Of a struct that the library fills in (maca_device_info, maca_plan_info, maca_error, maca_reason) the caller
+ *    sets `size` and makes the rest zero, packed_operand -1. The library writes no more than `size` bytes. Strings
+ *    end with a zero.
+ *  - Device addresses are opaque: the caller adds byte offsets to them and hands them back, nothing more. A library
+ *    whose device memory is host memory sets a non-canonical tag bit in every address it gives out and strips it
+ *    again on entry, so that host code that dereferences one faults.
  *  - A NULL stream is the default stream. Work on one stream runs in the order it was submitted.
  *  - Functions may be called from any thread at any time.
  */

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from .console import Json, emit_json, err, out, table
+from .kernels import kernel_facts, kernel_line, other_kernels
 
 if TYPE_CHECKING:
     from op_table import Bound, Row
@@ -29,6 +30,9 @@ def ops(
         ),
     ] = None,
     as_json: Json = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Operands, scalars and attributes of each kernel instead.")
+    ] = False,
 ) -> None:
     """Show which operators the device has: kind, dtypes, kernel, error bound, reason."""
     from op_table import TABLE, families
@@ -36,6 +40,9 @@ def ops(
     family_of = {row.name: family for family, rows in families.items() for row in rows}
     rows = [row for row in TABLE.values() if matches(row.name, pattern)]
     rows.sort(key=lambda row: (family_of.get(row.name, ""), row.name))
+    if kernels:
+        print_kernels([row for row in rows if row.kind.value == "kernel"], as_json, whole=pattern is None)
+        return
     if as_json:
         emit_json([facts(row, family_of.get(row.name, "")) for row in rows])
         return
@@ -63,6 +70,18 @@ def ops(
     out.print(page)
     counts = Counter(row.kind.value for row in rows)
     out.print("  ".join(f"[{_STYLES[k]}]{k}[/] {n}" for k, n in counts.most_common()))
+
+
+def print_kernels(rows: list[Row], as_json: bool, whole: bool) -> None:
+    """What a device library is asked for; ``whole``: and which kernels are there besides."""
+    found = [kernel_facts(row) for row in rows]
+    if as_json:
+        emit_json(found)
+        return
+    for kernel in found:
+        out.print(kernel_line(kernel), markup=False, highlight=False, soft_wrap=True)
+    if whole:
+        out.print(f"of the runtime itself: {' '.join(other_kernels(rows))}", soft_wrap=True)
 
 
 def matches(name: str, pattern: str | None) -> bool:

@@ -1,0 +1,58 @@
+"""``macatensor ops --kernels``: what the device library is asked for, for those who write one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from op_table import Row
+
+
+def kernel_facts(row: Row) -> dict[str, Any]:
+    """What a plan of the row's kernel gets, as maca.h names it.
+
+    Operands and results in order, ``?`` for one that may be absent and ``[]`` for lists; scalars, of which each has an
+    attribute ``NAME.scalar``; attributes with their types in the aten schema.
+    """
+    import torch
+
+    from macatensor.signature import Role, read
+
+    operator, _, overload = row.name.partition(".")
+    func = getattr(getattr(torch.ops.aten, operator), overload or "default")
+    types = {a.name: str(a.type) for a in func._schema.arguments}
+    facts: dict[str, Any] = {
+        "kernel": row.kernel_name,
+        "operator": str(func),
+        "operands": [],
+        "scalars": [],
+        "attributes": [],
+        "results": ["Tensor[]" if is_list else "Tensor" for is_list in read(func).returns],
+    }
+    for argument in read(func, row.launch_scalars).arguments:
+        kind = types[argument.name]
+        if argument.role in (Role.TENSOR, Role.TENSORS):
+            mark = ("[]" if argument.role is Role.TENSORS else "") + ("?" if "Optional" in kind else "")
+            facts["operands"].append(argument.name + mark)
+        elif argument.role in (Role.SCALAR, Role.SCALARS):
+            facts["scalars"].append(argument.name + ("[]" if argument.role is Role.SCALARS else ""))
+        elif not any(word in kind for word in ("Device", "Generator", "Layout", "MemoryFormat")):
+            facts["attributes"].append(f"{argument.name}: {kind}")
+    return facts
+
+
+def kernel_line(facts: dict[str, Any]) -> str:
+    """One line of :func:`kernel_facts`."""
+    parts = [f"{facts['kernel']} <- {facts['operator']}({', '.join(facts['operands'])})"]
+    parts.append(f"-> {', '.join(facts['results']) or 'nothing'}")
+    for what in ("scalars", "attributes"):
+        if facts[what]:
+            parts.append(f"{what}: {', '.join(facts[what])}")
+    return "  ".join(parts)
+
+
+def other_kernels(rows: list[Row]) -> list[str]:
+    """Kernels of the loaded library that no row names: the runtime asks for them itself, and does without."""
+    from macatensor import ffi
+
+    return sorted(set(ffi.kernels()) - {row.kernel_name for row in rows})
