@@ -61,6 +61,7 @@ print(json.dumps(out))
 CONTROLS = """
 import ctypes, gc, os, torch, macatensor, pytest
 from macatensor import maca
+from running import Gate
 spy = ctypes.CDLL(os.environ["MACA_LIBRARY"])
 spy.interposer_count.restype = ctypes.c_int64
 for name in ("interposer_fail_allocation", "interposer_fail_copy", "interposer_fail_pack"):
@@ -183,27 +184,29 @@ def test_a_library_whose_default_stream_is_asynchronous(interposer: Path) -> Non
     x = maca(torch.zeros(1000))
     x * 2, x + 1  # plans
     def busy():
-        torch.maca._sleep(200_000_000)
+        gate = Gate()
         assert not default.query()
-    busy()
+        return gate
+    gate = busy()
     x += 1
+    gate.open_soon()
     assert x.sum().item() == 1000
-    busy()
+    gate = busy()
     x += 1
     with torch.maca.stream(side):
         y = x * 2  # waits for the default stream
     z = y + 1      # and that for the side stream
-    ran_ahead = not default.query()
+    assert not default.query()  # Python ran ahead
+    gate.open_soon()
     assert z.cpu().eq(5).all(), z
-    assert ran_ahead
-    busy()
+    busy().open_soon()
     source = torch.ones(1000)
     x.copy_(source)
     source.zero_()
     assert x.cpu().eq(1).all()
     table, bad = maca(torch.arange(5.0)), maca(torch.tensor([99]))
     for wait in (torch.maca.synchronize, lambda: (x + 1).cpu()):
-        busy()
+        busy().open_soon()
         table[bad]
         with pytest.raises(IndexError, match="index 99 .*kernel index"):
             wait()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
-from running import nothing_leaked, run_python
+from running import Gate, nothing_leaked, run_python
 from torch import nn
 
 from macatensor import ffi, maca
 
-LONG = 30_000_000  # of torch.maca._sleep: 30 ms on the queue
+LONG = 30_000_000  # of torch.maca._sleep: 30 ms or more
 
 
 @pytest.fixture(params=["1", "auto"])
@@ -25,10 +24,16 @@ def queue(request: pytest.FixtureRequest) -> Iterator[str]:
     ffi.set_task_queue(before)
 
 
-def busy() -> None:
-    """Gives the default stream work that is still unfinished when this returns."""
-    torch.maca._sleep(LONG)
+def busy() -> Gate:
+    """Gives the default stream work that is unfinished until the gate is opened."""
+    gate = Gate()
     assert not torch.maca.current_stream().query()
+    return gate
+
+
+def briefly_busy() -> None:
+    """The same, opened soon: what follows is right whether it comes before or after."""
+    busy().open_soon()
 
 
 def with_mode(mode: str, run: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
@@ -89,29 +94,28 @@ def test_a_training_step_has_the_same_bits(make: Callable[[], nn.Module], shape:
 
 def test_the_host_goes_on_while_a_kernel_runs_and_sees_what_it_wrote(queue: str) -> None:
     x = torch.zeros(5, device="maca")
-    start = time.perf_counter()
-    busy()
-    assert time.perf_counter() - start < LONG / 1e9
+    gate = busy()
     for _ in range(5):
         x += 1
     assert not torch.maca.default_stream().query()
+    gate.open_soon()
     assert x.tolist() == [5.0] * 5  # waits
-    busy()
+    briefly_busy()
     x *= 2
     assert x[0].item() == 10
-    busy()
+    briefly_busy()
     x.fill_(float("nan"))
     assert "nan" in repr(x)
-    busy()
+    briefly_busy()
     x[:2] = torch.tensor([1.0, float("inf")])  # from the host, behind what is queued
     assert x.cpu().numpy()[:2].tolist() == [1.0, float("inf")]
-    busy()
+    briefly_busy()
     x.copy_(torch.arange(5.0))
     x.zero_()
     host = torch.ones(5)
     host.copy_(x, non_blocking=True)
     assert host.eq(0).all() and torch.empty(0, device="maca").sum().item() == 0
-    busy()
+    briefly_busy()
     assert torch.tensor(3.0).maca().add(1).item() == 4
     assert torch.tensor([0, 1, 0, 1]).maca().nonzero().flatten().tolist() == [1, 3]  # its size is data
 
@@ -120,7 +124,7 @@ def test_a_large_upload_and_a_small_one_keep_their_places(queue: str) -> None:
     for n in (10, 1 << 20):
         source = torch.zeros(n)
         x = torch.full((n,), 7.0, device="maca")
-        busy()
+        briefly_busy()
         y = x + 0  # reads the old value
         x.copy_(source)
         source.fill_(9)  # the host's side is free on return
@@ -144,7 +148,7 @@ def test_memory_that_is_freed_while_it_is_read(queue: str) -> None:
     with nothing_leaked():
         for _ in range(5):
             x = torch.full((1 << 16,), 3.0, device="maca")
-            busy()
+            briefly_busy()
             y = x * 2
             del x
             other = torch.rand(1 << 16).maca()  # may get the same memory, behind the product
@@ -152,7 +156,7 @@ def test_memory_that_is_freed_while_it_is_read(queue: str) -> None:
             del y, other
     # given back to the system only when nothing runs on it
     x = torch.full((1 << 20,), 3.0, device="maca")
-    busy()
+    briefly_busy()
     y = x * 2
     total = y.sum()
     del x, y
@@ -171,7 +175,7 @@ def test_no_memory_left_while_work_is_queued(queue: str) -> None:
         for _ in range(40):  # 4 MiB each, freed while the queue reads them
             torch.maca._sleep(1_000_000)
             kept = kept * 1
-        torch.maca._sleep(LONG)
+        torch.maca._sleep(LONG)  # no gate: the wait for memory keeps the interpreter's lock
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(1 << 30, device="maca")
         assert kept.cpu().eq(1).all()
@@ -196,14 +200,14 @@ def test_errors_come_where_one_waits_and_name_the_kernel(queue: str) -> None:
         torch.maca.default_stream().synchronize,
     )
     for wait in waits:
-        busy()
+        briefly_busy()
         found = table[bad]
         with pytest.raises(
             IndexError, match=r"index 99 is out of bounds.*kernel index .*MACA_LAUNCH_BLOCKING=1"
         ):
             wait()
         torch.maca.synchronize()  # raised once
-    busy()
+    briefly_busy()
     torch.multinomial(-table - 1, 1)
     with pytest.raises(RuntimeError, match="nan|inf|element < 0"):
         torch.maca.synchronize()
@@ -215,7 +219,8 @@ def test_events_and_other_streams(queue: str) -> None:
     start, end = torch.maca.Event(enable_timing=True), torch.maca.Event(enable_timing=True)
     x = torch.zeros(1000, device="maca")
     start.record()
-    busy()
+    torch.maca._sleep(LONG)
+    gate = busy()
     x += 1
     end.record()
     assert not end.query() and not default.query()
@@ -223,17 +228,18 @@ def test_events_and_other_streams(queue: str) -> None:
         start.elapsed_time(end)
     with torch.maca.stream(side):
         y = x * 3  # the runtime orders it behind the default stream
+    gate.open_soon()
     assert y.cpu().eq(3).all()
     end.synchronize()
-    assert LONG / 1e6 <= start.elapsed_time(end) < 5000
+    assert LONG / 1e6 <= start.elapsed_time(end)
     # the default stream behind a side stream, while the host goes on
     with torch.maca.stream(side):
-        torch.maca._sleep(LONG)
+        gate = Gate()
         x += 1
-    begun = time.perf_counter()
     z = x * 1
     default.wait_stream(side)
-    assert time.perf_counter() - begun < LONG / 1e9 and not default.query()
+    assert not default.query()
+    gate.open_soon()
     assert z.cpu().eq(2).all() and default.query()
     # memory that goes from stream to stream
     for _ in range(20):
@@ -250,13 +256,13 @@ def test_captured_graphs(queue: str) -> None:
     x = torch.ones(200, 200, device="maca")
     with torch.inference_mode():
         (x @ weight).cpu()
-        busy()
+        briefly_busy()
         x += 1  # queued before the capture
         graph = torch.maca.CUDAGraph()
         with torch.maca.graph(graph):
             y = (x @ weight).relu() + 1
     for value in (2.0, 3.0):
-        busy()
+        briefly_busy()
         x.fill_(value)
         graph.replay()
         result = y * 1  # behind the replay
@@ -264,7 +270,7 @@ def test_captured_graphs(queue: str) -> None:
     weight.zero_()  # packed anew
     graph.replay()
     assert y.cpu().eq(1).all()
-    busy()
+    briefly_busy()
     graph.replay()
     del graph, y  # while it runs
     torch.maca.synchronize()
@@ -276,7 +282,7 @@ def test_packed_weights_follow_what_is_queued(queue: str) -> None:
     on_device = maca(image)
     with torch.inference_mode():
         for step in range(4):
-            busy()
+            briefly_busy()
             layer.weight.fill_(step / 10)
             for _ in range(3):  # packed at the second
                 found = layer(on_device)
@@ -306,46 +312,34 @@ def test_threads(queue: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=300)
         assert not thread.is_alive(), "a thread hangs"
     assert not failures, failures[0]
 
 
 def test_waiting_lets_other_python_threads_run(queue: str) -> None:
     x = torch.ones(4, device="maca")
-    counted, stop = 0, threading.Event()
-
-    def count() -> None:
-        nonlocal counted
-        while not stop.wait(0.001):
-            counted += 1
-
     waits = (
         lambda: x.cpu(), torch.maca.synchronize, torch.maca.empty_cache,
         lambda: torch.set_num_threads(torch.get_num_threads()),
     )  # fmt: skip
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        for wait in waits:
-            torch.maca._sleep(2 * LONG)
-            x += 1
-            before = counted
-            wait()
-            assert counted - before >= 3
-    finally:
-        stop.set()
-        thread.join()
+    for wait in waits:
+        gate = Gate(20)
+        x += 1
+        gate.open_soon()  # by another thread; else the gate fails
+        wait()
+    torch.maca.synchronize()
 
 
 def test_python_does_not_run_far_ahead(queue: str) -> None:
     x = torch.zeros(100, device="maca")
     first = torch.maca.Event()
-    torch.maca._sleep(10 * LONG)
+    gate = busy()
     first.record()
     for _ in range(400):
         x += 1
     assert not first.query()
+    gate.open_soon()
     for _ in range(1200):
         x += 1
     assert first.query()
@@ -356,7 +350,7 @@ def test_backward_on_its_own_thread_and_a_hook_that_reads(queue: str) -> None:
     w = torch.rand(200, 200, device="maca", requires_grad=True)
     seen: list[float] = []
     w.register_hook(lambda g: seen.append(g.sum().item()))
-    busy()
+    briefly_busy()
     (w @ w).sum().backward()
     host = w.detach().cpu().requires_grad_()
     (host @ host).sum().backward()
@@ -459,5 +453,4 @@ def test_a_profiler_gives_every_operator_its_time() -> None:
             assert torch.maca.current_stream().query()  # nothing was queued
     finally:
         ffi.set_task_queue(before)
-    times = {e.key: e.self_cpu_time_total for e in profiler.key_averages()}
-    assert times["aten::mm"] > times["aten::sum"]
+    assert {"aten::mm", "aten::sum"} <= {e.key for e in profiler.key_averages()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +12,6 @@ from running import nothing_leaked, run_python
 from torch import nn
 
 from macatensor import maca
-
-
-PATH = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])}
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:
@@ -34,7 +30,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=300)
         assert not thread.is_alive(), "a thread hangs"
     if failures:
         raise failures[0]
@@ -174,7 +170,7 @@ print("parent lives")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("leave", ["os._exit(code)", "raise SystemExit(code)"])
 def test_forked_children_compute_and_leave(stream: bool, leave: str) -> None:
-    done = run_python(FORK.format(stream=stream, leave=leave), timeout=180)
+    done = run_python(FORK.format(stream=stream, leave=leave))
     assert done.stdout == "parent lives\n", done.stderr
 
 
@@ -208,7 +204,7 @@ def before():
 
 os.register_at_fork(before=before)  # runs before those that were registered before it
 sys.setswitchinterval(1000)  # a thread goes on until it waits
-threads = [threading.Thread(target=launches), threading.Thread(target=opens)]
+threads = [threading.Thread(target=launches, daemon=True), threading.Thread(target=opens, daemon=True)]
 for thread in threads:
     thread.start()
 with Gate(20) as gate:
@@ -229,7 +225,7 @@ print(made)
 
 def test_a_fork_waits_for_what_is_queued_and_not_for_what_other_threads_would_queue() -> None:
     """The interpreter's lock is free meanwhile: another thread opens the gate that the fork waits for."""
-    made = int(run_python(FORK_BESIDE_A_LAUNCHING_THREAD, MACA_TASK_QUEUE="1", **PATH).stdout)
+    made = int(run_python(FORK_BESIDE_A_LAUNCHING_THREAD, MACA_TASK_QUEUE="1").stdout)
     assert made <= 1
 
 
@@ -253,7 +249,7 @@ class Squares(torch.utils.data.Dataset):
 @pytest.mark.parametrize("device", [False, True])
 def test_data_loader(workers: int, pin: bool, device: bool) -> None:
     loader = torch.utils.data.DataLoader(
-        Squares(device), batch_size=4, num_workers=workers, pin_memory=pin, timeout=60 * (workers > 0)
+        Squares(device), batch_size=4, num_workers=workers, pin_memory=pin, timeout=300 * (workers > 0)
     )
     total = 0.0
     for batch in loader:
