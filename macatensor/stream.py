@@ -38,7 +38,7 @@ observer: Observer | None = None
 def _has_finished(status: int, what: str) -> bool:
     if status not in (OK, NOT_READY):
         raise launch_error(status, what)
-    return status == OK
+    return bool(status == OK)
 
 
 def _stream(stream: Any, what: str) -> Stream:
