@@ -240,7 +240,7 @@ static maca_status plan_info(maca_device* device, const maca_plan* plan, maca_pl
 static maca_status plan_pack(maca_device* device, const maca_plan* plan, const void* operand, void* packed,
                              maca_stream* stream) {
   ENTER(plan_pack);
-  if (strikes(&pack_countdown)) return MACA_DEVICE_ERROR;
+  if (strikes(&pack_countdown)) return MACA_OUT_OF_MEMORY;
   return target->plan_pack(device, plan, stripped(operand), stripped(packed), own(stream));
 }
 static maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) {
