@@ -38,10 +38,10 @@ template <class T>
   for (int64_t j = u.begin; j < u.end; ++j) {
     const T i = gates[j], f = gates[n + j], g = gates[2 * n + j], o = gates[3 * n + j];
     const T squashed = vm::tanh(new_c[j]);
-    const T grad = grad_h[j] * o * (T(1) - squashed * squashed) + grad_new_c[j];
+    const T grad = grad_h[j] * o * ((T(1) - squashed) * (T(1) + squashed)) + grad_new_c[j];
     grad_gates[j] = grad * g * (T(1) - i) * i;
     grad_gates[n + j] = grad * c[j] * (T(1) - f) * f;
-    grad_gates[2 * n + j] = grad * i * (T(1) - g * g);
+    grad_gates[2 * n + j] = grad * i * ((T(1) - g) * (T(1) + g));
     grad_gates[3 * n + j] = grad_h[j] * squashed * (T(1) - o) * o;
     grad_c[j] = grad * f;
   }

@@ -144,6 +144,24 @@ MACA_VM float exp_under(float x) {
 }
 MACA_VM double exp_under(double x) { return exp(x); }
 
+// e^x of x <= 0 as a product whose first factor is normal where e^x is not: what multiplies it before the second does
+// keeps its digits. 0 where x e^x is.
+template <class T> struct Lifted {
+  T value, down;
+};
+MACA_VM Lifted<float> exp_lifted(float x) {
+  const PartsF e = exp_parts(at_least(x, -115.0f));
+  const bool low = x < -40.0f;
+  const float y = (e.fraction + 1.0f) * power_of_two(e.exponent + (low ? 64u : 0u));
+  return {x < -115.0f ? 0.0f : y, low ? 0x1p-64f : 1.0f};
+}
+MACA_VM Lifted<double> exp_lifted(double x) {
+  const Parts e = exp_parts(at_least(x, -760.0));
+  const bool low = x < -600.0;
+  const double y = (e.fraction + 1.0) * power_of_two(e.exponent + (low ? 128u : 0u));
+  return {x < -760.0 ? 0.0 : y, low ? 0x1p-128 : 1.0};
+}
+
 // 1.05 / 1.02 ULP
 MACA_VM float exp2(float x) {
   const RoundedF n = rounded(x, 1.0f);

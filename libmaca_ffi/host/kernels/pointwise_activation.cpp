@@ -15,7 +15,13 @@ struct Silu {
     if constexpr (is_complex_v<T>)
       return quotient(x, T(1) + std::exp(-x));
     else
-      return x * vm::sigmoid(x);
+      return of_real(x);
+  }
+  // x sigmoid(x), whose factor is denormal before the product is
+  template <class T> [[gnu::always_inline]] static T of_real(T x) {
+    const auto e = vm::exp_lifted(-vm::magnitude(x));
+    const T s = (x < T(0) ? e.value : T(1)) / mul_add(e.value, e.down, T(1));
+    return x * s * (x < T(0) ? e.down : T(1));
   }
 };
 static constexpr Op silu_op = with(op_of<Silu, 1, kFloat | kComplex>(), Promotion::Common, 4);
@@ -40,9 +46,12 @@ MACA_KERNEL("gelu", gelu);
 // x tanh(log(1 + e^x)) as a rational function of e^-|x|
 struct Mish {
   template <class T> static T of(T x, const Value*) {
-    const T e = vm::exp(-vm::magnitude(x));
-    const T up = T(1) + T(2) * e, down = e * (e + T(2));
-    return x < T(0) ? x * (down / (down + T(2))) : x * (up / (up + T(2) * e * e));
+    const auto lifted = vm::exp_lifted(-vm::magnitude(x));
+    const T e = lifted.value * lifted.down;
+    const bool low = x < T(0);
+    const T n = low ? e + T(2) : mul_add(T(2), e, T(1));
+    const T d = low ? mul_add(e, n, T(2)) : mul_add(T(2) * e, e, n);
+    return x * ((low ? lifted.value : T(1)) * (n / d)) * (low ? lifted.down : T(1));
   }
 };
 static constexpr Op mish_op = with(op_of<Mish, 1, kFloat>(), Promotion::Common, 4);

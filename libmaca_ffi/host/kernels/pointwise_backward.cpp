@@ -24,9 +24,9 @@ MACA_POINTWISE("sigmoid_backward", sigmoid_backward_op);
 struct TanhBackward {
   template <class T> static T of(T g, T y, const Value*) {
     if constexpr (is_complex_v<T>)
-      return product(g, std::conj(T(1) - product(y, y)));
+      return product(g, std::conj(product(T(1) - y, T(1) + y)));
     else
-      return g * (T(1) - y * y);
+      return g * ((T(1) - y) * (T(1) + y));  // 1 - y^2 loses what y^2 rounds as y nears 1
   }
 };
 static constexpr Op tanh_backward_op = op_of<TanhBackward, 2, kFloat | kComplex>();
@@ -54,17 +54,27 @@ MACA_KERNEL("gelu_backward", gelu_backward);
 
 struct SiluBackward {
   template <class T> static T of(T g, T x, const Value*) {
-    const T s = vm::sigmoid(x);
-    return g * s * (T(1) + x * (T(1) - s));
+    const auto e = vm::exp_lifted(-vm::magnitude(x));
+    const T small = e.value * e.down, inverse = T(1) / (T(1) + small);
+    const T s = (x < T(0) ? e.value : T(1)) * inverse, rest = (x < T(0) ? T(1) : small) * inverse;
+    return g * (s * mul_add(x, rest, T(1))) * (x < T(0) ? e.down : T(1));
   }
 };
 static constexpr Op silu_backward_op = with(op_of<SiluBackward, 2, kFloat>(), Promotion::Common, 4);
 MACA_POINTWISE("silu_backward", silu_backward_op);
 
+// With t = tanh(log(1 + e^x)), t + x sigmoid(x) (1 - t^2) as a rational function of e = e^-|x|: t is n / d of the
+// forward pass, and 1 - t^2 = (d - n) (d + n) / d^2 without a difference.
 struct MishBackward {
   template <class T> static T of(T g, T x, const Value*) {
-    const T s = vm::sigmoid(x), t = vm::tanh(x > T(20) ? x : vm::log1p(vm::exp(x)));
-    return g * (t + x * s * (T(1) - t * t));
+    const auto lifted = vm::exp_lifted(-vm::magnitude(x));
+    const T e = lifted.value * lifted.down, square = e * e;
+    const bool low = x < T(0);  // here all is divided by e
+    const T n = low ? e + T(2) : mul_add(T(2), e, T(1));
+    const T d = low ? mul_add(e, n, T(2)) : mul_add(T(2), square, n);
+    const T rest = low ? mul_add(e, n, T(1)) : square * (n + square);
+    const T f = mul_add(x, T(4) * rest / (d * d * (T(1) + e)), n / d);
+    return g * ((low ? lifted.value : T(1)) * f) * (low ? lifted.down : T(1));
   }
 };
 static constexpr Op mish_backward_op = with(op_of<MishBackward, 2, kFloat>(), Promotion::Common, 16);
@@ -122,7 +132,7 @@ MACA_POINTWISE("hardtanh_backward", hardtanh_backward_op);
 
 struct HardswishBackward {
   template <class T> static T of(T g, T x, const Value*) {
-    return x <= T(-3) ? T(0) : x >= T(3) ? g : g * (x / T(3) + T(0.5));  // NaN stays NaN
+    return x <= T(-3) ? T(0) : x >= T(3) ? g : g * ((x + T(1.5)) / T(3));  // NaN stays NaN; exact at its root
   }
 };
 static constexpr Op hardswish_backward_op = with(op_of<HardswishBackward, 2, kFloat>(), Promotion::Common, 2);

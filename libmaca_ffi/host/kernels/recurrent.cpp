@@ -273,7 +273,7 @@ struct GruBackwardPlan final : CellPlan {
 #pragma GCC ivdep
         for (int64_t j = 0; j < n; ++j) {
           const T r = w[j], z = w[n + j], fresh = w[2 * n + j], state = w[3 * n + j], inner = w[4 * n + j];
-          const T of_fresh = g[j] * (T(1) - z) * (T(1) - fresh * fresh);
+          const T of_fresh = g[j] * (T(1) - z) * ((T(1) - fresh) * (T(1) + fresh));
           const T of_reset = of_fresh * inner * (T(1) - r) * r;
           const T of_update = g[j] * (state - fresh) * (T(1) - z) * z;
           gx[j] = of_reset;
