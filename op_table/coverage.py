@@ -49,7 +49,7 @@ def bound_text(bound: Bound) -> str:
     if bound.measure == "exact":
         return "exact"
     numbers = ", ".join(f"{_SHORT[dtype]} {limit:g}" for dtype, limit in bound.limits)
-    return f"{bound.measure} {numbers}"
+    return f"{bound.measure} {numbers}{bound.chain_text}"
 
 
 def counts() -> str:
@@ -151,7 +151,9 @@ def page() -> str:
         f"| on_cpu | {total[Kind.ON_CPU]} | computed by PyTorch on the host |",
         "",
         "Bounds are against a float64 reference from the same inputs: *ulp* in units in the last place of the result, "
-        "*per_term* the factor c of c · eps · Σ|terms|, *exact* the same bits.",
+        "*per_term* the factor c of c · eps · Σ|terms|, *exact* the same bits. *chains of n*: or what a sum of the same terms "
+        "rounds that is added up in the dtype in chains of n terms, six standard deviations and twice what all chains err "
+        "alike (`macatensor/parity/chains.py`); *one chain*: in one.",
         "",
     ]
     lines += examination()

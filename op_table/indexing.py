@@ -4,10 +4,19 @@ Positions are integers here: the runtime turns masks into them. Where places mee
 order on one thread, so every result is the same for any number of threads.
 """
 
-from op_table.row import ALL, INTEGERS, NUMBERS, composite, dynamic, kernel, per_term
+from op_table.row import ALL, INTEGERS, NUMBERS, ONE_CHAIN, composite, dynamic, kernel, per_term
 
 # one rounding of a float sum for each term that meets in a place; halves are summed in float
-SUM = per_term("terms are added one by one in index order", f32=16, f64=16, f16=2, bf16=2, c64=16, c128=16)
+SUM = per_term(
+    "terms are added one by one in index order",
+    chain=ONE_CHAIN,
+    f32=16,
+    f64=16,
+    f16=2,
+    bf16=2,
+    c64=16,
+    c128=16,
+)
 
 kernel("index.Tensor", ALL)
 kernel("_unsafe_index.Tensor", ALL, kernel="index")

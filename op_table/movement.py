@@ -1,8 +1,8 @@
 """Elements in other places: flips, rolls, triangles, shuffles, patches, resampling."""
 
-from op_table.row import ALL, FLOATING, NUMBERS, composite, kernel, per_term
+from op_table.row import ALL, FLOATING, NUMBERS, ONE_CHAIN, composite, kernel, per_term
 
-SUM = per_term("terms are added one by one", f32=8, f64=8, f16=1, bf16=1, c64=8, c128=8)
+SUM = per_term("terms are added one by one", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1, c64=8, c128=8)
 # coordinates are computed in double, PyTorch's in float
 FILTER = per_term("weights are rounded to the dtype", f32=8, f64=16, f16=2, bf16=2)
 # where a window ends hangs on the rounding of its center, which follows PyTorch's in float32

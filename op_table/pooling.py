@@ -1,9 +1,9 @@
 """Pooling. NHWC stays NHWC, and is the fast layout."""
 
-from op_table.row import ALL, FLOATING, REAL, kernel, per_term
+from op_table.row import ALL, FLOATING, ONE_CHAIN, REAL, kernel, per_term
 
-MEAN = per_term("sums of rows of a window, then of rows", f32=8, f64=8, f16=1, bf16=1)
-SUM = per_term("gradients of overlapping windows", f32=8, f64=8, f16=1, bf16=1)
+MEAN = per_term("sums of rows of a window, then of rows", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1)
+SUM = per_term("gradients of overlapping windows", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1)
 AVERAGED = FLOATING | {"int64"}
 
 kernel("max_pool2d_with_indices", REAL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf, isfinite
 
 
 class Kind(Enum):
@@ -24,16 +25,29 @@ class Bound:
     ``per_term``: c in ``c * eps * sum(|terms|)``, for sums and products.
     ``exact``: the same bits (NaN equals NaN).
     The numbers are given by dtype; a dtype that is not named takes the float32 number.
+
+    A sum of n terms has no such number that is right for all n and all data: its error grows with the root of n where
+    roundings are independent, with n where all terms are equal. ``chain`` says in how long chains of additions the
+    kernel adds, and then a result may also lie as far off as such chains of its own terms round, by the law that
+    :mod:`macatensor.parity.chains` states.
     """
 
     measure: str  # "exact" | "ulp" | "per_term"
     limits: tuple[tuple[str, float], ...] = ()
     why: str = ""
+    chain: float = 0.0  # terms; infinite where nothing is known; 0: the number is all
 
     def limit(self, dtype: str) -> float:
         """The bound for results of ``dtype`` (PyTorch's name, ``"float32"``)."""
         table = dict(self.limits)
         return table.get(dtype, table.get("float32", 0.0))
+
+    @property
+    def chain_text(self) -> str:
+        """``", chains of 512"``; empty where the number is all."""
+        if not self.chain:
+            return ""
+        return f", chains of {self.chain:g}" if isfinite(self.chain) else ", one chain"
 
 
 _SHORT = {
@@ -60,9 +74,14 @@ def ulp(why: str = "", **numbers: float) -> Bound:
     return Bound("ulp", _limits(numbers), why)
 
 
-def per_term(why: str = "", **numbers: float) -> Bound:
-    """``per_term(f32=2)``: 2 * eps * sum of the terms' magnitudes."""
-    return Bound("per_term", _limits(numbers), why)
+ONE_CHAIN = inf
+"""``chain`` of a sum whose terms may all be added to one number."""
+
+
+def per_term(why: str = "", chain: float = 0.0, **numbers: float) -> Bound:
+    """``per_term(f32=2)``: 2 * eps * sum of the terms' magnitudes. ``per_term(chain=512, f32=8)``: or what chains of 512
+    additions round."""
+    return Bound("per_term", _limits(numbers), why, chain)
 
 
 INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})

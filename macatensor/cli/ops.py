@@ -115,7 +115,7 @@ def bound_text(bound: Bound) -> str:
     unit = "ulp" if bound.measure == "ulp" else "eps per term"
     base = bound.limit("float32")
     others = [f"{dtype} {limit:g}" for dtype, limit in bound.limits if dtype != "float32" and limit != base]
-    return f"{base:g} {unit}" + (f" ({', '.join(others)})" if others else "")
+    return f"{base:g} {unit}" + (f" ({', '.join(others)})" if others else "") + bound.chain_text
 
 
 def facts(row: Row, family: str) -> dict[str, Any]:

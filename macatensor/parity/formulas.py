@@ -198,9 +198,16 @@ def _fft_c2r(x: Tensor, dim: list[int], normalization: int, last_dim_size: int) 
     return torch.from_numpy(np.fft.irfftn(x.resolve_conj().numpy(), s=sizes, axes=dim, norm=norm))
 
 
+def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
+    """PyTorch's own 1 - y^2 loses as many digits as y has nines."""
+    slope = (1 - y) * (1 + y)
+    return grad * (slope.conj() if y.is_complex() else slope)
+
+
 SHARPER: dict[str, Callable[..., Any]] = {
     "gelu": _gelu,
     "gelu_backward": _gelu_backward,
+    "tanh_backward": _tanh_backward,
     "erfinv": _erfinv,
     "_fft_c2c": _fft_c2c,
     "_fft_r2c": _fft_r2c,
@@ -265,39 +272,49 @@ def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any)
     return torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))
 
 
-def _one_tap(
+def _mixed_taps(
     weight: Tensor, stride: list[int], dilation: list[int], transposed: bool, groups: int
 ) -> Tensor | None:
-    """Magnitudes as minimal filtering mixes them, where it pays (16 channels): each tap is the mean of the nine."""
+    """Squares as minimal filtering mixes them, where it pays (16 channels): the nine taps meet all elements of their
+    tile, which lie up to two to each side, so it has 5 x 5. Of these products' roundings, which are independent, the
+    root of the sum of squares is what lies in a result however small its own terms are."""
     plain = all(s == 1 for s in (*stride, *dilation, groups)) and not transposed
     if weight.dim() != 4 or weight.shape[2:] != (3, 3) or min(weight.shape[:2]) < 16 or not plain:
         return None
-    return weight.abs().mean((2, 3), keepdim=True).expand_as(weight)
+    return weight.square().sum((2, 3), keepdim=True).expand(*weight.shape[:2], 5, 5)
+
+
+def _wider(padding: list[int]) -> list[int]:
+    return [p + 1 for p in padding]
 
 
 def _convolution_floor(x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
                        transposed: bool, output_padding: Any, groups: int) -> list[Tensor | None]:  # fmt: skip
-    mean = _one_tap(w, stride, dilation, transposed, groups)
-    if mean is None:
+    mixed = _mixed_taps(w, stride, dilation, transposed, groups)
+    if mixed is None:
         return [None]
-    return [
-        torch.ops.aten.convolution(
-            x.abs(), mean, None, stride, padding, dilation, transposed, output_padding, groups
-        )
-    ]
+    squares: Tensor = torch.ops.aten.convolution(
+        x.square(), mixed, None, stride, _wider(padding), dilation, transposed, output_padding, groups
+    )
+    return [squares.clamp(min=0).sqrt()]
 
 
 def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: Any, stride: Any, padding: Any,
                                  dilation: Any, transposed: bool, output_padding: Any, groups: int,
                                  mask: list[bool]) -> list[Tensor | None]:  # fmt: skip
-    mean = _one_tap(w, stride, dilation, transposed, groups)
-    if mean is None:
+    mixed = _mixed_taps(w, stride, dilation, transposed, groups)
+    if mixed is None:
         return [None] * 3
     into, of_weight, _ = torch.ops.aten.convolution_backward(
-        grad.abs(), x.abs(), mean, None, stride, padding, dilation, transposed, output_padding, groups,
+        grad.square(), x.square(), mixed, None, stride, _wider(padding), dilation, transposed, output_padding, groups,
         [mask[0], mask[1], False],
     )  # fmt: skip
-    return [into if mask[0] else None, of_weight.mean((2, 3), keepdim=True) if mask[1] else None, None]
+    # a tap of the weight's gradient adds up four of a tile's sums at least: twice the root
+    return [
+        into.clamp(min=0).sqrt() if mask[0] else None,
+        2 * of_weight.sum((2, 3), keepdim=True).clamp(min=0).sqrt() if mask[1] else None,
+        None,
+    ]
 
 
 FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
@@ -330,6 +347,38 @@ FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
         output * (grad.abs() + (grad * output).sum(dim, keepdim=True).abs()) if grad.dim() else grad.abs()
     ],
     "_thnn_fused_gru_cell": lambda x, h, hx, *biases: [1 + hx.abs()],
+}
+
+
+def _softmax_terms(x: Tensor, dim: int, *rest: Any) -> list[Tensor]:
+    """x - max rounds by half an ULP of itself, which is a relative error of its exponential: beyond 8 it counts."""
+    if not x.numel() or not x.dim():
+        return [x.softmax(dim)]
+    return [x.softmax(dim) * ((x.amax(dim, keepdim=True) - x) / 8).clamp(min=1).nan_to_num(posinf=1)]
+
+
+# Magnitudes that a bound in ULP counts from, where they are larger than the result's.
+MAGNITUDES: dict[str, Callable[..., list[Tensor]]] = {
+    "_softmax": _softmax_terms,
+    "_safe_softmax": _softmax_terms,
+}
+
+
+def _overflown(x: Tensor) -> Tensor:
+    return (1 + x.abs()) * 2.0**-100
+
+
+# The same of PyTorch's own kernels: 1 + erf and 1 + tanh lose the negative side, and where e^-x overflows they give 0.
+MAGNITUDES_ELSEWHERE: dict[str, Callable[..., list[Tensor]]] = {
+    "gelu": lambda x, **rest: [x.abs()],
+    "gelu_backward": lambda grad, x, **rest: [grad.abs() * (1 + x.abs())],
+    "tanh_backward": lambda grad, y: [grad.abs()],
+    "sigmoid": lambda x: [_overflown(x)],
+    "silu": lambda x: [_overflown(x)],
+    "mish": lambda x: [_overflown(x)],
+    "silu_backward": lambda grad, x: [grad.abs() * _overflown(x)],
+    "mish_backward": lambda grad, x: [grad.abs() * (1 + x.abs())],
+    "log_sigmoid_backward": lambda grad, x, buffer: [grad.abs()],
 }
 
 # Operators whose result is a sum of products of their operands: run on magnitudes they give sum(|terms|).

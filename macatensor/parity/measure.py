@@ -52,7 +52,7 @@ def bound_text(bound: Bound, dtype: torch.dtype) -> str:
     if bound.measure == "exact" or dtype not in _FORMATS and dtype not in _PARTS:
         return "exact"
     limit = bound.limit(str(dtype).removeprefix("torch."))
-    return f"{limit:g} ulp" if bound.measure == "ulp" else f"{limit:g} eps sum|terms|"
+    return f"{limit:g} ulp" if bound.measure == "ulp" else f"{limit:g} eps sum|terms|{bound.chain_text}"
 
 
 def ulp_at(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from macatensor.parity.canonical import canonical, is_brought_to_a_form
-from macatensor.parity.formulas import FLOORS, FORMULAS, SHARPER, SUMS
+from macatensor.parity.chains import TermsAt, share_by_chains, terms_of
+from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, MAGNITUDES_ELSEWHERE, SHARPER, SUMS
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
 from op_table import Bound, Kind, Row
@@ -29,14 +30,15 @@ _KEEPS = ("batch_norm", "native_layer_norm", "log_sigmoid_forward", "embedding_b
 # the bound of these rows counts ULP of the larger term
 _LARGER_TERM = {"lerp", "addcmul", "addcdiv"}
 # these have a root or a tail where the operand's own rounding moves the result by many ULP
-_LARGER_TERM |= {"gelu", "gelu_backward", "silu_backward", "mish_backward"}
+_LARGER_TERM |= {"gelu", "gelu_backward", "silu_backward", "mish_backward", "hardswish_backward"}
 _LARGER_TERM |= {
     f"special_{name}" for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")
 }
+_HALVES = {torch.float16, torch.bfloat16}  # a chain of float32 is exact beside them
 _MOMENTS = {"var", "std", "var_mean", "std_mean"}  # a mean is a sum, whatever the bound counts
 # Composite rows and rows on the host state no bound: they are made of operators that do.
 _COMPOSED = per_term("several operators, each with its own bound", f32=16, f64=16, f16=4, bf16=4)
-# what these give depends on the dtype's own spacing or range: float64 is no reference
+# by the dtype's own spacing or range: float64 is no reference
 _OF_THE_DTYPE = {"nextafter", "nan_to_num"}
 # LAPACK's errors are small beside a matrix as a whole, not beside each element of it
 _OF_THE_MATRIX = {
@@ -111,6 +113,7 @@ class Expected:
     results: int  # how many of them are results
     error: Exception | None = None  # what PyTorch raises
     writes: bool = True  # the schema lets the operator write an argument
+    terms_at: TermsAt | None = None  # the terms of one element of a sum, where the row's bound looks at them
 
 
 def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[torch.Tensor | None], int]:
@@ -245,8 +248,23 @@ def _largest(terms: torch.Tensor | None, dims: int) -> torch.Tensor | None:
     return terms.amax(last, keepdim=True).expand(terms.shape)
 
 
-def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
-    """Computes the reference of ``func(*args, **kwargs)``; the arguments are host tensors and stay as they are."""
+def _magnitudes_of(
+    base: str, args: Any, kwargs: Any, terms: list[torch.Tensor | None], elsewhere: bool
+) -> list[torch.Tensor | None]:
+    """``terms``, or what a bound in ULP counts from where that is larger than a result and its terms."""
+    found = list(terms)
+    for table in (MAGNITUDES, MAGNITUDES_ELSEWHERE) if elsewhere else (MAGNITUDES,):
+        if base in table:
+            least = table[base](*_widen(args), **_widen(kwargs))
+            for i, (known, magnitude) in enumerate(zip(found, least)):
+                size = magnitude.abs().double()
+                found[i] = size if known is None else torch.maximum(known, size)
+    return found
+
+
+def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = False) -> Expected:
+    """Computes the reference of ``func(*args, **kwargs)``, for another device's kernels if it runs ``elsewhere``; the
+    arguments are host tensors and stay as they are."""
     args, kwargs = _compact(func, args, kwargs)
     native: list[torch.Tensor | None] | None = None
     count = 0
@@ -302,8 +320,12 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any) -> Expected:
             terms = [
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
             ]
+    if anyway and anything and bound.measure == "ulp":
+        terms = _magnitudes_of(base, args, kwargs, terms, elsewhere)
     writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
-    return Expected(native, exact, terms, count, error if native is None else None, writes)
+    looks = bound.chain > 0 and anyway and not SUMS.isdisjoint((operator, base))
+    terms_at = terms_of(row, args, kwargs) if looks else None
+    return Expected(native, exact, terms, count, error if native is None else None, writes, terms_at)
 
 
 def _host_all(value: Any) -> Any:
@@ -330,8 +352,8 @@ def judge(
             if (
                 (have is None) != (exact is None)
                 and i < expected.results
-                and not _empty(have)
-                and not _empty(exact)
+                and (have is not None and have.numel())
+                and (exact is not None and exact.numel())
             ):
                 wrong.append(f"{what} is {'absent' if have is None else 'present'}, PyTorch's is not")
             continue
@@ -363,10 +385,6 @@ def _same(have: torch.Tensor, native: torch.Tensor | None) -> bool:
         and (have.element_size() > 1 or not have.is_floating_point())
         and torch.equal(have, native)
     )
-
-
-def _empty(t: torch.Tensor | None) -> bool:
-    return t is None or t.numel() == 0
 
 
 @dataclass
@@ -452,7 +470,11 @@ def _one(
     aim = _aim(row, have, native, exact, terms, args)
     if aim.bound is None:
         return equal(have, aim.want)
-    return distance(have, aim.want, aim.bound, aim.terms, aim.loose)
+    measured = distance(have, aim.want, aim.bound, aim.terms, aim.loose)
+    if measured.share > 1 and expected.terms_at is not None and have.dtype not in _HALVES:
+        at, result = expected.terms_at, position if position < expected.results else 0
+        measured.share = share_by_chains(have, aim.want, aim.bound, aim.terms, lambda n: at(result, n))
+    return measured
 
 
 def _positions(

@@ -27,7 +27,7 @@ from macatensor.accuracy.local.repro import write_repro
 from macatensor.accuracy.local.screen import is_clean
 from macatensor.accuracy.local.shrink import shrink, sizes_of
 from macatensor.accuracy.output_folder import output_folder
-from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca, leniently
+from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca
 from macatensor.tensor import MacaTensor
 from op_table import Kind, Row
 
@@ -171,11 +171,6 @@ def _device_of(seen: Seen) -> str:
     return "maca" if is_on_maca(here) else here[0].device.type if here else "cpu"
 
 
-def _judge(call: OpCall, device: str) -> Verdict:
-    verdict = call.judge(device)
-    return verdict if device == "maca" else leniently(verdict)
-
-
 def _rate(call: OpCall, device: str, runs: int) -> float:
     """The share of launches that are wrong, or not as the first right one."""
     first: Any = None
@@ -184,7 +179,7 @@ def _rate(call: OpCall, device: str, runs: int) -> float:
         results, changed = call.run(device)
         if first is not None and same_bits(results + changed, first):
             continue
-        if _judge(call, device).failed:
+        if call.judge(device).failed:
             wrong += 1
         elif first is None:
             first = results + changed
@@ -194,8 +189,8 @@ def _rate(call: OpCall, device: str, runs: int) -> float:
 
 
 def _is_sometimes_wrong(call: OpCall, device: str) -> bool:
-    _judge(call, device)  # operands that contradict each other raise
-    return any(_judge(call, device).failed for _ in range(_RACE_RUNS))
+    call.judge(device)  # operands that contradict each other raise
+    return any(call.judge(device).failed for _ in range(_RACE_RUNS))
 
 
 def _kind_of(verdict: Verdict) -> str:
@@ -207,7 +202,7 @@ def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Pat
     device = _device_of(seen)
     original = OpCall.of(seen)
     rate = 1.0
-    if kind == "race" or not all(_judge(original, device).failed for _ in range(3)):
+    if kind == "race" or not all(original.judge(device).failed for _ in range(3)):
         kind, rate = "race", _rate(original, device, _RACE_RUNS)
     if kind == "race":
         smaller = shrink(original, lambda c: _is_sometimes_wrong(c, device), seconds)
@@ -215,11 +210,11 @@ def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Pat
         kind = _kind_of(verdict)
 
         def still(c: OpCall) -> bool:
-            again = _judge(c, device)
+            again = c.judge(device)
             return again.failed and _kind_of(again) == kind
 
         smaller = shrink(original, still, seconds) if still(original) else original
-        verdict = _judge(smaller, device)
+        verdict = smaller.judge(device)
     text = verdict.text.removeprefix("FAIL: ") + (f"; bound {verdict.bound}" if verdict.bound else "")
     finding = Finding(seen.name, kind, text, number, came, original, smaller, rate=rate)
     file = folder / f"repro_{seen.name.replace('.', '_')}.py"

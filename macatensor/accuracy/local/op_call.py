@@ -130,12 +130,14 @@ class OpCall:
         """Runs it on a device and judges it by the row's bound against float64."""
         results, changed = self.run(device)
         with torch.no_grad():
-            return verdict_of(self.func, self.row, (self.args, self.kwargs), results, changed)
+            return verdict_of(
+                self.func, self.row, (self.args, self.kwargs), results, changed, device != "maca"
+            )
 
-    def aims(self, results: Tensors, changed: Tensors) -> list[Aim | None]:
-        """What each result, and each operand after the call, is measured by."""
+    def aims(self, results: Tensors, changed: Tensors, device: str) -> list[Aim | None]:
+        """What each result, and each operand after the call, is measured by on a device."""
         with torch.no_grad():
-            want = expected(self.func, self.row, self.args, self.kwargs)
+            want = expected(self.func, self.row, self.args, self.kwargs, device != "maca")
             return aims(self.row, want, results + changed, self.args)
 
     @property

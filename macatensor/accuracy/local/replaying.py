@@ -21,7 +21,7 @@ from macatensor.accuracy.local.op_call import OpCall, same_bits
 from macatensor.accuracy.records import Argument, Call, Process, TensorEntry, read
 from macatensor.host_fallback import trusts_its_operands
 from macatensor.parity.transport import tensors
-from macatensor.parity.watch import leniently, verdict_of, why_not_judged
+from macatensor.parity.watch import verdict_of, why_not_judged
 from macatensor.signature import find_row
 from macatensor.untrusted import DEPTH, readable
 from op_table import Row
@@ -293,9 +293,8 @@ class _Replayer:
         else:
             results, changed = one.run(self.device)
         with torch.no_grad():
-            verdict = verdict_of(one.func, row, (one.args, one.kwargs), results, changed)
-            if self.device != "maca":
-                verdict = leniently(verdict)
+            elsewhere = self.device != "maca"
+            verdict = verdict_of(one.func, row, (one.args, one.kwargs), results, changed, elsewhere)
         done.verdict, done.bound = verdict.text, verdict.bound
         if verdict.text.startswith("n/a"):
             return
@@ -313,10 +312,11 @@ class _Replayer:
         if same_bits(recorded, results) and (returns or same_bits(theirs_changed, changed)):
             done.recorded, done.recorded_share = "the same bits", done.share
             return
-        with torch.no_grad():  # what an in-place operator wrote is its result
-            theirs = verdict_of(one.func, row, (one.args, one.kwargs), recorded, theirs_changed)
         made_on_maca = any(a.tensor is not None and a.tensor.device.startswith("maca") for a in call.outputs)
-        theirs = theirs if made_on_maca else leniently(theirs)
+        with torch.no_grad():  # what an in-place operator wrote is its result
+            theirs = verdict_of(
+                one.func, row, (one.args, one.kwargs), recorded, theirs_changed, not made_on_maca
+            )
         done.recorded, done.recorded_share = theirs.text, theirs.worst.share
 
     def _recorded(self, call: Call) -> list[torch.Tensor | None] | None:

@@ -99,7 +99,7 @@ def repro_text(
     from jinja2 import Environment, PackageLoader
 
     results, changed = call.run(device)
-    aimed = call.aims(results, changed)
+    aimed = call.aims(results, changed, device)
     operands = call.operands
     names: dict[int, str] = {}
     inputs = []
