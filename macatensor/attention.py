@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from macatensor import counting, flags
+from macatensor.double_backward import by_recomputation
 from macatensor.internal import launch
 from macatensor.launcher import Launcher, remember, special
 from macatensor.meta import Meta, contiguous_strides, meta_of
@@ -82,16 +83,14 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         query, key, value, mask, output, logsumexp = ctx.saved_tensors
-        # with create_graph these gradients are to be differentiated in turn: the math path's can be, the kernel's not
         if torch.is_grad_enabled():
+            is_causal, scale = ctx.options["is_causal"], ctx.options["scale"]
             grouped = query.shape[:-2] != key.shape[:-2]
-            again = _math(
-                query, key, value, mask, 0.0, ctx.options["is_causal"], ctx.options["scale"], grouped
-            )
-            wanted = [t for t in (query, key, value) if t.requires_grad]
-            found = iter(torch.autograd.grad(again, wanted, grad, create_graph=True))
-            grads = [next(found) if t.requires_grad else None for t in (query, key, value)]
-            return (*grads, None, None, None)
+
+            def again(query: Any, key: Any, value: Any) -> Any:
+                return _math(query, key, value, mask, 0.0, is_causal, scale, grouped)
+
+            return (*by_recomputation(again, (query, key, value), (grad,)), None, None, None)
         results: list[Meta | None] = [_like(t._payload[2]) for t in (query, key, value)]
         grads = launch(
             "sdpa_backward", [grad, query, key, value, mask, output, logsumexp], results, ctx.options

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from macatensor.double_backward import differentiated_once
 from macatensor.graphs import GraphPool, MacaGraph, graph, graph_pool_handle
 
 _Tensors = tuple[torch.Tensor, ...]
@@ -83,16 +84,22 @@ def _node(c: _Capture) -> Any:
                 if static is not value and static.data_ptr() != value.data_ptr():
                     static.copy_(value)
             c.forward_graph.replay()
+            ctx.save_for_backward(*given)
             return tuple(o.detach() for o in c.outputs)
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
             for static, value in zip(c.output_gradients, gradients):
                 if static is not None and static.data_ptr() != value.data_ptr():
                     static.copy_(value)
             c.backward_graph.replay()
-            return tuple(g.detach() if g is not None else None for g in c.gradients)
+            made = [g.detach() if g is not None else None for g in c.gradients]
+            origins = (*ctx.saved_tensors, *gradients) if torch.is_grad_enabled() else ()
+            return differentiated_once(
+                made,
+                origins,
+                "a graphed callable has no second derivatives: its backward pass is a recorded graph",
+            )
 
     return Graphed
 

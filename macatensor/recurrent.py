@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from macatensor.double_backward import by_recomputation
 from macatensor.ffi import kernels
 from macatensor.launcher import Launcher, special
 from macatensor.tensor import MacaTensor
@@ -22,6 +23,28 @@ _cell = _aten._thnn_fused_lstm_cell.default
 _cell_backward = _aten._thnn_fused_lstm_cell_backward_impl.default
 
 
+class _Steps:
+    """One direction of one layer, x [T, B, I], h and c [B, H], step by step, and what each step started from."""
+
+    def __init__(
+        self, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool
+    ) -> None:
+        steps, batch = x.shape[0], x.shape[1]
+        gates = torch.mm(x.reshape(steps * batch, -1), w_ih.t()).view(steps, batch, -1)
+        w_hh_t = w_hh.t()
+        self.order = range(steps - 1, -1, -1) if reverse else range(steps)
+        self.outputs: list[Any] = [None] * steps
+        self.hiddens: list[Any] = [None] * steps
+        self.cells: list[Any] = [None] * steps
+        self.kept: list[Any] = [None] * steps
+        for t in self.order:
+            self.hiddens[t], self.cells[t] = h, c
+            h, c, workspace = _cell(gates[t], torch.mm(h, w_hh_t), c, b_ih, b_hh)
+            self.outputs[t] = h
+            self.kept[t] = (c, workspace)
+        self.h, self.c = h, c
+
+
 class _StepByStep(torch.autograd.Function):
     """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
 
@@ -29,29 +52,24 @@ class _StepByStep(torch.autograd.Function):
     def forward(
         ctx: Any, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool
     ) -> Any:
-        steps, batch = x.shape[0], x.shape[1]
-        gates = torch.mm(x.reshape(steps * batch, -1), w_ih.t()).view(steps, batch, -1)
-        w_hh_t = w_hh.t()
-        order = range(steps - 1, -1, -1) if reverse else range(steps)
-        outputs: list[Any] = [None] * steps
-        hiddens: list[Any] = [None] * steps  # what each step started from
-        cells: list[Any] = [None] * steps
-        kept: list[Any] = [None] * steps
-        for t in order:
-            hiddens[t], cells[t] = h, c
-            h, c, workspace = _cell(gates[t], torch.mm(h, w_hh_t), c, b_ih, b_hh)
-            outputs[t] = h
-            kept[t] = (c, workspace)
-        ctx.save_for_backward(x, w_ih, w_hh, torch.stack(hiddens))
-        ctx.steps = (order, cells, kept, b_ih is not None)
+        ran = _Steps(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse)
+        ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, torch.stack(ran.hiddens))
+        ctx.steps = (ran.order, ran.cells, ran.kept, reverse)
         ctx.set_materialize_grads(False)
-        return torch.stack(outputs), h.clone(), c.clone()
+        return torch.stack(ran.outputs), ran.h.clone(), ran.c.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_outputs: Any, grad_h: Any, grad_c: Any) -> Any:
-        x, w_ih, w_hh, hiddens = ctx.saved_tensors
-        order, cells, kept, has_bias = ctx.steps
+        *inputs, hiddens = ctx.saved_tensors
+        order, cells, kept, reverse = ctx.steps
+        if torch.is_grad_enabled():
+
+            def again(*given: Any) -> Any:
+                ran = _Steps(*given, reverse)
+                return torch.stack(ran.outputs), ran.h, ran.c
+
+            return (*by_recomputation(again, inputs, (grad_outputs, grad_h, grad_c)), None)
+        x, _, _, w_ih, w_hh, b_ih, _ = inputs
         steps, batch = x.shape[0], x.shape[1]
         gates: list[Any] = [None] * steps
         for t in reversed(order):
@@ -67,7 +85,7 @@ class _StepByStep(torch.autograd.Function):
         grad_x = torch.mm(flat, w_ih).view_as(x) if needs[0] else None
         grad_w_ih = torch.mm(flat.t(), x.reshape(steps * batch, -1)) if needs[3] else None
         grad_w_hh = torch.mm(flat.t(), hiddens.view(steps * batch, -1)) if needs[4] else None
-        grad_b = flat.sum(0) if has_bias and (needs[5] or needs[6]) else None
+        grad_b = flat.sum(0) if b_ih is not None and (needs[5] or needs[6]) else None
         other_b = grad_b.clone() if grad_b is not None else None
         return grad_x, grad_h, grad_c, grad_w_ih, grad_w_hh, grad_b, other_b, None
 
