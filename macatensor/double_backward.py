@@ -48,6 +48,9 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(ctx.why)
 
 
+_once: Any = _Once.apply
+
+
 def differentiated_once(gradients: Sequence[Any], origins: Sequence[Any], why: str) -> tuple[Any, ...]:
     """``gradients`` as they are, but a derivative of one with respect to an origin raises RuntimeError(why).
 
@@ -56,7 +59,5 @@ def differentiated_once(gradients: Sequence[Any], origins: Sequence[Any], why: s
     if not torch.is_grad_enabled():
         return tuple(gradients)
     given = [g for g in gradients if g is not None]
-    joined = iter(
-        _Once.apply(len(given), why, *given, *(t for t in origins if t is not None)) if given else ()
-    )
+    joined = iter(_once(len(given), why, *given, *(t for t in origins if t is not None)) if given else ())
     return tuple(next(joined) if g is not None else None for g in gradients)

@@ -88,15 +88,25 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
         _, offset, meta = tensor._payload
         t = torch.empty(0, dtype=meta.dtype)
         t.set_(memory.untyped_storage(), offset - start // meta.itemsize, meta.size, meta.stride)
+        if not meta.size and not with_values:
+            t.zero_()  # kernels may read the number in a 0-dim tensor
         made.append(set_lazy_bits(t, meta))
     return made
 
 
-def replay_on_host(signature: Signature, full: list[Any], with_values: bool = False) -> None:
+def _narrowed(tensor: MacaTensor) -> torch.Tensor:
+    """Ones, at most two along each dimension, which broadcast as the tensor's elements do."""
+    return torch.ones([min(n, 2) for n in tensor.shape], dtype=tensor.dtype)
+
+
+def replay_on_host(
+    signature: Signature, full: list[Any], with_values: bool = False, narrowed: bool = False
+) -> None:
     """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any.
 
     ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
-    on empty memory. Counted; it draws no random numbers of the caller's.
+    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit. Counted;
+    it draws no random numbers of the caller's.
     """
     if trusts_its_operands(signature.name):
         return
@@ -104,8 +114,11 @@ def replay_on_host(signature: Signature, full: list[Any], with_values: bool = Fa
     for t in flatten(full):
         if isinstance(t, MacaTensor):
             held.setdefault(id(t._payload[0]), []).append(t)
+    stand_ins: dict[int, torch.Tensor] = {}
     try:
-        stand_ins = {id(t): e for ts in held.values() for t, e in zip(ts, _stand_ins(ts, with_values))}
+        for ts in held.values():
+            made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values)
+            stand_ins.update((id(t), e) for t, e in zip(ts, made))
     except MemoryError:
         return
     args = [substitute(v, lambda t: stand_ins[id(t)]) for v in full]

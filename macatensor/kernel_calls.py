@@ -10,7 +10,7 @@ import torch
 from macatensor import counting, flags, host_fallback
 from macatensor.errors import check_devices, reject
 from macatensor.ffi import native
-from macatensor.launcher import remember
+from macatensor.launcher import remember, static_key
 from macatensor.meta import Meta, meta_of
 from macatensor.plan import (
     create,
@@ -46,6 +46,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         self.signature: Signature = read(func, row.launch_scalars)
         arguments = self.signature.arguments
         self.cache: dict[Any, Any] = {}
+        self.weighed: dict[Any, Any] = {}  # numbers that PyTorch takes though the result has no room for them
         super().__init__(
             self.signature.letters,
             self.cache,
@@ -53,7 +54,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             # creation functions: the result's size may follow from the numbers (arange)
             not any(a.role in (Role.TENSOR, Role.TENSORS) for a in arguments),
         )
-        flags.caches.append(self.cache)
+        flags.caches.extend((self.cache, self.weighed))
         flags.caches_of.setdefault(row.kernel_name, []).append(self.cache)
         first = arguments[0] if arguments else None
         self.writes_list = first is not None and first.written and first.role is Role.TENSORS
@@ -86,12 +87,29 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         remember(self.cache, key, run, generation)
         return run
 
+    def weigh(self, program: Any, args: tuple[Any, ...], numbers: list[Any]) -> None:
+        """Raises where PyTorch refuses a number that the result's dtype may have no room for: 1e6 in float16.
+
+        Some operators refuse it, others wrap it or make it infinite: its CPU kernel is asked once for each number.
+        """
+        key = (program, *map(static_key, numbers))
+        if key in self.weighed:
+            return
+        full = self.signature.fill(args, None)
+        for i, argument in enumerate(self.signature.arguments):
+            if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
+                full[i] = full[i].item()
+        self.ask_host(full)
+        remember(self.weighed, key, True)
+
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: tuple[Any, ...], given: int) -> Any:
         full = self.signature.fill(args, None)
         check_devices(self.signature.name, full, zero_dim=True)
         if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
             return self.resolved
+        if self.reads_number(full):
+            return self.by_number
         strided = [
             i
             for i, a in enumerate(self.signature.arguments)
@@ -103,6 +121,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             if self.form is Form.OUT:
                 return self.build_out(full, given)
             inferred = self.infer(self.signature, full)
+            self.check_kinds(full, inferred)
             if self.writes_list:
                 returned = [i for i in self.signature.returned_arguments if i is not None]
                 return create(
@@ -127,6 +146,22 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
     def resolved(self, args: Any, payloads: Any, scalars: Any) -> Any:
         """Operators that PyTorch lets see lazy conjugate and negative bits: kernels do not know them."""
         return self(tuple([substitute(a, physical) for a in args]))
+
+    def reads_number(self, full: list[Any]) -> bool:
+        """Is there a 0-dim value whose dtype has numbers that do not fit, or that the kernel does not convert?"""
+        value = full[_VALUES[self.row.name]] if self.row.name in _VALUES else None
+        if not isinstance(value, _Maca) or not isinstance(full[0], _Maca) or value.dtype == full[0].dtype:
+            return False
+        return self.row.operator != "masked_fill" or (
+            torch.promote_types(value.dtype, full[0].dtype) != full[0].dtype
+        )
+
+    def by_number(self, args: Any, payloads: Any, scalars: Any) -> Any:
+        """The value is read, as PyTorch does on every device."""
+        overload = getattr(self.func.overloadpacket, self.func._overloadname.replace("Tensor", "Scalar"))
+        full = self.signature.fill(args, None)
+        at = _VALUES[self.row.name]
+        return self.signature.call(overload, [v.item() if i == at else v for i, v in enumerate(full)])
 
     def copied(self, strided: list[int]) -> Callable[[Any, Any, Any], Any]:
         """Arguments that the row wants row-major are copied, and counted."""
@@ -167,6 +202,27 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
         return run_through_temporary
 
+    def ask_host(self, full: list[Any]) -> None:
+        """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
+        may be as large as a number says."""
+        if any(isinstance(t, _Maca) for t in flatten(full)):
+            host_fallback.replay_on_host(self.signature, full, narrowed=self.row.elementwise)
+
+    def check_kinds(self, full: list[Any], results: Any) -> None:
+        """Raises where PyTorch refuses a number's kind, as a fraction of integers, or does not cast what comes out to
+        the dtype of what it is written to. Its meta kernels, many of them Python, do not look at that."""
+        dtypes = [t.dtype for t in flatten([results, full]) if isinstance(t, torch.Tensor)]
+        rank = max(map(_rank, dtypes), default=0)
+        for argument, value in zip(self.signature.arguments, full):
+            if argument.role is Role.SCALAR and isinstance(value, (bool, int, float, complex)):
+                kind = _KINDS.index(type(value)) if type(value) in _KINDS else 0
+                if kind > rank or (kind == 0 and rank > 0):
+                    return self.ask_host(full)
+        if self.inplace and self.form is Form.INPLACE:
+            wanted = flatten(self.infer(read(self.twin, self.row.launch_scalars), full))[0].dtype
+            if not torch.can_cast(wanted, full[0].dtype):
+                self.ask_host(full)
+
     def infer(self, signature: Signature, full: list[Any]) -> Any:
         """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel."""
         try:
@@ -181,6 +237,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         inputs = [v for i, v in enumerate(full) if i not in outs]
         wanted = flatten(self.infer(twin_signature, inputs))
         choice = twin_signature.positions.get("dtype")
+        self.check_kinds(full, wanted)
         if choice is not None and inputs[choice] is None and wanted[0].dtype != metas[0].dtype:
             inputs[choice] = metas[0].dtype  # sums and scans compute in the dtype of what they are written to
             wanted = flatten(self.infer(twin_signature, inputs))
@@ -228,6 +285,16 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             return without_row(self.func, args[:split], self.signature.named(args), reason)
 
         return run
+
+
+# rows that take a number as a 0-dim tensor: its position
+_VALUES = {"masked_fill.Tensor": 2, "index_fill.int_Tensor": 3, "index_fill_.int_Tensor": 3}
+_KINDS = (bool, int, float, complex)
+
+
+def _rank(dtype: torch.dtype) -> int:
+    """The kind of Python's numbers that a dtype holds."""
+    return 0 if dtype is torch.bool else 3 if dtype.is_complex else 2 if dtype.is_floating_point else 1
 
 
 _COPIES = {"clone", "_to_copy", "copy"}

@@ -182,7 +182,27 @@ def _index_add(
     rest = [n for d, n in enumerate(self.shape) if d != dim % max(self.dim(), 1)]
     given = [n for d, n in enumerate(source.shape) if d != dim % max(source.dim(), 1)]
     _refuse(rest != given and self.dim() > 0)
-    return torch.ops.aten.index_add.default(self, dim, index, source, alpha=alpha)
+    # nor do the CPU's mind a fraction as alpha of integers
+    return torch.ops.aten.index_add.default(self, dim, index, source)
+
+
+@meta_rule("sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
+def _difference(self: torch.Tensor, other: Any, alpha: Any = 1) -> Any:
+    is_bool = other.dtype is torch.bool if isinstance(other, torch.Tensor) else isinstance(other, bool)
+    _refuse(is_bool or self.dtype is torch.bool)
+    return torch.ops.aten.sub.Tensor(self, other, alpha=alpha)
+
+
+@meta_rule("heaviside")
+def _heaviside(self: torch.Tensor, values: torch.Tensor) -> Any:
+    _refuse(self.dtype != values.dtype)
+    return torch.ops.aten.heaviside.default(self, values)
+
+
+@meta_rule("relu")
+def _relu(self: torch.Tensor) -> Any:
+    _refuse(self.dtype is torch.bool)
+    return torch.ops.aten.relu.default(self)
 
 
 def _untrained(input: torch.Tensor, training: bool, function: Any, args: tuple[Any, ...]) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -115,6 +116,26 @@ def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
     return _SCALAR_META[type(value)], request.slots(1)
 
 
+def room_for_numbers(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool, bool]:
+    """Which numbers surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
+    imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
+    low, high = -math.inf, math.inf
+    is_integral = is_real = False
+    for dtype in dtypes:
+        is_real = is_real or not dtype.is_complex
+        if dtype is torch.bool:
+            continue
+        is_number = dtype.is_floating_point or dtype.is_complex
+        is_integral = is_integral or not is_number
+        info = torch.finfo(dtype) if is_number else torch.iinfo(dtype)
+        low = max(low, float(info.min))
+        # the float nearest to 2^63 - 1 is 2^63, which does not fit
+        high = min(
+            high, float(info.max) if float(info.max) <= info.max else math.nextafter(float(info.max), 0)
+        )
+    return low, high, is_integral, is_real
+
+
 def program(
     request: Request,
     operator: str,
@@ -141,7 +162,13 @@ def program(
             allocate(meta.nbytes)  # raises before anything is prepared for so many elements
     held = request.create_program(operator, written, in_memory=in_memory, defaults=defaults)
     address = int(ffi.cast("intptr_t", held))
-    return native.Program(held, address, operator, metas, lists, returned, repeats_first, order)
+    results = [
+        meta
+        for i, (meta, slot) in enumerate(request.operands)
+        if meta is not None and slot < 0 and (i >= len(written) or written[i])
+    ]
+    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else ())
+    return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
 
 
 def create(

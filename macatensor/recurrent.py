@@ -27,7 +27,7 @@ class _Steps:
     """One direction of one layer, x [T, B, I], h and c [B, H], step by step, and what each step started from."""
 
     def __init__(
-        self, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool
+        self, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, reverse: bool
     ) -> None:
         steps, batch = x.shape[0], x.shape[1]
         gates = torch.mm(x.reshape(steps * batch, -1), w_ih.t()).view(steps, batch, -1)
@@ -52,7 +52,7 @@ class _StepByStep(torch.autograd.Function):
     def forward(
         ctx: Any, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool
     ) -> Any:
-        ran = _Steps(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse)
+        ran = _Steps(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse=reverse)
         ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, torch.stack(ran.hiddens))
         ctx.steps = (ran.order, ran.cells, ran.kept, reverse)
         ctx.set_materialize_grads(False)
@@ -65,7 +65,7 @@ class _StepByStep(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def again(*given: Any) -> Any:
-                ran = _Steps(*given, reverse)
+                ran = _Steps(*given, reverse=reverse)
                 return torch.stack(ran.outputs), ran.h, ran.c
 
             return (*by_recomputation(again, inputs, (grad_outputs, grad_h, grad_c)), None)

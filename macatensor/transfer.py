@@ -143,7 +143,8 @@ def _copy_(func: Any) -> Launcher:
     kernel = KernelLauncher(func, *found) if found else None
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        target, source = args[0], args[1]
+        target: Any = args[0]
+        source: Any = args[1] if isinstance(args[1], torch.Tensor) else torch.as_tensor(args[1])  # a number
         non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
         if not isinstance(target, MacaTensor):
             return target.copy_(to_host(source, non_blocking))

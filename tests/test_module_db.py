@@ -141,7 +141,7 @@ def _check_backward(
 
 def _second_derivatives(module: Any, args: Any) -> list[torch.Tensor | None]:
     """Gradients of the results' sum, and of their squares' sum again; None where there is none."""
-    leaves = [t for t in _tensors(args) if t.requires_grad] + [p for p in module.parameters()]
+    leaves = [t for t in _tensors(args) if t.requires_grad] + list(module.parameters())
     results = [t for t in _tensors(module(*args[0], **args[1])) if t.requires_grad]
     ones = [torch.ones_like(t) for t in results]
     first = torch.autograd.grad(results, leaves, ones, create_graph=True, allow_unused=True)

@@ -184,6 +184,7 @@ Walk make_walk(std::span<const Operand* const> operands, Dtype compute, Order or
       try {
         port.store = store_run(compute, o.dtype);
       } catch (const Declined&) {
+        if (!port.load) throw;
       }
     }
   }

@@ -83,8 +83,8 @@ MACA_POINTWISE("hardsigmoid", hardsigmoid_op);
 
 struct Hardtanh {
   template <class T> static T of(T x, const Value* v) {
-    const T low = v[0].as<T>(), high = v[1].as<T>();
-    return x < low ? low : x > high ? high : x;
+    const T low = v[0].as<T>(), high = v[1].as<T>(), raised = x < low ? low : x;
+    return raised > high ? high : raised;
   }
 };
 static constexpr Op hardtanh_op = with_values(op_of<Hardtanh, 1, kReal, 2>(), {"min_val", -1}, {"max_val", 1});

@@ -184,6 +184,14 @@ bool read(KernelCall* self, PyObject* args, Operands& operands, Parts& parts) {
   return true;
 }
 
+// A number that the result's element type may have no room for: Python asks PyTorch, once for each such number.
+bool is_accepted(KernelCall* self, PyObject* program, PyObject* args, Operands& operands) {
+  if (has_room(program, operands)) return true;
+  Ref numbers(operands.numbers());
+  if (!numbers) return false;
+  return static_cast<bool>(Ref(PyObject_CallMethod(self->object(), "weigh", "OOO", program, args, numbers.get())));
+}
+
 PyObject* run_all(KernelCall* self, PyObject* args) {
   Operands operands;
   Parts parts;
@@ -202,7 +210,8 @@ PyObject* run_all(KernelCall* self, PyObject* args) {
       if (!found) return nullptr;
     }
   }
-  if (is_program(found.get())) return run_program(found.get(), operands, args);
+  if (is_program(found.get()))
+    return is_accepted(self, found.get(), args, operands) ? run_program(found.get(), operands, args) : nullptr;
   Ref payloads(operands.payloads()), numbers(operands.numbers());
   if (!payloads || !numbers) return nullptr;
   return PyObject_CallFunctionObjArgs(found.get(), args, payloads.get(), numbers.get(), nullptr);
@@ -232,7 +241,8 @@ bool add_kernel_call_type(PyObject* module) {
       module, "libmaca_ffi._launcher.KernelCall",
       "KernelCall(roles, cache, tensors_end, is_sized_by_numbers)\n\nCalled with (args, kwargs) of an operator. A "
       "subclass has miss(key, args), which makes, remembers and returns what runs a signature; fill(args, kwargs), "
-      "every argument as a tuple; and odd_operand(value, args), the key and the number of what is no MacaTensor.");
+      "every argument as a tuple; odd_operand(value, args), the key and the number of what is no MacaTensor; and "
+      "weigh(program, args, numbers), which raises where PyTorch has no room for a number in the result.");
 }
 
 Run direct_kernel_call(PyObject* launcher) { return CachedCallType<KernelCall>::direct(launcher); }

@@ -122,6 +122,7 @@ class Operands {
 
   Few<maca_reference, 8> references;
   Few<maca_scalar, 4> scalars;
+  bool has_wrapped = false;  // one of the scalars is above 2^63 and travels by its bits
 
  private:
   Few<PyObject*, 8> held_;  // nullptr: absent
@@ -131,6 +132,8 @@ class Operands {
 // --- programs -----------------------------------------------------------------------------------------------
 bool add_program_type(PyObject* module);
 bool is_program(PyObject* object);
+// Are the numbers such that every element type that the program writes has room for them?
+bool has_room(PyObject* program, Operands& operands);
 PyObject* run_program(PyObject* program, Operands& operands, PyObject* args);
 
 // A tensor of ours: `make` are the arguments of _make_wrapper_subclass. Takes `buffer` over.

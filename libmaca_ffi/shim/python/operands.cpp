@@ -41,6 +41,7 @@ bool Operands::add_number(Ref number) {
     scalar.tag = MACA_SCALAR_INT;
     scalar.value.integer = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow > 0) {  // uint64 travels by its bits
+      has_wrapped = true;
       scalar.value.integer = static_cast<int64_t>(PyLong_AsUnsignedLongLong(value));
       if (PyErr_Occurred()) return false;
     } else if (overflow < 0) {

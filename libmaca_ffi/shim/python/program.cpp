@@ -2,6 +2,7 @@
 #include "launcher.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "shim.h"
 
@@ -17,8 +18,27 @@ struct Result {
   PyObject* meta;
 };
 
+// Which numbers surely fit into every element type that a program writes; macatensor.plan.room_for_numbers.
+struct Room {
+  double low = -HUGE_VAL, high = HUGE_VAL;
+  int is_integral = 0;  // no room for NaN and infinities
+  int is_real = 0;      // none for imaginary parts
+
+  bool fits(double value) const { return (value >= low && value <= high) || (!is_integral && !std::isfinite(value)); }
+  bool fits(const maca_scalar& scalar) const {
+    switch (scalar.tag) {
+      case MACA_SCALAR_BOOL: return true;
+      case MACA_SCALAR_INT: return fits(static_cast<double>(scalar.value.integer));
+      case MACA_SCALAR_COMPLEX:
+        return fits(scalar.value.real) && fits(scalar.imaginary) && (!is_real || scalar.imaginary == 0);
+      default: return fits(scalar.value.real);
+    }
+  }
+};
+
 struct Facts {
   maca_program* program = nullptr;
+  Room room;
   Ref keep;  // what destroys it
   Ref operator_name;
   std::vector<Result> results;  // that each launch allocates, and those that are None
@@ -114,8 +134,9 @@ bool read_results(Facts& f, PyObject* metas, PyObject* lists, PyObject* returned
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *keep, *handle, *name, *metas, *lists, *returned, *order;
   int repeats_first = 0;
-  if (!PyArg_ParseTuple(args, "OOOOOOpO:Program", &keep, &handle, &name, &metas, &lists, &returned, &repeats_first,
-                        &order))
+  Room room;
+  if (!PyArg_ParseTuple(args, "OOOOOOpO(ddpp):Program", &keep, &handle, &name, &metas, &lists, &returned,
+                        &repeats_first, &order, &room.low, &room.high, &room.is_integral, &room.is_real))
     return nullptr;
   void* program = PyLong_AsVoidPtr(handle);
   if (!program && PyErr_Occurred()) return nullptr;
@@ -128,6 +149,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   f.keep = Ref::borrowed(keep);
   f.operator_name = Ref::borrowed(name);
   f.repeats_first = repeats_first != 0;
+  f.room = room;
   return read_results(f, metas, lists, returned) && read_order(f, order) ? made.release() : nullptr;
 }
 
@@ -277,10 +299,9 @@ PyType_Slot g_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_call, reinterpret_cast<void*>(call)},
     {Py_tp_methods, g_methods},
-    {Py_tp_doc,
-     const_cast<char*>(
-         "Program(keep, handle, operator, metas, lists, returned, repeats_first, order)\n\nCalled with (arguments, "
-         "payloads, numbers): launches and returns what the operator returns.")},
+    {Py_tp_doc, const_cast<char*>("Program(keep, handle, operator, metas, lists, returned, repeats_first, order, "
+                                  "room)\n\nCalled with (arguments, "
+                                  "payloads, numbers): launches and returns what the operator returns.")},
     {0, nullptr},
 };
 
@@ -294,6 +315,13 @@ bool add_program_type(PyObject* module) {
 }
 
 bool is_program(PyObject* object) { return Py_TYPE(object) == g_type; }
+
+bool has_room(PyObject* program, Operands& operands) {
+  const Room& room = facts_of(program).room;
+  for (size_t i = 0; i < operands.scalars.size(); ++i)
+    if (!room.fits(operands.scalars[i])) return false;
+  return !operands.has_wrapped;
+}
 
 PyObject* run_program(PyObject* program, Operands& operands, PyObject* args) {
   const Facts& f = facts_of(program);
