@@ -186,11 +186,19 @@ def _index_add(
     return torch.ops.aten.index_add.default(self, dim, index, source)
 
 
-@meta_rule("sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
-def _difference(self: torch.Tensor, other: Any, alpha: Any = 1) -> Any:
-    is_bool = other.dtype is torch.bool if isinstance(other, torch.Tensor) else isinstance(other, bool)
-    _refuse(is_bool or self.dtype is torch.bool)
-    return torch.ops.aten.sub.Tensor(self, other, alpha=alpha)
+def _difference(overload: Any) -> Callable[..., Any]:
+    def rule(self: torch.Tensor, other: Any, alpha: Any = 1) -> Any:
+        is_bool = other.dtype is torch.bool if isinstance(other, torch.Tensor) else isinstance(other, bool)
+        _refuse(is_bool or self.dtype is torch.bool)
+        return overload(self, other, alpha=alpha)
+
+    return rule
+
+
+META_RULES["sub.Tensor"] = _difference(torch.ops.aten.sub.Tensor)
+META_RULES["sub.Scalar"] = _difference(torch.ops.aten.sub.Scalar)
+META_RULES["rsub.Tensor"] = _difference(torch.ops.aten.rsub.Tensor)
+META_RULES["rsub.Scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 
 @meta_rule("heaviside")
