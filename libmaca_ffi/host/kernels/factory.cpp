@@ -154,12 +154,16 @@ std::unique_ptr<Plan> triangle_indices(const Request& r, bool lower) {
   const int64_t rows = r.integer("row"), columns = r.integer("col"), offset = r.integer("offset", 0);
   if (out.rank() != 2 || out.sizes[0] != 2) throw Invalid("indices are two rows");
   if (out.dtype != Dtype::I64 && out.dtype != Dtype::I32) throw Declined("indices are int64 or int32");
+  // Rows may be 2^63 that hold nothing: the first one that holds an element comes first, and the last element ends it.
+  const int64_t first = lower && offset < 0 ? -std::max(offset, -rows) : 0;
   return make_plan(static_cast<uint64_t>(out.numel()) * 2, [=](const Launch& launch) {
     const auto run = [&](auto* to) {
       using T = std::remove_pointer_t<decltype(to)>;
       int64_t at = 0;
-      for (int64_t row = 0; row < rows; ++row) {
-        const int64_t split = std::clamp<int64_t>(row + offset + (lower ? 1 : 0), 0, columns);
+      for (int64_t row = first; row < rows && at < out.sizes[1]; ++row) {
+        int64_t split = 0;
+        if (__builtin_add_overflow(row + (lower ? 1 : 0), offset, &split)) split = columns;
+        split = std::clamp<int64_t>(split, 0, columns);
         const int64_t end = lower ? split : columns;
         for (int64_t column = lower ? 0 : split; column < end && at < out.sizes[1]; ++column, ++at) {
           to[at * out.strides[1]] = static_cast<T>(row);

@@ -176,10 +176,11 @@ Walk make_walk(std::span<const Operand* const> operands, Dtype compute, Order or
     port.direct = dense && o.dtype == compute;
     walk.all_direct &= port.direct;
     if (!port.direct) {
-      // operands that are only read, or only written, may have dtypes that go one way
+      // The first operand may only be read, or only written, and its dtype then goes one way; the others are all read.
       try {
         port.load = load_run(o.dtype, compute);
       } catch (const Declined&) {
+        if (p > 0) throw;
       }
       try {
         port.store = store_run(compute, o.dtype);

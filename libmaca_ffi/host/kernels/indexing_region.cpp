@@ -54,8 +54,14 @@ std::unique_ptr<Plan> write_region(const Operand& target, const Operand* self, c
   return plan;
 }
 
+// The dimension that a view takes apart: a number has none, though index operators let it be named 0.
+size_t dimension(const Operand& o, int64_t dim) {
+  if (o.rank() == 0) throw Invalid("a number has no dimension");
+  return static_cast<size_t>(wrap_dim(dim, o.rank()));
+}
+
 Region select(const Request& r, const Operand& o) {
-  const size_t dim = static_cast<size_t>(wrap_dim(r.integer("dim"), o.rank()));
+  const size_t dim = dimension(o, r.integer("dim"));
   int64_t index = r.integer("index");
   if (index < 0) index += o.sizes[dim];
   if (index < 0 || index >= o.sizes[dim]) throw Invalid("select(): index out of range");
@@ -66,7 +72,7 @@ Region select(const Request& r, const Operand& o) {
 }
 
 Region slice(const Request& r, const Operand& o) {
-  const size_t dim = static_cast<size_t>(wrap_dim(r.integer("dim", 0), o.rank()));
+  const size_t dim = dimension(o, r.integer("dim", 0));
   const int64_t n = o.sizes[dim], step = r.integer("step", 1);
   if (step <= 0) throw Invalid("slice(): the step is positive");
   const auto clip = [n](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + n : i, 0, n); };
@@ -78,8 +84,8 @@ Region slice(const Request& r, const Operand& o) {
 }
 
 Region diagonal(const Request& r, const Operand& o, int64_t otherwise1, int64_t otherwise2) {
-  const size_t d1 = static_cast<size_t>(wrap_dim(r.integer("dim1", otherwise1), o.rank()));
-  const size_t d2 = static_cast<size_t>(wrap_dim(r.integer("dim2", otherwise2), o.rank()));
+  const size_t d1 = dimension(o, r.integer("dim1", otherwise1));
+  const size_t d2 = dimension(o, r.integer("dim2", otherwise2));
   const int64_t shift = r.integer("offset", 0);
   if (d1 == d2) throw Invalid("diagonal(): the dimensions are equal");
   Region region{{}, {}, 0};

@@ -203,6 +203,9 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
   if (dy.dtype != x.dtype || w.dtype != x.dtype) throw Declined("convolution_backward of different dtypes");
   for (int i = 0; i < 3; ++i)
     if (r.out(i).present() && r.out(i).dtype != x.dtype) throw Declined("convolution_backward into another dtype");
+  // the result's size is an argument of the operator, and may be any
+  const Operand& db = r.out(2);
+  if (db.present() && db.sizes != std::vector{g.out_channels}) throw Invalid("a bias has one number for each channel");
   const bool both = r.out(0).present() || r.out(1).present();
   if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
