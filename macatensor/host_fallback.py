@@ -16,6 +16,7 @@ from macatensor.plan import flatten, substitute
 from macatensor.resize import restride
 from macatensor.signature import Signature
 from macatensor.tensor import MacaTensor
+from op_table import cpu_checks
 
 _modes: list[str] = []  # process-wide: backward runs on a thread of its own and must see it too
 _warned: set[str] = set()
@@ -32,27 +33,9 @@ def mode() -> str:
     return _modes[-1] if _modes else switches.FALLBACK.value()
 
 
-# Underscored operators whose CPU kernels check their operands as public ones do
-_CHECKED = (
-    "_linalg_",
-    "_foreach_",
-    "_fft_",
-    "_softmax",
-    "_log_softmax",
-    "_upsample",
-    "_adaptive",
-    "_conj",
-    "_trilinear",
-)
-
-
-def trusts_its_operands(name: str) -> bool:
-    """Is ``"aten._pdist_backward.default"`` an operator that only PyTorch calls? Its CPU kernel would read past the
-    ends of operands that contradict each other, so it never sees ours unproven."""
-    operator = name.split(".")[1]
-    if "backward" in operator or "batch_norm" in operator or operator.startswith("native_"):
-        return True
-    return operator.startswith("_") and not operator.startswith(_CHECKED)
+def may_ask_cpu(func: Any) -> bool:
+    """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
+    return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
 
 
 @contextlib.contextmanager
@@ -102,13 +85,14 @@ def _narrowed(tensor: MacaTensor) -> torch.Tensor:
 def replay_on_host(
     signature: Signature, full: list[Any], with_values: bool = False, narrowed: bool = False
 ) -> None:
-    """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any.
+    """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
+    trusts them.
 
     ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
     on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit. Counted;
     it draws no random numbers of the caller's.
     """
-    if trusts_its_operands(signature.name):
+    if not may_ask_cpu(signature.func):
         return
     held: dict[int, list[MacaTensor]] = {}
     for t in flatten(full):
@@ -131,8 +115,16 @@ def replay_on_host(
 
 
 def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
-    """Copies operands to the host, runs PyTorch's kernel, copies results and written operands back."""
+    """Copies operands to the host, runs PyTorch's kernel, copies results and written operands back.
+
+    Raises NotImplementedError for an operator whose CPU kernel trusts its operands: it could read past their ends.
+    """
     name = str(func)
+    if not may_ask_cpu(func):
+        raise NotImplementedError(
+            f"{name} has no kernel on maca ({reason}) and is not run on the host: PyTorch's CPU kernel trusts operands "
+            "that only PyTorch's public functions check. Call one of these, or register a kernel for PrivateUse1."
+        )
     chosen = mode()
     if chosen == "error":
         raise HostRefused(

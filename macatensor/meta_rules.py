@@ -35,6 +35,39 @@ def _writes_only(*args: Any) -> None:
     """No result: everything is written through the lists."""
 
 
+# PyTorch's of these three, its own operators, read past the end of lists that are too short.
+@meta_rule("_stack")
+def _stack(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    return torch.stack(tensors, dim)
+
+
+@meta_rule("_foreach_copy")
+def _foreach_copy(self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False) -> Any:
+    if len(self) != len(src) or not self:
+        raise RuntimeError(
+            f"_foreach_copy got lists of {len(self)} and {len(src)} tensors; accepted: as many, and at least one"
+        )
+    return [torch.empty_like(t) for t in self]
+
+
+@meta_rule("fractional_max_pool2d_backward")
+def _fractional_gradient(
+    grad: torch.Tensor,
+    self: torch.Tensor,
+    kernel_size: list[int],
+    output_size: list[int],
+    indices: torch.Tensor,
+) -> torch.Tensor:
+    if self.dim() not in (3, 4) or len(kernel_size) != 2 or len(output_size) != 2:
+        raise RuntimeError(
+            f"fractional_max_pool2d_backward got an input of {self.dim()} dimensions, kernel_size={kernel_size} and "
+            f"output_size={output_size}; accepted: 3 or 4 dimensions and two numbers each"
+        )
+    return torch.ops.aten.fractional_max_pool2d_backward.default(
+        grad, self, kernel_size, output_size, indices
+    )
+
+
 @meta_rule("binomial")
 def _binomial(count: torch.Tensor, prob: torch.Tensor, generator: Any) -> torch.Tensor:
     return torch.empty_like(count)
@@ -49,9 +82,10 @@ def _contiguous(like: torch.Tensor, *size: int) -> torch.Tensor:
     return torch.empty(size, dtype=like.dtype, device="meta")
 
 
-def _check_cell(
+def check_cell(
     input_gates: Any, hidden_gates: Any, state: Any, input_bias: Any, hidden_bias: Any, gates: int
 ) -> None:
+    """Raises RuntimeError unless a cell's gates, ``gates`` of them, and biases fit its state ``[batch, hidden]``."""
     width = gates * state.shape[1] if state.dim() == 2 else -1
     if (
         input_gates.shape != (state.shape[0], width)
@@ -86,7 +120,7 @@ def _cat(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
 # PyTorch's fails without biases.
 @meta_rule("_thnn_fused_lstm_cell")
 def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any, hidden_bias: Any) -> Any:
-    _check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
+    check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
     return (
         _contiguous(cx, *cx.shape),
         _contiguous(cx, *cx.shape),
@@ -96,7 +130,7 @@ def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any, hi
 
 @meta_rule("_thnn_fused_gru_cell")
 def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any, hidden_bias: Any) -> Any:
-    _check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
+    check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
     return _contiguous(hx, *hx.shape), _contiguous(hx, hx.shape[0], 5 * hx.shape[1])
 
 

@@ -16,7 +16,9 @@ _KINDS = {
     "NestedTensorPrivateUse1": "nested",
     "QuantizedPrivateUse1": "quantized",
 }
-_library: Any = None
+# Autograd asks a nested tensor for these where an exception ends the process. They are kept beside it on the host.
+_ANSWERED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
+_libraries: list[Any] = []
 
 
 def _refusing(kind: str) -> Any:
@@ -27,9 +29,21 @@ def _refusing(kind: str) -> Any:
     return refuse
 
 
+def _answer(name: str) -> Any:
+    func = getattr(torch.ops.aten, name).default
+
+    @uncompiled
+    def answer(nested: torch.Tensor) -> Any:
+        return func._op_dk(torch._C.DispatchKey.NestedTensorCPU, nested)
+
+    return answer
+
+
 def register() -> None:
     """Registers the refusals for every operator on the keys of such tensors."""
-    global _library
-    _library = torch.library.Library("_", "IMPL")
+    every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    _libraries.extend((every, aten))
     for key, kind in _KINDS.items():
-        _library.fallback(_refusing(kind), key)
+        every.fallback(_refusing(kind), key)
+    for name in _ANSWERED:
+        aten.impl(name, _answer(name), "NestedTensorPrivateUse1")

@@ -20,6 +20,7 @@ from macatensor import (
     factories,
     flags,
     flattening,
+    guards,
     histogram,
     indexing,
     inference,
@@ -45,6 +46,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     dispatch,
     creation,
     drawing,
+    guards,
     indexing,
     inference,
     linear_algebra,
@@ -81,6 +83,7 @@ def register() -> None:
     attention.register()
     one_hot.register()
     other_layouts.register()
+    guards.register()
     recurrent.register()
     flags.follow_threads()
     backends.register()

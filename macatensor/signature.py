@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -158,21 +158,23 @@ def _shape_of(schema: Any) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
 
 
-def _twin(func: Any, operator: str) -> Any:
-    """The overload of ``aten.<operator>`` with the inputs of ``func`` that has a row and allocates its results."""
+def _twins(func: Any, operator: str) -> Iterator[Any]:
+    """The overloads of ``aten.<operator>`` with the inputs of ``func`` that allocate their results."""
     packet = getattr(torch.ops.aten, operator, None)
     if packet is None:
-        return None
+        return
     wanted = _shape_of(func._schema)
     for overload in packet.overloads():
         twin = getattr(packet, overload)
-        if (
-            row_name(twin) in TABLE
-            and _shape_of(twin._schema) == wanted
-            and not any(a.is_out for a in twin._schema.arguments)
-        ):
-            return twin
-    return None
+        if _shape_of(twin._schema) == wanted and not any(a.is_out for a in twin._schema.arguments):
+            yield twin
+
+
+def functional(func: Any) -> Any:
+    """The overload that allocates what an ``out=`` overload of aten writes, or None."""
+    if func.namespace != "aten" or not any(a.is_out for a in func._schema.arguments):
+        return None
+    return next(_twins(func, func._schema.name.partition("::")[2]), None)
 
 
 def find_row(func: Any) -> tuple[Row, Form, Any] | None:
@@ -187,7 +189,8 @@ def find_row(func: Any) -> tuple[Row, Form, Any] | None:
     form = Form.OUT if any(a.is_out for a in func._schema.arguments) else Form.INPLACE
     if form is Form.INPLACE and not (operator.endswith("_") and not operator.endswith("__")):
         return None
-    twin = _twin(func, operator if form is Form.OUT else operator[:-1])
+    twins = _twins(func, operator if form is Form.OUT else operator[:-1])
+    twin = next((t for t in twins if row_name(t) in TABLE), None)
     if twin is None:
         return None
     return TABLE[row_name(twin)], form, twin

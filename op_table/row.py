@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf, isfinite
 
+from op_table.consultation import cpu_checks
+
 
 class Kind(Enum):
     """How an operator reaches the device."""
@@ -124,6 +126,11 @@ class Row:
     def operator(self) -> str:
         """``"add"`` of ``"add.Tensor"``."""
         return self.name.partition(".")[0]
+
+    @property
+    def cpu_checks(self) -> bool:
+        """May PyTorch's CPU kernel see operands that nobody has proven: for its error, or to compute in our place?"""
+        return cpu_checks(self.operator)
 
     @property
     def kernel_name(self) -> str:

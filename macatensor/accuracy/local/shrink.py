@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.local.op_call import OpCall
-from macatensor.host_fallback import trusts_its_operands
+from macatensor.host_fallback import may_ask_cpu
 from macatensor.parity.transport import tensors
 
 Fails = Callable[[OpCall], bool]
@@ -88,7 +88,7 @@ class _Shrinker:
         """Dimensions that may be one and the same: all of an extent, those of each operand, each."""
         places = self.places(extent)
         yield places
-        if trusts_its_operands(f"aten.{self.call.name}"):
+        if not may_ask_cpu(self.call.func):
             return
         by_dimension = {d for _, d in places}
         for d in sorted(by_dimension):
