@@ -10,6 +10,7 @@ import torch
 from macatensor import counting, flags, host_fallback
 from macatensor.errors import check_devices, reject
 from macatensor.ffi import native
+from macatensor.forms import in_form
 from macatensor.launcher import remember, static_key
 from macatensor.meta import Meta, meta_of
 from macatensor.plan import (
@@ -233,6 +234,8 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
     def build_out(self, full: list[Any], given: int) -> Any:
         outs = self.signature.outs
         twin_signature = read(self.twin, self.row.launch_scalars)
+        if any(isinstance(full[i], (list, tuple)) for i in outs):
+            return self.build_out_lists(full, twin_signature)
         metas = [full[i]._payload[2] for i in outs]
         inputs = [v for i, v in enumerate(full) if i not in outs]
         wanted = flatten(self.infer(twin_signature, inputs))
@@ -269,6 +272,16 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             return write_out([values[i] for i in outs], results)
 
         return run_through_temporary
+
+    def build_out_lists(self, full: list[Any], twin_signature: Signature) -> Any:
+        """Lists of ``out=`` tensors, which PyTorch writes one by one."""
+        self.infer(twin_signature, [v for i, v in enumerate(full) if i not in self.signature.outs])
+        write = in_form(self.func, Form.OUT, self.twin, self.twin)
+
+        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+            return write(args, None)
+
+        return run
 
     def refuse(self, full: list[Any], reason: str) -> NoReturn:
         """The operands contradict each other: PyTorch's own error, or ours."""

@@ -63,9 +63,7 @@ def _fractional_gradient(
             f"fractional_max_pool2d_backward got an input of {self.dim()} dimensions, kernel_size={kernel_size} and "
             f"output_size={output_size}; accepted: 3 or 4 dimensions and two numbers each"
         )
-    return torch.ops.aten.fractional_max_pool2d_backward.default(
-        grad, self, kernel_size, output_size, indices
-    )
+    return _contiguous(self, *self.shape)
 
 
 @meta_rule("binomial")

@@ -28,6 +28,7 @@ CHECKING = frozenset(
     _reshape_alias _scaled_mm _scaled_mm_v2 _softmax _spdiags _to_copy _to_sparse _to_sparse_bsc _to_sparse_bsr
     _to_sparse_csc _to_sparse_csr _trilinear _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
     _upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    native_dropout_backward
     """.split()
 )
 
@@ -69,15 +70,15 @@ TRUSTING = frozenset(
     masked_scatter_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward mish_backward
     mkldnn_rnn_layer mkldnn_rnn_layer_backward mse_loss_backward multi_margin_loss_backward
     multilabel_margin_loss_backward native_batch_norm native_batch_norm_backward native_dropout
-    native_dropout_backward native_group_norm native_group_norm_backward native_layer_norm
-    native_layer_norm_backward nll_loss2d_backward nll_loss_backward reflection_pad1d_backward
-    reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
-    replication_pad3d_backward rrelu_with_noise_backward select_backward sigmoid_backward silu_backward
-    slice_backward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d
-    slow_conv_transpose3d smooth_l1_loss_backward soft_margin_loss_backward softplus_backward
-    softshrink_backward tanh_backward threshold_backward unfold_backward upsample_bicubic2d_backward
-    upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest1d_backward
-    upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
+    native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward
+    nll_loss2d_backward nll_loss_backward reflection_pad1d_backward reflection_pad2d_backward
+    reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+    rrelu_with_noise_backward select_backward sigmoid_backward silu_backward slice_backward slow_conv3d_forward
+    slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d smooth_l1_loss_backward
+    soft_margin_loss_backward softplus_backward softshrink_backward tanh_backward threshold_backward
+    unfold_backward upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward
+    upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+    upsample_trilinear3d_backward
     """.split()
 )
 
