@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from macatensor import counting, switches
+from macatensor import counting, ffi, switches
 from macatensor.host_copy import download
 from macatensor.meta import set_lazy_bits
 from macatensor.plan import flatten, substitute
 from macatensor.resize import restride
-from macatensor.signature import Signature
+from macatensor.signature import Signature, find_row
 from macatensor.tensor import MacaTensor
-from op_table import cpu_checks
+from op_table import Kind, cpu_checks
 
 _modes: list[str] = []  # process-wide: backward runs on a thread of its own and must see it too
 _warned: set[str] = set()
@@ -36,6 +37,13 @@ def mode() -> str:
 def may_ask_cpu(func: Any) -> bool:
     """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
     return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
+
+
+@functools.cache
+def _lacks_kernel(func: Any) -> bool:
+    """Has the library nothing for an operator of the table? A library that grows is helped out, whatever the operator."""
+    found = find_row(func)
+    return found is not None and found[0].kind is Kind.KERNEL and found[0].kernel_name not in ffi.kernels()
 
 
 @contextlib.contextmanager
@@ -117,10 +125,11 @@ def replay_on_host(
 def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
     """Copies operands to the host, runs PyTorch's kernel, copies results and written operands back.
 
-    Raises NotImplementedError for an operator whose CPU kernel trusts its operands: it could read past their ends.
+    Raises NotImplementedError for an operator whose CPU kernel trusts its operands, since it could read past their ends,
+    unless the library lacks the operator's kernel.
     """
     name = str(func)
-    if not may_ask_cpu(func):
+    if not (may_ask_cpu(func) or _lacks_kernel(func)):
         raise NotImplementedError(
             f"{name} has no kernel on maca ({reason}) and is not run on the host: PyTorch's CPU kernel trusts operands "
             "that only PyTorch's public functions check. Call one of these, or register a kernel for PrivateUse1."

@@ -6,6 +6,7 @@ A rule takes the operator's arguments in schema order, meta tensors in place of 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,19 @@ def _fractional_gradient(
             f"output_size={output_size}; accepted: 3 or 4 dimensions and two numbers each"
         )
     return _contiguous(self, *self.shape)
+
+
+# PyTorch's divides by what is left of the step in the result's dtype.
+@meta_rule("range.step")
+def _range(start: Any, end: Any, step: Any = 1, dtype: Any = None, *options: Any) -> Any:
+    if dtype is not None and not dtype.is_floating_point:
+        if not all(math.isfinite(x) for x in (start, end, step)) or int(step) == 0:
+            raise RuntimeError(
+                f"range got {start} to {end} by {step} as {dtype}; accepted: a step that is not 0 there"
+            )
+        if abs(int(end) - int(start)) >= 1 << 63:
+            raise RuntimeError(f"range got {start} to {end}; accepted: less than 2**63 from one to the other")
+    return torch.range(start, end, step, dtype=dtype, device="meta")
 
 
 @meta_rule("binomial")

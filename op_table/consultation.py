@@ -71,7 +71,7 @@ TRUSTING = frozenset(
     mkldnn_rnn_layer mkldnn_rnn_layer_backward mse_loss_backward multi_margin_loss_backward
     multilabel_margin_loss_backward native_batch_norm native_batch_norm_backward native_dropout
     native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward
-    nll_loss2d_backward nll_loss_backward reflection_pad1d_backward reflection_pad2d_backward
+    nll_loss2d_backward nll_loss_backward range reflection_pad1d_backward reflection_pad2d_backward
     reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
     rrelu_with_noise_backward select_backward sigmoid_backward silu_backward slice_backward slow_conv3d_forward
     slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d smooth_l1_loss_backward

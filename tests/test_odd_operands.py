@@ -40,6 +40,8 @@ CALLS = [
     Call("aten.native_dropout_backward(o(3).bool(), o(3) + 0j, 2.0)", "(3,)"),
     Call("aten.native_dropout_backward(o(3), o(3).to(torch.complex128), 2.0)", "(3,)"),
     Call("aten.rrelu_with_noise(o(3), o(3) + 0j, 0.1, 0.3, True)", "RuntimeError"),
+    Call("aten._fused_sgd_.tensor_lr([], [], [], weight_decay=0, momentum=0, lr=o() + 0j, dampening=0, nesterov=False, maximize=False, is_first_step=True)", "RuntimeError"),
+    Call("aten._amp_update_scale_(o(0), i(0).int(), o() + 0j, 2.0, 0.5, 1)", "RuntimeError"),
     # sizes that are arguments
     Call(f"aten.convolution_backward({_IMAGES}, [], {_CONVOLUTION})", "RuntimeError"),
     Call(f"aten.convolution_backward({_IMAGES}, [7], {_CONVOLUTION})", "RuntimeError"),
@@ -53,6 +55,9 @@ CALLS = [
     Call("torch.triu_indices(2**40, 3, 2, device='maca')", "(2, 1)"),
     Call("torch.triu_indices(5, 3, 2**63 - 1, device='maca')", "(2, 0)"),
     Call("torch.tril_indices(5, 3, -2**63, device='maca')", "(2, 0)"),
+    Call("torch.range(0, 0.5, 0.5, dtype=torch.int64, device='maca')", "RuntimeError"),
+    Call("torch.range(2**62, -2**63, -1, dtype=torch.int64, device='maca')", "RuntimeError"),
+    Call("torch.range(0, 4, 2, dtype=torch.int64, device='maca')", "(3,)"),
     # nested tensors
     Call("torch.nested.as_nested_tensor([o(2, 3).requires_grad_()])", "NotImplementedError"),
     Call("torch.nested.nested_tensor([o(2, 3)])", "NotImplementedError"),

@@ -65,8 +65,8 @@ struct Walk {
   void flush(int port, void* base, int64_t begin, int64_t n, const void* buffer) const;
 };
 
-// `operands` broadcast to the sizes of the first. Absent operands give a port with slot -1. Throws Declined where a loop
-// could neither read nor write the first in `compute`, or not read another.
+// `operands` broadcast to the sizes of the first. Absent operands give a port with slot -1. Throws Declined where a
+// loop could neither read nor write the first in `compute`, or not read another.
 Walk make_walk(std::span<const Operand* const> operands, Dtype compute, Order order = Order::Memory);
 
 // Several walks as one index space, so that one launch serves a whole list of tensors.

@@ -200,6 +200,8 @@ std::unique_ptr<StepPlan<Algorithm>> step_plan(const Request& r, int state, bool
     plan->lr_number = Number(r, "lr");
   plan->grad_scale = r.in(next);
   plan->found_inf = r.in(next + 1);
+  for (const Operand* o : {&plan->lr, &plan->grad_scale, &plan->found_inf})
+    if (is_complex(o->dtype)) throw Invalid("the learning rate and the scale are real numbers");
   plan->weight_decay = Number(r, "weight_decay");
   plan->eps = Number(r, "eps", 0.0);
   plan->flags.maximize = r.boolean("maximize");

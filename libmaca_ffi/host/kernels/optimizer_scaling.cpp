@@ -67,6 +67,8 @@ MACA_KERNEL("_amp_foreach_non_finite_check_and_unscale", unscale_and_check);
 std::unique_ptr<Plan> update_scale(const Request& r) {
   const Operand scale = r.in(0), tracker = r.in(1), found_inf = r.in(2);
   if (scale.dtype != Dtype::F32 || tracker.dtype != Dtype::I32) throw Invalid("scale is float32, growth_tracker int32");
+  if (scale.numel() != 1 || tracker.numel() != 1 || found_inf.numel() != 1 || is_complex(found_inf.dtype))
+    throw Invalid("scale, growth_tracker and found_inf are one real number each");
   const Number growth(r, "scale_growth_factor"), backoff(r, "scale_backoff_factor"), interval(r, "growth_interval");
   return make_plan(1, [=](const Launch& launch) {
     float& value = *launch.data<float>(scale);
