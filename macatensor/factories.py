@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from macatensor import flags, rowless, sites, tensor
-from macatensor.ffi import allocate, check, lib, native, pointer
+from macatensor.ffi import allocate, fill_bytes, native
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special, static_key
 from macatensor.layout import channels_last_strides
@@ -44,15 +44,6 @@ def _check(size: Any) -> tuple[int, ...]:
     if any(n < 0 for n in sizes):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(sizes)}: {list(sizes)}")
     return sizes
-
-
-def _addressable(meta: Meta) -> Meta:
-    """``meta`` itself. Raises RuntimeError when its bytes cannot be counted in 63 bits or a stride is negative."""
-    if meta.nbytes >= 1 << 63 or meta.numel >= 1 << 63 or any(step < 0 for step in meta.stride):
-        raise RuntimeError(
-            f"Storage size calculation overflowed with sizes={list(meta.size)} and strides={list(meta.stride)}"
-        )
-    return meta
 
 
 # From size, dtype and options of `empty` to its Meta, bytes, and what the wrapper is made with. The Meta of a tensor that
@@ -106,7 +97,7 @@ def _blank_meta(
         strides = channels_last_strides(sizes)
     else:
         strides = contiguous_strides(sizes)
-    return _addressable(meta_of(sizes, strides, dtype))
+    return meta_of(sizes, strides, dtype)
 
 
 def _empty_strided(
@@ -123,7 +114,7 @@ def _empty_strided(
         raise RuntimeError(
             f"dimensionality of sizes ({len(sizes)}) must match dimensionality of strides ({len(strides)})"
         )
-    return known(empty_of(_addressable(meta_of(sizes, strides, dtype or torch.get_default_dtype()))))
+    return known(empty_of(meta_of(sizes, strides, dtype or torch.get_default_dtype())))
 
 
 def _to_copy(
@@ -234,9 +225,7 @@ def _ones_like(func: Any) -> Launcher:
 def zero(target: MacaTensor) -> MacaTensor:
     """Zeroes a dense tensor by a fill of bytes."""
     buffer, offset, meta = target._payload
-    if meta.numel:
-        status = lib.maca_buffer_fill(pointer(buffer), offset * meta.itemsize, 0, meta.nbytes)
-        check(status, "aten.zero_.default")
+    fill_bytes(buffer, offset * meta.itemsize, 0, meta.nbytes)
     return target
 
 

@@ -167,11 +167,6 @@ def pointer(buffer: Any) -> Any:
     return _cast("maca_buffer*", buffer.handle)
 
 
-def copy_bytes(to: Any, source: Any, nbytes: int) -> None:
-    """Copies the first ``nbytes`` of a buffer to the beginning of another, on the current stream."""
-    check(lib.maca_buffer_copy(pointer(to), 0, pointer(source), 0, nbytes), "copy on the device")
-
-
 def size_text(nbytes: int) -> str:
     """A number of bytes as CUDA's messages print it, ``2.00 MiB``."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -326,6 +321,21 @@ def finish_wait(status: int, operator: str) -> None:
     """After the host has waited: raises what failed in the work, else why the wait itself failed, if it did."""
     raise_pending()
     check(status, operator)
+
+
+def copy_bytes(to: Any, to_offset: int, source: Any, source_offset: int, nbytes: int) -> None:
+    """Copies between two buffers, on the current stream. Raises RuntimeError where the bytes are not all theirs."""
+    if nbytes:
+        check(
+            lib.maca_buffer_copy(pointer(to), to_offset, pointer(source), source_offset, nbytes),
+            "copy on the device",
+        )
+
+
+def fill_bytes(buffer: Any, offset: int, byte: int, nbytes: int) -> None:
+    """Sets bytes of a buffer. Raises RuntimeError where they are not all its own."""
+    if nbytes:
+        check(lib.maca_buffer_fill(pointer(buffer), offset, byte, nbytes), "fill")
 
 
 def device_info() -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from macatensor import capture, stream, sync_debug
 from macatensor.ffi import check, ffi, lib, pointer, raise_pending
+from macatensor.meta import Meta, meta_of_tensor
 
 _cast = ffi.cast
 
@@ -25,6 +26,14 @@ def host_address(host: torch.Tensor) -> Any:
             f"maca cannot read a {type(host).__name__} on {host.device}; accepted: a strided tensor on the CPU"
         )
     return _cast("void*", address)
+
+
+def checked_meta(host: torch.Tensor) -> Meta:
+    """The Meta of a strided host tensor. Raises RuntimeError where its storage was made smaller than it reaches."""
+    meta = meta_of_tensor(host)
+    if host.device.type == "cpu" and type(host) in (torch.Tensor, torch.nn.Parameter):
+        meta.check_within(host.untyped_storage().nbytes(), int(host.storage_offset()))
+    return meta
 
 
 def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blocking: bool = False) -> None:

@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 
+_UNCOUNTABLE = 1 << 63
+
 
 class Meta:
     """Sizes, strides (elements), dtype and lazy bits of a tensor.
 
     Interned by :func:`meta_of`: equal metas are the same object, so a plan key hashes and compares pointers.
+
+    No Meta reaches before its first element or further than 63 bits count bytes. Raises RuntimeError for a negative
+    size or stride (PyTorch has no such tensors) and for sizes and strides whose elements or bytes are more.
     """
 
     __slots__ = (
@@ -50,8 +55,18 @@ class Meta:
         for n, step in zip(size, stride):
             numel *= n
             extent += (n - 1) * step
+        if numel == 0:
+            extent = 0
         self.numel = numel
-        self.extent = extent if numel else 0
+        self.extent = extent
+        if (
+            len(size) != len(stride)
+            or numel >= _UNCOUNTABLE
+            or extent * self.itemsize >= _UNCOUNTABLE
+            or min(size, default=0) < 0
+            or min(stride, default=0) < 0
+        ):
+            raise overflow(size, stride)
         self.dense = numel == self.extent and self._no_overlap()
 
     def _no_overlap(self) -> bool:
@@ -67,13 +82,45 @@ class Meta:
         """Bytes from the first element to past the last."""
         return self.extent * self.itemsize
 
+    def bytes_from(self, offset: int) -> int:
+        """Bytes that memory must have for a tensor ``offset`` elements into it; 0 for one without elements.
+
+        Raises RuntimeError for a negative offset and for more bytes than 63 bits count.
+        """
+        if offset < 0:
+            raise RuntimeError(f"Tensor: invalid storage offset {offset}")
+        needed = (offset + self.extent) * self.itemsize if self.numel else 0
+        if needed >= _UNCOUNTABLE or offset >= _UNCOUNTABLE:
+            raise overflow(self.size, self.stride)
+        return needed
+
+    def check_within(self, held: int, offset: int) -> None:
+        """Raises RuntimeError where a tensor ``offset`` elements into ``held`` bytes of memory would leave them."""
+        needed = self.bytes_from(offset)
+        if needed > held:
+            raise RuntimeError(
+                f"setStorage: sizes {list(self.size)}, strides {list(self.stride)}, storage offset {offset}, and "
+                f"itemsize {self.itemsize} requiring a storage size of {needed} are out of bounds for storage of size "
+                f"{held}"
+            )
+
     def overlaps_itself(self) -> bool:
         """Some two elements certainly share memory (an expanded dimension), as PyTorch's internal-overlap test."""
         return any(n > 1 and step == 0 for n, step in zip(self.size, self.stride))
 
+    def __reduce__(self) -> Any:  # copies and what is unpickled are interned, too
+        return meta_of, (self.size, self.stride, self.dtype, self.conj, self.neg)
+
     def __repr__(self) -> str:
         bits = (" conj" if self.conj else "") + (" neg" if self.neg else "")
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.size)} strides {list(self.stride)}{bits}"
+
+
+def overflow(size: tuple[int, ...], stride: tuple[int, ...]) -> RuntimeError:
+    """PyTorch's error for sizes and strides whose bytes cannot be counted."""
+    return RuntimeError(
+        f"Storage size calculation overflowed with sizes={list(size)} and strides={list(stride)}"
+    )
 
 
 _interned: weakref.WeakValueDictionary[Any, Meta] = weakref.WeakValueDictionary()

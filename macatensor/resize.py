@@ -19,12 +19,11 @@ def restride(target: MacaTensor, size: tuple[int, ...], stride: tuple[int, ...])
     """Gives the wrapper other sizes and strides, and the payload memory enough for them."""
     buffer, offset, meta = target._payload
     wanted = meta_of(size, stride, meta.dtype)
-    needed = (offset + wanted.extent) * meta.itemsize
+    needed = wanted.bytes_from(offset)
     held = buffer.nbytes
     if needed > held:
         grown = allocate(needed)
-        if held:
-            copy_bytes(grown, buffer, held)
+        copy_bytes(grown, 0, buffer, 0, held)
         buffer = grown
     adopt(target, wrap(buffer, offset, wanted))
 

@@ -51,16 +51,16 @@ def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
     if copied is None:
         nbytes = buffer.nbytes
         copied = allocate(nbytes)
-        if nbytes:
-            copy_bytes(copied, buffer, nbytes)
+        copy_bytes(copied, 0, buffer, 0, nbytes)
         memo[id(buffer)] = copied
     result = wrap(copied, offset, meta)
     result.requires_grad_(t.requires_grad) if t.requires_grad else None
     memo[id(t)] = result
     if t.grad is not None:
         result.grad = copy.deepcopy(t.grad, memo)
-    if t.__dict__:
-        result.__dict__.update(copy.deepcopy(t.__dict__, memo))
+    others = {name: value for name, value in t.__dict__.items() if name != "_payload"}
+    if others:
+        result.__dict__.update(copy.deepcopy(others, memo))
     return result
 
 

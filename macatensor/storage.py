@@ -15,7 +15,7 @@ from torch.utils import backend_registration
 
 from macatensor.ffi import allocate, copy_bytes, ffi
 from macatensor.host_copy import download, host_address, upload
-from macatensor.meta import contiguous_strides, meta_of
+from macatensor.meta import meta_of, meta_of_tensor, overflow
 from macatensor.ordinal import ordinal
 from macatensor.tensor import MacaTensor, wrap
 
@@ -110,7 +110,7 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         if n != source.nbytes():
             raise RuntimeError(f"size does not match, self was {n} bytes but src was {source.nbytes()} bytes")
         if isinstance(source, MacaStorage):
-            copy_bytes(self._buffer, source._buffer, n)
+            copy_bytes(self._buffer, 0, source._buffer, 0, n)
         elif n:
             upload(self._buffer, 0, ffi.cast("void*", source.data_ptr()), n, non_blocking)
         return self
@@ -169,12 +169,12 @@ def storage_of(tensor: MacaTensor) -> Any:
     return storage
 
 
-def over(
-    source: Any, dtype: torch.dtype, offset: int = 0, size: Any = None, stride: Any = None
-) -> MacaTensor:
+def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTensor:
     """A tensor over a storage of this device; tensors of one storage share one buffer.
 
-    Raises RuntimeError for a storage of another device, for one of another dtype and where the tensor would not fit.
+    The other arguments are those of ``Tensor.set_``: ``storage_offset``, ``size`` and ``stride`` in elements, or none
+    for all of the storage. Raises RuntimeError for a storage of another device, for one of another dtype and where the
+    tensor would not fit, and what PyTorch raises for arguments that are no offset, sizes and strides.
     """
     if isinstance(source, torch.TypedStorage):
         if source.dtype != dtype:
@@ -187,18 +187,14 @@ def over(
             'Attempted to set the storage of a tensor on device "maca:0" to a storage on different device '
             f'"{source.device}".  This is no longer allowed; the devices must match.'
         )
-    if size is None:
-        size = (source.nbytes() // dtype.itemsize - offset,)
-    size = tuple(size)
-    meta = meta_of(size, tuple(stride) if stride else contiguous_strides(size), dtype)
-    needed = (offset + meta.extent) * meta.itemsize
-    if offset < 0 or (meta.numel and needed > source.nbytes()):
-        raise RuntimeError(
-            f"setStorage: sizes {list(size)}, strides {list(meta.stride)}, storage offset {offset}, and itemsize "
-            f"{meta.itemsize} requiring a storage size of {needed} are out of bounds for storage of size "
-            f"{source.nbytes()}"
-        )
-    return wrap(source._buffer, offset, meta)
+    with torch.utils._mode_utils.no_dispatch():  # a mode would see operators that nobody called
+        described = torch.empty(0, dtype=dtype, device="meta")
+        described.set_(_UntypedStorage(source.nbytes(), device="meta"), *place, **named)
+    # in place of strides that it has no use for, negative ones, PyTorch takes others
+    given = named.get("stride", place[2] if len(place) > 2 else ())
+    if described.numel() and any(n > 1 and step < 0 for n, step in zip(described.shape, given)):
+        raise overflow(tuple(described.shape), tuple(given))
+    return wrap(source._buffer, int(described.storage_offset()), meta_of_tensor(described))
 
 
 def is_storage(value: object) -> bool:

@@ -62,6 +62,10 @@ class MacaTensor(torch.Tensor):
     def set_(self, source: Any = None, *args: Any, **kwargs: Any) -> Any:
         from macatensor import storage
 
+        if source is None and not args and not kwargs:
+            source = torch.UntypedStorage(0, device="maca")
+        elif isinstance(source, MacaTensor) and (args or kwargs):
+            source = source.untyped_storage()
         if storage.is_storage(source):
             source, args, kwargs = storage.over(source, self.dtype, *args, **kwargs), (), {}
         operands: Any = () if source is None else (source, *args)
@@ -166,7 +170,11 @@ def wrapper_arguments(meta: Meta, offset: int = 0) -> tuple[Any, ...]:
 
 
 def wrap(buffer: Any, offset: int, meta: Meta) -> MacaTensor:
-    """A tensor over ``buffer`` whose first element is ``offset`` elements into it."""
+    """A tensor over ``buffer`` whose first element is ``offset`` elements into it.
+
+    The one place where Python gives a tensor its memory. Raises RuntimeError where it would reach outside.
+    """
+    meta.check_within(buffer.nbytes, offset)
     result: MacaTensor = _make(*wrapper_arguments(meta, offset))
     result._payload = (buffer, offset, meta)
     if meta.conj:
@@ -195,7 +203,10 @@ def physical(tensor: MacaTensor) -> MacaTensor:
 
 def refresh(tensor: MacaTensor) -> None:
     """Takes the payload's metadata from the wrapper again, after an operator changed the wrapper itself."""
-    tensor._payload = (tensor._payload[0], int(tensor.storage_offset()), meta_of_tensor(tensor))
+    buffer = tensor._payload[0]
+    offset, meta = int(tensor.storage_offset()), meta_of_tensor(tensor)
+    meta.check_within(buffer.nbytes, offset)
+    tensor._payload = (buffer, offset, meta)
 
 
 def is_maca(value: object) -> bool:

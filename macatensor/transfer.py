@@ -9,10 +9,10 @@ import torch
 from macatensor import counting, layout
 from macatensor.errors import not_strided
 from macatensor.ffi import allocate
-from macatensor.host_copy import download, host_address, upload
+from macatensor.host_copy import checked_meta, download, host_address, upload
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, special
-from macatensor.meta import meta_of
+from macatensor.meta import meta_of_tensor
 from macatensor.request import DTYPE_CODES
 from macatensor.signature import find_row
 from macatensor.tensor import MacaTensor, physical, plain, wrap
@@ -40,16 +40,19 @@ def to_device(
     if source.layout != torch.strided or source.is_quantized or source.is_nested:
         kind = "quantized" if source.is_quantized else "nested" if source.is_nested else str(source.layout)
         raise not_strided("a copy to maca", kind)
-    host = source.detach().resolve_conj().resolve_neg()
+    given = source.detach()
+    meta = checked_meta(given)
+    host = given.resolve_conj().resolve_neg()
     if dtype is not None and dtype != host.dtype:
         host = host.to(dtype)
     form = layout.transfer_format(host.dim(), memory_format)
     if form is torch.preserve_format:
-        if not meta_of(tuple(host.shape), host.stride(), host.dtype).dense:
+        if not meta.dense:
             host = torch.empty_like(host).copy_(host)
     else:
         host = host.contiguous(memory_format=form)
-    meta = meta_of(tuple(host.shape), host.stride(), host.dtype)
+    if host is not given:
+        meta = meta_of_tensor(host)
     buffer = allocate(meta.nbytes)
     if meta.numel:
         upload(buffer, 0, host_address(host), meta.nbytes, non_blocking)
@@ -154,6 +157,7 @@ def _copy_(func: Any) -> Launcher:
             lazy = meta.conj or meta.neg or source.is_conj() or source.is_neg()
             if same and meta.dense and source.stride() == meta.stride and not lazy:
                 if meta.numel:
+                    checked_meta(source)
                     buffer, offset, _ = target._payload
                     upload(buffer, offset * meta.itemsize, host_address(source), meta.nbytes, non_blocking)
                 return target

@@ -9,9 +9,10 @@ import torch
 from macatensor import counting, flags, tensor
 from macatensor.errors import reject
 from macatensor.ffi import native
-from macatensor.launcher import Launcher, remember
+from macatensor.launcher import Launcher, remember, special
 from macatensor.meta import Meta, meta_of
 from macatensor.plan import meta_tensor
+from macatensor.resize import adopt
 from macatensor.signature import read
 from macatensor.tensor import wrap
 
@@ -57,12 +58,12 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         counting.views += 1
         found: Any
         if not isinstance(result, torch.Tensor):
-            views = [_view(r) for r in result]
+            views = [_view(r, args[0]._payload[2]) for r in result]
             found = (views, None, None, None, None, all(v[5] for v in views))
         elif "storage_offset" in self.signature.positions:
             found = _outside(_view_meta(result))
         else:
-            found = _view(result)
+            found = _view(result, args[0]._payload[2])
             if found[0].itemsize != base.itemsize:  # the base's offset counts elements of another size
                 found = _outside(found[:2])
         # keys compare by value: 1 and True would meet, but no view takes either where it takes the other
@@ -89,23 +90,17 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
                 )
             return wrap(buffer, start + delta, meta)
         start = self.signature.fill(args, None)[self.signature.positions["storage_offset"]]
-        start = offset if start is None else start
-        meta = found[0]
-        held = buffer.nbytes
-        needed = (start + meta.extent) * meta.itemsize
-        if start < 0 or (meta.numel and needed > held):
-            raise RuntimeError(
-                f"setStorage: sizes {list(meta.size)}, strides {list(meta.stride)}, storage offset {start}, and "
-                f"itemsize {meta.itemsize} requiring a storage size of {needed} are out of bounds for storage of "
-                f"size {held}"
-            )
-        return wrap(buffer, start, meta)
+        return wrap(buffer, offset if start is None else start, found[0])
 
 
-def _view(result: torch.Tensor) -> tuple[Any, ...]:
-    """What ``ViewCall`` makes a view of: Meta, offset from the base's, sizes, strides, dtype, is it plain?"""
-    meta = _view_meta(result)
-    return meta, result.storage_offset(), meta.size, meta.stride, meta.dtype, not (meta.conj or meta.neg)
+def _view(result: torch.Tensor, base: Meta) -> tuple[Any, ...]:
+    """What ``ViewCall`` makes a view of: Meta, offset from the base's, sizes, strides, dtype, is it plain?
+
+    ``ViewCall`` looks at no buffer: what may reach out of its base (``_reshape_alias`` takes any strides) is not plain.
+    """
+    meta, delta = _view_meta(result), int(result.storage_offset())
+    is_inside = not meta.numel or meta.bytes_from(delta) <= base.nbytes
+    return meta, delta, meta.size, meta.stride, meta.dtype, is_inside and not (meta.conj or meta.neg)
 
 
 def _outside(found: Any) -> tuple[Any, ...]:
@@ -115,6 +110,16 @@ def _outside(found: Any) -> tuple[Any, ...]:
 
 def _view_meta(result: torch.Tensor) -> Meta:
     return meta_of(tuple(result.shape), result.stride(), result.dtype, result.is_conj(), result.is_neg())
+
+
+@special("aten.as_strided_.default")
+def _as_strided_(func: Any) -> Launcher:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        # what the wrapper itself knows of memory ends with the view that it was made for
+        adopt(args[0], torch.ops.aten.as_strided.default(*args, **(kwargs or {})))
+        return args[0]
+
+    return run
 
 
 def change_wrapper(func: Any) -> Launcher:

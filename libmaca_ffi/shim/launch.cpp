@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -53,6 +54,51 @@ class Scratch {
  private:
   Block* block_ = nullptr;
 };
+
+// Bytes from an operand's first element to past the last; -1 where they cannot be counted or lie before the first.
+int64_t extent_of(const maca_operand& operand) {
+  const auto is_negative = [](int64_t n) { return n < 0; };
+  if (std::any_of(operand.sizes, operand.sizes + operand.rank, is_negative) ||
+      std::any_of(operand.strides, operand.strides + operand.rank, is_negative))
+    return -1;
+  if (std::count(operand.sizes, operand.sizes + operand.rank, 0)) return 0;
+  int64_t elements = 1, reach = 0, bytes = 0;
+  for (int32_t d = 0; d < operand.rank; ++d)
+    if (__builtin_mul_overflow(operand.sizes[d] - 1, operand.strides[d], &reach) ||
+        __builtin_add_overflow(elements, reach, &elements))
+      return -1;
+  return __builtin_mul_overflow(elements, int64_t{operand.dtype.bits / 8}, &bytes) ? -1 : bytes;
+}
+
+// Does the runtime check, and allocate, what the kernel of this request will touch?
+bool covers(const maca_plan_request& request, int32_t operand_count, const maca_role* roles) {
+  int32_t at = 0;
+  for (int32_t a = 0; a < request.argument_count; ++a) {
+    const maca_argument& argument = request.arguments[a];
+    for (int32_t i = 0; i < argument.count; ++i, ++at) {
+      if (at >= operand_count) return false;
+      const maca_operand& operand = argument.operands[i];
+      const maca_role& role = roles[at];
+      if (operand.rank < 0 || operand.scalar_slot >= 0) continue;
+      const int64_t extent = extent_of(operand);
+      if (extent < 0 || role.extent_bytes < extent || role.item_bytes != operand.dtype.bits / 8) return false;
+      if (role.output_bytes >= 0 && role.output_bytes < extent) return false;
+    }
+  }
+  return at == operand_count;
+}
+
+// Where an operand begins, in bytes from the start of its buffer; -1 where it would leave it, whatever a wrapper's
+// metadata claims. An empty one, which no kernel touches, may lie anywhere.
+int64_t start_of(const maca_role& role, const maca_reference& reference) {
+  if (role.extent_bytes == 0) return 0;
+  int64_t start = 0;
+  if (__builtin_mul_overflow(reference.offset, int64_t{role.item_bytes}, &start)) return -1;
+  const int64_t held = reference.buffer->bytes;
+  const bool is_inside =
+      start >= 0 && role.extent_bytes > 0 && role.extent_bytes <= held && start <= held - role.extent_bytes;
+  return is_inside ? start : -1;
+}
 
 // Touches of two operands overlap in part: neither apart nor the very same elements.
 bool partial_overlap(const maca_program& p, const maca_reference* references, const char* const* pointers, int written,
@@ -143,14 +189,13 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
       pointers[i] = nullptr;
       continue;
     }
-    const int64_t start = references[i].offset * role.item_bytes;
-    // never let a kernel leave its memory, whatever a wrapper's metadata claims; an empty view may lie anywhere
-    if (role.extent_bytes > 0 && (start < 0 || start + role.extent_bytes > buffer->bytes))
+    const int64_t start = start_of(role, references[i]);
+    if (start < 0)
       status = misuse(
           "an operand reaches outside its memory; its sizes, strides and storage offset need more than the "
           "buffer holds");
     order_block(buffer->block, stream);
-    pointers[i] = buffer->block->address + start;
+    pointers[i] = buffer->block->address + std::max<int64_t>(start, 0);
   }
   if (status == MACA_OK && p.checks_overlap) {
     for (int i = 0; i < p.operands && status == MACA_OK; ++i) {
@@ -242,6 +287,10 @@ extern "C" {
 int maca_program_create(const maca_plan_request* request, int32_t operand_count, const maca_role* roles,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason) {
+  if (!covers(*request, operand_count, roles)) {
+    std::snprintf(reason->text, sizeof reason->text, "an operand's sizes and strides reach outside of any memory");
+    return MACA_INVALID;
+  }
   maca_plan* plan = nullptr;
   const Library& library = runtime().library;
   if (const int status = library.plan_create(request, &plan, reason)) return status;

@@ -22,7 +22,7 @@ Runtime& runtime() {
 thread_local int64_t t_site = 0;
 
 maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
-  Block* block = allocate_block(bytes);
+  Block* block = bytes < 0 ? nullptr : allocate_block(bytes);
   if (!block) return nullptr;
   order_block(block, stream);
   return new maca_buffer{block, bytes, block->writes, 1, {}};

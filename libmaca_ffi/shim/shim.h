@@ -64,7 +64,8 @@ typedef struct maca_failure {
 /* How the runtime treats operand i of a program. */
 typedef struct maca_role {
   int64_t output_bytes; /* >= 0: a result that every launch allocates; -1: the caller's memory */
-  int64_t extent_bytes; /* from the first to past the last byte that is touched */
+  int64_t
+      extent_bytes; /* from the first to past the last byte that is touched; a launch refuses one outside its buffer */
   int32_t item_bytes;
   int32_t written; /* 1: the launch writes this operand of the caller */
   int32_t dense;   /* 1: no gaps, so that ranges that meet are elements that meet */
