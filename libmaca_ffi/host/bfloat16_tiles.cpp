@@ -262,9 +262,26 @@ MACA_TILES void multiply_whole(const char* left, const char* right, int64_t step
   _tile_stored(3, below + kLanes, bytes);
 }
 
+MACA_TILES void add_block(const float* block, const Sums& sums) {
+  for (int64_t column = 0; column < sums.columns; column += kLanes) {
+    const __mmask16 there = lanes(sums.columns - column);
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      float* to = sums.data + i * sums.step + column;
+      const __m512 sum = _mm512_maskz_loadu_ps(there, block + i * kEdge + column);
+      _mm512_mask_storeu_ps(to, there, _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), sum));
+    }
+  }
+}
+
 }  // namespace
 
 template <class T> void multiply(const char* left, const char* right, int64_t steps, bool add, const Sums& sums) {
+  if constexpr (std::is_same_v<T, float>)
+    if (add) {  // in sums of their own, added at the end: tiles that begin with what is there lose to each term
+      alignas(64) float block[kEdge * kEdge];
+      multiply_whole<T>(left, right, steps, false, block, kEdge);
+      return add_block(block, sums);
+    }
   if (sums.rows == kEdge && sums.columns == kEdge)
     return multiply_whole<T>(left, right, steps, add, sums.data, sums.step);
   alignas(64) float block[kEdge * kEdge] = {};

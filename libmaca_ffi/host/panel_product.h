@@ -10,25 +10,36 @@ struct Panels {
   // A panel of 256 x 16 floats takes half of a first-level cache; 1024 at once were 10 % slower.
   static constexpr int64_t kDepth = 256;
 
+  static constexpr int64_t kTogether = 4;  // rows that pack() reads at once: no more than kColumns
+
   int64_t depth = 0, columns = 0;
+  int64_t block = kDepth;
 
   int64_t count() const { return (columns + kColumns - 1) / kColumns; }
   int64_t size() const { return depth * count() * kColumns; }  // in floats
 
-  // Panels [begin, end); row(k) is where the columns of k lie.
+  // Panels [begin, end); row(k) is where the columns of k lie, until kTogether
+  // further calls.
   template <class Row> void pack(int64_t begin, int64_t end, float* packed, Row&& row) const {
     const int64_t whole = std::min(end, columns / kColumns);
     each_block([&](int64_t first, int64_t size) {
-      for (int64_t k = 0; k < size; ++k) {
-        const float* from = row(first + k);
-        float* to = panel(packed, first, size, 0) + k * kColumns;
-        for (int64_t p = begin; p < whole; ++p) {
-          write(to + p * size * kColumns, read<Lanes>(from + p * kColumns));
-          write(to + p * size * kColumns + kLanes, read<Lanes>(from + p * kColumns + kLanes));
+      // a few rows at a time: panels lie a power of two apart, and would push each other out of the cache
+      for (int64_t k0 = 0; k0 < size; k0 += kTogether) {
+        const int64_t k1 = std::min(size, k0 + kTogether);
+        const float* from[kTogether];
+        for (int64_t k = k0; k < k1; ++k) from[k - k0] = row(first + k);
+        for (int64_t p = begin; p < end; ++p) {
+          float* to = panel(packed, first, size, p) + k0 * kColumns;
+          for (int64_t k = 0; k < k1 - k0; ++k, to += kColumns) {
+            const float* at = from[k] + p * kColumns;
+            if (p < whole) {
+              write(to, read<Lanes>(at));
+              write(to + kLanes, read<Lanes>(at + kLanes));
+            } else {
+              for (int64_t j = 0; j < kColumns; ++j) to[j] = p * kColumns + j < columns ? at[j] : 0.0f;
+            }
+          }
         }
-        for (int64_t p = std::max(begin, whole); p < end; ++p)
-          for (int64_t j = 0; j < kColumns; ++j)
-            to[p * size * kColumns + j] = p * kColumns + j < columns ? from[p * kColumns + j] : 0.0f;
       }
     });
   }
@@ -79,7 +90,7 @@ struct Panels {
     return packed + first * count() * kColumns + p * size * kColumns;
   }
   template <class F> void each_block(F&& f) const {
-    for (int64_t first = 0; first < depth; first += kDepth) f(first, std::min(kDepth, depth - first));
+    for (int64_t first = 0; first < depth; first += block) f(first, std::min(block, depth - first));
   }
 
   // One panel, of which `width` columns are wanted.
@@ -103,7 +114,6 @@ struct Panels {
     });
   }
 
- private:
   // f(first row, rows): kRows while there are as many twice, then two of one size. 8 rows are not 6 and 2, whose sums
   // would wait for each other; sizes that take turns all along would be guessed wrong by the processor.
   template <class F> static void each_row_block(int64_t rows, F&& f) {
@@ -114,6 +124,21 @@ struct Panels {
     }
   }
 };
+
+// At most kRows rows of a left factor, `step` apart, packed as [depth][rows]. What is written may reach kLanes numbers
+// beyond that.
+inline void pack_left_rows(int64_t depth, int64_t rows, const float* from, int64_t step, float* to) {
+  int64_t k = 0;
+  if constexpr (kRows <= kLanes)
+    for (; k + kLanes <= depth; k += kLanes) {
+      Lanes square[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) square[i] = i < rows ? read<Lanes>(from + i * step + k) : Lanes{};
+      transpose(square);
+      for (int64_t i = 0; i < kLanes; ++i) write(to + (k + i) * rows, square[i]);
+    }
+  for (; k < depth; ++k)
+    for (int64_t i = 0; i < rows; ++i) to[k * rows + i] = from[i * step + k];
+}
 
 // A left factor given by its columns, [depth][rows] at `step`, packed as [block of kRows][depth][kRows].
 inline void pack_left(int64_t depth, int64_t rows, const float* from, int64_t step, float* to) {

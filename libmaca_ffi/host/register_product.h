@@ -36,25 +36,46 @@ struct Sums {  // [rows][kColumns]
   bool add;  // to what is there
 };
 
-// sums = left * panel for R rows; panel is dense [depth][kColumns].
+// Terms that one accumulator adds up before its sum is put aside, a factor of the error of terms of one sign: n terms
+// in one accumulator lose 0.12 sqrt(n) eps of their sum (rms of uniform numbers), equal ones up to 0.07 n. Putting sums
+// aside every 64 terms takes 3 % of a product, a fourth of what the error of a panel of 256 was.
+constexpr int64_t kChain = 64;
+
+// sums = left * panel for R rows; panel is dense [depth][kColumns]. The sums of kChain terms each are added in order.
 template <int64_t R> void multiply_rows(int64_t depth, const Left& left, const float* panel, const Sums& sums) {
-  Lanes sum[R][2] = {};
+  float aside[R * kColumns];
   const float* factors = left.data;
   const int64_t row_step = left.row_step, depth_step = left.depth_step;
-  for (int64_t k = 0; k < depth; ++k, factors += depth_step) {
-    const Lanes low = read<Lanes>(panel + k * kColumns), high = read<Lanes>(panel + k * kColumns + kLanes);
+  for (int64_t first = 0;; first += kChain) {
+    Lanes sum[R][2] = {};
+    const int64_t end = std::min(depth, first + kChain);
+    for (int64_t k = first; k < end; ++k, factors += depth_step) {
+      const Lanes low = read<Lanes>(panel + k * kColumns), high = read<Lanes>(panel + k * kColumns + kLanes);
 #pragma GCC unroll 12
-    for (int64_t i = 0; i < R; ++i) {
-      const Lanes factor = factors[i * row_step] - Lanes{};
-      sum[i][0] += factor * low;
-      sum[i][1] += factor * high;
+      for (int64_t i = 0; i < R; ++i) {
+        const Lanes factor = factors[i * row_step] - Lanes{};
+        sum[i][0] += factor * low;
+        sum[i][1] += factor * high;
+      }
     }
-  }
+    const auto put = [&](float* to, int64_t step, bool add) {
 #pragma GCC unroll 12
-  for (int64_t i = 0; i < R; ++i) {
-    float* to = sums.data + i * sums.row_step;
-    write(to, sums.add ? read<Lanes>(to) + sum[i][0] : sum[i][0]);
-    write(to + kLanes, sums.add ? read<Lanes>(to + kLanes) + sum[i][1] : sum[i][1]);
+      for (int64_t i = 0; i < R; ++i, to += step) {
+        write(to, add ? read<Lanes>(to) + sum[i][0] : sum[i][0]);
+        write(to + kLanes, add ? read<Lanes>(to + kLanes) + sum[i][1] : sum[i][1]);
+      }
+    };
+    if (end < depth) {
+      put(aside, kColumns, first > 0);
+      continue;
+    }
+    if (first > 0)
+#pragma GCC unroll 12
+      for (int64_t i = 0; i < R; ++i) {
+        sum[i][0] += read<Lanes>(aside + i * kColumns);
+        sum[i][1] += read<Lanes>(aside + i * kColumns + kLanes);
+      }
+    return put(sums.data, sums.row_step, sums.add);
   }
 }
 

@@ -59,7 +59,9 @@ template <class T> class PackedHead {
     const T* key = launch.data<T>(p_.key.slot) + p_.key.offset(head);
     const T* value = launch.data<T>(p_.value.slot) + p_.value.offset(head);
     key_.pack([&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_ + j % kColumns * p_.key.columns).data; });
-    value_.pack([&](int64_t j) { return read_rows(p_.value, value, j, 1, rows_).data; });
+    value_.pack([&](int64_t j) {
+      return read_rows(p_.value, value, j, 1, rows_ + j % Panels::kTogether * p_.value.columns).data;
+    });
   }
 
   void scores(const float* query, int64_t count, int64_t first, int64_t keys, float* score) const {
@@ -70,7 +72,9 @@ template <class T> class PackedHead {
   }
 
  private:
-  static int64_t rows_size(const Problem& p) { return std::max(kColumns * p.key.columns, p.value.columns); }
+  static int64_t rows_size(const Problem& p) {
+    return std::max(kColumns * p.key.columns, Panels::kTogether * p.value.columns);
+  }
 
   const Problem& p_;
   PackedKeys key_;

@@ -96,7 +96,8 @@ template <class T> class PackedProducts {
     keys_.pack([&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_ + j % kColumns * p_.key.columns).data; });
     values_.pack(
         [&](int64_t j) { return read_rows(p_.value, value, j, 1, rows_ + j % kColumns * p_.value.columns).data; });
-    sums_.pack([&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_).data; });
+    sums_.pack(
+        [&](int64_t j) { return read_rows(p_.key, key, j, 1, rows_ + j % Panels::kTogether * p_.key.columns).data; });
   }
   const Rows<float>& load_rows(const Launch& launch, int64_t head, int64_t row, int64_t count) {
     const int64_t e = p_.query.columns;
