@@ -9,6 +9,10 @@ namespace {
 
 constexpr int64_t kBlock = 48;  // tiles at most that a thread takes through the three stages, in its second-level cache
 
+// Channels whose products are added in one accumulator, and their sums in order. Of numbers of one sign a single point
+// carries a result's whole sum: 64 in one accumulator lost 1.7 times what oneDNN's newest convolutions do.
+constexpr int64_t kChannels = 32;
+
 class Product final : public convolution::StencilProduct {
  public:
   explicit Product(const Stencil& s)
@@ -41,21 +45,24 @@ class Product final : public convolution::StencilProduct {
 
   bool run(const float* image, const float* packed, const float* bias, float* result, void* workspace) const override {
     std::atomic<bool> finite{true};
+    SharedSpread spread;
     parallel_for(tiles_.count(), 8, [&](int64_t begin, int64_t end) {
       std::unique_ptr<char[]> own;
       auto* points = reinterpret_cast<float*>(scratch_.of_thread(workspace, own));
       float* products = points + kPoints * image_plane_;
       // blocks of one size: 49 tiles are not one block of 48 and one of a single tile
       const int64_t blocks = (end - begin + kBlock - 1) / kBlock;
+      Spread seen;
       for (int64_t i = 0; i < blocks; ++i) {
         const int64_t first = begin + (end - begin) * i / blocks,
                       count = begin + (end - begin) * (i + 1) / blocks - first;
-        tiles_.transform_image(image, first, count, points, image_plane_);
+        tiles_.transform_image(image, first, count, points, image_plane_, seen);
         multiply(points, packed, count, products);
         if (!finish(products, first, count, bias, result)) finite.store(false, std::memory_order_relaxed);
       }
+      spread.add(seen);
     });
-    return finite.load(std::memory_order_relaxed);
+    return finite.load(std::memory_order_relaxed) && spread.suits();
   }
 
  private:
@@ -100,9 +107,11 @@ class Product final : public convolution::StencilProduct {
   void multiply(const float* points, const float* packed, int64_t count, float* products) const {
     for (int64_t point = 0; point < kPoints; ++point)
       for (int64_t c = 0; c < padded_; c += kColumns)
-        Panels::multiply_columns(count, s_.in_channels, {points + point * image_plane_, s_.in_channels, 1},
-                                 packed + point * weight_plane_ + c * s_.in_channels, kColumns,
-                                 {products + point * product_plane_ + c, padded_, false});
+        for (int64_t k = 0; k < s_.in_channels; k += kChannels)
+          Panels::multiply_columns(count, std::min(kChannels, s_.in_channels - k),
+                                   {points + point * image_plane_ + k, s_.in_channels, 1},
+                                   packed + point * weight_plane_ + c * s_.in_channels + k * kColumns, kColumns,
+                                   {products + point * product_plane_ + c, padded_, k > 0});
   }
 
   // result = A' products A + bias; false if one of them is not finite

@@ -26,11 +26,14 @@ class Gradient final : public convolution::StencilGradient {
   bool run(const float* image, const float* gradient, float* weight_gradient, void* workspace) const override {
     auto* points = static_cast<float*>(workspace);
     float *gradients = points + kPoints * image_plane_, *sums = gradients + kPoints * gradient_plane_;
+    SharedSpread spread;
     for (int64_t first = 0; first < tiles_.count(); first += chunk_) {
       const int64_t count = std::min(chunk_, tiles_.count() - first);
       parallel_for(count, 8, [&](int64_t begin, int64_t end) {
-        tiles_.transform_image(image, first + begin, end - begin, points + begin * s_.in_channels, image_plane_);
+        Spread seen;
+        tiles_.transform_image(image, first + begin, end - begin, points + begin * s_.in_channels, image_plane_, seen);
         transform_gradient(gradient, first, begin, end, gradients);
+        spread.add(seen);
       });
       const int64_t panels = padded_ / kColumns;
       parallel_for(kPoints * panels, 1, [&](int64_t begin, int64_t end) {
@@ -42,7 +45,7 @@ class Gradient final : public convolution::StencilGradient {
         }
       });
     }
-    return finish(sums, weight_gradient + s_.weight_offset);
+    return finish(sums, weight_gradient + s_.weight_offset) && spread.suits();
   }
 
  private:

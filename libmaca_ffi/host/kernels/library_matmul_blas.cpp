@@ -28,6 +28,15 @@ void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, T alpha, const T* a
     scipy_cblas_zgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), &alpha, a, i(lda), b, i(ldb), &beta, c, i(ldc));
 }
 
+// f(index, size) on a team of up to `count` threads; one thread, too, is in a region, where oneDNN starts no others.
+template <class F> void in_region(int64_t count, F&& f) {
+  if (ThreadPool::in_region()) return f(int64_t{0}, int64_t{1});
+  const auto task = [](void* context) {
+    (*static_cast<std::remove_reference_t<F>*>(context))(ThreadPool::thread_index(), ThreadPool::team_size());
+  };
+  ThreadPool::instance().run(static_cast<int>(count), task, &f);
+}
+
 template <class T> T number(const maca_scalar& s) {
   if constexpr (std::is_floating_point_v<T>)
     return static_cast<T>(scalar_to_double(s));
@@ -109,16 +118,22 @@ template <class T> class BlasPlan final : public Plan {
       parallel_for(batch, std::max<int64_t>(1, kPiece / product), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) one(i, 0, m, 0, n);
       });
-    } else if (std::is_same_v<T, float> && !own_float_ && product > 32 * 32 * 32) {
-      if constexpr (std::is_same_v<T, float>)
-        dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, out, ldc);
     } else {
+      // Either library on one thread each: oneDNN's sgemm would cut the depth by the number of threads.
+      const bool onednn = std::is_same_v<T, float> && !own_float_ && product > 32 * 32 * 32;
       const int64_t threads = ThreadPool::instance().threads();
       const auto [high, wide] = grid_of(std::clamp<int64_t>(product / ThreadPool::grain(kPiece), 1, threads), m, n);
-      parallel_for(high * wide, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
+      in_region(high * wide, [&, high = high, wide = wide](int64_t first, int64_t step) {
+        for (int64_t i = first; i < high * wide; i += step) {
           const int64_t r = i / wide, c = i % wide;
-          one(0, m * r / high, m * (r + 1) / high, n * c / wide, n * (c + 1) / wide);
+          const int64_t m0 = m * r / high, m1 = m * (r + 1) / high, n0 = n * c / wide, n1 = n * (c + 1) / wide;
+          if constexpr (std::is_same_v<T, float>)
+            if (onednn) {
+              dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m1 - m0, n1 - n0, k, alpha, a + m0 * a_row, lda,
+                         b + n0 * b_column, ldb, beta, out + m0 * ldc + n0, ldc);
+              continue;
+            }
+          one(0, m0, m1, n0, n1);
         }
       });
     }
