@@ -179,13 +179,13 @@ bool strides_collide(const Problem& p) {
 
 // oneDNN's product for AVX-512 adds up to 1024 terms in one accumulator, its sgemm at most 384, as MKL's. Errors of
 // products 2048 deep, in eps of the sum of the terms' magnitudes (rms): uniform numbers 2.6, 1.0, panels of our own
-// 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07 of the time where the right factor is not packed, and up
-// to 1.25 where few rows meet a transposed one; panels, which may be packed, 1.1.
+// 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07 of MKL's time, panels 1.05 to 1.15 (one processor, one
+// thread); but of a transposed right factor the sgemm cuts the depth by the sizes of a thread's part, so that bits
+// would depend on the threads.
 std::unique_ptr<Plan> deep_plan(const Problem& p) {
   constexpr int64_t kDeep = 384;
   if (allowed_isa() < Isa::Avx512 || p.k() <= kDeep) return nullptr;
-  const bool weight = p.m() <= 128 && !p.b.row_major();
-  const bool suits_sgemm = p.out.batch == 1 && p.a.blas() && p.b.blas() && p.out.row_major() && !weight;
+  const bool suits_sgemm = p.out.batch == 1 && p.a.blas() && p.b.row_major() && p.out.row_major();
   return suits_sgemm ? blas_plan(p) : panels_plan(p);
 }
 
