@@ -9,9 +9,9 @@
 namespace maca::matmul {
 namespace {
 
-// float sums: 4096 terms a chunk, chunks added in double, so that the error does not grow with the length and the
-// bits do not depend on the thread count.
-constexpr int64_t kChunk = 4096;
+// float sums: 1024 terms a chunk, 16 to 64 in one accumulator, chunks added in double, so that the error does not grow
+// with the length and the bits do not depend on the thread count.
+constexpr int64_t kChunk = 1024;
 
 template <class T> auto chunk_dot(const T* x, int64_t dx, const T* y, int64_t dy, int64_t count, bool conjugate) {
   const auto n = static_cast<blasint>(count), ix = static_cast<blasint>(dx), iy = static_cast<blasint>(dy);
@@ -70,11 +70,11 @@ std::unique_ptr<Plan> make_dot(const Request& r) {
             const int64_t begin = i * kChunk;
             return chunk_dot<T>(a + begin * dx, dx, b + begin * dy, dy, std::min(n - begin, kChunk), conjugate);
           };
-          if (chunks <= 4) {
+          if (chunks <= 16) {
             for (int64_t i = 0; i < chunks; ++i) total += chunk(i);
           } else {
             std::vector<Sum> parts(static_cast<size_t>(chunks));
-            parallel_for(chunks, 16, [&](int64_t begin, int64_t end) {
+            parallel_for(chunks, 64, [&](int64_t begin, int64_t end) {
               for (int64_t i = begin; i < end; ++i) parts[static_cast<size_t>(i)] = chunk(i);
             });
             for (const Sum& part : parts) total += part;

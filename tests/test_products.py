@@ -1,0 +1,211 @@
+"""Errors of float32 products, convolutions and attention against float64, beside PyTorch's own.
+
+As a program it prints the table, of all depths and of what is expected to fall short too: `python tests/test_products.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from running import level_is_at_least
+
+import macatensor
+
+EPS = torch.finfo(torch.float32).eps
+DRAWS = 20
+INPUTS: dict[str, Callable[..., torch.Tensor]] = {
+    "rand": torch.rand,
+    "randn": torch.randn,
+    "0.1": lambda *size: torch.full(size, 0.1),
+    "exp(3 randn)": lambda *size: torch.exp(3 * torch.randn(*size)),
+}
+DEPTHS = (64, 256, 384, 512, 2048, 8192, 16384)
+Compute = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    compute: Compute
+    sizes: tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class Error:
+    """In eps of the sum of the terms' magnitudes."""
+
+    squares: float = 0.0
+    count: int = 0
+    largest: float = 0.0
+
+    def add(self, result: torch.Tensor, exact: torch.Tensor, magnitude: torch.Tensor) -> None:
+        error = (result.double() - exact).abs() / (EPS * magnitude)
+        self.squares += error.square().sum().item()
+        self.count += error.numel()
+        self.largest = max(self.largest, error.max().item())
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(self.squares / self.count)
+
+
+def gradient(compute: Compute, of: int) -> Compute:
+    """The gradient by operand `of`; the last operand is that of the result."""
+
+    def run(*operands: torch.Tensor) -> torch.Tensor:
+        leaves = [x.detach().requires_grad_() for x in operands[:-1]]
+        return torch.autograd.grad(compute(*leaves), leaves[of], operands[-1])[0]
+
+    return run
+
+
+def products(depths: tuple[int, ...]) -> Iterator[Case]:
+    for k in depths:
+        yield Case(f"mm K {k}", torch.mm, ((96, k), (k, 80)))
+        yield Case(f"mm of few rows K {k}", torch.mm, ((4, k), (k, 96)))
+        yield Case(f"addmm K {k}", torch.addmm, ((80,), (40, k), (k, 80)))
+        yield Case(f"bmm K {k}", torch.bmm, ((3, 40, k), (3, k, 40)))
+        yield Case(f"baddbmm K {k}", torch.baddbmm, ((3, 1, 40), (3, 40, k), (3, k, 40)))
+        yield Case(f"linear K {k}", F.linear, ((100, k), (72, k)))
+        yield Case(f"mv K {k}", torch.mv, ((300, k), (k,)))
+        yield Case(f"dot K {k}", lambda x, y: torch.dot(x, y).reshape(1), ((k,), (k,)))
+        yield Case(f"linear, weight's gradient K {k}", gradient(F.linear, 1), ((k, 72), (40, 72), (k, 40)))
+    for k in [k for k in depths if 512 <= k <= 2048]:  # large enough for three parts of bfloat16
+        yield Case(f"mm 300 K {k}", torch.mm, ((300, k), (k, 300)))
+
+
+def convolutions(channels: tuple[int, ...]) -> Iterator[Case]:
+    def of(name: str, x: tuple[int, ...], w: tuple[int, ...], compute: Compute) -> Iterator[Case]:
+        y = tuple(compute(torch.empty(x, device="meta"), torch.empty(w, device="meta")).shape)
+        yield Case(name, compute, (x, w))
+        yield Case(f"{name}, input's gradient", gradient(compute, 0), (x, w, y))
+        yield Case(f"{name}, weight's gradient", gradient(compute, 1), (x, w, y))
+
+    def conv(function: Compute, **how: Any) -> Compute:
+        return lambda x, w: function(x, w, **how)
+
+    for c in channels:
+        yield from of(f"1 x 1, C {c}", (2, c, 14, 14), (64, c, 1, 1), conv(F.conv2d))
+        yield from of(f"3 x 3, C {c}", (2, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, padding=1))
+        yield from of(f"3 x 3 stride 2, C {c}", (2, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, stride=2))
+        yield from of(f"1-D, C {c}", (2, c, 100), (64, c, 5), conv(F.conv1d))
+        yield from of(f"transposed, C {c}", (2, c, 7, 7), (c, 64, 4, 4), conv(F.conv_transpose2d, stride=2))
+    yield from of("columns, C 512", (4, 512, 2, 2), (512, 512, 3, 3), conv(F.conv2d, padding=1))
+    yield from of("3-D, C 64", (2, 64, 4, 7, 7), (32, 64, 3, 3, 3), conv(F.conv3d, padding=1))
+    yield from of("depthwise", (2, 64, 28, 28), (64, 1, 3, 3), conv(F.conv2d, padding=1, groups=64))
+
+
+def attentions(lengths: tuple[int, ...]) -> Iterator[Case]:
+    # The magnitude of the others' terms is not that of the results of absolute operands: differences are taken there.
+    for t in lengths:
+        size = (2, 2, t, 64)
+        yield Case(f"attention T {t}", F.scaled_dot_product_attention, (size,) * 3)
+        yield Case(
+            f"attention T {t}, value's gradient", gradient(F.scaled_dot_product_attention, 2), (size,) * 4
+        )
+
+
+def measure(case: Case, inputs: str, draws: int) -> tuple[Error, Error]:
+    """Ours and PyTorch's, of `draws` draws."""
+    torch.manual_seed(0)
+    ours, theirs = Error(), Error()
+    for _ in range(1 if inputs == "0.1" else draws):
+        operands = [INPUTS[inputs](*size) for size in case.sizes]
+        exact = case.compute(*(x.double() for x in operands))
+        magnitude = case.compute(*(x.double().abs() for x in operands))
+        theirs.add(case.compute(*operands), exact, magnitude)
+        ours.add(case.compute(*(x.maca() for x in operands)).cpu(), exact, magnitude)
+    return ours, theirs
+
+
+def meets_bar(ours: Error, theirs: Error) -> bool:
+    # the rms of values that are all alike, as of 0.1, is one rounding that may fall either way
+    return ours.rms <= max(1.5 * theirs.rms, 0.5) and ours.largest <= 1.5 * theirs.largest + 2
+
+
+def falls_short_below(level: str, reason: str, request: pytest.FixtureRequest) -> None:
+    if not level_is_at_least(level):
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False))
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("case", products((64, 384, 512, 2048, 8192)), ids=lambda case: case.name)
+def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str, request: pytest.FixtureRequest) -> None:
+    if case.name.startswith(("dot", "linear, weight")):
+        falls_short_below("avx512", "OpenBLAS' and oneDNN's sums of those levels are longer", request)
+    ours, theirs = measure(case, inputs, DRAWS if case.sizes[0][-1] <= 512 else 2)
+    assert meets_bar(ours, theirs), (
+        f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
+    )
+
+
+@pytest.mark.parametrize("inputs", ["rand", "randn", "0.1"])
+@pytest.mark.parametrize(
+    "case",
+    [c for c in convolutions((64, 512)) if c.name.startswith(("1 x 1", "3 x 3, C", "columns", "depthwise"))],
+    ids=lambda case: case.name,
+)
+def test_convolutions_are_as_exact_as_pytorchs(
+    case: Case, inputs: str, request: pytest.FixtureRequest
+) -> None:
+    if "C 512" in case.name:
+        falls_short_below("avx512", "oneDNN's convolutions add all channels in one accumulator", request)
+    ours, theirs = measure(case, inputs, 2)
+    assert meets_bar(ours, theirs), (
+        f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
+    )
+
+
+def test_few_large_pixels_do_not_hide_the_others() -> None:
+    case = next(c for c in convolutions((64,)) if c.name == "3 x 3, C 64")
+    ours, _ = measure(case, "exp(3 randn)", 1)
+    assert ours.largest < 100  # by minimal filtering it was 10^6
+
+
+@pytest.mark.parametrize("inputs", ["rand", "randn", "0.1"])
+@pytest.mark.parametrize("case", attentions((128, 512)), ids=lambda case: case.name)
+def test_attention_is_as_exact_as_pytorchs(case: Case, inputs: str, request: pytest.FixtureRequest) -> None:
+    falls_short_below("avx2", "BLAS adds a block of queries in one accumulator", request)
+    ours, theirs = measure(case, inputs, 2)
+    assert meets_bar(ours, theirs), (
+        f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
+    )
+
+
+def test_bits_of_deep_products_do_not_depend_on_the_threads(request: pytest.FixtureRequest) -> None:
+    falls_short_below("avx512", "oneDNN's sums of those levels depend on the number of threads", request)
+    before = torch.get_num_threads()
+    try:
+        for m, k, n in ((300, 2048, 300), (270, 867, 516), (13, 5000, 17), (1, 5000, 333)):
+            left, right = torch.randn(m, k), torch.randn(k, n)
+            for b in (right.maca(), right.t().contiguous().maca().t()):
+                results = []
+                for threads in (1, 2, 3):
+                    torch.set_num_threads(threads)
+                    results.append((left.maca() @ b).cpu())
+                assert all(torch.equal(results[0], other) for other in results)
+    finally:
+        torch.set_num_threads(before)
+
+
+def main() -> None:
+    print(f"{'':44} {'rms ours':>9} {'torch':>9} {'max ours':>9} {'torch':>9}   eps of the sum of magnitudes")
+    for case in (*products(DEPTHS), *convolutions((64, 256, 512, 2048)), *attentions((128, 512, 2048))):
+        for inputs in INPUTS:
+            ours, theirs = measure(case, inputs, 2)
+            short = "" if meets_bar(ours, theirs) else "  short of the bar"
+            label = f"{case.name}, {inputs}"
+            print(
+                f"{label:44} {ours.rms:9.2f} {theirs.rms:9.2f} {ours.largest:9.2f} {theirs.largest:9.2f}{short}"
+            )
+
+
+if __name__ == "__main__":
+    assert macatensor.is_available()
+    main()
