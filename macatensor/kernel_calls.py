@@ -96,12 +96,13 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         key = (program, *map(static_key, numbers))
         if key in self.weighed:
             return
+        generation = flags.generation
         full = self.signature.fill(args, None)
         for i, argument in enumerate(self.signature.arguments):
             if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
                 full[i] = full[i].item()
         self.ask_host(full)
-        remember(self.weighed, key, True)
+        remember(self.weighed, key, True, generation)
 
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: tuple[Any, ...], given: int) -> Any:

@@ -19,7 +19,6 @@ import torch
 from macatensor.accuracy.elements import dtype_named, stored
 from macatensor.accuracy.local.op_call import OpCall, same_bits
 from macatensor.accuracy.records import Argument, Call, Process, TensorEntry, read
-from macatensor.host_fallback import trusts_its_operands
 from macatensor.parity.transport import tensors
 from macatensor.parity.watch import verdict_of, why_not_judged
 from macatensor.signature import find_row
@@ -285,7 +284,7 @@ class _Replayer:
         if row.random:
             self._random(call, one, done, recorded)
             return
-        if trusts_its_operands(call.op):
+        if not row.cpu_checks:
             # PyTorch's kernels, the reference's too, would read past the ends of operands that contradict each other;
             # ours check them
             proven = one.run("maca", on_host="error")
