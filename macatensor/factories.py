@@ -225,7 +225,7 @@ def _ones_like(func: Any) -> Launcher:
 def zero(target: MacaTensor) -> MacaTensor:
     """Zeroes a dense tensor by a fill of bytes."""
     buffer, offset, meta = target._payload
-    fill_bytes(buffer, offset * meta.itemsize, 0, meta.nbytes)
+    fill_bytes(buffer, offset * meta.itemsize, 0, meta.nbytes, "aten.zero_.default")
     return target
 
 

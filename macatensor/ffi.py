@@ -332,10 +332,10 @@ def copy_bytes(to: Any, to_offset: int, source: Any, source_offset: int, nbytes:
         )
 
 
-def fill_bytes(buffer: Any, offset: int, byte: int, nbytes: int) -> None:
-    """Sets bytes of a buffer. Raises RuntimeError where they are not all its own."""
+def fill_bytes(buffer: Any, offset: int, byte: int, nbytes: int, operator: str) -> None:
+    """Sets bytes of a buffer for ``operator``. Raises RuntimeError where they are not all its own."""
     if nbytes:
-        check(lib.maca_buffer_fill(pointer(buffer), offset, byte, nbytes), "fill")
+        check(lib.maca_buffer_fill(pointer(buffer), offset, byte, nbytes), operator)
 
 
 def device_info() -> Any:

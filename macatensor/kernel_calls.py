@@ -12,7 +12,7 @@ from macatensor.errors import check_devices, reject
 from macatensor.ffi import native
 from macatensor.forms import in_form
 from macatensor.launcher import remember, static_key
-from macatensor.meta import Meta, meta_of
+from macatensor.meta import Meta
 from macatensor.plan import (
     create,
     flatten,
@@ -249,7 +249,8 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             # which casts it allows, its CPU kernel knows
             host_fallback.replay_on_host(self.signature, full, with_values=True)
         same = self.row.elementwise and all(
-            w is not None and meta_of(tuple(w.shape), m.stride, w.dtype) is m for w, m in zip(wanted, metas)
+            w is not None and (tuple(w.shape), w.dtype, False, False) == (m.size, m.dtype, m.conj, m.neg)
+            for w, m in zip(wanted, metas)
         )
         if same:
             results = tuple(meta_tensor(m) for m in metas)

@@ -48,7 +48,13 @@ def _foreach_copy(self: list[torch.Tensor], src: list[torch.Tensor], non_blockin
         raise RuntimeError(
             f"_foreach_copy got lists of {len(self)} and {len(src)} tensors; accepted: as many, and at least one"
         )
-    return [torch.empty_like(t) for t in self]
+    # at::clone_preserve_strides: gaps stay, elements that share memory get their own
+    return [
+        torch.empty_like(t)
+        if torch._debug_has_internal_overlap(t) == 1
+        else t.new_empty_strided(t.shape, t.stride())
+        for t in self
+    ]
 
 
 @meta_rule("fractional_max_pool2d_backward")

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -287,10 +286,8 @@ extern "C" {
 int maca_program_create(const maca_plan_request* request, int32_t operand_count, const maca_role* roles,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason) {
-  if (!covers(*request, operand_count, roles)) {
-    std::snprintf(reason->text, sizeof reason->text, "an operand's sizes and strides reach outside of any memory");
-    return MACA_INVALID;
-  }
+  if (!covers(*request, operand_count, roles))
+    return misuse("an operand's sizes and strides reach outside of any memory");
   maca_plan* plan = nullptr;
   const Library& library = runtime().library;
   if (const int status = library.plan_create(request, &plan, reason)) return status;
