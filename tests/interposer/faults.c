@@ -318,6 +318,14 @@ static const faulty_plan* find(const maca_plan* plan) {
   return p && p->fault == chosen ? p : NULL;
 }
 
+/* The next plan may lie at its address. What is known of this one stays: another thread may be about to launch it. */
+void faults_destroyed(const maca_plan* plan) {
+  pthread_mutex_lock(&lock);
+  for (faulty_plan* p = plans; p; p = p->next)
+    if (p->plan == plan) p->plan = NULL;
+  pthread_mutex_unlock(&lock);
+}
+
 int faults_concerns(const maca_plan* plan) { return chosen && find(plan) != NULL; }
 
 void faults_before(const maca_plan* plan, maca_launch* launch) {

@@ -11,6 +11,8 @@ int faults_choose(const char* name);
 const maca_plan_request* faults_request(const maca_plan_request* request);
 /* A plan was made for a request. */
 void faults_created(const maca_plan* plan, const maca_plan_request* request);
+/* A plan is about to be destroyed. */
+void faults_destroyed(const maca_plan* plan);
 /* A launch of `plan`, whose addresses are those of host memory: around it. `launch` may be changed. */
 void faults_before(const maca_plan* plan, maca_launch* launch);
 void faults_after(const maca_plan* plan, const maca_launch* launch);

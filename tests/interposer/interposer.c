@@ -275,6 +275,7 @@ static maca_status plan_launch(maca_device* device, const maca_plan* plan, const
 }
 static maca_status plan_destroy(maca_device* device, maca_plan* plan) {
   ENTER(plan_destroy);
+  faults_destroyed(plan);
   return target->plan_destroy(device, plan);
 }
 static maca_status error_take(maca_device* device, maca_error* error) {
