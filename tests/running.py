@@ -56,14 +56,17 @@ class Gate:
     """
 
     def __init__(self, seconds: float = 60):
-        reader, self.writer = os.pipe()  # the launch reads until it ends, so nobody closes the reader
+        reader, writer = os.pipe()  # the launch reads until it ends, so nobody closes the reader
+        self.writers = [writer]  # whoever opens the gate takes it out, of several threads one
         launch("gate", [], [], {"descriptor": reader, "milliseconds": int(seconds * 1000)})
 
     def open(self) -> None:
-        if self.writer >= 0:
-            os.write(self.writer, b".")  # not just closed: a forked child may hold it too
-            os.close(self.writer)
-            self.writer = -1
+        try:
+            writer = self.writers.pop()
+        except IndexError:
+            return
+        os.write(writer, b".")  # not just closed: a forked child may hold it too
+        os.close(writer)
 
     def open_soon(self) -> None:
         """Another thread opens it, while the caller waits for it as a rule."""
