@@ -130,6 +130,7 @@ def meets_bar(ours: Error, theirs: Error) -> bool:
 
 
 def falls_short_below(level: str, reason: str, request: pytest.FixtureRequest) -> None:
+    # not strict: what it falls short of is PyTorch's error, which is MKL's on the processor at hand
     if not level_is_at_least(level):
         request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False))
 
@@ -137,8 +138,10 @@ def falls_short_below(level: str, reason: str, request: pytest.FixtureRequest) -
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("case", products((64, 384, 512, 2048, 8192)), ids=lambda case: case.name)
 def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str, request: pytest.FixtureRequest) -> None:
-    if case.name.startswith(("dot", "linear, weight")):
-        falls_short_below("avx512", "OpenBLAS' and oneDNN's sums of those levels are longer", request)
+    if case.name == "linear, weight's gradient K 8192":
+        falls_short_below("avx512", "oneDNN's sums of those levels are longer", request)
+    if case.name in ("dot K 384", "dot K 2048"):
+        falls_short_below("avx2", "OpenBLAS has fewer sums side by side below AVX2", request)
     ours, theirs = measure(case, inputs, DRAWS if case.sizes[0][-1] <= 512 else 2)
     assert meets_bar(ours, theirs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
@@ -154,7 +157,10 @@ def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str, request: pyt
 def test_convolutions_are_as_exact_as_pytorchs(
     case: Case, inputs: str, request: pytest.FixtureRequest
 ) -> None:
-    if "C 512" in case.name:
+    if (
+        case.name in ("1 x 1, C 512", "columns, C 512", "columns, C 512, input's gradient")
+        and inputs != "randn"
+    ):
         falls_short_below("avx512", "oneDNN's convolutions add all channels in one accumulator", request)
     ours, theirs = measure(case, inputs, 2)
     assert meets_bar(ours, theirs), (
@@ -171,7 +177,8 @@ def test_few_large_pixels_do_not_hide_the_others() -> None:
 @pytest.mark.parametrize("inputs", ["rand", "randn", "0.1"])
 @pytest.mark.parametrize("case", attentions((128, 512)), ids=lambda case: case.name)
 def test_attention_is_as_exact_as_pytorchs(case: Case, inputs: str, request: pytest.FixtureRequest) -> None:
-    falls_short_below("avx2", "BLAS adds a block of queries in one accumulator", request)
+    if case.name == "attention T 128, value's gradient" and inputs == "rand":
+        falls_short_below("avx2", "BLAS adds a block of queries in one accumulator", request)
     ours, theirs = measure(case, inputs, 2)
     assert meets_bar(ours, theirs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
