@@ -149,7 +149,7 @@ def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> A
     for meta in results:
         request.add([(meta, -1)], is_list=False, is_output=True)
     request.attributes = [("is_causal", is_causal), ("scale", scale)]
-    counting.misses += 1
+    counting.count("plan_misses")
     return program(request, "aten.scaled_dot_product_attention.default", [False] * 4, results, [-1])
 
 

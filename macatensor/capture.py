@@ -8,6 +8,33 @@ current: Any = None  # the MacaGraph that is being captured
 operator: Any = None  # the OpOverload that runs meanwhile, the outermost
 
 
+def begin(graph: Any) -> None:
+    """A graph is being captured from now on."""
+    global current
+    current = graph
+
+
+def end() -> None:
+    """No graph is being captured any more."""
+    global current
+    current = None
+
+
+def enter(func: Any) -> bool:
+    """An operator begins while a graph is captured. Is it the outermost one, which is to :func:`leave`?"""
+    global operator
+    if operator is not None:
+        return False
+    operator = func
+    return True
+
+
+def leave() -> None:
+    """The outermost operator has ended."""
+    global operator
+    operator = None
+
+
 def refuse(what: str) -> None:
     """Raises RuntimeError while a graph is being captured: ``what`` needs the host, which no replay asks."""
     if current is not None:

@@ -6,15 +6,20 @@ from collections import Counter
 
 from macatensor.ffi import ffi, lib
 
-misses = 0  # plans built
-evictions = 0  # plans dropped because the cache was full
-strided_copies = 0  # contiguous copies a kernel's operand needed
-layout_conversions = 0  # copies of a 4-D tensor between channels_last and contiguous
-views = 0  # view plans built
+_counts: Counter[str] = Counter()  # by the name that counters() gives
 composites: Counter[str] = Counter()  # calls taken apart, by operator
 fallbacks: Counter[str] = Counter()  # calls computed on the host, by operator
-replays: Counter[str] = Counter()  # calls repeated on the host for the error PyTorch would raise, by operator
+consultations: Counter[str] = (
+    Counter()
+)  # calls repeated on the host for the error PyTorch would raise, by operator
 _base: dict[str, int] = {}
+
+
+def count(name: str, times: int = 1) -> None:
+    """Counts ``plan_misses`` (plans built), ``plan_evictions`` (dropped because a cache was full), ``strided_copies``
+    (contiguous copies that a kernel's operand needed) or ``layout_conversions`` (copies of a 4-D tensor between
+    channels_last and contiguous)."""
+    _counts[name] += times
 
 
 def _runtime() -> dict[str, int]:
@@ -39,25 +44,24 @@ def counters() -> dict[str, int]:
     runtime = {name: value - _base.get(name, 0) for name, value in _runtime().items()}
     return {
         "launches": runtime.pop("launches"),
-        "plan_hits": max(0, _runtime()["launches"] - _base.get("launches", 0) - misses),
-        "plan_misses": misses,
-        "plan_evictions": evictions,
+        "plan_hits": max(0, _runtime()["launches"] - _base.get("launches", 0) - _counts["plan_misses"]),
+        "plan_misses": _counts["plan_misses"],
+        "plan_evictions": _counts["plan_evictions"],
         "fallbacks": sum(fallbacks.values()),
         "composites": sum(composites.values()),
-        "replays": sum(replays.values()),
-        "strided_copies": strided_copies,
-        "layout_conversions": layout_conversions,
+        "consultations": sum(consultations.values()),
+        "strided_copies": _counts["strided_copies"],
+        "layout_conversions": _counts["layout_conversions"],
         **runtime,
     }
 
 
 def reset_counters() -> None:
     """Sets every counter to zero."""
-    global misses, evictions, strided_copies, layout_conversions, views
-    misses = evictions = strided_copies = layout_conversions = views = 0
+    _counts.clear()
     composites.clear()
     fallbacks.clear()
-    replays.clear()
+    consultations.clear()
     _base.update(_runtime())
 
 

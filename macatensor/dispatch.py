@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -19,6 +20,14 @@ from macatensor.uncompiled import uncompiled
 from macatensor.view_calls import ViewLauncher, change_wrapper
 from op_table import Kind
 
+_wrappers: list[Callable[[Any, Launcher], Launcher]] = []
+
+
+def wrap_launchers(wrapper: Callable[[Any, Launcher], Launcher]) -> None:
+    """From now on, for the whole process, an overload's launcher is what ``wrapper`` makes of it: for who counts calls."""
+    _wrappers.append(wrapper)
+    native.forget_launchers()
+
 
 @uncompiled
 def bind(func: Any) -> Launcher:
@@ -26,6 +35,8 @@ def bind(func: Any) -> Launcher:
     way = _way_of(func)
     if any(a.is_out for a in func._schema.arguments):
         way = checked(func, way)
+    for wrapper in _wrappers:
+        way = wrapper(func, way)
     uncompiled(way if isinstance(way, FunctionType) else type(way))
     native.set_launcher(func, way)
     return way
@@ -52,17 +63,14 @@ def _way_of(func: Any) -> Launcher:
     return lambda args, kwargs: host_fallback.on_cpu(func, args, kwargs or {}, row.why)
 
 
-tensor.bind = bind
-
-
 def configure_launcher() -> None:
     """Tells the launchers' module, once the device is registered, what it has to know of PyTorch and of us."""
     native.configure(
         tensor=tensor.MacaTensor,
         make_wrapper=torch.Tensor._make_wrapper_subclass,
         strided=torch.strided,
-        device=tensor.DEVICE,
-        bind=uncompiled(lambda func: tensor.bind(func)),  # whoever counts calls puts a bind of its own there
+        device=tensor.device(),
+        bind=bind,
         failure=uncompiled(launch_error),
         static_key=uncompiled(static_key),
         true_key=static_key(True),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from macatensor import layout
-from macatensor.tensor import MacaTensor
+from macatensor.tensor import MacaTensor, method
 
 _OBVIOUS = (torch.int64, torch.bool)
 
@@ -30,7 +30,8 @@ def _suffixes(t: MacaTensor) -> list[str]:
     return parts
 
 
-def text(t: MacaTensor) -> str:
+@method("__repr__")
+def text(t: MacaTensor, *, tensor_contents: str | None = None) -> str:
     """``tensor([1., 1.], device='maca:0')``: PyTorch's representation."""
     parameter = getattr(t, "_is_param", False)
     if torch._C._functorch.is_functorch_wrapped_tensor(t):
@@ -78,6 +79,7 @@ def _summary(t: MacaTensor) -> str:
     return " · ".join(parts)
 
 
+@method("_repr_html_")
 def html(t: MacaTensor) -> str:
     """A table of shape, dtype, strides, memory format, bytes and a summary of the values."""
     rows: list[tuple[str, Any]] = [

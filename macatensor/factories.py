@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from macatensor import flags, rowless, sites, tensor
+from macatensor import flags, rowless, sites
+from macatensor.dispatch import bind
 from macatensor.ffi import allocate, fill_bytes, native
 from macatensor.kernel_calls import KernelLauncher
 from macatensor.launcher import Launcher, remember, special, static_key
@@ -154,7 +155,7 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
     device = kwargs.get("device")
     check_index(device if isinstance(device, torch.device) else None)
-    launcher = native.launcher_of(func) or tensor.bind(func)
+    launcher = native.launcher_of(func) or bind(func)
     if sites.is_recorded():
         launcher = sites.observed(str(func), launcher)
     return launcher(args, kwargs)

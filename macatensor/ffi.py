@@ -182,7 +182,13 @@ def memory_statistics() -> Any:
     return statistics
 
 
-live_tensors: Callable[[], str] = str  # the largest live blocks as a sentence; set by memory_history.py
+_live_tensors: Callable[[], str] = str
+
+
+def name_live_tensors(by: Callable[[], str]) -> None:
+    """Takes the function that names the largest live blocks in a sentence, for errors of memory."""
+    global _live_tensors
+    _live_tensors = by
 
 
 def _out_of_memory(what: str = "") -> torch.OutOfMemoryError:
@@ -194,7 +200,7 @@ def _out_of_memory(what: str = "") -> torch.OutOfMemoryError:
         f"MACA out of memory. {what or f'Tried to allocate {size_text(s.failed_bytes)}'}. "
         f"Allocated: {size_text(allocated)}. "
         f"Reserved: {size_text(reserved)}. Limit: {limit}. "
-        f"Free tensors, call torch.maca.empty_cache(), or use a smaller batch.{live_tensors()}"
+        f"Free tensors, call torch.maca.empty_cache(), or use a smaller batch.{_live_tensors()}"
     )
 
 

@@ -80,7 +80,7 @@ class MacaGraph:
         self._pool = GraphPool() if pool is None else pool
         self._handle = ffi.gc(lib.maca_graphs_begin(self._pool._handle), lib.maca_graphs_destroy)
         self._operators = []
-        capture.current = self
+        capture.begin(self)
         self._optimizers = register_optimizer_step_pre_hook(_check_capturable)
         type.__setattr__(MacaTensor, "__torch_dispatch__", staticmethod(_recorded))
 
@@ -93,7 +93,7 @@ class MacaGraph:
         self._is_captured = True
 
     def _leave(self) -> None:
-        capture.current = None
+        capture.end()
         self._optimizers.remove()
         type.__setattr__(MacaTensor, "__torch_dispatch__", _dispatch)
 
@@ -166,16 +166,15 @@ def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
 @uncompiled
 def _recorded(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     """``__torch_dispatch__`` during a capture: knows which operator asks for what is refused."""
-    if capture.operator is not None:  # a part of another
+    if not capture.enter(func):  # a part of another
         return _dispatch(func, types, args, kwargs)
-    capture.operator = func
     captured = capture.current
     if captured is not None and captured._debug:
         captured._operators.append(str(func))
     try:
         return _dispatch(func, types, args, kwargs)
     finally:
-        capture.operator = None
+        capture.leave()
 
 
 @contextlib.contextmanager

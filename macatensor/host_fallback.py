@@ -11,18 +11,15 @@ from typing import Any
 import torch
 
 from macatensor import counting, ffi, switches
-from macatensor.host_copy import download
-from macatensor.meta import set_lazy_bits
-from macatensor.plan import flatten, substitute
+from macatensor.consultation import may_ask_cpu
 from macatensor.resize import restride
-from macatensor.signature import Signature, find_row
+from macatensor.signature import find_row
 from macatensor.tensor import MacaTensor
-from op_table import Kind, cpu_checks
+from macatensor.transfer import to_device
+from op_table import Kind
 
 _modes: list[str] = []  # process-wide: backward runs on a thread of its own and must see it too
 _warned: set[str] = set()
-_LARGEST_REPLAY = 1 << 28  # bytes of one empty operand; above it PyTorch's meta kernel has the word
-_LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an error
 
 
 class HostRefused(NotImplementedError):
@@ -32,11 +29,6 @@ class HostRefused(NotImplementedError):
 def mode() -> str:
     """``"warn"``, ``"error"`` or ``"silent"``: the innermost :func:`fallback`, else ``MACA_FALLBACK``."""
     return _modes[-1] if _modes else switches.FALLBACK.value()
-
-
-def may_ask_cpu(func: Any) -> bool:
-    """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
-    return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
 
 
 @functools.cache
@@ -59,67 +51,6 @@ def fallback(name: str) -> Iterator[None]:
         yield
     finally:
         _modes.remove(name)
-
-
-def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tensor]:
-    """Host operands for tensors that lie in one buffer: they share memory in the same way."""
-    start = min(t._payload[1] * t._payload[2].itemsize for t in tensors) // 16 * 16
-    end = max(t._payload[1] * t._payload[2].itemsize + t._payload[2].nbytes for t in tensors)
-    if end - start > _LARGEST_REPLAY:
-        raise MemoryError
-    if with_values and end - start > _LARGEST_COPY:
-        raise MemoryError  # kernels that look at values would see none
-    # uninitialized integers would be random indices
-    is_number = all(t.is_floating_point() or t.is_complex() for t in tensors)
-    memory = (torch.empty if is_number else torch.zeros)(end - start, dtype=torch.uint8)
-    if with_values:
-        download(memory, tensors[0]._payload[0], start, end - start)
-    made = []
-    for tensor in tensors:
-        _, offset, meta = tensor._payload
-        t = torch.empty(0, dtype=meta.dtype)
-        t.set_(memory.untyped_storage(), offset - start // meta.itemsize, meta.size, meta.stride)
-        if not meta.size and not with_values:
-            t.zero_()  # kernels may read the number in a 0-dim tensor
-        made.append(set_lazy_bits(t, meta))
-    return made
-
-
-def _narrowed(tensor: MacaTensor) -> torch.Tensor:
-    """Ones, at most two along each dimension, which broadcast as the tensor's elements do."""
-    return torch.ones([min(n, 2) for n in tensor.shape], dtype=tensor.dtype)
-
-
-def replay_on_host(
-    signature: Signature, full: list[Any], with_values: bool = False, narrowed: bool = False
-) -> None:
-    """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
-    trusts them.
-
-    ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
-    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit. Counted;
-    it draws no random numbers of the caller's.
-    """
-    if not may_ask_cpu(signature.func):
-        return
-    held: dict[int, list[MacaTensor]] = {}
-    for t in flatten(full):
-        if isinstance(t, MacaTensor):
-            held.setdefault(id(t._payload[0]), []).append(t)
-    stand_ins: dict[int, torch.Tensor] = {}
-    try:
-        for ts in held.values():
-            made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values)
-            stand_ins.update((id(t), e) for t, e in zip(ts, made))
-    except MemoryError:
-        return
-    args = [substitute(v, lambda t: stand_ins[id(t)]) for v in full]
-    args = [torch.device("cpu") if isinstance(a, torch.device) else a for a in args]
-    args = [a.clone_state() if isinstance(a, torch.Generator) else a for a in args]
-    counting.replays[signature.name] += 1
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        signature.call(signature.func, args)
 
 
 def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
@@ -192,8 +123,6 @@ def _up(result: Any, pairs: list[tuple[MacaTensor, torch.Tensor]]) -> Any:
         for ours, theirs in pairs:
             if result is theirs:
                 return ours
-        from macatensor.transfer import to_device
-
         return to_device(result, torch.preserve_format)
     if isinstance(result, (list, tuple)):
         return type(result)(_up(r, pairs) for r in result)

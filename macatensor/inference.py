@@ -70,7 +70,7 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
         if plan is None:
             plan = self.otherwise
         else:
-            counting.misses += 1
+            counting.count("plan_misses")
         remember(self.cache, key, plan, generation)
         return plan
 

@@ -41,7 +41,7 @@ def plan(
     if found is None:
         generation = flags.generation
         found = _create(kernel, inputs, results, attributes)
-        counting.misses += 1
+        counting.count("plan_misses")
         remember(_plans, key, found, generation)
     return found
 

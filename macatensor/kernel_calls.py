@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from macatensor import counting, flags, host_fallback
-from macatensor.errors import check_devices, reject
+from macatensor import counting, flags
+from macatensor.consultation import consult_cpu, reject
+from macatensor.errors import check_devices
 from macatensor.ffi import native
 from macatensor.forms import in_form
 from macatensor.launcher import remember, static_key
@@ -139,7 +140,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         if self.row.operator in _COPIES and _changes_layout(full[0]._payload[2], result_meta(inferred)):
 
             def run_counted(args: Any, payloads: Any, scalars: Any) -> Any:
-                counting.layout_conversions += 1
+                counting.count("layout_conversions")
                 return plan(args, payloads, scalars)
 
             return run_counted
@@ -169,7 +170,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         """Arguments that the row wants row-major are copied, and counted."""
 
         def run(args: Any, payloads: Any, scalars: Any) -> Any:
-            counting.strided_copies += len(strided)
+            counting.count("strided_copies", len(strided))
             dense = [a.contiguous() if i in strided else a for i, a in enumerate(args)]
             return self(tuple(dense))
 
@@ -208,7 +209,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
         may be as large as a number says."""
         if any(isinstance(t, _Maca) for t in flatten(full)):
-            host_fallback.replay_on_host(self.signature, full, narrowed=self.row.elementwise)
+            consult_cpu(self.signature, full, narrowed=self.row.elementwise)
 
     def check_kinds(self, full: list[Any], results: Any) -> None:
         """Raises where PyTorch refuses a number's kind, as a fraction of integers, or does not cast what comes out to
@@ -247,7 +248,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             wanted = flatten(self.infer(twin_signature, inputs))
         if any(w is not None and w.dtype != m.dtype for w, m in zip(wanted, metas)):
             # which casts it allows, its CPU kernel knows
-            host_fallback.replay_on_host(self.signature, full, with_values=True)
+            consult_cpu(self.signature, full, with_values=True)
         same = self.row.elementwise and all(
             w is not None and (tuple(w.shape), w.dtype, False, False) == (m.size, m.dtype, m.conj, m.neg)
             for w, m in zip(wanted, metas)
@@ -287,12 +288,12 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
     def refuse(self, full: list[Any], reason: str) -> NoReturn:
         """The operands contradict each other: PyTorch's own error, or ours."""
-        host_fallback.replay_on_host(self.signature, full)
+        consult_cpu(self.signature, full)
         raise RuntimeError(f"{self.signature.name}: {reason}")
 
     def declined(self, full: list[Any], reason: str) -> Callable[[Any, Any, Any], Any]:
         """The library has no kernel for this signature: PyTorch's own error, or the next way."""
-        host_fallback.replay_on_host(self.signature, full)
+        consult_cpu(self.signature, full)
 
         def run(args: Any, payloads: Any, scalars: Any) -> Any:
             # keyword-only arguments came here by position

@@ -48,6 +48,6 @@ def remember(cache: dict[Any, Any], key: Any, value: Any, generation: int) -> No
     if generation != flags.generation:
         return
     if len(cache) >= PLAN_LIMIT:
-        counting.evictions += len(cache)
+        counting.count("plan_evictions", len(cache))
         cache.clear()
     cache[key] = value

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from macatensor.composites import composite
-from macatensor.errors import check_devices, reject
+from macatensor.consultation import reject
+from macatensor.errors import check_devices
 from macatensor.internal import launch
 from macatensor.meta import Meta, contiguous_strides, meta_of
 from macatensor.plan import meta_tensor

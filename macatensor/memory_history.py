@@ -136,4 +136,4 @@ def _largest() -> str:
     return f" Largest live tensors: {'; '.join(named)}{hint}."
 
 
-binding.live_tensors = _largest
+binding.name_live_tensors(_largest)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from macatensor import flags
-from macatensor.host_fallback import replay_on_host
+from macatensor.consultation import consult_cpu
 from macatensor.launcher import Launcher, remember, static_key
 from macatensor.plan import flatten
 from macatensor.signature import read
@@ -70,7 +70,7 @@ def checked(func: Any, launcher: Launcher) -> Launcher:
             )
             if key not in accepted:
                 generation = flags.generation
-                replay_on_host(signature, full, with_values=True)
+                consult_cpu(signature, full, with_values=True)
                 remember(accepted, key, True, generation)
         return launcher(args, kwargs)
 

@@ -10,11 +10,11 @@ import torch
 
 from macatensor import counting
 from macatensor.ffi import allocate, ffi, native
-from macatensor.layout import STRIDE_RULES
 from macatensor.meta import Meta, meta_of, set_lazy_bits
 from macatensor.meta_rules import META_RULES
 from macatensor.request import Request
 from macatensor.signature import Role, Signature
+from macatensor.stride_rules import STRIDE_RULES
 from macatensor.tensor import MacaTensor
 from op_table import Row
 
@@ -244,5 +244,5 @@ def create(
         in_memory=in_memory,
         defaults=defaults,
     )
-    counting.misses += 1
+    counting.count("plan_misses")
     return made

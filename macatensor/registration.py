@@ -12,10 +12,12 @@ from macatensor import (
     attention,
     autocast,
     backends,
+    copies,
     creation,
     device,
     device_guard,
     dispatch,
+    display,
     drawing,
     factories,
     flags,
@@ -38,12 +40,12 @@ from macatensor import (
     switches,
     tensor,
     tracing,
-    transfer,
     transformer,
 )
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (
     dispatch,
+    copies,
     creation,
     drawing,
     guards,
@@ -51,10 +53,10 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     inference,
     linear_algebra,
     resize,
-    transfer,
     transformer,
 )
 _OWNERS_OF_COMPOSITES = (histogram, transformer)
+_OWNERS_OF_METHODS = (display, serialization, storage)
 _registered = False
 
 
@@ -68,7 +70,7 @@ def register() -> None:
         "maca", backend_module=device, device_guard=device_guard.MacaDeviceGuard()
     )
     device_guard.register()
-    tensor.DEVICE = torch.device("maca", 0)
+    tensor.use_device(torch.device("maca", 0))
     dispatch.configure_launcher()
     factories.register()
     creation.register()

@@ -227,13 +227,13 @@ class Sanitizer:
 def enable() -> None:
     """Watches from now on. ``MACA_SANITIZE=1`` does so from the import on."""
     watching = Sanitizer()
-    stream.observer = watching
-    sites.watcher = watching
+    stream.observe(watching)
+    sites.watch(watching)
     sites.record("sanitizer", True)
 
 
 def disable() -> None:
     """Watches no more; :data:`hazards` stay."""
-    stream.observer = None
-    sites.watcher = None
+    stream.observe(None)
+    sites.watch(None)
     sites.record("sanitizer", False)

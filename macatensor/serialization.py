@@ -15,10 +15,11 @@ import torch
 import torch.utils.dlpack
 
 from macatensor.ffi import allocate, copy_bytes
-from macatensor.tensor import MacaTensor, wrap
+from macatensor.tensor import MacaTensor, method, wrap
 
 
-def reduce(t: MacaTensor) -> Any:
+@method("__reduce_ex__")
+def reduce(t: MacaTensor, protocol: Any) -> Any:
     """For ``__reduce_ex__``: PyTorch's own rebuilders only."""
     if getattr(t, "_is_param", False):
         whole: Any = wrap_like(t), t.requires_grad, OrderedDict()  # as in PyTorch, hooks stay behind
@@ -35,6 +36,7 @@ def wrap_like(t: MacaTensor) -> MacaTensor:
     return wrap(*t._payload)
 
 
+@method("__deepcopy__")
 def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
     """A copy with memory of its own; tensors that shared memory share the copy's, as in PyTorch."""
     if not t.is_leaf:

@@ -53,8 +53,15 @@ class Site(NamedTuple):
 _sites: list[Site] = []
 _numbers: dict[Site, int] = {}
 _users: set[str] = set()
-watcher: Any = None  # the sanitizer, while it is on
+_watcher: Any = None
 _plain_dispatch: Any = MacaTensor.__dict__["__torch_dispatch__"]
+
+
+def watch(watcher: Any) -> None:
+    """Calls ``watcher.before(func, args, kwargs)`` and ``watcher.after(operator, result, held)`` around each outermost
+    operator, while sites are recorded; None ends it."""
+    global _watcher
+    _watcher = watcher
 
 
 def site(number: int) -> Site | None:
@@ -113,8 +120,8 @@ def observed(operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         with running(operator) as outer:
             result = function(*args, **kwargs)
-            if watcher is not None and outer.is_outermost:
-                watcher.after(operator, result, set())
+            if _watcher is not None and outer.is_outermost:
+                _watcher.after(operator, result, set())
             return result
 
     return call
@@ -125,11 +132,11 @@ def _recorded_dispatch(
     func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Any:
     with running(str(func)) as outer:
-        if watcher is None or not outer.is_outermost:
+        if _watcher is None or not outer.is_outermost:
             return _plain_dispatch(func, types, args, kwargs)
-        held = watcher.before(func, args, kwargs)
+        held = _watcher.before(func, args, kwargs)
         result = _plain_dispatch(func, types, args, kwargs)
-        watcher.after(outer.operator, result, held)
+        _watcher.after(outer.operator, result, held)
         return result
 
 

@@ -17,7 +17,7 @@ from macatensor.ffi import allocate, copy_bytes, ffi
 from macatensor.host_copy import download, host_address, upload
 from macatensor.meta import meta_of, meta_of_tensor, overflow
 from macatensor.ordinal import ordinal
-from macatensor.tensor import MacaTensor, wrap
+from macatensor.tensor import MacaTensor, method, wrap
 
 _UntypedStorage: Any = torch.UntypedStorage
 _TypedStorage: Any = torch.TypedStorage
@@ -160,8 +160,9 @@ def _on_maca(host: Any) -> MacaStorage:
     return MacaStorage(host.nbytes()).copy_(host)  # type: ignore[no-any-return]
 
 
+@method("untyped_storage")
 def storage_of(tensor: MacaTensor) -> Any:
-    """``Tensor.untyped_storage()``: one object for as long as the tensor lives."""
+    """The memory that a tensor and its views share: one :class:`MacaStorage` for as long as the tensor lives."""
     storage = torch.Tensor.untyped_storage(tensor)
     if type(storage) is not MacaStorage:
         storage.__class__ = MacaStorage
@@ -199,6 +200,25 @@ def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTens
 
 def is_storage(value: object) -> bool:
     return isinstance(value, (torch.UntypedStorage, torch.TypedStorage))
+
+
+@method("set_")
+def _set(self: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if source is None and not args and not kwargs:
+        source = torch.UntypedStorage(0, device="maca")
+    elif isinstance(source, MacaTensor) and (args or kwargs):
+        source = source.untyped_storage()
+    if is_storage(source):
+        source, args, kwargs = over(source, self.dtype, *args, **kwargs), (), {}
+    operands: Any = () if source is None else (source, *args)
+    return torch.Tensor.set_(self, *operands, **kwargs)
+
+
+@method("new")
+def _new_tensor(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if args and is_storage(args[0]):
+        return over(args[0], self.dtype)
+    return torch.Tensor.new(self, *args, **kwargs)
 
 
 @functools.wraps(_host_copy)

@@ -35,6 +35,13 @@ class Observer(Protocol):
 observer: Observer | None = None
 
 
+def observe(by: Observer | None) -> Observer | None:
+    """Tells ``by`` what happens from now on, or nobody; gives who was told before."""
+    global observer
+    before, observer = observer, by
+    return before
+
+
 def _has_finished(status: int, what: str) -> bool:
     if status not in (OK, NOT_READY):
         raise launch_error(status, what)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from macatensor.ffi import native
 from macatensor.meta import Meta, meta_of, meta_of_tensor
+from macatensor.stream import Stream
 
-DEVICE = torch.device("cpu")  # becomes maca:0 when the device is registered
+_device = torch.device("cpu")  # becomes maca:0 when the device is registered
 _make = torch.Tensor._make_wrapper_subclass
 _STRIDED = torch.strided
-
-bind: Any = None  # sets and returns an overload's launcher; set by dispatch.py, which needs this module
 
 plain_data: Any = torch.Tensor.data
 
@@ -34,49 +34,10 @@ class MacaTensor(torch.Tensor):
     # (func, types, args=(), kwargs=None): calls launcher_of(func)(args, kwargs), after bind(func) the first time
     __torch_dispatch__ = native.dispatch
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
-        from macatensor.display import text
-
-        return text(self)
-
     def __format__(self, spec: str) -> str:
         # PyTorch formats 0-dim tensors as numbers when their type is Tensor itself
         number = self.dim() == 0 and (spec or not getattr(self, "_is_param", False))
         return self.item().__format__(spec) if number else object.__format__(self, spec)
-
-    def _repr_html_(self) -> str:
-        from macatensor.display import html
-
-        return html(self)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        from macatensor.serialization import reduce
-
-        return reduce(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        from macatensor.serialization import deepcopy
-
-        return deepcopy(self, memo)
-
-    def set_(self, source: Any = None, *args: Any, **kwargs: Any) -> Any:
-        from macatensor import storage
-
-        if source is None and not args and not kwargs:
-            source = torch.UntypedStorage(0, device="maca")
-        elif isinstance(source, MacaTensor) and (args or kwargs):
-            source = source.untyped_storage()
-        if storage.is_storage(source):
-            source, args, kwargs = storage.over(source, self.dtype, *args, **kwargs), (), {}
-        operands: Any = () if source is None else (source, *args)
-        return super().set_(*operands, **kwargs)
-
-    def new(self, *args: Any, **kwargs: Any) -> Any:
-        from macatensor import storage
-
-        if args and storage.is_storage(args[0]):
-            return storage.over(args[0], self.dtype)
-        return super().new(*args, **kwargs)
 
     def tolist(self) -> Any:
         """The elements as Python numbers, nested as the dimensions are."""
@@ -119,12 +80,6 @@ class MacaTensor(torch.Tensor):
     def is_shared(self) -> bool:
         return False
 
-    def untyped_storage(self) -> Any:
-        """The memory that this tensor and its views share, as a :class:`macatensor.storage.MacaStorage`."""
-        from macatensor.storage import storage_of
-
-        return storage_of(self)
-
     def _typed_storage(self) -> Any:
         storage: Any = torch.TypedStorage
         return storage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
@@ -141,8 +96,6 @@ class MacaTensor(torch.Tensor):
     def record_stream(self, s: Any) -> None:
         """Says that stream ``s`` uses this tensor. The runtime knows already: memory that is freed is handed out again
         in the order of the streams that used it. Raises TypeError for what is no ``torch.maca.Stream``."""
-        from macatensor.stream import Stream
-
         if not isinstance(s, Stream):
             raise TypeError(
                 f"record_stream(): argument 's' must be torch.maca.Stream, not {type(s).__name__}"
@@ -163,10 +116,32 @@ class MacaTensor(torch.Tensor):
     data = property(_get_data, _set_data)
 
 
+def method(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function, of modules that need this one, a method of :class:`MacaTensor` under each of the names."""
+
+    def define(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            setattr(MacaTensor, name, function)
+        return function
+
+    return define
+
+
+def use_device(device: torch.device) -> None:
+    """Says, once it has been registered, which device the tensors made from now on are on."""
+    global _device
+    _device = device
+
+
+def device() -> torch.device:
+    """The device that tensors are made on."""
+    return _device
+
+
 def wrapper_arguments(meta: Meta, offset: int = 0) -> tuple[Any, ...]:
     """What ``_make_wrapper_subclass`` is called with for a tensor ``offset`` elements into its memory."""
     # PyTorch takes 0.15 us to read a number, even this one
-    return MacaTensor, meta.size, meta.stride, offset or None, None, meta.dtype, _STRIDED, DEVICE
+    return MacaTensor, meta.size, meta.stride, offset or None, None, meta.dtype, _STRIDED, _device
 
 
 def wrap(buffer: Any, offset: int, meta: Meta) -> MacaTensor:

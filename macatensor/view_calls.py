@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from macatensor import counting, flags, tensor
-from macatensor.errors import reject
+from macatensor import flags, tensor
+from macatensor.consultation import reject
 from macatensor.ffi import native
 from macatensor.launcher import Launcher, remember, special
 from macatensor.meta import Meta, meta_of
@@ -55,7 +55,6 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
             result = self.signature.call(self.func, [base, *full[1:]])
         except Exception as error:
             reject(self.signature, full, error)
-        counting.views += 1
         found: Any
         if not isinstance(result, torch.Tensor):
             views = [_view(r, args[0]._payload[2]) for r in result]

@@ -113,7 +113,7 @@ class Row:
     domain: tuple[float, float] | None = None
     # schema arguments that change from call to call and must not make a new plan (Scalar arguments always are)
     launch_scalars: tuple[str, ...] = ()
-    # name of a rule in macatensor/layout.py where PyTorch's meta kernel gives other strides than its CPU kernel
+    # name of a rule in macatensor/dispatch/stride_rules.py where PyTorch's meta kernel gives other strides than its CPU kernel
     strides: str = ""
     # arguments the kernel wants row-major; the runtime makes and counts a contiguous copy of others
     contiguous: tuple[str, ...] = ()

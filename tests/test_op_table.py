@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from macatensor import composites, dynamic, ffi, layout
+from macatensor import composites, dynamic, ffi, stride_rules
 from op_table import TABLE, Kind, families
 from op_table.coverage import PAGE, bound_text, dtypes_text, page
 from op_table.row import FLOATING, INTEGERS, kernel, per_term, ulp
@@ -51,7 +51,7 @@ def test_rows_name_dtypes_of_torch() -> None:
 def test_references_into_the_runtime() -> None:
     for row in TABLE.values():
         if row.strides:
-            assert row.strides in layout.STRIDE_RULES, row.name
+            assert row.strides in stride_rules.STRIDE_RULES, row.name
         if row.kind is Kind.COMPOSITE:
             assert row.via == "decomposition" or row.via in composites.FUNCTIONS, row.name
         if row.kind is Kind.DYNAMIC:

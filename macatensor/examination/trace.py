@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from macatensor import tensor
-from macatensor.ffi import native
+from macatensor.dispatch import wrap_launchers
 from macatensor.launcher import SPECIAL, Launcher
 from macatensor.signature import find_row
 from op_table import families
@@ -35,12 +34,4 @@ def _counted(kind: str, family: str, launcher: Launcher) -> Launcher:
 
 def install() -> None:
     """Counts in :data:`kinds` and notes in :data:`asked` from now on, for the whole process."""
-    bind = tensor.bind
-
-    def bind_counted(func: Any) -> Launcher:
-        launcher = _counted(*_row(func), bind(func))
-        native.set_launcher(func, launcher)
-        return launcher
-
-    tensor.bind = bind_counted
-    native.forget_launchers()
+    wrap_launchers(lambda func, launcher: _counted(*_row(func), launcher))

@@ -191,11 +191,11 @@ def synchronize() -> None:
 @contextlib.contextmanager
 def _unobserved() -> Iterator[None]:
     """The sanitizer does not take our own waits for the program's."""
-    watching, stream.observer = stream.observer, None
+    watching = stream.observe(None)
     try:
         yield
     finally:
-        stream.observer = watching
+        stream.observe(watching)
 
 
 class Watch:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.local.op_call import OpCall
-from macatensor.host_fallback import may_ask_cpu
+from macatensor.consultation import may_ask_cpu
 from macatensor.parity.transport import tensors
 
 Fails = Callable[[OpCall], bool]
