@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import sys
+
 # ffi first: it loads the library, or says why not
-from macatensor import ffi, registration, switches  # noqa: F401  isort: skip
+from macatensor.runtime import ffi, layout, switches  # noqa: F401  isort: skip
+from macatensor.integration import registration
 
 registration.register()
 switches.warn_of_unknown()
 
-from macatensor import accuracy, device, layout  # noqa: E402
-from macatensor.convert import maca  # noqa: E402
-from macatensor.counting import counters, reset_counters  # noqa: E402
-from macatensor.host_fallback import fallback  # noqa: E402
-from macatensor.tensor import MacaTensor  # noqa: E402
+from macatensor import accuracy, device  # noqa: E402
+from macatensor.dispatch.host_fallback import fallback  # noqa: E402
+from macatensor.integration.convert import maca  # noqa: E402
+from macatensor.runtime.counters import counters, reset_counters  # noqa: E402
+from macatensor.runtime.tensor import MacaTensor  # noqa: E402
+
+sys.modules[f"{__name__}.layout"] = layout  # a public module, whichever folder it is in
 
 __version__ = "0.1.0"
 __all__ = ["MacaTensor", "accuracy", "counters", "device", "fallback", "layout", "maca", "reset_counters"]

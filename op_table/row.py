@@ -119,7 +119,7 @@ class Row:
     contiguous: tuple[str, ...] = ()
     # results the operator writes through arguments its schema marks as mutable, e.g. running statistics
     random: bool = False
-    # composite rows: "decomposition" (PyTorch's own) or the name of a function in macatensor/composites.py
+    # composite rows: "decomposition" (PyTorch's own) or the name of a function in macatensor/operators/composites.py
     via: str = ""
 
     @property

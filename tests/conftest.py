@@ -62,7 +62,7 @@ def _free_global_flags() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _seeded(_free_global_flags: None) -> None:
-    from macatensor.random import seed_host_and_device
+    from macatensor.runtime.random import seed_host_and_device
 
     seed_host_and_device(0)
 

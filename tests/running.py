@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import macatensor
-from macatensor.internal import launch
+from macatensor.dispatch.named_kernels import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -15,11 +15,12 @@ from running import run_python
 from typer.testing import CliRunner
 
 import macatensor
-from macatensor import accuracy, maca, sanitizer
+from macatensor import accuracy, maca
 from macatensor.accuracy.local.bisection import bisect_script
 from macatensor.accuracy.local.op_call import OpCall
 from macatensor.accuracy.local.shrink import shrink
 from macatensor.cli import app
+from macatensor.device import sanitizer
 from op_table import TABLE
 
 PROGRAMS = Path(__file__).parent / "faulty_programs.py"
@@ -366,14 +367,14 @@ def test_a_cpu_program_and_a_script_with_an_exit_status(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    from macatensor import internal
-    from macatensor.tensor import MacaTensor
+    from macatensor.dispatch import named_kernels
+    from macatensor.runtime.tensor import MacaTensor
 
-    before = MacaTensor.__dict__["__torch_dispatch__"], internal.launch
+    before = MacaTensor.__dict__["__torch_dispatch__"], named_kernels.launch
     accuracy.bisect(lambda: torch.ones(3, device="maca") + 1)
     with pytest.raises(ZeroDivisionError):
         accuracy.bisect(lambda: 1 / 0)
-    assert (MacaTensor.__dict__["__torch_dispatch__"], internal.launch) == before
+    assert (MacaTensor.__dict__["__torch_dispatch__"], named_kernels.launch) == before
     assert not torch.is_anomaly_enabled()
 
 

@@ -126,7 +126,7 @@ def test_an_unstable_operator_is_told_from_a_steady_one() -> None:
 
 
 def test_a_wrong_kernel_is_not_called_unstable() -> None:
-    from macatensor.tensor import MacaTensor
+    from macatensor.runtime.tensor import MacaTensor
 
     plain = MacaTensor.__dict__["__torch_dispatch__"]
 

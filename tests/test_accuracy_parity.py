@@ -12,9 +12,9 @@ import torch
 from macatensor import accuracy, maca
 from macatensor.accuracy.local.local_error import distance
 from macatensor.accuracy.local.shadow import Shadows
+from macatensor.dispatch.signature import find_row
 from macatensor.parity.watch import Seen, written_by
-from macatensor.signature import find_row
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor
 
 
 def by_name(report, op: str):

@@ -23,7 +23,7 @@ from macatensor.accuracy.recording.flatten import flatten
 from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.recorder import Recorder
 from macatensor.accuracy.recording.settings import Settings
-from macatensor.ffi import native
+from macatensor.runtime.ffi import native
 
 
 class Sizes(list):  # type: ignore[type-arg]

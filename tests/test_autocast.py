@@ -12,7 +12,7 @@ from running import run_python
 from torch import nn
 
 import macatensor
-from macatensor import autocast
+from macatensor.integration import autocast
 
 HALVES = [torch.bfloat16, torch.float16]
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"

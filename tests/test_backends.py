@@ -213,11 +213,11 @@ def test_float32_matmul_precision_is_followed() -> None:
 
 
 def test_deterministic_algorithms() -> None:
-    from macatensor import flags
+    from macatensor.runtime import plan_flags
 
-    bit = flags.plan_flags("mm") ^ 0
+    bit = plan_flags.plan_flags("mm") ^ 0
     torch.use_deterministic_algorithms(True)
-    assert flags.plan_flags("mm") != bit
+    assert plan_flags.plan_flags("mm") != bit
     assert torch.empty(3, device="maca").isnan().all()
     assert torch.empty_strided((2, 2), (1, 2), dtype=torch.int32, device="maca").eq(2**31 - 1).all()
     assert torch.empty_like(torch.ones(2, device="maca")).isnan().all()
@@ -226,19 +226,19 @@ def test_deterministic_algorithms() -> None:
     )
     assert x.tolist() == [2.0, 0.0, 1.0]
     torch.use_deterministic_algorithms(False)
-    assert flags.plan_flags("mm") == bit
+    assert plan_flags.plan_flags("mm") == bit
     with backend.flags(enabled=True, deterministic=True, allow_tf32=False):
-        assert flags.plan_flags("mm") != bit
+        assert plan_flags.plan_flags("mm") != bit
 
 
 def test_a_switch_drops_the_plans() -> None:
-    from macatensor import flags
+    from macatensor.runtime import plan_flags
 
     x = torch.ones(3, 3, device="maca")
     x @ x
-    assert any(flags.caches)
+    assert any(plan_flags.caches)
     torch.use_deterministic_algorithms(True)
-    assert not any(flags.caches)
+    assert not any(plan_flags.caches)
 
 
 def test_fft_plan_cache() -> None:

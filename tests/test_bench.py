@@ -22,7 +22,7 @@ from macatensor.bench.result import Rate, Result
 from macatensor.cli import app, console
 from macatensor.cli.bench import duration, value
 from macatensor.demo.models import GPT, GPTConfig, resnet18, resnet50
-from macatensor.request import Declined
+from macatensor.dispatch.request import Declined
 
 # what a result must beat, by case and what it is held against
 BARS = {
@@ -153,7 +153,7 @@ def test_leak_and_import() -> None:
 
 
 def test_multiply_adds_take_the_time_of_their_number() -> None:
-    from macatensor.internal import launch
+    from macatensor.dispatch.named_kernels import launch
 
     def seconds(operations: int) -> float:
         return ceilings_module._best(5, lambda: launch("arithmetic_peak", [], [], {"operations": operations}))
@@ -167,7 +167,7 @@ def test_a_library_without_multiply_adds_is_held_against_a_product(monkeypatch: 
     def declines(*_: object) -> None:
         raise Declined("no such kernel")
 
-    monkeypatch.setattr("macatensor.internal.launch", declines)
+    monkeypatch.setattr("macatensor.dispatch.named_kernels.launch", declines)
     found = ceilings.__wrapped__(1, True)
     assert found.multiply_add is None and found.arithmetic == (found.product, "product")
     assert Ceilings(1, 1, 5, 2).arithmetic == (5, "multiply-add")

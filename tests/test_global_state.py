@@ -12,7 +12,8 @@ import torch
 from running import run_python, threads_restored
 from torch.nn import functional
 
-from macatensor import flags, launcher
+from macatensor.dispatch import launcher
+from macatensor.runtime import plan_flags
 
 Make = Callable[[str], Any]
 
@@ -171,7 +172,7 @@ def test_results_follow_every_global(name: str) -> None:
     for what, changed in GLOBALS.items():
         with changed():
             kept, host = _outcome(make, "maca"), _outcome(make, "cpu")
-            flags.drop_plans()
+            plan_flags.drop_plans()
             if kept != _outcome(make, "maca"):
                 wrong.append((what, kept, "plans of before were used"))
             # casts of the host's autocast are not the device's, and some of its kernels lack a dtype
@@ -202,12 +203,12 @@ def test_a_setter_taken_by_name_before_the_import_is_followed() -> None:
 
 def test_setting_what_is_set_keeps_the_plans() -> None:
     torch.ones(3, device="maca") + 1
-    kept = sum(map(len, flags.caches))
+    kept = sum(map(len, plan_flags.caches))
     assert kept
     torch.set_default_dtype(torch.float32)
     torch.set_default_tensor_type(torch.FloatTensor)
     torch.use_deterministic_algorithms(False)
-    assert sum(map(len, flags.caches)) == kept
+    assert sum(map(len, plan_flags.caches)) == kept
 
 
 def test_a_refused_value_is_refused_as_before() -> None:
@@ -220,7 +221,7 @@ def test_a_refused_value_is_refused_as_before() -> None:
 def test_a_plan_begun_under_another_value_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that makes a plan while another one changes a global."""
     i = torch.arange(1, 4, device="maca")
-    from macatensor import kernel_calls
+    from macatensor.dispatch import kernel_calls
 
     infer = kernel_calls.infer
     met = threading.Event()
@@ -232,7 +233,7 @@ def test_a_plan_begun_under_another_value_is_not_kept(monkeypatch: pytest.Monkey
         assert changed.wait(60)
         return result
 
-    flags.drop_plans()
+    plan_flags.drop_plans()
     monkeypatch.setattr(kernel_calls, "infer", slow)
     found: list[torch.dtype] = []
     thread = threading.Thread(target=lambda: found.append((i / 3).dtype))
@@ -253,9 +254,9 @@ def test_a_full_cache_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "PLAN_LIMIT", 2)
     cache: dict[Any, Any] = {}
     for n in range(3):
-        launcher.remember(cache, n, n, flags.generation)
+        launcher.remember(cache, n, n, plan_flags.generation)
     assert cache == {2: 2}
-    launcher.remember(cache, 3, 3, flags.generation - 1)
+    launcher.remember(cache, 3, 3, plan_flags.generation - 1)
     assert cache == {2: 2}
 
 

@@ -10,7 +10,8 @@ from running import close, run_python
 from torch import nn
 
 import macatensor
-from macatensor import layout, maca
+from macatensor import maca
+from macatensor.runtime import layout
 
 NHWC, NCHW = (60, 1, 15, 3), (60, 20, 5, 1)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from macatensor.meta_rules import META_RULES
+from macatensor.dispatch.meta_rules import META_RULES
 
 
 def _operand(size: list[int], draw: random.Random) -> torch.Tensor:

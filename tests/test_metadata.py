@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import run_python
 
-from macatensor import ffi
-from macatensor.meta import meta_of
-from macatensor.request import Declined, Request
-from macatensor.tensor import wrap
+from macatensor.dispatch.request import Declined, Request
+from macatensor.runtime import ffi
+from macatensor.runtime.meta import meta_of
+from macatensor.runtime.tensor import wrap
 
 _HUGE = 2**62
 

@@ -13,7 +13,7 @@ from torch.testing._internal.common_modules import ModuleInfo, module_db
 
 import macatensor
 from macatensor.parity.transport import replace
-from macatensor.random import seed_host_and_device
+from macatensor.runtime.random import seed_host_and_device
 
 FORWARD_BAR, BACKWARD_BAR = 0.98, 0.97
 LAYOUTS = ["nhwc", "nchw"]

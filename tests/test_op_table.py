@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from macatensor import composites, dynamic, ffi, stride_rules
+from macatensor.dispatch import stride_rules
+from macatensor.operators import composites, dynamic
+from macatensor.runtime import ffi
 from op_table import TABLE, Kind, families
 from op_table.coverage import PAGE, bound_text, dtypes_text, page
 from op_table.row import FLOATING, INTEGERS, kernel, per_term, ulp

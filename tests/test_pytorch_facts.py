@@ -67,7 +67,7 @@ def test_factories_reach_the_key_of_the_device_and_not_torch_dispatch() -> None:
 
 
 def test_to_copy_is_selected_by_its_device_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    from macatensor import factories
+    from macatensor.operators import factories
 
     calls = []
     registered = factories.to_device

@@ -9,9 +9,11 @@ import pytest
 import torch
 from running import run_python
 
-from macatensor import maca, sanitizer, sites
-from macatensor.ffi import native
-from macatensor.tensor import MacaTensor
+from macatensor import maca
+from macatensor.device import sanitizer
+from macatensor.dispatch import sites
+from macatensor.runtime.ffi import native
+from macatensor.runtime.tensor import MacaTensor
 
 
 @pytest.fixture

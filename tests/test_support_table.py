@@ -8,7 +8,7 @@ from support_table import TESTS, claims, page, written
 from supported_names import AREAS, expand
 from torch.testing._internal.common_optimizers import optim_db
 
-from macatensor import switches
+from macatensor.runtime import switches
 
 NAMES = [name for lines in AREAS.values() for name in expand(lines)]
 MOST_REFUSED = 0.05

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import level_is_at_least, run_python
 
-from macatensor import switches
+from macatensor.runtime import switches
 
 
 @pytest.mark.supports(

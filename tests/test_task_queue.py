@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from running import Gate, nothing_leaked, run_python
 from torch import nn
 
-from macatensor import ffi, maca
+from macatensor import maca
+from macatensor.runtime import ffi
 
 LONG = 30_000_000  # of torch.maca._sleep: 30 ms or more
 

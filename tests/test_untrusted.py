@@ -27,10 +27,10 @@ from macatensor.accuracy.records import CALLS, ENVIRONMENT, read
 from macatensor.bench import stored
 from macatensor.cli import app
 from macatensor.examination.examiner import read_answers
+from macatensor.files.untrusted import DEPTH, ELEMENTS, leaves, member, readable
 from macatensor.migrate.project import Migration
 from macatensor.migrate.report import write as write_lists
 from macatensor.migrate.rules import Change, Finding, RulesError, UserRules
-from macatensor.untrusted import DEPTH, ELEMENTS, leaves, member, readable
 
 DEEP = "[" * 100_000 + "]" * 100_000
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.records import TensorEntry
-from macatensor.untrusted import member, readable
+from macatensor.files.untrusted import member, readable
 
 # dtypes that the file format has no name for, and the view of them that is written
 _WRITTEN_AS = {torch.complex128: torch.float64, torch.complex32: torch.float16}

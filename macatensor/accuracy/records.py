@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 
-from macatensor.untrusted import json_of, made, member, parsed, sizes, text_of
+from macatensor.files.untrusted import json_of, made, member, parsed, sizes, text_of
 
 FORMAT = 1  # of the files; a reader refuses a newer one
 

@@ -41,8 +41,8 @@ def ceilings(threads: int, quick: bool = False) -> Ceilings:
     sum reads more slowly than a copy. The 1024 x 1024 product is PyTorch's; the multiply-adds are the device library's
     ``arithmetic_peak`` on all its threads.
     """
-    from macatensor.internal import launch
-    from macatensor.request import Declined
+    from macatensor.dispatch.named_kernels import launch
+    from macatensor.dispatch.request import Declined
 
     runs = 2 if quick else 25
     nbytes, side, operations = (8 << 20, 128, 1 << 22) if quick else (_BYTES, _SIDE, _OPERATIONS)

@@ -12,7 +12,7 @@ import torch
 
 import macatensor
 from macatensor.bench.result import Result
-from macatensor.launcher import PLAN_LIMIT
+from macatensor.dispatch.launcher import PLAN_LIMIT
 
 # Pages that the heap keeps for reasons of its own. A leak of one Python object (56 bytes) a launch would be 56 MB,
 # one of a plan (some kilobytes) a signature 20 MB and more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from macatensor.untrusted import made
+from macatensor.files.untrusted import made
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from macatensor.bench.result import Result
-from macatensor.untrusted import json_of, made
+from macatensor.files.untrusted import json_of, made
 
 SCHEMA = "macatensor.bench/2"  # /1, without this key, had neither quartiles nor rates
 

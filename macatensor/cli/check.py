@@ -57,7 +57,7 @@ def gather() -> dict[str, Any]:
     import torch
 
     import macatensor
-    from macatensor import switches
+    from macatensor.runtime import switches
     from op_table import TABLE
 
     module: Any = torch.get_device_module("maca")

@@ -16,7 +16,7 @@ def kernel_facts(row: Row) -> dict[str, Any]:
     """
     import torch
 
-    from macatensor.signature import Role, read
+    from macatensor.dispatch.signature import Role, read
 
     operator, _, overload = row.name.partition(".")
     func = getattr(getattr(torch.ops.aten, operator), overload or "default")
@@ -53,6 +53,6 @@ def kernel_line(facts: dict[str, Any]) -> str:
 
 def other_kernels(rows: list[Row]) -> list[str]:
     """Kernels of the loaded library that no row names: the runtime asks for them itself, and does without."""
-    from macatensor import ffi
+    from macatensor.runtime import ffi
 
     return sorted(set(ffi.kernels()) - {row.kernel_name for row in rows})

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import macatensor
-from macatensor import counting
 from macatensor.demo import digits, text
 from macatensor.demo.training import Report, Training, silent
+from macatensor.runtime import counters
 
 if TYPE_CHECKING:
     from macatensor.parity.step import OpRecord
@@ -97,7 +97,7 @@ def run(seed: int = 0, budget: Budget = Budget(), tracker: Tracker = lambda name
             demo.parity.append(check_step(training.step))
         checked = sum(r.calls for records in demo.parity for r in records)
         report(2, 2, f"{checked} calls against float64")
-    demo.fallbacks = dict(counting.fallbacks)
+    demo.fallbacks = dict(counters.fallbacks)
     demo.seconds = time.perf_counter() - start
     return demo
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.random import seed_host_and_device
+from macatensor.runtime.random import seed_host_and_device
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64",

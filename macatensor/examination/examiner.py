@@ -19,7 +19,7 @@ import torch
 import macatensor
 import op_table
 from macatensor.examination.task import Answer, Task
-from macatensor.untrusted import made, parsed
+from macatensor.files.untrusted import made, parsed
 
 COMMAND = (sys.executable, "-m", "macatensor.examination.worker")
 # Limits are of processor time: on a loaded machine the clock runs on while a task waits for a processor.

@@ -8,7 +8,7 @@ import torch
 
 from macatensor.parity.measure import ulp_at
 from macatensor.parity.transport import fetch, tensors
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor
 
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 

@@ -16,7 +16,7 @@ from macatensor.examination.judge import difference, on_host, stride_difference,
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, is_plain, on_device, stays_on_host
 from macatensor.parity.transport import replace, tensors, twin, wide
-from macatensor.random import seed_host_and_device
+from macatensor.runtime.random import seed_host_and_device
 
 # their elements are whatever the memory held
 _UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}

@@ -25,7 +25,7 @@ from macatensor.examination.questions import (
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, on_device
 from macatensor.parity.transport import tensors
-from macatensor.random import seed_host_and_device
+from macatensor.runtime.random import seed_host_and_device
 
 
 def _same_class(got: Outcome, want: Outcome) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from macatensor.dispatch.meta_rules import META_RULES
+from macatensor.dispatch.plan import meta_tensor
+from macatensor.dispatch.signature import find_row
 from macatensor.examination.entries import database, samples_of, typical_dtype
 from macatensor.examination.questions import attempt, call, channels_last_sample, native, parts
 from macatensor.examination.transfer import copied, is_plain
-from macatensor.meta import meta_of_tensor
-from macatensor.meta_rules import META_RULES
 from macatensor.parity.transport import replace, tensors
-from macatensor.plan import meta_tensor
-from macatensor.signature import find_row
+from macatensor.runtime.meta import meta_of_tensor
 from op_table import Kind
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from macatensor.dispatch import wrap_launchers
-from macatensor.launcher import SPECIAL, Launcher
-from macatensor.signature import find_row
+from macatensor.dispatch.launcher import SPECIAL, Launcher
+from macatensor.dispatch.signature import find_row
+from macatensor.operators.bind import wrap_launchers
 from op_table import families
 
 kinds: Counter[str] = Counter()

@@ -17,10 +17,10 @@ def answer_task(task: Any, limit: int | None) -> Any:
     """Asks one question. An exception of the question itself is a failure that names it."""
     import torch
 
-    from macatensor import counting
     from macatensor.examination import questions, questions_gradient, questions_write, trace
     from macatensor.examination.entries import database
     from macatensor.examination.task import Answer
+    from macatensor.runtime import counters
 
     asked = {
         "forward": questions.forward,
@@ -35,7 +35,7 @@ def answer_task(task: Any, limit: int | None) -> Any:
         "errors": questions_write.errors,
     }[task.question]
     answer = Answer(task)
-    counting.fallbacks.clear()
+    counters.fallbacks.clear()
     trace.kinds.clear()
     started = time.process_time()
     try:
@@ -45,7 +45,7 @@ def answer_task(task: Any, limit: int | None) -> Any:
         answer.detail = answer.detail or f"the question itself raised {type(error).__name__}: {error}"[:400]
     if answer.outcome == "pass" and not answer.samples:
         answer.outcome = "empty"
-    answer.on_cpu = dict(counting.fallbacks)
+    answer.on_cpu = dict(counters.fallbacks)
     answer.kinds = dict(trace.kinds)
     answer.seconds = time.process_time() - started
     return answer

@@ -6,9 +6,9 @@ from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
+from macatensor.files.tables import excel_cell, write_csv
 from macatensor.migrate.project import Migration
 from macatensor.migrate.rules import Change, Finding
-from macatensor.tables import excel_cell, write_csv
 
 FOLDER = "migration"  # below the output
 CHANGES, UNSUPPORTED = "changes.csv", "unsupported.xlsx"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from macatensor.untrusted import json_of
+from macatensor.files.untrusted import json_of
 
 
 @dataclass(frozen=True)

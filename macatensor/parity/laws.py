@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from macatensor import random
 from macatensor.parity.transport import fetch, place
+from macatensor.runtime import random
 from op_table import Row
 
 _COUNT = 20000

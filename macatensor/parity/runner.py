@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from macatensor.host_fallback import HostRefused, fallback
+from macatensor.dispatch.host_fallback import HostRefused, fallback
+from macatensor.dispatch.request import Declined
+from macatensor.dispatch.signature import _shape_of
 from macatensor.parity import laws
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text
 from macatensor.parity.reference import Expected, bound_of, expected, judge
 from macatensor.parity.samples import LAYOUTS, Call, describe, overload, samples
 from macatensor.parity.transport import fetch, place, replace, tensors
-from macatensor.request import Declined
-from macatensor.signature import _shape_of
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor
 from op_table import TABLE, Kind, Row, families
 
 # Views and composites name no dtypes: these stand for all.

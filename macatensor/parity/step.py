@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from macatensor import layout
 from macatensor.parity.watch import Seen, Verdict, Watch
+from macatensor.runtime import layout
 from op_table import Kind
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import allocate
-from macatensor.host_copy import download, host_address, upload
-from macatensor.meta import meta_of_tensor, set_lazy_bits
-from macatensor.tensor import MacaTensor, wrap
+from macatensor.runtime.ffi import allocate
+from macatensor.runtime.host_copies import download, host_address, upload
+from macatensor.runtime.meta import meta_of_tensor, set_lazy_bits
+from macatensor.runtime.tensor import MacaTensor, wrap
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

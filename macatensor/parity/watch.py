@@ -20,17 +20,18 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from macatensor import internal, stream
-from macatensor.dispatch import bind
-from macatensor.ffi import native
-from macatensor.inference import WholeLauncher
+from macatensor.dispatch import named_kernels
+from macatensor.dispatch.signature import find_row
+from macatensor.operators.bind import bind
+from macatensor.operators.inference import WholeLauncher
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
 from macatensor.parity.reference import Expected, bound_of, expected, judge
 from macatensor.parity.transport import host_copy, replace, tensors
-from macatensor.signature import find_row
-from macatensor.tensor import MacaTensor
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime import streams
+from macatensor.runtime.ffi import native
+from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.uncompiled import uncompiled
 from op_table import Kind, Row
 from op_table.row import per_term, ulp
 
@@ -191,11 +192,11 @@ def synchronize() -> None:
 @contextlib.contextmanager
 def _unobserved() -> Iterator[None]:
     """The sanitizer does not take our own waits for the program's."""
-    watching = stream.observe(None)
+    watching = streams.observe(None)
     try:
         yield
     finally:
-        stream.observe(watching)
+        streams.observe(watching)
 
 
 class Watch:
@@ -304,7 +305,7 @@ class Watch:
     def watching(self) -> Iterator[None]:
         """Operators that run inside are seen, those of autograd's threads included."""
         plain = MacaTensor.__dict__["__torch_dispatch__"]
-        real = internal.launch
+        real = named_kernels.launch
 
         @uncompiled
         def observed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -363,4 +364,4 @@ class _Elsewhere(TorchDispatchMode):
 def _launch_names() -> list[Any]:
     """Modules of ours that hold ``internal.launch`` by name."""
     ours = [m for name, m in list(sys.modules.items()) if name.startswith("macatensor") and m is not None]
-    return [m for m in ours if getattr(m, "launch", None) is internal.launch]
+    return [m for m in ours if getattr(m, "launch", None) is named_kernels.launch]

@@ -23,7 +23,7 @@ from macatensor.accuracy.comparison.compare import (
 )
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, Run
-from macatensor.tables import write_csv
+from macatensor.files.tables import write_csv
 
 NAME = "accuracy_report"
 

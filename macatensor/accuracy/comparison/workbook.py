@@ -9,7 +9,7 @@ from typing import Any
 from macatensor.accuracy.comparison.columns import COLUMNS, Column, Value, cells
 from macatensor.accuracy.comparison.compare import CallRow, Comparison, TensorRow
 from macatensor.accuracy.comparison.verdict import GROWTH_ERROR, GROWTH_WARNING, TOLERANCES
-from macatensor.tables import excel_cell, needs_cell
+from macatensor.files.tables import excel_cell, needs_cell
 
 # a cell costs 10 us: 9 s for a sheet of 20,000 lines and 44 columns
 LINES = 20_000

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from macatensor.untrusted import KEY
+from macatensor.files.untrusted import KEY
 
 _INTEGER = 1 << 128
 _HASHED = 64  # parts of a key: tuples of tuples that share theirs are hashed again and again

@@ -19,7 +19,7 @@ import torch
 
 from macatensor.accuracy.foreign.restricted_pickle import HeldSummary, HeldTensor, Inert, elements_of, load
 from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
-from macatensor.untrusted import leaves, member
+from macatensor.files.untrusted import leaves, member
 
 SEQUENCE = "files_seqs.pt"
 SOURCE = "mcPyTorch maca_tools"

@@ -20,7 +20,7 @@ import torch
 
 from macatensor.accuracy.elements import dtype_name
 from macatensor.accuracy.foreign.inert_pickle import Inert, InertClass, Known, Machine, Refused, a_set
-from macatensor.untrusted import KEY, PICKLE_BYTES, readable, sizes
+from macatensor.files.untrusted import KEY, PICKLE_BYTES, readable, sizes
 
 __all__ = ["HeldSummary", "HeldTensor", "Inert", "elements_of", "load"]
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from macatensor import sanitizer
 from macatensor.accuracy.local.local_error import chosen_devices, known_operators
 from macatensor.accuracy.local.op_call import OpCall, same_bits
 from macatensor.accuracy.local.origin import Origin, origin, traced
@@ -27,8 +26,9 @@ from macatensor.accuracy.local.repro import write_repro
 from macatensor.accuracy.local.screen import is_clean
 from macatensor.accuracy.local.shrink import shrink, sizes_of
 from macatensor.accuracy.output_folder import output_folder
+from macatensor.device import sanitizer
 from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind, Row
 
 _AGAIN = 2  # further launches of a kernel from the same inputs

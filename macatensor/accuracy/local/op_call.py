@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from macatensor import internal
-from macatensor.host_fallback import fallback
-from macatensor.meta import contiguous_strides, meta_of
+from macatensor.dispatch import named_kernels
+from macatensor.dispatch.host_fallback import fallback
 from macatensor.parity import transport
 from macatensor.parity.reference import Aim, aims, expected
 from macatensor.parity.transport import host_copy, place, tensors
 from macatensor.parity.watch import NamedKernel, Seen, Verdict, short_name, verdict_of, written_by
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.meta import contiguous_strides, meta_of
+from macatensor.runtime.tensor import MacaTensor
 from op_table import Row
 
 Tensors = list[torch.Tensor | None]
@@ -124,7 +124,7 @@ class OpCall:
             else meta_of(tuple(t.shape), contiguous_strides(tuple(t.shape)), dtype)
             for t, dtype in zip(like, self.made)
         ]
-        return internal.launch(self.func._schema.name, list(args), metas, kwargs)
+        return named_kernels.launch(self.func._schema.name, list(args), metas, kwargs)
 
     def judge(self, device: str) -> Verdict:
         """Runs it on a device and judges it by the row's bound against float64."""

@@ -19,10 +19,10 @@ import torch
 from macatensor.accuracy.elements import dtype_named, stored
 from macatensor.accuracy.local.op_call import OpCall, same_bits
 from macatensor.accuracy.records import Argument, Call, Process, TensorEntry, read
+from macatensor.dispatch.signature import find_row
+from macatensor.files.untrusted import DEPTH, readable
 from macatensor.parity.transport import tensors
 from macatensor.parity.watch import verdict_of, why_not_judged
-from macatensor.signature import find_row
-from macatensor.untrusted import DEPTH, readable
 from op_table import Row
 
 

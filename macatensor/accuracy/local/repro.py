@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.local.op_call import OpCall
-from macatensor.meta import meta_of_tensor
 from macatensor.parity.measure import allowance
 from macatensor.parity.watch import ELSEWHERE, NamedKernel
+from macatensor.runtime.meta import meta_of_tensor
 
 RACE_RUNS = 200
 _LITERAL = 256  # elements written as numbers; more are written as compressed bytes

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from macatensor.meta import meta_of, meta_of_tensor, set_lazy_bits
 from macatensor.parity.canonical import is_brought_to_a_form
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.reference import _FLOAT32, _as_computed, _float64, _host
 from macatensor.parity.transport import fetch, tensors, twin, wide
 from macatensor.parity.watch import Seen
-from macatensor.tensor import MacaTensor, wrap
+from macatensor.runtime.meta import meta_of, meta_of_tensor, set_lazy_bits
+from macatensor.runtime.tensor import MacaTensor, wrap
 from op_table import Kind
 
 _SHADOWED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}

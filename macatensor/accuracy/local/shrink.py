@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.local.op_call import OpCall
-from macatensor.consultation import may_ask_cpu
+from macatensor.dispatch.consultation import may_ask_cpu
 from macatensor.parity.transport import tensors
 
 Fails = Callable[[OpCall], bool]

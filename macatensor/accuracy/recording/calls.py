@@ -6,7 +6,7 @@ import json
 import threading
 from typing import Any
 
-from macatensor.ffi import native
+from macatensor.runtime.ffi import native
 
 Open: Any = native.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
 

@@ -8,7 +8,7 @@ import torch
 
 from macatensor.accuracy.recording.flatten import Found
 from macatensor.accuracy.recording.identity import API
-from macatensor.ffi import native
+from macatensor.runtime.ffi import native
 
 
 class _Started(NamedTuple):

@@ -18,8 +18,8 @@ from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import host_summary
-from macatensor.ffi import native
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.ffi import native
+from macatensor.runtime.uncompiled import uncompiled
 
 _DEPTH = 6  # of values in values that are written
 _LIMIT = 1 << 14  # texts kept

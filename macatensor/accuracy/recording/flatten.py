@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from macatensor.tensor import MacaTensor
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.uncompiled import uncompiled
 
 _DEPTH = 6  # of nested arguments that are looked into
 

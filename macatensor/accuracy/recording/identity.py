@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import native
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.ffi import native
+from macatensor.runtime.tensor import MacaTensor
 
 API, ATEN = 0, 1  # the levels of calls: of each a value has a call that made it
 

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from macatensor.accuracy.recording.naming import function_name
 from macatensor.accuracy.recording.quiet import untraced
-from macatensor.ffi import native
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.ffi import native
+from macatensor.runtime.uncompiled import uncompiled
 
 _tracing = torch._C._get_tracing_state
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from macatensor.accuracy.recording.naming import aten_name
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.uncompiled import uncompiled
 
 _UNRECORDED = ("prim", "profiler", "debugprims", "_inductor_debug")
 

@@ -8,7 +8,7 @@ import torch
 
 from macatensor.accuracy.recording.flatten import PLAIN
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor
 
 
 def shape_of(tensor: torch.Tensor) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.ffi import native
+from macatensor.runtime.ffi import native
 
 
 def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:

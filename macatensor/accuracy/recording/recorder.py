@@ -22,8 +22,8 @@ from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
 from macatensor.accuracy.recording.writer import Writer, file_of
-from macatensor.ffi import native
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.ffi import native
+from macatensor.runtime.uncompiled import uncompiled
 
 _Plainly: Any = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
 

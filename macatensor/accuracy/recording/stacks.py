@@ -9,8 +9,8 @@ from types import CodeType, FrameType
 
 import torch
 
-from macatensor.ffi import native
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.ffi import native
+from macatensor.runtime.uncompiled import uncompiled
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep

@@ -13,20 +13,21 @@ from typing import Any
 
 import torch
 
-from macatensor import counting, flags, internal
 from macatensor.accuracy.recording.numbers import Numbers
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.ffi import check, ffi, host_library_path, lib, native, pointer
-from macatensor.meta import Meta, meta_of
-from macatensor.request import DTYPE_CODES, Declined
-from macatensor.tensor import MacaTensor, physical
+from macatensor.dispatch import named_kernels
+from macatensor.dispatch.request import DTYPE_CODES, Declined
+from macatensor.runtime import counters, plan_flags
+from macatensor.runtime.ffi import check, ffi, host_library_path, lib, native, pointer
+from macatensor.runtime.meta import Meta, meta_of
+from macatensor.runtime.tensor import MacaTensor, physical
 
 _LIMIT = 1 << 14  # signatures kept
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 
 _plans: dict[Meta, Any] = {}  # False: the device's library has no kernel for it
-flags.caches.append(_plans)
+plan_flags.caches.append(_plans)
 _summaries: dict[Any, Any] = {}
 
 
@@ -88,7 +89,7 @@ def _on_maca(tensor: MacaTensor) -> Any:
     made = plan.launch_into_buffer(tensor._payload)
     held = bytearray(64)
     check(lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 64), "copy to the host")
-    counting.discount(launches=1, bytes_to_host=64)
+    counters.discount(launches=1, bytes_to_host=64)
     return _unpack(held)
 
 
@@ -96,7 +97,7 @@ def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
     if len(_plans) >= _LIMIT:
         _plans.clear()
     try:
-        plan: Any = internal.plan("summary", [tensor], [_RESULT], {})
+        plan: Any = named_kernels.plan("summary", [tensor], [_RESULT], {})
     except Declined:
         plan = False
     _plans[meta] = plan

@@ -14,8 +14,8 @@ import torch
 
 from macatensor.accuracy import elements
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
-from macatensor.ffi import native
-from macatensor.uncompiled import uncompiled
+from macatensor.runtime.ffi import native
+from macatensor.runtime.uncompiled import uncompiled
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
 

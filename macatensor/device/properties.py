@@ -1,0 +1,133 @@
+"""What torch.maca says of its device, and the choice of one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from macatensor.device.memory import mem_get_info
+from macatensor.runtime.ffi import LIBRARY, device_info, ffi, lib
+from macatensor.runtime.ordinal import ordinal
+
+
+class DeviceProperties(NamedTuple):
+    """What the library says of its device."""
+
+    name: str
+    total_memory: int  # bytes
+    multi_processor_count: int  # compute threads on a host library
+    simd: str
+    libraries: str
+    kernel_count: int
+    major: int  # version of maca.h that the library implements
+    minor: int
+
+
+def _text(field: Any) -> str:
+    return str(ffi.string(field).decode())
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Name, memory, threads and instruction set of the device. Raises AssertionError for an index there is not."""
+    try:
+        valid = ordinal(device) >= 0
+    except RuntimeError:
+        valid = False
+    if not valid:
+        raise AssertionError("Invalid device id")
+    info = device_info()
+    major, minor = divmod(int(lib.maca_runtime_abi()), 1000)
+    return DeviceProperties(
+        _text(info.name),
+        int(mem_get_info()[1]),
+        int(info.threads),
+        _text(info.simd),
+        _text(info.libraries),
+        int(info.kernel_count),
+        major,
+        minor,
+    )
+
+
+def get_device_name(device: Any = None) -> str:
+    """Name of the device. Raises AssertionError for an index there is not."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """(major, minor) version of maca.h that the library implements: what a program may rely on."""
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
+
+
+def get_arch_list() -> list[str]:
+    """The instruction set that kernels run with, as the library names it (``["avx512"]``)."""
+    simd = get_device_properties().simd
+    return [simd] if simd else []
+
+
+def get_gencode_flags() -> str:
+    """Empty: no kernel was compiled by NVCC."""
+    return ""
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """False: there is one device, and CUDA too says False of a device and itself.
+
+    Raises AssertionError for an index there is not.
+    """
+    for given, what in ((device, "device"), (peer_device, "peer device")):
+        try:
+            valid = ordinal(given) == 0
+        except RuntimeError:
+            valid = False
+        if not valid:
+            raise AssertionError(f"Invalid {what} id")
+    return False
+
+
+def current_blas_handle() -> int:
+    """0: the library's BLAS is called without a handle."""
+    return 0
+
+
+def library_info() -> dict[str, Any]:
+    """Path, name and ABI version of the loaded library, and its device's properties."""
+    properties = get_device_properties()
+    return {
+        "path": str(LIBRARY),
+        "library": ffi.string(lib.maca_runtime_library()).decode(),
+        "abi": f"{properties.major}.{properties.minor}",
+        **properties._asdict(),
+    }
+
+
+def set_device(device: Any) -> None:
+    """Accepts device 0 in any spelling; a negative index changes nothing.
+
+    Raises RuntimeError for an index there is not, ValueError for a device of another type.
+    """
+    ordinal(device)
+
+
+class device:
+    """``with torch.maca.device(0):``; None and negative indices change nothing."""
+
+    def __init__(self, device: Any):
+        self.idx = ordinal(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = 0
+
+    def __exit__(self, *error: object) -> None:
+        self.idx = self.prev_idx
+
+
+class device_of(device):
+    """``with torch.maca.device_of(tensor):``; a tensor of another device changes nothing."""
+
+    def __init__(self, obj: Any):
+        place: torch.device = obj.device
+        super().__init__(obj.get_device() if place.type == "maca" else -1)

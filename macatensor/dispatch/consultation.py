@@ -1,0 +1,106 @@
+"""A consultation: PyTorch's CPU kernel is asked what it says of a call that ours cannot take, on operands of its own."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NoReturn
+
+import torch
+
+from macatensor.dispatch.plan import flatten, substitute
+from macatensor.dispatch.signature import Signature
+from macatensor.runtime import counters, layout
+from macatensor.runtime.host_copies import download
+from macatensor.runtime.meta import set_lazy_bits
+from macatensor.runtime.tensor import MacaTensor
+from op_table import cpu_checks
+
+_LARGEST = 1 << 28  # bytes of one empty operand; above it PyTorch's meta kernel has the word
+_LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an error
+
+
+def may_ask_cpu(func: Any) -> bool:
+    """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
+    return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
+
+
+def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tensor]:
+    """Host operands for tensors that lie in one buffer: they share memory in the same way."""
+    start = min(t._payload[1] * t._payload[2].itemsize for t in tensors) // 16 * 16
+    end = max(t._payload[1] * t._payload[2].itemsize + t._payload[2].nbytes for t in tensors)
+    if end - start > _LARGEST:
+        raise MemoryError
+    if with_values and end - start > _LARGEST_COPY:
+        raise MemoryError  # kernels that look at values would see none
+    # uninitialized integers would be random indices
+    is_number = all(t.is_floating_point() or t.is_complex() for t in tensors)
+    memory = (torch.empty if is_number else torch.zeros)(end - start, dtype=torch.uint8)
+    if with_values:
+        download(memory, tensors[0]._payload[0], start, end - start)
+    made = []
+    for tensor in tensors:
+        _, offset, meta = tensor._payload
+        t = torch.empty(0, dtype=meta.dtype)
+        t.set_(memory.untyped_storage(), offset - start // meta.itemsize, meta.size, meta.stride)
+        if not meta.size and not with_values:
+            t.zero_()  # kernels may read the number in a 0-dim tensor
+        made.append(set_lazy_bits(t, meta))
+    return made
+
+
+def _narrowed(tensor: MacaTensor) -> torch.Tensor:
+    """Ones, at most two along each dimension, which broadcast as the tensor's elements do."""
+    return torch.ones([min(n, 2) for n in tensor.shape], dtype=tensor.dtype)
+
+
+def consult_cpu(
+    signature: Signature, full: list[Any], with_values: bool = False, narrowed: bool = False
+) -> None:
+    """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
+    trusts them.
+
+    ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
+    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit. Counted;
+    it draws no random numbers of the caller's.
+    """
+    if not may_ask_cpu(signature.func):
+        return
+    held: dict[int, list[MacaTensor]] = {}
+    for t in flatten(full):
+        if isinstance(t, MacaTensor):
+            held.setdefault(id(t._payload[0]), []).append(t)
+    stand_ins: dict[int, torch.Tensor] = {}
+    try:
+        for ts in held.values():
+            made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values)
+            stand_ins.update((id(t), e) for t, e in zip(ts, made))
+    except MemoryError:
+        return
+    args = [substitute(v, lambda t: stand_ins[id(t)]) for v in full]
+    args = [torch.device("cpu") if isinstance(a, torch.device) else a for a in args]
+    args = [a.clone_state() if isinstance(a, torch.Generator) else a for a in args]
+    counters.consultations[signature.name] += 1
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        signature.call(signature.func, args)
+
+
+def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
+    """For a view of a 4-D tensor that its strides forbid; other faults of a view have nothing to do with layout."""
+    if signature.name not in ("aten.view.default", "aten._unsafe_view.default"):
+        return ""
+    if full[0].dim() != 4 or "stride" not in str(error) or layout.default_is_nchw():
+        return ""
+    return (
+        "\nOn maca 4-D tensors are channels_last after a transfer: use reshape(), or set PYTORCH_DEFAULT_NCHW=1 "
+        "to keep them contiguous."
+    )
+
+
+def reject(signature: Signature, full: list[Any], error: Exception) -> NoReturn:
+    """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` when it finds nothing wrong."""
+    try:
+        consult_cpu(signature, full)
+    except Exception as authority:
+        raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
+    raise error

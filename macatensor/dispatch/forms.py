@@ -1,0 +1,37 @@
+"""In-place and ``out=`` forms of operators that are Python functions of their functional overload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from macatensor.dispatch.launcher import Launcher
+from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.signature import Form, read
+
+
+def in_form(func: Any, form: Form, twin: Any, body: Callable[..., Any]) -> Launcher:
+    """The launcher of ``func``, where ``body`` computes ``twin``, the functional overload of the same operator."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        return body(*args, **(kwargs or {}))
+
+    if form is Form.DIRECT:
+        return run
+    signature, functional = read(func), read(twin)
+    outs = signature.outs
+
+    def run_into(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        full = signature.fill(args, kwargs)
+        result = functional.call(body, [v for i, v in enumerate(full) if i not in outs])
+        if form is Form.OUT:
+            written = write_out([full[i] for i in outs], result)
+            return written if signature.returns else None  # a list of tensors is written, not returned
+        if isinstance(full[0], (list, tuple)):
+            for target, value in zip(full[0], result):
+                target.copy_(value)
+            return None
+        full[0].copy_(result)
+        return full[0]
+
+    return run_into

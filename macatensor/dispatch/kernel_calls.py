@@ -1,0 +1,340 @@
+"""Calls that a kernel serves: from the arguments to a plan by signature, from the plan to a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from macatensor.dispatch.consultation import consult_cpu, reject
+from macatensor.dispatch.errors import check_devices
+from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.launcher import remember, static_key
+from macatensor.dispatch.plan import (
+    create,
+    flatten,
+    infer,
+    meta_tensor,
+    result_meta,
+    substitute,
+)
+from macatensor.dispatch.request import Declined, Refused
+from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.rowless import without_row
+from macatensor.dispatch.signature import Form, Role, Signature, read
+from macatensor.runtime import counters, plan_flags
+from macatensor.runtime.ffi import native
+from macatensor.runtime.meta import Meta
+from macatensor.runtime.random import drawn_from
+from macatensor.runtime.tensor import MacaTensor, physical
+from op_table import Row
+
+_Maca = MacaTensor
+
+
+class KernelLauncher(native.KernelCall):  # type: ignore[misc]
+    """Calls of one overload that a kernel serves.
+
+    Called with (args, kwargs). The base class, written in C, looks the signature up and launches: the metas of the
+    operands, the arguments that are part of the plan, and the kinds of numbers. What it does not know comes here.
+    """
+
+    def __init__(self, func: Any, row: Row, form: Form, twin: Any):
+        self.func = func
+        self.row = row
+        self.form = form
+        self.twin = twin
+        self.signature: Signature = read(func, row.launch_scalars)
+        arguments = self.signature.arguments
+        self.cache: dict[Any, Any] = {}
+        self.weighed: dict[Any, Any] = {}  # numbers that PyTorch takes though the result has no room for them
+        super().__init__(
+            self.signature.letters,
+            self.cache,
+            self.signature.tensors_end,
+            # creation functions: the result's size may follow from the numbers (arange)
+            not any(a.role in (Role.TENSOR, Role.TENSORS) for a in arguments),
+        )
+        plan_flags.caches.extend((self.cache, self.weighed))
+        plan_flags.caches_of.setdefault(row.kernel_name, []).append(self.cache)
+        first = arguments[0] if arguments else None
+        self.writes_list = first is not None and first.written and first.role is Role.TENSORS
+        self.inplace = (
+            first is not None
+            and first.written
+            and first.role is Role.TENSOR
+            and not first.is_out
+            and 0 in self.signature.returned_arguments
+        )
+
+    def fill(self, args: Any, kwargs: dict[str, Any] | None) -> tuple[Any, ...]:
+        """Every argument, in the schema's order."""
+        return tuple(self.signature.fill(args, kwargs) if kwargs else args)
+
+    def odd_operand(self, value: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+        """The key and the value of a 0-dim tensor on the host; PyTorch's error for what is no operand."""
+        if isinstance(value, MacaTensor):
+            raise TypeError(f"{self.signature.name}: subclasses of MacaTensor are not supported")
+        if isinstance(value, torch.Tensor):
+            if value.dim() == 0 and value.device.type == "cpu" and self.row.elementwise:
+                return ("host", value.dtype), value.item()
+            check_devices(self.signature.name, args)
+        raise TypeError(f"{self.signature.name} got {type(value).__name__} where it takes a tensor")
+
+    def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
+        """What runs calls of a signature that is met for the first time."""
+        generation = plan_flags.generation
+        run = self.build(args, len(args))
+        remember(self.cache, key, run, generation)
+        return run
+
+    def weigh(self, program: Any, args: tuple[Any, ...], numbers: list[Any]) -> None:
+        """Raises where PyTorch refuses a number that the result's dtype may have no room for: 1e6 in float16.
+
+        Some operators refuse it, others wrap it or make it infinite: its CPU kernel is asked once for each number.
+        """
+        key = (program, *map(static_key, numbers))
+        if key in self.weighed:
+            return
+        generation = plan_flags.generation
+        full = self.signature.fill(args, None)
+        for i, argument in enumerate(self.signature.arguments):
+            if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
+                full[i] = full[i].item()
+        self.ask_host(full)
+        remember(self.weighed, key, True, generation)
+
+    # -- the first call of a signature ------------------------------------------------------------------------
+    def build(self, args: tuple[Any, ...], given: int) -> Any:
+        full = self.signature.fill(args, None)
+        check_devices(self.signature.name, full, zero_dim=True)
+        if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
+            return self.resolved
+        if self.reads_number(full):
+            return self.by_number
+        strided = [
+            i
+            for i, a in enumerate(self.signature.arguments)
+            if a.name in self.row.contiguous and isinstance(full[i], _Maca) and not full[i].is_contiguous()
+        ]
+        if strided:
+            return self.copied(strided)
+        try:
+            if self.form is Form.OUT:
+                return self.build_out(full, given)
+            inferred = self.infer(self.signature, full)
+            self.check_kinds(full, inferred)
+            if self.writes_list:
+                returned = [i for i in self.signature.returned_arguments if i is not None]
+                return create(
+                    self.signature, self.row, full, given, None, inplace_list=True, returned=returned
+                )
+            if self.inplace:
+                return self.build_inplace(full, given)
+            plan: Any = create(self.signature, self.row, full, given, inferred)
+        except Refused as refused:
+            self.refuse(full, str(refused))
+        except Declined as declined:
+            return self.declined(full, str(declined))
+        if self.row.operator in _COPIES and _changes_layout(full[0]._payload[2], result_meta(inferred)):
+
+            def run_counted(args: Any, payloads: Any, scalars: Any) -> Any:
+                counters.count("layout_conversions")
+                return plan(args, payloads, scalars)
+
+            return run_counted
+        return plan
+
+    def resolved(self, args: Any, payloads: Any, scalars: Any) -> Any:
+        """Operators that PyTorch lets see lazy conjugate and negative bits: kernels do not know them."""
+        return self(tuple([substitute(a, physical) for a in args]))
+
+    def reads_number(self, full: list[Any]) -> bool:
+        """Is there a 0-dim value whose dtype has numbers that do not fit, or that the kernel does not convert?"""
+        value = full[_VALUES[self.row.name]] if self.row.name in _VALUES else None
+        if not isinstance(value, _Maca) or not isinstance(full[0], _Maca) or value.dtype == full[0].dtype:
+            return False
+        return self.row.operator != "masked_fill" or (
+            torch.promote_types(value.dtype, full[0].dtype) != full[0].dtype
+        )
+
+    def by_number(self, args: Any, payloads: Any, scalars: Any) -> Any:
+        """The value is read, as PyTorch does on every device."""
+        overload = getattr(self.func.overloadpacket, self.func._overloadname.replace("Tensor", "Scalar"))
+        full = self.signature.fill(args, None)
+        at = _VALUES[self.row.name]
+        return self.signature.call(overload, [v.item() if i == at else v for i, v in enumerate(full)])
+
+    def copied(self, strided: list[int]) -> Callable[[Any, Any, Any], Any]:
+        """Arguments that the row wants row-major are copied, and counted."""
+
+        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+            counters.count("strided_copies", len(strided))
+            dense = [a.contiguous() if i in strided else a for i, a in enumerate(args)]
+            return self(tuple(dense))
+
+        return run
+
+    def build_inplace(self, full: list[Any], given: int) -> Any:
+        target: Meta = full[0]._payload[2]
+        # a fill writes the same to every element, whatever they share
+        if target.overlaps_itself() and self.row.operator not in ("fill", "zero"):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+                "location. Please clone() the tensor before performing the operation."
+            )
+        direct = self.row.elementwise or self.row.random or self.form is Form.DIRECT
+        if direct:
+            return create(
+                self.signature,
+                self.row,
+                full,
+                given,
+                meta_tensor(target),
+                result_memory=[target],
+                returned=[0],
+                repeats_first=True,
+            )
+        twin = self.twin
+
+        def run_through_temporary(args: Any, payloads: Any, scalars: Any) -> Any:
+            result = self.signature.call(twin, self.signature.fill(args, None))
+            args[0].copy_(result)
+            return args[0]
+
+        return run_through_temporary
+
+    def ask_host(self, full: list[Any]) -> None:
+        """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
+        may be as large as a number says."""
+        if any(isinstance(t, _Maca) for t in flatten(full)):
+            consult_cpu(self.signature, full, narrowed=self.row.elementwise)
+
+    def check_kinds(self, full: list[Any], results: Any) -> None:
+        """Raises where PyTorch refuses a number's kind, as a fraction of integers, or does not cast what comes out to
+        the dtype of what it is written to. Its meta kernels, many of them Python, do not look at that."""
+        dtypes = [t.dtype for t in flatten([results, full]) if isinstance(t, torch.Tensor)]
+        rank = max(map(_rank, dtypes), default=0)
+        for argument, value in zip(self.signature.arguments, full):
+            if argument.role is Role.SCALAR and isinstance(value, (bool, int, float, complex)):
+                kind = _KINDS.index(type(value)) if type(value) in _KINDS else 0
+                if kind > rank or (kind == 0 and rank > 0):
+                    return self.ask_host(full)
+        if self.inplace and self.form is Form.INPLACE:
+            wanted = flatten(self.infer(read(self.twin, self.row.launch_scalars), full))[0].dtype
+            if not torch.can_cast(wanted, full[0].dtype):
+                self.ask_host(full)
+
+    def infer(self, signature: Signature, full: list[Any]) -> Any:
+        """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel."""
+        try:
+            return infer(signature, full, self.row)
+        except Exception as error:
+            reject(signature, full, error)
+
+    def build_out(self, full: list[Any], given: int) -> Any:
+        outs = self.signature.outs
+        twin_signature = read(self.twin, self.row.launch_scalars)
+        if any(isinstance(full[i], (list, tuple)) for i in outs):
+            return self.build_out_lists(full, twin_signature)
+        metas = [full[i]._payload[2] for i in outs]
+        inputs = [v for i, v in enumerate(full) if i not in outs]
+        wanted = flatten(self.infer(twin_signature, inputs))
+        choice = twin_signature.positions.get("dtype")
+        self.check_kinds(full, wanted)
+        if choice is not None and inputs[choice] is None and wanted[0].dtype != metas[0].dtype:
+            inputs[choice] = metas[0].dtype  # sums and scans compute in the dtype of what they are written to
+            wanted = flatten(self.infer(twin_signature, inputs))
+        if any(w is not None and w.dtype != m.dtype for w, m in zip(wanted, metas)):
+            # which casts it allows, its CPU kernel knows
+            consult_cpu(self.signature, full, with_values=True)
+        same = self.row.elementwise and all(
+            w is not None and (tuple(w.shape), w.dtype, False, False) == (m.size, m.dtype, m.conj, m.neg)
+            for w, m in zip(wanted, metas)
+        )
+        if same:
+            results = tuple(meta_tensor(m) for m in metas)
+            return create(
+                self.signature,
+                self.row,
+                full,
+                given,
+                results if len(results) > 1 else results[0],
+                result_memory=metas,
+                returned=outs,
+            )
+        twin = self.twin
+
+        def run_through_temporary(args: Any, payloads: Any, scalars: Any) -> Any:
+            values = self.signature.fill(args, None)
+            operands = [v for i, v in enumerate(values) if i not in outs]
+            if choice is not None:
+                operands[choice] = inputs[choice]
+            results = twin_signature.call(twin, operands)
+            return write_out([values[i] for i in outs], results)
+
+        return run_through_temporary
+
+    def build_out_lists(self, full: list[Any], twin_signature: Signature) -> Any:
+        """Lists of ``out=`` tensors, which PyTorch writes one by one."""
+        self.infer(twin_signature, [v for i, v in enumerate(full) if i not in self.signature.outs])
+        write = in_form(self.func, Form.OUT, self.twin, self.twin)
+
+        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+            return write(args, None)
+
+        return run
+
+    def refuse(self, full: list[Any], reason: str) -> NoReturn:
+        """The operands contradict each other: PyTorch's own error, or ours."""
+        consult_cpu(self.signature, full)
+        raise RuntimeError(f"{self.signature.name}: {reason}")
+
+    def declined(self, full: list[Any], reason: str) -> Callable[[Any, Any, Any], Any]:
+        """The library has no kernel for this signature: PyTorch's own error, or the next way."""
+        consult_cpu(self.signature, full)
+
+        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+            # keyword-only arguments came here by position
+            split = self.signature.positional
+            return without_row(self.func, args[:split], self.signature.named(args), reason)
+
+        return run
+
+
+# rows that take a number as a 0-dim tensor: its position
+_VALUES = {"masked_fill.Tensor": 2, "index_fill.int_Tensor": 3, "index_fill_.int_Tensor": 3}
+_KINDS = (bool, int, float, complex)
+
+
+def _rank(dtype: torch.dtype) -> int:
+    """The kind of Python's numbers that a dtype holds."""
+    return 0 if dtype is torch.bool else 3 if dtype.is_complex else 2 if dtype.is_floating_point else 1
+
+
+_COPIES = {"clone", "_to_copy", "copy"}
+
+
+def _changes_layout(source: Meta, result: Meta | None) -> bool:
+    """Does a copy of a 4-D or 5-D tensor reorder its dimensions in memory?"""
+    if result is None or len(source.size) not in (4, 5) or source.size != result.size:
+        return False
+    if not (source.dense and result.dense):
+        return False
+    return any(a != b for n, a, b in zip(source.size, source.stride, result.stride) if n > 1)
+
+
+class RandomLauncher(KernelLauncher):
+    """A kernel that draws random numbers: from the device's generator, or seeded by a host generator."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        position = self.signature.positions.get("generator", len(args))
+        generator = args[position] if position < len(args) else (kwargs or {}).get("generator")
+        if generator is None:
+            return super().__call__(args, kwargs)
+        # without it the plan is the same as for the device's own generator
+        args = tuple([None if i == position else a for i, a in enumerate(args)])
+        options = {k: v for k, v in (kwargs or {}).items() if k != "generator"}
+        with drawn_from(generator):
+            return super().__call__(args, options)

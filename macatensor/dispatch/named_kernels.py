@@ -1,0 +1,59 @@
+"""Kernels that no aten operator names: launched by name, with operands and attributes given by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from macatensor.dispatch.launcher import remember
+from macatensor.dispatch.plan import ABSENT, program
+from macatensor.dispatch.request import Declined, Request
+from macatensor.runtime import counters, plan_flags
+from macatensor.runtime.meta import Meta
+from macatensor.runtime.tensor import MacaTensor
+
+_plans: dict[Any, Any] = {}
+plan_flags.caches.append(_plans)
+
+
+def launch(
+    kernel: str, inputs: list[MacaTensor | None], results: list[Meta | None], attributes: dict[str, Any]
+) -> list[Any]:
+    """Runs ``kernel`` on ``inputs`` (None: absent) and returns new tensors of ``results``' metas.
+
+    Raises :class:`macatensor.request.Declined` when the library has no kernel for them.
+    """
+    payloads = [t._payload if t is not None else ABSENT for t in inputs]
+    made: list[Any] = plan(kernel, inputs, results, attributes).launch(payloads, ())
+    return made
+
+
+def plan(
+    kernel: str, inputs: list[MacaTensor | None], results: list[Meta | None], attributes: dict[str, Any]
+) -> Any:
+    """The ``Program`` that :func:`launch` runs."""
+    key = (
+        kernel,
+        tuple(t._payload[2] if t is not None else None for t in inputs),
+        tuple(results),
+        tuple((k, type(v), v) for k, v in attributes.items()),
+    )
+    found = _plans.get(key)
+    if found is None:
+        generation = plan_flags.generation
+        found = _create(kernel, inputs, results, attributes)
+        counters.count("plan_misses")
+        remember(_plans, key, found, generation)
+    return found
+
+
+def _create(kernel: str, inputs: list[Any], results: list[Meta | None], attributes: dict[str, Any]) -> Any:
+    request = Request(kernel)
+    for t in inputs:
+        request.add([(t._payload[2] if t is not None else None, -1)], is_list=False, is_output=False)
+    for meta in results:
+        request.add([(meta, -1)], is_list=False, is_output=True)
+    request.attributes = [(k, v) for k, v in attributes.items() if v is not None]
+    try:
+        return program(request, kernel, [False] * len(inputs), results, [-1] * len(results))
+    except Declined as error:
+        raise Declined(f"{kernel}: {error}") from None

@@ -1,0 +1,77 @@
+"""``out=`` tensors that PyTorch may refuse: of another dtype, or in memory that an operand lies in.
+
+Its meta kernels do not look at memory, and which dtypes an operator casts to is known to its CPU kernel alone: such a
+call is first run on CPU operands that share memory as ours do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.consultation import consult_cpu
+from macatensor.dispatch.launcher import Launcher, remember, static_key
+from macatensor.dispatch.plan import flatten
+from macatensor.dispatch.signature import read
+from macatensor.runtime import plan_flags
+from macatensor.runtime.tensor import MacaTensor
+
+
+def _is_plain(outs: list[Any], rest: list[Any]) -> bool:
+    """Can PyTorch find nothing wrong? Floating ``out=`` of the operands' dtype, in memory of its own."""
+    buffers = [t._payload[0] for t in rest if isinstance(t, MacaTensor)]
+    for out in outs:
+        if not isinstance(out, MacaTensor):
+            return False
+        buffer, _, meta = out._payload
+        if not (meta.dtype.is_floating_point or meta.dtype.is_complex) or meta.overlaps_itself():
+            return False
+        if any(buffer is b for b in buffers):
+            return False
+        buffers.append(buffer)
+        for value in rest:
+            if isinstance(value, torch.Tensor):
+                if value.dtype != meta.dtype:
+                    return False
+            elif type(value) is complex and not meta.dtype.is_complex:
+                return False
+    return True
+
+
+def checked(func: Any, launcher: Launcher) -> Launcher:
+    """``launcher`` behind PyTorch's word on the ``out=`` tensors, asked once per signature."""
+    signature = read(func)
+    positions = signature.outs
+    accepted: dict[Any, Any] = {}
+    plan_flags.caches.append(accepted)
+
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        full = signature.fill(args, kwargs)
+        outs = flatten([full[i] for i in positions])
+        rest = flatten([v for i, v in enumerate(full) if i not in positions])
+        for out in outs:
+            if isinstance(out, torch.Tensor) and not isinstance(out, MacaTensor):
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
+                    f"{out.device}! ({signature.name}: out= must be on maca)"
+                )
+        if not _is_plain(outs, rest):
+            seen: dict[int, int] = {}  # which operands share memory, whatever memory it is
+            key = tuple(
+                (v._payload[2], v._payload[1], seen.setdefault(id(v._payload[0]), len(seen)))
+                if isinstance(v, MacaTensor)
+                else (v.dtype, v.device)
+                if isinstance(v, torch.Tensor)
+                else torch.Generator
+                if isinstance(v, torch.Generator)
+                else static_key(v)
+                for v in flatten(full)
+            )
+            if key not in accepted:
+                generation = plan_flags.generation
+                consult_cpu(signature, full, with_values=True)
+                remember(accepted, key, True, generation)
+        return launcher(args, kwargs)
+
+    return call

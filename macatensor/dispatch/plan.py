@@ -1,0 +1,248 @@
+"""From a signature to a plan: PyTorch's meta kernel says what the result is, the library chooses how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.meta_rules import META_RULES
+from macatensor.dispatch.request import Request
+from macatensor.dispatch.signature import Role, Signature
+from macatensor.dispatch.stride_rules import STRIDE_RULES
+from macatensor.runtime import counters
+from macatensor.runtime.ffi import allocate, ffi, native
+from macatensor.runtime.meta import Meta, meta_of, set_lazy_bits
+from macatensor.runtime.tensor import MacaTensor
+from op_table import Row
+
+Payload = tuple[Any, int, Meta]
+ABSENT: Payload = (None, 0, None)  # type: ignore[assignment]
+
+_HUGE = 1 << 36  # bytes of one result: only the allocator says whether the device has so many
+
+_SCALAR_META: dict[type, Meta] = {
+    bool: meta_of((), (), torch.bool),
+    int: meta_of((), (), torch.int64),
+    float: meta_of((), (), torch.float64),
+    complex: meta_of((), (), torch.complex128),
+}
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (bool, int, float, complex))
+
+
+def meta_tensor(meta: Meta) -> torch.Tensor:
+    """An empty tensor on the meta device."""
+    return set_lazy_bits(torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device="meta"), meta)
+
+
+def substitute(value: Any, replace: Any) -> Any:
+    """``value`` with every MacaTensor in it, one list deep, replaced."""
+    if isinstance(value, MacaTensor):
+        return replace(value)
+    if isinstance(value, (list, tuple)):
+        return [replace(v) if isinstance(v, MacaTensor) else v for v in value]
+    if isinstance(value, torch.device) and value.type == "maca":
+        return torch.device("meta")
+    return value
+
+
+def flatten(result: Any) -> list[Any]:
+    """The tensors (or None) of an operator's result, in order."""
+    if result is None:
+        return []
+    if isinstance(result, (list, tuple)):
+        flat: list[Any] = []
+        for r in result:
+            if isinstance(r, (list, tuple)):
+                flat.extend(r)
+            else:
+                flat.append(r)
+        return flat
+    return [result]
+
+
+def infer(signature: Signature, full: list[Any], row: Row) -> Any:
+    """Runs PyTorch's meta kernel: the results as meta tensors, with the row's strides."""
+    args = [substitute(v, lambda t: meta_tensor(t._payload[2])) for v in full]
+    own = META_RULES.get(row.name)
+    result = own(*args) if own is not None else signature.call(signature.func, args)
+    rule = STRIDE_RULES.get(row.strides)
+    if rule is not None:
+        tensors = [r for r in flatten(result) if r is not None]
+        strides = rule(args, tensors)
+        fixed = iter(
+            torch.empty_strided(t.shape, s, dtype=t.dtype, device="meta") for t, s in zip(tensors, strides)
+        )
+        if isinstance(result, torch.Tensor):
+            return next(fixed)
+        shaped = [
+            [next(fixed) if x is not None else None for x in r]
+            if isinstance(r, (list, tuple))
+            else (next(fixed) if r is not None else None)
+            for r in result
+        ]
+        return (
+            shaped if isinstance(result, list) else tuple(shaped)
+        )  # a list is one result of several tensors
+    return result
+
+
+def result_meta(tensor: torch.Tensor) -> Meta:
+    return meta_of(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _is_attribute(value: Any) -> bool:
+    if value is None or isinstance(
+        value, (torch.device, torch.layout, torch.memory_format, torch.Generator, torch.Tensor)
+    ):
+        return False
+    if isinstance(value, (list, tuple)):
+        return all(isinstance(v, (bool, int, float)) for v in value)
+    return isinstance(value, (bool, int, float, str, torch.dtype))
+
+
+def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
+    if value is None:
+        return None, -1
+    if isinstance(value, MacaTensor):
+        return value._payload[2], -1
+    if isinstance(value, torch.Tensor):  # a 0-dim host tensor: its value travels as a scalar
+        return meta_of((), (), value.dtype), request.slots(1)
+    return _SCALAR_META[type(value)], request.slots(1)
+
+
+def room_for_numbers(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool, bool]:
+    """Which numbers surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
+    imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
+    low, high = -math.inf, math.inf
+    is_integral = is_real = False
+    for dtype in dtypes:
+        is_real = is_real or not dtype.is_complex
+        if dtype is torch.bool:
+            continue
+        is_number = dtype.is_floating_point or dtype.is_complex
+        is_integral = is_integral or not is_number
+        info = torch.finfo(dtype) if is_number else torch.iinfo(dtype)
+        low = max(low, float(info.min))
+        # the float nearest to 2^63 - 1 is 2^63, which does not fit
+        high = min(
+            high, float(info.max) if float(info.max) <= info.max else math.nextafter(float(info.max), 0)
+        )
+    return low, high, is_integral, is_real
+
+
+def program(
+    request: Request,
+    operator: str,
+    written: Sequence[bool],
+    metas: Sequence[Meta | None],
+    lists: Sequence[int],
+    *,
+    returned: Sequence[int] | None = None,
+    repeats_first: bool = False,
+    in_memory: bool = False,
+    defaults: Sequence[Any] = (),
+    order: Sequence[int] = (),
+) -> Any:
+    """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
+
+    ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
+    operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
+    instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
+    for each operand of the request which of the given ones it is; by default they are in its order. Raises
+    :class:`Declined`.
+    """
+    for meta in metas:
+        if meta is not None and meta.nbytes >= _HUGE:
+            allocate(meta.nbytes)  # raises before anything is prepared for so many elements
+    held = request.create_program(operator, written, in_memory=in_memory, defaults=defaults)
+    address = int(ffi.cast("intptr_t", held))
+    results = [
+        meta
+        for i, (meta, slot) in enumerate(request.operands)
+        if meta is not None and slot < 0 and (i >= len(written) or written[i])
+    ]
+    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else ())
+    return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
+
+
+def create(
+    signature: Signature,
+    row: Row,
+    full: list[Any],
+    given: int,
+    results: Any,
+    *,
+    result_memory: list[Meta] | None = None,
+    inplace_list: bool = False,
+    returned: Sequence[int] | None = None,
+    repeats_first: bool = False,
+) -> Any:
+    """Asks the library for a plan and makes a :func:`program` of it.
+
+    ``full``: every argument; the first ``given`` of them bring their scalars at each launch, the others' defaults
+    are kept with the program. ``results``: the meta kernel's result. ``result_memory``: metas of tensors of the
+    caller that take the results instead of new ones, by position. ``returned``: which arguments are then the
+    operator's results. Raises :class:`Declined`.
+    """
+    request = Request(row.kernel_name)
+    written: list[bool] = []
+    defaults: list[Any] = []
+    for i, (argument, value) in enumerate(zip(signature.arguments, full)):
+        if argument.is_out:
+            continue
+        if argument.role is Role.TENSOR:
+            request.add([_operand_of(value, request)], is_list=False, is_output=False)
+            written.append(argument.written)
+        elif argument.role is Role.TENSORS:
+            if value is None:
+                request.add([(None, -1)], is_list=False, is_output=False)
+                written.append(False)
+            else:
+                request.add([_operand_of(v, request) for v in value], is_list=True, is_output=False)
+                written.extend([argument.written] * len(value))
+        elif argument.role is Role.SCALAR:
+            if value is not None:
+                request.attributes.append((f"{argument.name}.scalar", request.slots(1)))
+                if i >= given:
+                    defaults.append(value)
+        elif argument.role is Role.SCALARS:
+            request.attributes.append((f"{argument.name}.scalar", request.slots(len(value))))
+            request.attributes.append((f"{argument.name}.count", len(value)))
+        elif _is_attribute(value):
+            request.attributes.append((argument.name, value))
+    if inplace_list:
+        request.attributes.append(("inplace", True))
+    inputs = len(request.operands)
+    shaped = list(results) if isinstance(results, tuple) else [results] if results is not None else []
+    lists = [len(r) if isinstance(r, (list, tuple)) else -1 for r in shaped]
+    metas = [None if t is None else result_meta(t) for t in flatten(results)]
+    flat = iter(metas)
+    for n in lists:
+        request.add(
+            [(next(flat), -1) for _ in range(max(n, 1) if n < 0 else n)], is_list=n >= 0, is_output=True
+        )
+    if result_memory is not None:
+        for position, target in enumerate(result_memory):
+            request.operands[inputs + position] = (target, -1)
+            request.arguments[len(request.arguments) - len(lists) + position][2][0] = (target, -1)
+
+    in_memory = result_memory is not None
+    made = program(
+        request,
+        signature.name,
+        written,
+        [] if in_memory else metas,
+        [] if in_memory else lists,
+        returned=returned,
+        repeats_first=repeats_first,
+        in_memory=in_memory,
+        defaults=defaults,
+    )
+    counters.count("plan_misses")
+    return made

@@ -1,0 +1,57 @@
+"""Operators that the table does not serve: the user's kernel, then a decomposition, then the host."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from macatensor.dispatch import host_fallback
+from macatensor.dispatch.errors import check_devices
+from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.signature import Form, functional
+
+_thread = threading.local()
+# Overloads whose kernel on the device's key is this package's: it would come back here.
+OURS: set[str] = set()
+
+
+def _taken_apart() -> list[str]:
+    """Operators that this thread is inside of: PyTorch's decomposition of some calls their other overloads, which
+    would come back here for ever."""
+    inside: list[str] | None = getattr(_thread, "inside", None)
+    if inside is None:
+        inside = _thread.inside = []
+    return inside
+
+
+def without_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, reason: str) -> Any:
+    """An operator the table does not serve: the user's kernel, then a decomposition, then the host."""
+    kwargs = kwargs or {}
+    name = func.name()
+    if name not in OURS and torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
+        result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    operator = func._schema.name
+    if (
+        torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
+        and not any(torch.Tag.view_copy == t for t in func.tags)
+        and operator != "aten::copy_"  # what that kernel does on a device is to ask the device to copy
+        and operator not in _taken_apart()
+    ):
+        _taken_apart().append(operator)
+        try:
+            return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+        finally:
+            _taken_apart().remove(operator)
+    check_devices(str(func), [*args, *kwargs.values()])
+    allocating = functional(func)
+    if (
+        allocating is not None
+    ):  # whatever computes it, tensors of the caller are written by us, which checks them
+        return in_form(func, Form.OUT, allocating, allocating)(args, kwargs)
+    return host_fallback.on_cpu(func, args, kwargs, reason)

@@ -1,0 +1,95 @@
+"""Copies between host and device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.errors import not_strided
+from macatensor.runtime import counters, layout
+from macatensor.runtime.ffi import allocate
+from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
+from macatensor.runtime.meta import meta_of_tensor
+from macatensor.runtime.tensor import MacaTensor, plain, wrap
+
+
+def check_index(device: torch.device | None) -> None:
+    """One device a process: any index but 0 is refused when a tensor is made."""
+    if device is not None and device.type == "maca" and device.index not in (None, 0):
+        raise RuntimeError(
+            f"MACA error: invalid device ordinal {device.index}: one device is visible in a process, maca:0. "
+            "Choose which with MACA_VISIBLE_DEVICES."
+        )
+
+
+def to_device(
+    source: torch.Tensor,
+    memory_format: torch.memory_format | None = None,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+) -> MacaTensor:
+    """A copy of a strided host tensor on the device.
+
+    ``memory_format`` None applies the layout policy: 4-D tensors become channels_last.
+    """
+    if source.layout != torch.strided or source.is_quantized or source.is_nested:
+        kind = "quantized" if source.is_quantized else "nested" if source.is_nested else str(source.layout)
+        raise not_strided("a copy to maca", kind)
+    given = source.detach()
+    meta = checked_meta(given)
+    host = given.resolve_conj().resolve_neg()
+    if dtype is not None and dtype != host.dtype:
+        host = host.to(dtype)
+    form = layout.transfer_format(host.dim(), memory_format)
+    if form is torch.preserve_format:
+        if not meta.dense:
+            host = torch.empty_like(host).copy_(host)
+    else:
+        host = host.contiguous(memory_format=form)
+    if host is not given:
+        meta = meta_of_tensor(host)
+    buffer = allocate(meta.nbytes)
+    if meta.numel:
+        upload(buffer, 0, host_address(host), meta.nbytes, non_blocking)
+    return wrap(buffer, 0, meta)
+
+
+# Gaps that are copied along rather than closed on the device first: one pass over the host copy is cheaper.
+_GAPS = 4
+_COMPUTABLE = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+    }
+    | {torch.float32, torch.float64, torch.complex64, torch.complex128}
+)
+
+
+def to_host(source: MacaTensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy on the host with the same sizes, dtype and (where they are dense) strides; lazy bits are resolved."""
+    buffer, offset, meta = source._payload
+    held = meta
+    if not meta.dense:
+        counters.count("strided_copies")
+        if meta.extent > _GAPS * meta.numel and meta.dtype in _COMPUTABLE:
+            copied: Any = plain(source).clone()
+            buffer, offset, held = copied._payload
+    if held.dense:
+        host = torch.empty_strided(held.size, held.stride, dtype=held.dtype)
+    else:
+        host = torch.empty(held.extent, dtype=held.dtype)
+    download(host, buffer, offset * held.itemsize, held.nbytes, non_blocking)
+    if not held.dense:
+        host = host.as_strided(held.size, held.stride).clone()
+    if meta.conj:
+        torch.view_as_real(host).select(-1, 1).neg_()
+    if meta.neg:
+        host.neg_()
+    return host

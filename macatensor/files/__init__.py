@@ -1,0 +1,1 @@
+"""Tables that are written and files that others have written."""

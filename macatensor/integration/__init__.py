@@ -1,0 +1,1 @@
+"""What PyTorch is told of the device: names, hooks, types and formats."""

@@ -1,0 +1,244 @@
+"""``torch.autocast("maca")``: what PyTorch does for CUDA, on the same operators.
+
+Each operator of PyTorch's lists has a wrapper on the device's autocast key. That key is masked while autocast is
+off, so the wrappers cost nothing then. The lists are those of ATen/autocast_mode.h; a test compares them with the
+header that PyTorch ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.operators import transformer
+
+LOWER_PRECISION = (
+    "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d",
+    "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul",
+    "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
+    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
+)  # fmt: skip
+
+# Whole recurrent layers. CUDA casts them at ``_cudnn_rnn``, which this device has not.
+RECURRENT = (
+    "lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input",
+    "rnn_relu.data",
+)  # fmt: skip
+
+FLOAT32 = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
+    "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm",
+    "rms_norm", "group_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim", "cosine_similarity",
+    "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
+    "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
+    "logsumexp", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d",
+    "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+# Sums and softmaxes take a result dtype: their input stays as it is and the result is float32.
+FLOAT32_RESULT = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
+    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
+)  # fmt: skip
+
+# The same where another overload takes the dtype.
+FLOAT32_APPENDED = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
+
+WIDEST = (
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
+    "scatter_add",
+)  # fmt: skip
+WIDEST_OF_LIST = ("cat", "stack")  # PyTorch's header has them apart: their tensors are a list
+
+_BANNED = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+    "safe to autocast."
+)
+
+# (id of a leaf, dtype, whether the cast was recorded) -> the leaf, its version, its cast. The leaf is kept, so that
+# its id stays its own, until the outermost autocast ends.
+_casts: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, int, torch.Tensor]] = {}
+_clearing = False
+
+
+def cached_casts() -> int:
+    """Casts of weights that are kept for the rest of the outermost autocast region."""
+    return len(_casts)
+
+
+def _follow_clearing() -> None:
+    """Empties the cache whenever PyTorch empties its own. Installed with the first cast that is kept."""
+    global _clearing
+    _clearing = True
+    clear_pytorchs: Callable[[], None] = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        _casts.clear()
+        clear_pytorchs()
+
+    torch.clear_autocast_cache = clear_autocast_cache
+
+
+def _eligible(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    dtype = value.dtype
+    return dtype.is_floating_point and dtype != torch.float64 and value.device.type == "maca"
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """``value`` in ``dtype`` if it is a tensor (or a list with some) that autocast may change."""
+    if isinstance(value, (list, tuple)):
+        return [_cast(item, dtype) for item in value] if any(map(_eligible, value)) else value
+    if not _eligible(value) or value.dtype == dtype:
+        return value
+    if (
+        dtype != torch.float32
+        and value.dtype == torch.float32
+        and value.requires_grad
+        and value.is_leaf
+        and not value._is_view()
+        and torch.is_autocast_cache_enabled()
+    ):
+        return _cast_of_leaf(value, dtype)
+    return value.to(dtype)
+
+
+def _cast_of_leaf(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # a cast made under no_grad would cut the graph of a later use
+    key = (id(leaf), dtype, torch.is_grad_enabled())
+    version = 0 if leaf.is_inference() else leaf._version
+    kept = _casts.get(key)
+    if kept is not None and kept[0] is leaf and kept[1] == version:
+        return kept[2]
+    if not _clearing:
+        _follow_clearing()
+    cast = leaf.to(dtype)
+    _casts[key] = (leaf, version, cast)
+    return cast
+
+
+def _widest(values: Any, dtype: torch.dtype, lower: torch.dtype) -> torch.dtype:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            dtype = _widest(value, dtype, lower)
+        elif _eligible(value):
+            if torch.float32 in (dtype, value.dtype):
+                dtype = torch.float32
+            elif not dtype == value.dtype == lower:
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return dtype
+
+
+_autocast_key = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
+
+
+def _below_autocast() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(_autocast_key)
+
+
+def _lower(func: Any) -> Callable[..., Any]:
+    def lower_precision(*args: Any, **kwargs: Any) -> Any:
+        with _below_autocast():
+            dtype = torch.get_autocast_dtype("maca")
+            return func(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
+
+    return lower_precision
+
+
+def _float32(func: Any) -> Callable[..., Any]:
+    def float32(*args: Any, **kwargs: Any) -> Any:
+        with _below_autocast():
+            return func(
+                *[_cast(a, torch.float32) for a in args],
+                **{k: _cast(v, torch.float32) for k, v in kwargs.items()},
+            )
+
+    return float32
+
+
+def _float32_result(func: Any) -> Callable[..., Any]:
+    position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "dtype")
+
+    def float32_result(*args: Any, **kwargs: Any) -> Any:
+        with _below_autocast():
+            # a tensor that autocast leaves alone keeps PyTorch's own promotion (a sum of integers)
+            if _eligible(args[0]):
+                if len(args) > position:
+                    if args[position] is None:
+                        args = (*args[:position], torch.float32, *args[position + 1 :])
+                elif kwargs.get("dtype") is None:
+                    kwargs["dtype"] = torch.float32
+            return func(*args, **kwargs)
+
+    return float32_result
+
+
+def _float32_appended(func: Any, with_dtype: Any) -> Callable[..., Any]:
+    arguments = func._schema.arguments
+
+    def float32_appended(*args: Any, **kwargs: Any) -> Any:
+        with _below_autocast():
+            given = list(args) + [kwargs.get(a.name, a.default_value) for a in arguments[len(args) :]]
+            dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
+            return with_dtype(*given, dtype=dtype)
+
+    return float32_appended
+
+
+def _promoted(func: Any) -> Callable[..., Any]:
+    def widest(*args: Any, **kwargs: Any) -> Any:
+        with _below_autocast():
+            lower = torch.get_autocast_dtype("maca")
+            dtype = _widest((*args, *kwargs.values()), lower, lower)
+            return func(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
+
+    return widest
+
+
+def _banned(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError(_BANNED)
+
+
+_wrappers: Any = None
+_fallthrough: Any = None
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def register() -> None:
+    """Registers the wrappers, and the fallthrough for every other operator."""
+    global _wrappers, _fallthrough
+    _fallthrough = torch.library.Library("_", "IMPL")
+    _fallthrough.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _wrappers = torch.library.Library("aten", "IMPL")
+    ways: list[tuple[Callable[[Any], Callable[..., Any]], tuple[str, ...]]] = [
+        (_lower, LOWER_PRECISION + RECURRENT),
+        (_float32, FLOAT32),
+        (_float32_result, FLOAT32_RESULT),
+        (_promoted, WIDEST + WIDEST_OF_LIST),
+    ]
+    for wrap, names in ways:
+        for name in names:
+            _wrappers.impl(name, wrap(_overload(name)), "AutocastPrivateUse1")
+    for name, with_dtype in FLOAT32_APPENDED.items():
+        wrapper = _float32_appended(_overload(name), _overload(with_dtype))
+        _wrappers.impl(name, wrapper, "AutocastPrivateUse1")
+    _wrappers.impl("binary_cross_entropy", _banned, "AutocastPrivateUse1")
+    # Whole layers: their parts are cast one by one. PyTorch avoids these paths under CUDA's autocast only.
+    for name, layer in (
+        ("_native_multi_head_attention", transformer.native_multi_head_attention),
+        ("_transformer_encoder_layer_fwd", transformer.transformer_encoder_layer),
+    ):
+        _wrappers.impl(name, layer, "AutocastPrivateUse1")

@@ -1,0 +1,49 @@
+"""Sparse, nested and quantized tensors on the device: PyTorch can make some without asking it, and then no operator of
+theirs has a kernel. Each gets one clear error."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from macatensor.dispatch.errors import not_strided
+from macatensor.runtime.uncompiled import uncompiled
+
+_KINDS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "compressed sparse",
+    "NestedTensorPrivateUse1": "nested",
+    "QuantizedPrivateUse1": "quantized",
+}
+# Autograd asks a nested tensor for these where an exception ends the process. They are kept beside it on the host.
+_ANSWERED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
+_libraries: list[Any] = []
+
+
+def _refusing(kind: str) -> Any:
+    @uncompiled
+    def refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise not_strided(str(func), kind)
+
+    return refuse
+
+
+def _answer(name: str) -> Any:
+    func = getattr(torch.ops.aten, name).default
+
+    @uncompiled
+    def answer(nested: torch.Tensor) -> Any:
+        return func._op_dk(torch._C.DispatchKey.NestedTensorCPU, nested)
+
+    return answer
+
+
+def register() -> None:
+    """Registers the refusals for every operator on the keys of such tensors."""
+    every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    _libraries.extend((every, aten))
+    for key, kind in _KINDS.items():
+        every.fallback(_refusing(kind), key)
+    for name in _ANSWERED:
+        aten.impl(name, _answer(name), "NestedTensorPrivateUse1")

@@ -1,0 +1,96 @@
+"""Registers the device with PyTorch: name, guard, hooks, module, creation kernels, conversions."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from macatensor import device
+from macatensor.device import accelerator, backends, sanitizer
+from macatensor.dispatch import resize, tracing
+from macatensor.integration import (
+    autocast,
+    display,
+    flattening,
+    modules,
+    other_layouts,
+    pinning,
+    script_modules,
+    serialization,
+    storage,
+)
+from macatensor.operators import (
+    attention,
+    bind,
+    copies,
+    factories,
+    guards,
+    histogram,
+    indexing,
+    inference,
+    linear_algebra,
+    one_hot,
+    randperm,
+    ranges,
+    recurrent,
+    transformer,
+)
+from macatensor.runtime import device_guard, plan_flags, switches, tensor
+
+_OWNERS_OF_SPECIAL_LAUNCHERS = (
+    bind,
+    copies,
+    ranges,
+    randperm,
+    guards,
+    indexing,
+    inference,
+    linear_algebra,
+    resize,
+    transformer,
+)
+_OWNERS_OF_COMPOSITES = (histogram, transformer)
+_OWNERS_OF_METHODS = (display, serialization, storage)
+_registered = False
+
+
+def register() -> None:
+    """Makes ``torch.device("maca")`` exist. Called once, by ``import macatensor``."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    _setup_privateuseone_for_python_backend(
+        "maca", backend_module=device, device_guard=device_guard.MacaDeviceGuard()
+    )
+    device_guard.register()
+    tensor.use_device(torch.device("maca", 0))
+    bind.configure_launcher()
+    factories.register()
+    ranges.register()
+    storage.register()
+    tracing.register()
+    script_modules.register()
+    flattening.register()
+    serialization.register()
+    pinning.register()
+    modules.register()
+    autocast.register()
+    attention.register()
+    one_hot.register()
+    other_layouts.register()
+    guards.register()
+    recurrent.register()
+    plan_flags.follow_threads()
+    backends.register()
+    accelerator.register()
+    if switches.SANITIZE.value():
+        sanitizer.enable()
+    # optimizers take their foreach path by the type of the parameters
+    optimizer = importlib.import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
+    clipping = importlib.import_module("torch.utils._foreach_utils")  # and so does clip_grad_norm_
+    for module in (optimizer, clipping):
+        if tensor.MacaTensor not in module._foreach_supported_types:
+            module._foreach_supported_types.append(tensor.MacaTensor)

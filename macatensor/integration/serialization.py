@@ -1,0 +1,112 @@
+"""Pickle, ``torch.save``/``load`` and ``copy.deepcopy``.
+
+A saved tensor is a host tensor plus the name of its device, so a PyTorch without macatensor opens it with
+``map_location="cpu"``, ``weights_only=True`` included.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import OrderedDict
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+from macatensor.runtime.ffi import allocate, copy_bytes
+from macatensor.runtime.tensor import MacaTensor, method, wrap
+
+
+@method("__reduce_ex__")
+def reduce(t: MacaTensor, protocol: Any) -> Any:
+    """For ``__reduce_ex__``: PyTorch's own rebuilders only."""
+    if getattr(t, "_is_param", False):
+        whole: Any = wrap_like(t), t.requires_grad, OrderedDict()  # as in PyTorch, hooks stay behind
+        state = {name: value for name, value in vars(t).items() if name not in ("_payload", "_is_param")}
+        if not state:
+            return torch._utils._rebuild_parameter, whole
+        return torch._utils._rebuild_parameter_with_state, (*whole, state)
+    parts = t.detach().cpu(), t.dtype, str(t.device), t.requires_grad
+    return torch._utils._rebuild_device_tensor_from_cpu_tensor, parts
+
+
+def wrap_like(t: MacaTensor) -> MacaTensor:
+    """Another tensor over the same memory, outside autograd and no Parameter."""
+    return wrap(*t._payload)
+
+
+@method("__deepcopy__")
+def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
+    """A copy with memory of its own; tensors that shared memory share the copy's, as in PyTorch."""
+    if not t.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
+            "If you were attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, "
+            "see https://github.com/pytorch/pytorch/pull/103001"
+        )
+    if id(t) in memo:
+        return memo[id(t)]
+    buffer, offset, meta = t._payload
+    # by address: one buffer has many handles' worth of tensors, all with the same Python object
+    copied = memo.get(id(buffer))
+    if copied is None:
+        nbytes = buffer.nbytes
+        copied = allocate(nbytes)
+        copy_bytes(copied, 0, buffer, 0, nbytes)
+        memo[id(buffer)] = copied
+    result = wrap(copied, offset, meta)
+    result.requires_grad_(t.requires_grad) if t.requires_grad else None
+    memo[id(t)] = result
+    if t.grad is not None:
+        result.grad = copy.deepcopy(t.grad, memo)
+    others = {name: value for name, value in t.__dict__.items() if name != "_payload"}
+    if others:
+        result.__dict__.update(copy.deepcopy(others, memo))
+    return result
+
+
+def _deserialize(storage: Any, location: str) -> Any:
+    if not location.startswith("maca"):
+        return None
+    index = torch.device(location).index
+    if index not in (None, 0):
+        raise RuntimeError(
+            f"Attempting to deserialize object on maca device {index} but torch.maca.device_count() is 1. Please use "
+            "torch.load with map_location to map your storages to an existing device."
+        )
+    return storage.maca()
+
+
+def _tag(storage: Any) -> str | None:
+    return "maca" if storage.device.type == "maca" else None
+
+
+def _forget_the_location() -> None:
+    """``torch.load`` leaves its ``map_location`` behind when it fails, and the thread's next unpickled tensor, a batch
+    of a DataLoader's worker for one, would silently land there."""
+    serialization: Any = torch.serialization
+    load = serialization._load
+
+    @functools.wraps(load)
+    def _load(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(*args, **kwargs)
+        finally:
+            serialization._serialization_tls.map_location = None
+
+    serialization._load = _load
+
+
+def register() -> None:
+    """Teaches ``torch.load`` the locations ``"maca"`` and ``"maca:0"``, and DLPack to refuse what it cannot reach."""
+    torch.serialization.register_package(9, _tag, _deserialize)
+    _forget_the_location()
+    dlpack: Any = torch.utils.dlpack
+    export = dlpack.to_dlpack
+
+    @functools.wraps(export)
+    def to_dlpack(tensor: Any) -> Any:
+        return tensor.__dlpack__() if isinstance(tensor, MacaTensor) else export(tensor)
+
+    dlpack.to_dlpack = to_dlpack

@@ -1,0 +1,258 @@
+"""``torch.Storage`` on maca: the bytes of a device buffer, with the methods that storages of other devices have.
+
+PyTorch's C++ has no allocator for this device: there a storage that says ``device="maca"`` ended the process. So
+``torch.UntypedStorage(8, device="maca")`` makes a :class:`MacaStorage`, and so does ``Tensor.untyped_storage()``: the
+storage object of the tensor's own wrapper, which PyTorch's identities and weak references hang on, with these methods.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from macatensor.runtime.ffi import allocate, copy_bytes, ffi
+from macatensor.runtime.host_copies import download, host_address, upload
+from macatensor.runtime.meta import meta_of, meta_of_tensor, overflow
+from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.tensor import MacaTensor, method, wrap
+
+_UntypedStorage: Any = torch.UntypedStorage
+_TypedStorage: Any = torch.TypedStorage
+_host_copy: Any = torch.UntypedStorage.copy_
+_rewrap: Any = torch.TypedStorage._new_wrapped_storage
+
+
+class MacaStorage(_UntypedStorage):  # type: ignore[misc]
+    """Bytes of device memory. Arguments and errors are those of :class:`torch.UntypedStorage`.
+
+    ``data_ptr()`` is the opaque device address. Resizing is refused: the tensors over a buffer would keep the old one.
+    """
+
+    _buffer: Any
+
+    @staticmethod
+    def __new__(cls: Any, *args: Any, device: Any = "maca") -> Any:
+        ordinal(device)
+        if len(args) > 1:
+            raise TypeError(f"UntypedStorage() takes a size or a sequence, got {len(args)} arguments")
+        given = args[0] if args else 0
+        self = torch._C.StorageBase.__new__(cls, 0)  # type: ignore[call-arg]
+        if isinstance(given, int):
+            if given < 0:
+                raise RuntimeError(f"Storage size must be non-negative, got {given}")
+            self._buffer = allocate(given)
+        else:
+            self._buffer = allocate(len(given))
+            self.copy_(torch.UntypedStorage(given))
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("maca", 0)
+
+    def get_device(self) -> int:
+        return 0
+
+    def data_ptr(self) -> int:
+        return int(self._buffer.address) if self.nbytes() else 0
+
+    def nbytes(self) -> int:
+        return int(self._buffer.nbytes)
+
+    size = nbytes
+    __len__ = nbytes
+
+    def element_size(self) -> int:
+        return 1
+
+    def _bytes(self) -> Any:
+        return wrap(self._buffer, 0, meta_of((self.nbytes(),), (1,), torch.uint8))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            made = type(self)(0)
+            made._buffer = self._bytes()[index].clone()._payload[0]
+            return made
+        return self._bytes()[index].item()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._bytes()[index] = value
+
+    def __repr__(self) -> str:
+        rows = "".join(f" {n}\n" for n in self.tolist())
+        return f"{rows}[{torch.typename(self)}(device={self.device}) of size {len(self)}]"
+
+    __str__ = __repr__
+
+    def fill_(self, value: int) -> Any:
+        self._bytes().fill_(value)
+        return self
+
+    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
+        """Takes the bytes of a storage of this device or the host.
+
+        Raises RuntimeError for another size, NotImplementedError for a storage of another device.
+        """
+        source = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
+        if not isinstance(source, torch.UntypedStorage):
+            raise TypeError(f"copy_(): expected a storage, got {type(source).__name__}")
+        if not isinstance(source, MacaStorage) and source.device.type != "cpu":
+            raise NotImplementedError(
+                f"a storage on maca takes bytes of maca or the host, got {source.device}"
+            )
+        n = self.nbytes()
+        if n != source.nbytes():
+            raise RuntimeError(f"size does not match, self was {n} bytes but src was {source.nbytes()} bytes")
+        if isinstance(source, MacaStorage):
+            copy_bytes(self._buffer, 0, source._buffer, 0, n)
+        elif n:
+            upload(self._buffer, 0, ffi.cast("void*", source.data_ptr()), n, non_blocking)
+        return self
+
+    def cpu(self) -> torch.UntypedStorage:
+        return torch.UntypedStorage(self.nbytes()).copy_(self)
+
+    def tolist(self) -> list[int]:
+        return list(self._bytes().tolist())
+
+    def byteswap(self, dtype: torch.dtype) -> None:
+        host = self.cpu()
+        host.byteswap(dtype)
+        self.copy_(host)
+
+    def resize_(self, size: int) -> Any:
+        if size == self.nbytes():
+            return self
+        raise NotImplementedError(
+            f"a storage on maca keeps its {self.nbytes()} bytes; got resize_({size}). Use Tensor.resize_() or "
+            "make a new storage"
+        )
+
+    def is_pinned(self, device: Any = "cuda") -> bool:
+        return False
+
+    def is_shared(self) -> bool:
+        return False
+
+    def share_memory_(self) -> Any:
+        raise RuntimeError(
+            "maca storages cannot be shared between processes; to share memory, use a storage on the host"
+        )
+
+    def __reduce__(self) -> Any:
+        return _on_maca, (self.cpu(),)
+
+    def __copy__(self) -> Any:
+        return self.clone()
+
+    def clone(self) -> Any:
+        return type(self)(self.nbytes()).copy_(self)
+
+
+def _on_maca(host: Any) -> MacaStorage:
+    host = getattr(host, "_untyped_storage", host)  # torch.load() makes typed ones
+    return MacaStorage(host.nbytes()).copy_(host)  # type: ignore[no-any-return]
+
+
+@method("untyped_storage")
+def storage_of(tensor: MacaTensor) -> Any:
+    """The memory that a tensor and its views share: one :class:`MacaStorage` for as long as the tensor lives."""
+    storage = torch.Tensor.untyped_storage(tensor)
+    if type(storage) is not MacaStorage:
+        storage.__class__ = MacaStorage
+    storage._buffer = tensor._payload[0]  # type: ignore[attr-defined]
+    return storage
+
+
+def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTensor:
+    """A tensor over a storage of this device; tensors of one storage share one buffer.
+
+    The other arguments are those of ``Tensor.set_``: ``storage_offset``, ``size`` and ``stride`` in elements, or none
+    for all of the storage. Raises RuntimeError for a storage of another device, for one of another dtype and where the
+    tensor would not fit, and what PyTorch raises for arguments that are no offset, sizes and strides.
+    """
+    if isinstance(source, torch.TypedStorage):
+        if source.dtype != dtype:
+            raise RuntimeError(
+                f"Expected a Storage of type {dtype} or an UntypedStorage, but got {source.dtype}"
+            )
+        source = source._untyped_storage
+    if not isinstance(source, MacaStorage):
+        raise RuntimeError(
+            'Attempted to set the storage of a tensor on device "maca:0" to a storage on different device '
+            f'"{source.device}".  This is no longer allowed; the devices must match.'
+        )
+    with torch.utils._mode_utils.no_dispatch():  # a mode would see operators that nobody called
+        described = torch.empty(0, dtype=dtype, device="meta")
+        described.set_(_UntypedStorage(source.nbytes(), device="meta"), *place, **named)
+    # in place of strides that it has no use for, negative ones, PyTorch takes others
+    given = named.get("stride", place[2] if len(place) > 2 else ())
+    if described.numel() and any(n > 1 and step < 0 for n, step in zip(described.shape, given)):
+        raise overflow(tuple(described.shape), tuple(given))
+    return wrap(source._buffer, int(described.storage_offset()), meta_of_tensor(described))
+
+
+def is_storage(value: object) -> bool:
+    return isinstance(value, (torch.UntypedStorage, torch.TypedStorage))
+
+
+@method("set_")
+def _set(self: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if source is None and not args and not kwargs:
+        source = torch.UntypedStorage(0, device="maca")
+    elif isinstance(source, MacaTensor) and (args or kwargs):
+        source = source.untyped_storage()
+    if is_storage(source):
+        source, args, kwargs = over(source, self.dtype, *args, **kwargs), (), {}
+    operands: Any = () if source is None else (source, *args)
+    return torch.Tensor.set_(self, *operands, **kwargs)
+
+
+@method("new")
+def _new_tensor(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if args and is_storage(args[0]):
+        return over(args[0], self.dtype)
+    return torch.Tensor.new(self, *args, **kwargs)
+
+
+@functools.wraps(_host_copy)
+def _copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
+    if not isinstance(source, MacaStorage):
+        return _host_copy(self, source) if non_blocking is None else _host_copy(self, source, non_blocking)
+    n = source.nbytes()
+    if self.nbytes() != n:
+        raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {n} bytes")
+    if n:
+        host = torch.empty(0, dtype=torch.uint8).set_(self)
+        host_address(host)
+        download(host, source._buffer, 0, n, bool(non_blocking))
+    return self
+
+
+def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    device = kwargs.get("device")
+    if cls is torch.UntypedStorage and device is not None and torch.device(device).type == "maca":
+        return MacaStorage(*args, **kwargs)
+    return torch._C.StorageBase.__new__(cls, *args, **kwargs)
+
+
+@functools.wraps(_rewrap)
+def _new_wrapped_storage(self: Any, untyped_storage: Any) -> Any:
+    if isinstance(untyped_storage, MacaStorage):  # PyTorch's takes its own class only
+        return _TypedStorage(wrap_storage=untyped_storage, dtype=self.dtype, _internal=True)
+    return _rewrap(self, untyped_storage)
+
+
+def register() -> None:
+    """Makes storages on maca possible: ``UntypedStorage(..., device="maca")``, ``.maca()``, ``.is_maca``, copies."""
+    _TypedStorage._new_wrapped_storage = _new_wrapped_storage
+    torch.serialization.add_safe_globals([_on_maca])
+    _UntypedStorage.__new__ = staticmethod(_new)
+    _UntypedStorage.copy_ = _copy_
+    backend_registration._generate_storage_methods_for_privateuse1_backend("maca")

@@ -1,0 +1,1 @@
+"""Operators that need more than a row and a kernel."""

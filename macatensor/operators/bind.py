@@ -1,0 +1,85 @@
+"""How an operator overload reaches the device is decided here, once, when it is first called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from macatensor.dispatch import host_fallback
+from macatensor.dispatch.kernel_calls import KernelLauncher, RandomLauncher
+from macatensor.dispatch.launcher import SPECIAL, Launcher, static_key
+from macatensor.dispatch.out_arguments import checked
+from macatensor.dispatch.plan import ABSENT
+from macatensor.dispatch.rowless import without_row
+from macatensor.dispatch.signature import Form, find_row
+from macatensor.dispatch.view_calls import ViewLauncher, change_wrapper
+from macatensor.operators import composites, dynamic
+from macatensor.runtime import tensor
+from macatensor.runtime.ffi import launch_error, native
+from macatensor.runtime.uncompiled import uncompiled
+from op_table import Kind
+
+_wrappers: list[Callable[[Any, Launcher], Launcher]] = []
+
+
+def wrap_launchers(wrapper: Callable[[Any, Launcher], Launcher]) -> None:
+    """From now on, for the whole process, an overload's launcher is what ``wrapper`` makes of it: for who counts calls."""
+    _wrappers.append(wrapper)
+    native.forget_launchers()
+
+
+@uncompiled
+def bind(func: Any) -> Launcher:
+    """Finds the way of an overload, once."""
+    way = _way_of(func)
+    if any(a.is_out for a in func._schema.arguments):
+        way = checked(func, way)
+    for wrapper in _wrappers:
+        way = wrapper(func, way)
+    uncompiled(way if isinstance(way, FunctionType) else type(way))
+    native.set_launcher(func, way)
+    return way
+
+
+def _way_of(func: Any) -> Launcher:
+    make = SPECIAL.get(str(func))
+    if make is not None:
+        return make(func)
+    if torch.Tag.inplace_view in func.tags:
+        return change_wrapper(func)
+    found = find_row(func)
+    if found is None:
+        return lambda args, kwargs: without_row(func, args, kwargs, "the op table has no row for it")
+    row, form, twin = found
+    if row.kind is Kind.KERNEL:
+        return (RandomLauncher if row.random else KernelLauncher)(func, row, form, twin)
+    if row.kind is Kind.VIEW and form is Form.DIRECT:
+        return ViewLauncher(func)
+    if row.kind is Kind.COMPOSITE:
+        return composites.launcher(func, row, form, twin)
+    if row.kind is Kind.DYNAMIC:
+        return dynamic.launcher(func, row, form, twin)
+    return lambda args, kwargs: host_fallback.on_cpu(func, args, kwargs or {}, row.why)
+
+
+def configure_launcher() -> None:
+    """Tells the launchers' module, once the device is registered, what it has to know of PyTorch and of us."""
+    native.configure(
+        tensor=tensor.MacaTensor,
+        make_wrapper=torch.Tensor._make_wrapper_subclass,
+        strided=torch.strided,
+        device=tensor.device(),
+        bind=bind,
+        failure=uncompiled(launch_error),
+        static_key=uncompiled(static_key),
+        true_key=static_key(True),
+        false_key=static_key(False),
+        plain_types=(str, torch.dtype, torch.layout, torch.memory_format, torch.device),
+        in_inference=torch.is_inference_mode_enabled,
+        is_deterministic=torch._C._get_deterministic_algorithms,
+        absent=ABSENT,
+        is_profiled=torch._C._autograd._profiler_enabled,
+    )

@@ -1,0 +1,129 @@
+"""The operators that copy between host and device: ``_to_copy``, ``copy_``, ``item``, ``equal``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.request import DTYPE_CODES
+from macatensor.dispatch.signature import find_row
+from macatensor.dispatch.transfer import check_index, to_device, to_host
+from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
+from macatensor.runtime.tensor import MacaTensor, physical, plain
+
+
+@special("aten._to_copy.default")
+def _to_copy(func: Any) -> Launcher:
+    found = find_row(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        source = args[0]
+        if kwargs and len(kwargs) == 1 and "dtype" in kwargs and kernel and type(source) is MacaTensor:
+            return kernel((source, kwargs["dtype"], None, None, None, False, None), None)
+        options = dict(kwargs or {})
+        device = options.pop("device", None)
+        if device is None or device.type == "maca":
+            check_index(device)
+            if not isinstance(source, MacaTensor):
+                return to_device(
+                    source,
+                    options.get("memory_format"),
+                    options.get("dtype"),
+                    bool(options.get("non_blocking")),
+                )
+            options.pop("pin_memory", None)
+            options.pop("non_blocking", None)
+            options.pop("layout", None)
+            if kernel is None:
+                raise NotImplementedError("the op table has no row _to_copy")
+            return kernel(args, options)
+        if device.type == "meta":
+            return torch.ops.aten._to_copy.default(
+                torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta"),
+                **options,
+            )
+        host = to_host(source, bool(options.get("non_blocking")))
+        if device.type == "cpu" and not options.get("pin_memory"):
+            same = options.get("dtype") in (None, host.dtype)
+            if same and options.get("memory_format") in (None, torch.preserve_format):
+                return host
+        return func(host, **{**options, "device": device})
+
+    return run
+
+
+@special("aten.copy_.default")
+def _copy_(func: Any) -> Launcher:
+    found = find_row(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        target: Any = args[0]
+        source: Any = args[1] if isinstance(args[1], torch.Tensor) else torch.as_tensor(args[1])  # a number
+        non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
+        if not isinstance(target, MacaTensor):
+            return target.copy_(to_host(source, non_blocking))
+        if not isinstance(source, MacaTensor):
+            meta = target._payload[2]
+            same = source.shape == target.shape and source.dtype == meta.dtype
+            lazy = meta.conj or meta.neg or source.is_conj() or source.is_neg()
+            if same and meta.dense and source.stride() == meta.stride and not lazy:
+                if meta.numel:
+                    checked_meta(source)
+                    buffer, offset, _ = target._payload
+                    upload(buffer, offset * meta.itemsize, host_address(source), meta.nbytes, non_blocking)
+                return target
+            source = to_device(source, torch.preserve_format, None, non_blocking)
+        if kernel is None:
+            raise NotImplementedError("the op table has no row copy")
+        held = target._payload[2]
+        if held.dtype not in DTYPE_CODES and source.dtype == held.dtype and held.itemsize == 1:
+            # float8: the library only knows its bytes
+            kernel(
+                (
+                    torch.ops.aten.view.dtype(target, torch.uint8),
+                    torch.ops.aten.view.dtype(source, torch.uint8),
+                ),
+                None,
+            )
+            return target
+        if held.conj or held.neg:  # what lies in memory is the conjugate or negative of what is read
+            source = physical(source)
+            if held.conj:
+                source = torch.ops.aten._conj_physical.default(source)
+            if held.neg:
+                source = torch.ops.aten.neg.default(source)
+            kernel((plain(target), source), None)
+            return target
+        return kernel((target, source), None)
+
+    return run
+
+
+@special("aten._local_scalar_dense.default")
+def _item(func: Any) -> Launcher:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        buffer, offset, meta = args[0]._payload
+        host = torch.empty((), dtype=meta.dtype)
+        download(host, buffer, offset * meta.itemsize, meta.itemsize)
+        number = host.item()
+        if meta.conj:
+            number = number.conjugate()
+        return -number if meta.neg else number
+
+    return run
+
+
+@special("aten.equal.default")
+def _equal(func: Any) -> Launcher:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        a, b = args
+        if a.shape != b.shape:
+            return False
+        return bool(torch.eq(a, b).all().item())
+
+    return run

@@ -1,0 +1,215 @@
+"""Dynamic rows: operators whose result size depends on data. They count, synchronize, then fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.launcher import Launcher
+from macatensor.dispatch.signature import Form
+from op_table import Row
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def dynamic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function available to rows as ``via="<its name>"``."""
+    FUNCTIONS[function.__name__] = function
+    return function
+
+
+def launcher(func: Any, row: Row, form: Form, twin: Any) -> Launcher:
+    """Calls of an overload that a dynamic row serves."""
+    return in_form(func, form, twin, FUNCTIONS[row.via])
+
+
+def launch_kernel(
+    name: str,
+    inputs: list[Any],
+    size: tuple[int, ...],
+    dtype: torch.dtype,
+    stride: tuple[int, ...] | None = None,
+) -> Any:
+    """Launches a kernel that no aten operator names; one new result, row-major without ``stride``."""
+    from macatensor.dispatch.named_kernels import launch
+    from macatensor.runtime.meta import contiguous_strides, meta_of
+
+    return launch(name, inputs, [meta_of(size, stride or contiguous_strides(size), dtype)], {})[0]
+
+
+@dynamic
+def nonzero(self: Any) -> Any:
+    """Indices of nonzero elements, int64 ``[count, rank]``."""
+    count = int(launch_kernel("nonzero_count", [self], (), torch.int64).item())
+    # the transpose of a row-major [rank, count], as PyTorch's kernels give: columns are what indexing takes
+    return launch_kernel("nonzero_fill", [self], (count, self.dim()), torch.int64, (1, count))
+
+
+@dynamic
+def masked_select(self: Any, mask: Any) -> Any:
+    """Elements of ``self`` where ``mask``, both broadcast, as a 1-D tensor."""
+    if mask.dtype != torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    self, mask = torch.broadcast_tensors(self, mask)
+    indices = nonzero(mask)
+    if self.dim() == 0:
+        return self.reshape(1)[: indices.shape[0]].clone()
+    return self[tuple(indices.unbind(1))]
+
+
+@dynamic
+def repeat_interleave(repeats: Any, output_size: int | None = None) -> Any:
+    """Position ``i`` ``repeats[i]`` times, as a 1-D tensor of ``repeats``' dtype.
+
+    Raises RuntimeError for other dtypes than int32 and int64, other ranks than 1 and negative numbers.
+    """
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if repeats.numel() == 0:
+        return torch.empty_like(repeats)
+    ends = repeats.cumsum(0)
+    if bool((repeats < 0).any()):
+        raise RuntimeError("repeats can not be negative")
+    count = int(ends[-1])
+    if output_size is not None and output_size != count:
+        raise RuntimeError("allocated size does not match required size")
+    places = torch.arange(count, device=repeats.device)
+    return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
+
+
+@dynamic
+def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
+    """The first ``size`` rows of ``nonzero``, filled up with ``fill_value``."""
+    if size < 0:
+        raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
+    found = torch.nonzero(self)[:size]
+    result = torch.full((size, self.dim()), fill_value, dtype=torch.int64, device=self.device)
+    result[: found.shape[0]] = found
+    return result
+
+
+@dynamic
+def bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """How often each number from 0 on occurs, or the sum of its weights."""
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    if self.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        kind = {torch.bool: "Bool", torch.float32: "Float", torch.float64: "Double"}.get(
+            self.dtype, str(self.dtype)
+        )
+        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{kind}'")
+    if self.dim() == 1 and self.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=self.device)
+    if self.dim() != 1 or int(self.min()) < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if weights is None:
+        terms = torch.ones_like(self, dtype=torch.int64)
+    elif weights.dim() != 1 or weights.shape != self.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    else:
+        terms = weights if weights.dtype is torch.float32 else weights.double()
+    result = torch.zeros(max(int(self.max()) + 1, minlength), dtype=terms.dtype, device=self.device)
+    return result.index_add_(0, self.long(), terms)
+
+
+def _unique_rows(rows: Any, consecutive: bool) -> tuple[Any, Any, Any]:
+    """Groups of equal rows of a row-major matrix: a row of each, the group of each row, the sizes of the groups."""
+    from macatensor.dispatch.named_kernels import launch
+    from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+
+    if rows.is_complex():
+        kind = "ComplexFloat" if rows.dtype is torch.complex64 else "ComplexDouble"
+        raise NotImplementedError(f"\"unique\" not implemented for '{kind}'")
+    each = meta_of((rows.shape[0],), (1,), torch.int64)
+    order, groups, number = launch(
+        "unique_group", [rows], [each, each, meta_of((), (), torch.int64)], {"consecutive": consecutive}
+    )
+    count = int(number.item())
+    size = (count, rows.shape[1])
+    metas: list[Meta | None] = [
+        meta_of(size, contiguous_strides(size), rows.dtype),
+        each,
+        meta_of((count,), (1,), torch.int64),
+    ]
+    values, inverse, counts = launch("unique_fill", [rows, order, groups], metas, {})
+    return values, inverse, counts
+
+
+def _unique_flat(
+    self: Any, consecutive: bool, return_inverse: bool, return_counts: bool
+) -> tuple[Any, Any, Any]:
+    none = torch.empty(0, dtype=torch.int64, device=self.device)
+    if self.numel() == 0:
+        places = torch.empty(self.shape, dtype=torch.int64, device=self.device) if return_inverse else none
+        return torch.empty(0, dtype=self.dtype, device=self.device), places, none.clone()
+    values, inverse, counts = _unique_rows(self.contiguous().reshape(-1, 1), consecutive)
+    return (
+        values.reshape(-1),
+        inverse.reshape(self.shape) if return_inverse else none,
+        counts if return_counts else none.clone(),
+    )
+
+
+def _unique_along(self: Any, dim: int, consecutive: bool) -> tuple[Any, Any, Any]:
+    none = torch.empty(0, dtype=torch.int64, device=self.device)
+    empty = sum(n == 0 for n in self.shape)
+    if self.dim() == 0:
+        raise IndexError("unique_dim: a number has no dimension to look along")
+    if self.shape[dim] == 0:
+        if empty != 1:
+            raise RuntimeError(
+                "Number of zero sized dimensions is more than one, so unique cannot be applied "
+            )
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device), none, none.clone()
+    if empty:
+        raise RuntimeError(
+            "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+        )
+    moved = self.movedim(dim, 0).contiguous()
+    values, inverse, counts = _unique_rows(moved.reshape(moved.shape[0], -1), consecutive)
+    return values.reshape(-1, *moved.shape[1:]).movedim(0, dim), inverse, counts
+
+
+@dynamic
+def _unique(self: Any, sorted: bool = True, return_inverse: bool = False) -> Any:
+    """Distinct elements in order, and which of them each element is."""
+    return _unique_flat(self, False, return_inverse, False)[:2]
+
+
+@dynamic
+def _unique2(
+    self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    """Distinct elements in order, which of them each element is, and how often each occurs."""
+    return _unique_flat(self, False, return_inverse, return_counts)
+
+
+@dynamic
+def unique_dim(
+    self: Any, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    """The same of slices along ``dim``, in lexicographic order. PyTorch's gives all three whatever is asked."""
+    return _unique_along(self, dim, False)
+
+
+@dynamic
+def unique_consecutive(
+    self: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Runs of equal elements (slices along ``dim``), in their order."""
+    if dim is not None:
+        return _unique_along(self, dim, True)
+    return _unique_flat(self, True, return_inverse, return_counts)
+
+
+@dynamic
+def unique_dim_consecutive(
+    self: Any, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    """Runs of equal slices along ``dim``, in their order."""
+    return _unique_along(self, dim, True)

@@ -1,0 +1,264 @@
+"""Creation functions with ``device="maca"``: they have no tensor argument, so they reach the PrivateUse1 key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.dispatch import rowless, sites
+from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.launcher import Launcher, remember, special, static_key
+from macatensor.dispatch.plan import meta_tensor
+from macatensor.dispatch.signature import find_row
+from macatensor.dispatch.transfer import check_index, to_device
+from macatensor.operators.bind import bind
+from macatensor.runtime import plan_flags
+from macatensor.runtime.ffi import allocate, fill_bytes, native
+from macatensor.runtime.layout import channels_last_strides
+from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.tensor import MacaTensor, wrap, wrapper_arguments
+from macatensor.runtime.uncompiled import uncompiled
+
+
+def empty_of(meta: Meta) -> MacaTensor:
+    """Uninitialized memory of a meta."""
+    return wrap(allocate(meta.nbytes), 0, meta)
+
+
+def known(target: MacaTensor) -> MacaTensor:
+    """Under ``torch.use_deterministic_algorithms`` what a user gets uninitialized is filled, as PyTorch does: NaN, or
+    the largest integer."""
+    if not torch._C._get_deterministic_algorithms():
+        return target
+    if torch._C._get_deterministic_fill_uninitialized_memory():
+        dtype = target.dtype
+        if dtype.is_floating_point or dtype.is_complex:
+            target.fill_(float("nan"))
+        else:
+            target.fill_(True if dtype == torch.bool else torch.iinfo(dtype).max)
+    return target
+
+
+def _check(size: Any) -> tuple[int, ...]:
+    sizes = tuple(int(n) for n in size)
+    if any(n < 0 for n in sizes):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(sizes)}: {list(sizes)}")
+    return sizes
+
+
+# From size, dtype and options of `empty` to its Meta, bytes, and what the wrapper is made with. The Meta of a tensor that
+# lives for one operator would otherwise be made anew each time, with what it knows of overlaps: 4 of 9 us.
+_blanks: dict[Any, tuple[Meta, int, tuple[Any, ...]]] = {}
+plan_flags.caches.append(_blanks)
+
+
+def _empty(
+    size: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> MacaTensor:
+    check_index(device)
+    key = (tuple(map(int, size)), dtype or torch.get_default_dtype(), layout, pin_memory, memory_format)
+    found = _blanks.get(key)
+    if found is None:
+        generation = plan_flags.generation
+        meta = _blank_meta(*key)
+        found = meta, meta.nbytes, wrapper_arguments(meta)
+        remember(_blanks, key, found, generation)
+    meta, nbytes, arguments = found
+    buffer = allocate(nbytes)
+    made: MacaTensor = torch.Tensor._make_wrapper_subclass(*arguments)
+    made._payload = (buffer, 0, meta)
+    return known(made)
+
+
+def _blank_meta(
+    size: tuple[int, ...],
+    dtype: torch.dtype,
+    layout: Any,
+    pin_memory: bool | None,
+    memory_format: torch.memory_format | None,
+) -> Meta:
+    """What ``empty`` makes. Raises PyTorch's errors."""
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"maca got layout {layout}; accepted: torch.strided")
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    sizes = _check(size)
+    if memory_format in (torch.channels_last, torch.channels_last_3d):
+        rank = 4 if memory_format is torch.channels_last else 5
+        if len(sizes) != rank:
+            raise RuntimeError(
+                f"required rank {rank} tensor to use {str(memory_format).removeprefix('torch.')} format"
+            )
+        strides = channels_last_strides(sizes)
+    else:
+        strides = contiguous_strides(sizes)
+    return meta_of(sizes, strides, dtype)
+
+
+def _empty_strided(
+    size: Any,
+    stride: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> MacaTensor:
+    check_index(device)
+    sizes, strides = _check(size), tuple(int(s) for s in stride)
+    if len(sizes) != len(strides):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(sizes)}) must match dimensionality of strides ({len(strides)})"
+        )
+    return known(empty_of(meta_of(sizes, strides, dtype or torch.get_default_dtype())))
+
+
+def _to_copy(
+    self: torch.Tensor,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Any:
+    check_index(device)
+    if isinstance(self, MacaTensor):
+        return MacaTensor.__torch_dispatch__(
+            torch.ops.aten._to_copy.default,
+            (),
+            (self,),
+            {"dtype": dtype, "device": device, "memory_format": memory_format},
+        )
+    if self.device.type == "meta":
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
+            "torch.nn.Module.to() when moving module from meta to a different device."
+        )
+    if self.device.type != "cpu":
+        self = self.cpu()
+    return to_device(self, memory_format, dtype, non_blocking)
+
+
+def _local_scalar_dense(self: MacaTensor) -> Any:
+    """``torch.tensor([t, 2.0])`` asks for each element's number with the Python key excluded."""
+    return MacaTensor.__torch_dispatch__(torch.ops.aten._local_scalar_dense.default, (), (self,), None)
+
+
+@uncompiled
+def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
+    device = kwargs.get("device")
+    check_index(device if isinstance(device, torch.device) else None)
+    launcher = native.launcher_of(func) or bind(func)
+    if sites.is_recorded():
+        launcher = sites.observed(str(func), launcher)
+    return launcher(args, kwargs)
+
+
+class BlankLauncher(native.BlankCall):  # type: ignore[misc]
+    """Calls of an operator that makes uninitialized memory in the image of another tensor.
+
+    Called with (args, kwargs). The base class, written in C, makes again what was made before; other calls come here:
+    PyTorch's meta kernel says what the tensor is. ``is_result``: a user gets the tensor as it is.
+    """
+
+    def __init__(self, func: Any, is_result: bool):
+        self.func = func
+        self.is_result = is_result
+        self.cache: dict[Any, Any] = {}  # Meta, its bytes, and what the wrapper is made with
+        super().__init__(self.cache)
+        plan_flags.caches.append(self.cache)
+
+    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        meta = args[0]._payload[2]
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None:
+            check_index(device)
+            if device.type != "maca":
+                return self.func(meta_tensor(meta), *args[1:], **kwargs)
+        options = [part for name, value in kwargs.items() for part in (name, static_key(value))]
+        key = (meta, *[static_key(value) for value in args[1:]], *options)
+        found = self.cache.get(key)
+        if found is None:
+            generation = plan_flags.generation
+            given = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
+            t = self.func(meta_tensor(meta), *args[1:], **given)
+            meta = meta_of(tuple(t.shape), t.stride(), t.dtype)
+            found = (meta, meta.nbytes, wrapper_arguments(meta))
+            remember(self.cache, key, found, generation)
+        made = empty_of(found[0])
+        return known(made) if self.is_result else made
+
+
+def _like_launcher(func: Any, fill: Callable[[MacaTensor], Any]) -> Launcher:
+    """Operators that make a tensor in the image of another and fill it."""
+    make = BlankLauncher(func, is_result=False)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        made = make(args, kwargs)
+        return fill(made) if isinstance(made, MacaTensor) else made
+
+    return run
+
+
+@special("aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default")
+def _empty_like(func: Any) -> Launcher:
+    return BlankLauncher(func, is_result=True)
+
+
+@special("aten.zeros_like.default", "aten.new_zeros.default")
+def _zeros_like(func: Any) -> Launcher:
+    return _like_launcher(func, zero)
+
+
+@special("aten.ones_like.default", "aten.new_ones.default")
+def _ones_like(func: Any) -> Launcher:
+    return _like_launcher(func, lambda t: t.fill_(1))
+
+
+def zero(target: MacaTensor) -> MacaTensor:
+    """Zeroes a dense tensor by a fill of bytes."""
+    buffer, offset, meta = target._payload
+    fill_bytes(buffer, offset * meta.itemsize, 0, meta.nbytes, "aten.zero_.default")
+    return target
+
+
+@special("aten.zero_.default")
+def _zero_(func: Any) -> Launcher:
+    found = find_row(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        if args[0]._payload[2].dense:
+            return zero(args[0])
+        return kernel(args, kwargs) if kernel else args[0].fill_(0)
+
+    return run
+
+
+_library: Any = None
+_fallback_library: Any = None
+
+
+def register() -> None:
+    """Registers the creation kernels and the PrivateUse1 fallback."""
+    global _library, _fallback_library
+    _library = torch.library.Library("aten", "IMPL")
+    for name, function in (
+        ("empty.memory_format", _empty),
+        ("empty_strided", _empty_strided),
+        ("_to_copy", _to_copy),
+        ("_local_scalar_dense", _local_scalar_dense),
+    ):
+        rowless.OURS.add(f"aten::{name}")
+        _library.impl(name, sites.observed(f"aten.{name}", function), "PrivateUse1")
+    _fallback_library = torch.library.Library("_", "IMPL")
+    _fallback_library.fallback(_fallback, "PrivateUse1")

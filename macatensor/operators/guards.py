@@ -1,0 +1,121 @@
+"""Operators that PyTorch computes on the device in C++ of its own without a look at their arguments: checked here first.
+
+They are its own, called by its autograd and its scripts, but anybody can call them, and with sizes that contradict each
+other or pieces that are missing they read past the ends of lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.errors import not_strided
+from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.meta_rules import check_cell
+from macatensor.runtime.uncompiled import uncompiled
+
+Check = Callable[..., None]
+_CHECKS: dict[str, Check] = {}
+
+
+def _check(*names: str) -> Callable[[Check], Check]:
+    """Makes a function, called with an operator's arguments, its check: it raises, or the call goes on."""
+
+    def register(function: Check) -> Check:
+        _CHECKS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@_check("_thnn_differentiable_lstm_cell_backward")
+def _lstm_cell(
+    grad_hy: Any, grad_cy: Any, input_gates: Any, hidden_gates: Any, input_bias: Any, hidden_bias: Any, cx: Any, cy: Any
+) -> None:  # fmt: skip
+    check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
+
+
+@_check("_thnn_differentiable_gru_cell_backward")
+def _gru_cell(
+    grad_hy: Any, input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any, hidden_bias: Any
+) -> None:
+    check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
+
+
+@_check("_batch_norm_impl_index_backward")
+def _batch_norm(impl_index: int, input: Any, grad_output: Any, *rest: Any) -> None:
+    if impl_index != 0 or input.dim() < 2 or grad_output.shape != input.shape:
+        raise RuntimeError(
+            f"_batch_norm_impl_index_backward got impl_index={impl_index}, an input {list(input.shape)} and a gradient "
+            f"{list(grad_output.shape)}; maca accepts impl_index=0, which its forward gives, and a gradient as large as "
+            "the input, of two dimensions or more"
+        )
+
+
+@_check("_remove_batch_dim")
+def _batch_dim(self: Any, level: int, batch_size: int, out_dim: int) -> None:
+    raise RuntimeError(
+        f"_remove_batch_dim got a tensor without a batch dimension of level {level}; use torch.func.vmap"
+    )
+
+
+@_check("quantized_lstm_cell")
+def _quantized_lstm_cell(input: Any, hx: Any, *rest: Any) -> None:
+    if len(hx) != 2:
+        raise RuntimeError(f"quantized_lstm_cell got {len(hx)} states; accepted: two, hidden and cell")
+
+
+@_check("_nnpack_spatial_convolution")
+def _host_library(*args: Any) -> None:
+    raise NotImplementedError(
+        "_nnpack_spatial_convolution reads memory of the host; use torch.nn.functional.conv2d on maca"
+    )
+
+
+# They would make nested tensors around memory of the device, of which PyTorch asks sizes where it cannot raise.
+@_check(
+    "_nested_tensor_from_tensor_list", "_nested_tensor_from_mask", "_nested_from_padded", "_nested_view_from_buffer",
+)  # fmt: skip
+def _nested(*args: Any) -> None:
+    raise not_strided("torch.nested", "nested")
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@uncompiled
+class _Guarded:
+    """What the dispatcher calls for an overload on tensors of the device."""
+
+    def __init__(self, func: Any):
+        self.func = func
+        self.check = _CHECKS[func._schema.name.partition("::")[2]]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        names = [a.name for a in self.func._schema.arguments]
+        self.check(*args, *[kwargs[n] for n in names[len(args) :] if n in kwargs])
+        return self.func._op_dk(_COMPOSITE, *args, **kwargs)
+
+
+def _default(name: str) -> Any:
+    return getattr(torch.ops.aten, name).default
+
+
+@special(*(f"aten.{name}.default" for name in _CHECKS))
+def _launcher(func: Any) -> Launcher:
+    """For calls without autograd, which come to the device's own dispatch."""
+    guarded = _Guarded(func)
+    return lambda args, kwargs: guarded(*args, **(kwargs or {}))
+
+
+_library: Any = None
+
+
+def register() -> None:
+    """Registers the checks."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    for name in _CHECKS:
+        _library.impl(name, _Guarded(_default(name)), "AutogradPrivateUse1")

@@ -1,0 +1,158 @@
+"""Histograms: composite rows that search bins and count with ``index_add``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from macatensor.operators.composites import composite
+
+
+def _check_range(low: float, high: float, what: str) -> None:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise RuntimeError(f"{what}: range of [{low:g}, {high:g}] is not finite")
+
+
+@composite
+def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
+    if bins <= 0:
+        raise RuntimeError("bins must be > 0")
+    if not self.is_floating_point():
+        raise NotImplementedError(f"\"histogram_cpu\" not implemented for '{self.dtype}'")
+    low, high = float(min), float(max)
+    if low == high and self.numel() > 0:
+        low, high = (float(v) for v in torch.aminmax(self))
+    if low == high:
+        low, high = low - 1, high + 1
+    _check_range(low, high, "torch.histc")
+    if low > high:
+        raise RuntimeError("torch.histc: max must be larger than min")
+    x = self.reshape(-1)
+    first, last = torch.tensor(low, dtype=self.dtype), torch.tensor(high, dtype=self.dtype)
+    low, width, high = float(first), float(last - first), float(last)
+    inside = (x >= low) & (x <= high)
+    # in this order and rounded to the dtype each time, as PyTorch's: the rounding decides on the bin
+    place = torch.where(inside, (x - low) * bins / width, 0).long().clamp_(max=bins - 1)
+    return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
+
+
+def _points(self: Any, dimensions: int) -> Any:
+    if self.dim() < 2 or self.shape[-1] != dimensions:
+        raise RuntimeError(
+            f"torch.histogramdd: the innermost dimension of the input must be of {dimensions} coordinates, "
+            f"but got input of sizes {list(self.shape)}"
+        )
+    if self.dtype not in (torch.float32, torch.float64):
+        raise NotImplementedError(f"\"histogramdd\" not implemented for '{self.dtype}'")
+    return self.reshape(-1, dimensions)
+
+
+def _counts(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> Any:
+    """Weights in the cells of a grid; the last edge of each dimension belongs to the last bin."""
+    for e in edges:
+        if e.dtype != points.dtype:
+            raise RuntimeError(
+                f"torch.histogramdd: input tensor and bins tensors should have the same dtype, but got input with "
+                f"dtype {points.dtype} and bins with dtype {e.dtype}"
+            )
+        if e.dim() != 1 or e.numel() == 0:
+            raise RuntimeError(
+                "torch.histogramdd: bins tensors should have one dimension and at least 1 element"
+            )
+    for d, e in enumerate(edges):
+        if e.numel() == 1:
+            raise RuntimeError(f"torch.histogram(): bins must be > 0, but got 0 for dimension {d}")
+    if weight is None:
+        weight = torch.ones(points.shape[0], dtype=points.dtype, device=points.device)
+    elif weight.dtype != points.dtype or weight.numel() != points.shape[0]:
+        raise RuntimeError("torch.histogramdd: if weight tensor is provided it should match the input")
+    place = torch.zeros(points.shape[0], dtype=torch.int64, device=points.device)
+    inside = torch.ones(points.shape[0], dtype=torch.bool, device=points.device)
+    for d, e in enumerate(edges):
+        x = points[:, d].contiguous()
+        last = e.numel() - 1
+        inside = inside & (x >= e[0]) & (x <= e[-1])
+        at = (torch.searchsorted(e.contiguous(), x, right=True) - 1).clamp_(max=last - 1)
+        place = place * last + at
+    sizes = [e.numel() - 1 for e in edges]
+    flat = torch.zeros(math.prod(sizes), dtype=points.dtype, device=points.device)
+    if flat.numel():
+        weight = torch.where(inside, weight.reshape(-1), 0)
+        flat.index_add_(0, torch.where(inside, place, 0), weight)
+    result = flat.reshape(sizes)
+    if density:
+        result = result / result.sum()
+        for d, e in enumerate(edges):
+            shape = [1] * len(edges)
+            shape[d] = sizes[d]
+            result = result / e.diff().reshape(shape)
+    return result
+
+
+def _edges(points: Any, bins: Sequence[int], range: Sequence[float] | None) -> list[Any]:
+    if any(b <= 0 for b in bins):
+        raise RuntimeError("torch.histogramdd(): bins must be > 0")
+    count = len(bins)
+    if range is not None:
+        if len(range) != 2 * count:
+            raise RuntimeError(
+                f"torch.histogramdd: for a {count}-dimensional histogram range should have {2 * count} elements, but "
+                f"got {len(range)}"
+            )
+        low, high = [float(v) for v in range[::2]], [float(v) for v in range[1::2]]
+    elif points.numel() == 0:
+        low, high = [0.0] * count, [1.0] * count
+    else:
+        low, high = (v.tolist() for v in torch.aminmax(points, dim=0))
+    result = []
+    for d, (a, b) in enumerate(zip(low, high)):
+        _check_range(a, b, f"torch.histogramdd: dimension {d}'s")
+        if a > b:
+            raise RuntimeError(f"torch.histogramdd: min should not exceed max, but got min {a:g} max {b:g}")
+        if a == b:
+            a, b = a - 0.5, b + 0.5
+        result.append(torch.linspace(a, b, bins[d] + 1, dtype=points.dtype, device=points.device))
+    return result
+
+
+@composite
+def histogram_of_counts(
+    self: Any, bins: int = 100, *, range: Any = None, weight: Any = None, density: bool = False
+) -> Any:
+    """``histogram`` with a number of bins."""
+    points = _points(self.reshape(-1, 1), 1)
+    (edges,) = _edges(points, [bins], range)
+    return _counts(points, [edges], weight, density), edges
+
+
+@composite
+def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: bool = False) -> Any:
+    """``histogram`` with given edges."""
+    return _counts(_points(self.reshape(-1, 1), 1), [bins], weight, density), bins.clone()
+
+
+@composite
+def histogramdd_edges(
+    self: Any, bins: list[int], *, range: Any = None, weight: Any = None, density: bool = False
+) -> Any:
+    """Edges of ``histogramdd`` with numbers of bins."""
+    return _edges(_points(self, len(bins)), bins, range)
+
+
+@composite
+def histogramdd_of_counts(
+    self: Any, bins: list[int], *, range: Any = None, weight: Any = None, density: bool = False
+) -> Any:
+    """``histogramdd`` with numbers of bins."""
+    points = _points(self, len(bins))
+    return _counts(points, _edges(points, bins, range), weight, density)
+
+
+@composite
+def histogramdd_of_edges(self: Any, bins: list[Any], *, weight: Any = None, density: bool = False) -> Any:
+    """``histogramdd`` with given edges."""
+    return _counts(_points(self, len(bins)), bins, weight, density)

@@ -1,0 +1,76 @@
+"""What indexing needs before its kernel: masks become positions, host indices move to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.rowless import without_row
+from macatensor.dispatch.signature import find_row, read
+from macatensor.runtime.tensor import MacaTensor
+
+
+def positions(self: Any, indices: Any) -> list[Any]:
+    """``indices`` with boolean and byte masks expanded to int64 positions and host tensors moved.
+
+    Raises IndexError as PyTorch does for a mask of another shape.
+    """
+    expanded: list[Any] = []
+    for index in indices:
+        if index is None:
+            expanded.append(None)
+            continue
+        if not isinstance(index, MacaTensor):
+            index = index.to(self.device, memory_format=torch.preserve_format)
+        if index.dtype in (torch.bool, torch.uint8):
+            start = len(expanded)
+            for d in range(index.dim()):
+                if start + d >= self.dim() or index.shape[d] != self.shape[start + d]:
+                    raise IndexError(
+                        f"The shape of the mask {list(index.shape)} at index {d} does not match the shape of the "
+                        f"indexed tensor {list(self.shape)} at index {start + d}"
+                    )
+            expanded.extend(torch.nonzero(index).unbind(1))
+        else:
+            expanded.append(index)
+    return expanded
+
+
+def _preparing(func: Any, position: int) -> Launcher:
+    """A launcher that prepares the index list at ``position`` first."""
+    found = find_row(func)
+    signature = read(func)
+    kernel = KernelLauncher(func, *found) if found else None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        full = signature.fill(args, kwargs)
+        self = full[0]
+        if not isinstance(self, MacaTensor):  # a host tensor indexed by ours: PyTorch's rule is an error
+            raise RuntimeError(
+                f"indices should be either on cpu or on the same device as the indexed tensor ({self.device})"
+            )
+        full[position] = positions(self, full[position])
+        values = full[2] if len(full) > 2 else None
+        if isinstance(values, torch.Tensor) and not isinstance(values, MacaTensor) and values.dim() == 0:
+            full[2] = values.to(self.device)
+        if kernel is None:
+            return without_row(func, tuple(full), {}, "the op table has no row for it")
+        return kernel(tuple(full), None)
+
+    return run
+
+
+@special(
+    "aten.index.Tensor",
+    "aten.index_put.default",
+    "aten.index_put_.default",
+    "aten._index_put_impl.default",
+    "aten._index_put_impl_.default",
+    "aten._unsafe_index.Tensor",
+    "aten._unsafe_index_put.default",
+)
+def _index(func: Any) -> Launcher:
+    return _preparing(func, 1)

@@ -1,0 +1,146 @@
+"""Linear algebra that is no single kernel: results that depend on data, and checks that read a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.consultation import reject
+from macatensor.dispatch.errors import check_devices
+from macatensor.dispatch.named_kernels import launch
+from macatensor.dispatch.plan import meta_tensor
+from macatensor.dispatch.signature import read
+from macatensor.operators.composites import composite
+from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.tensor import physical
+
+_DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
+
+
+@composite
+def linalg_check_errors(info: Any, api_name: str, *, is_matrix: bool) -> None:
+    """Raises PyTorch's LinAlgError when ``info`` tells of a failure."""
+    aten = torch.ops.aten
+    if info.numel() == 1 and aten._local_scalar_dense.default(info) == 0:
+        return  # the common case without a host tensor: 10 us less
+    # not .cpu(): inside a dispatch that is taken apart first
+    host = aten._to_copy.default(info, device=torch.device("cpu"))
+    aten._linalg_check_errors.default(host, api_name, is_matrix=is_matrix)
+
+
+@composite
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    """Scales each slice along ``dim`` whose p-norm exceeds ``maxnorm`` down to it."""
+    try:  # PyTorch's checks, in the words of its CPU kernel
+        torch.ops.aten.renorm.default(meta_tensor(self._payload[2]), p, dim, maxnorm)
+    except Exception as error:
+        reject(read(torch.ops.aten.renorm.default), [self, p, dim, maxnorm], error)
+    dim = dim % self.dim()
+    over = [d for d in range(self.dim()) if d != dim]
+    wide = torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else None
+    norm = torch.linalg.vector_norm(self, float(p), over, keepdim=True, dtype=wide)
+    # 1e-7 is PyTorch's; it keeps the scaled norm below the limit
+    factor = torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), torch.ones_like(norm))
+    return (self * factor).to(self.dtype).contiguous()
+
+
+@composite
+def euclidean_dist(x1: Any, x2: Any) -> Any:
+    """Distances of all pairs of rows."""
+    return torch.ops.aten._cdist_forward.default(x1, x2, 2.0, None)
+
+
+def _column_major(batch: tuple[int, ...], rows: int, columns: int, leading: int) -> tuple[int, ...]:
+    """Strides of matrices of ``rows`` rows, columns ``leading`` apart, cut from matrices of ``leading`` rows."""
+    matrix = max(1, leading) * max(1, columns)
+    return (*(s * matrix for s in contiguous_strides(batch)), 1, max(1, leading))
+
+
+def _check_lstsq(a: Any, b: Any, driver: str) -> None:
+    """What PyTorch refuses, in its words."""
+    name = "torch.linalg.lstsq"
+    if a.dim() < 2:
+        raise RuntimeError(f"{name}: input must have at least 2 dimensions.")
+    if b.dim() < 1:
+        raise RuntimeError(f"{name}: other must have at least 1 dimension.")
+    if a.dtype != b.dtype:
+        raise RuntimeError(
+            f"{name}: Expected input and other to have the same dtype, but got input's dtype {a.dtype} and other's "
+            f"dtype {b.dtype}"
+        )
+    if a.dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        raise RuntimeError("This function doesn't handle types other than float and double")
+    if not 0 <= a.dim() - b.dim() <= 1:
+        raise RuntimeError(
+            f"{name}: input.dim() must be greater or equal to other.dim() and (input.dim() - other.dim()) <= 1"
+        )
+    if driver not in _DRIVERS:
+        raise RuntimeError(f"{name}: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
+
+
+@composite
+def linalg_lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """Least squares: solution, residuals, rank, singular values; those that a driver does not give are empty."""
+    driver = "gelsy" if driver is None else driver
+    check_devices("aten.linalg_lstsq.default", [self, b])
+    _check_lstsq(self, b, driver)
+    a, b = physical(self), physical(b)
+    vectors = b.dim() == 1 or (a.dim() - 1 == b.dim() and tuple(b.shape) == (*a.shape[:-2], a.shape[-2]))
+    right = b.unsqueeze(-1) if vectors else b
+    rows, columns = a.shape[-2:]
+    if right.shape[-2] != rows:
+        which = "other.size(-1)" if vectors else "other.size(-2)"
+        raise RuntimeError(f"torch.linalg.lstsq: input.size(-2) should match {which}")
+    sets = [torch.empty(()).expand(t.shape[:-2]) for t in (a, right)]
+    batch = tuple(torch.broadcast_tensors(*sets)[0].shape)  # refused in the words of PyTorch's CPU kernel
+    sides = right.shape[-1]
+    real = _real(a.dtype)
+    if rcond is None:
+        rcond = torch.finfo(a.dtype).eps * max(rows, columns)
+    over = rows > columns and driver != "gelsy"
+    least = min(rows, columns)
+    deep = max(rows, columns)
+
+    def packed(size: tuple[int, ...], dtype: torch.dtype) -> Meta:
+        return meta_of(size, contiguous_strides(size), dtype)
+
+    strides = _column_major(batch, columns, sides, deep)
+    solution, residuals, rank, values = launch(
+        "linalg_lstsq",
+        [a, right],
+        [
+            meta_of((*batch, columns, sides), strides, a.dtype),
+            packed((*batch, sides), real) if over else None,
+            packed(batch, torch.int64) if driver != "gels" else None,
+            packed((*batch, least), real) if driver in ("gelsd", "gelss") else None,
+        ],
+        {"driver": driver, "rcond": float(rcond)},
+    )
+
+    def empty(dtype: torch.dtype) -> Any:
+        return torch.empty(0, dtype=dtype, device=a.device)
+
+    if rank is not None:
+        rank = _once(rank, a)
+    if over and rank is not None and not bool((rank == columns).all()):
+        residuals = None  # they are sums of squares only where the rank is full
+    return (
+        solution.squeeze(-1) if vectors else solution,
+        residuals if residuals is not None else empty(real),
+        rank if rank is not None else empty(torch.int64),
+        _once(values, a) if values is not None else empty(real),
+    )
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
+
+
+def _once(per_solution: Any, a: Any) -> Any:
+    """One entry for each matrix, where several right-hand sides broadcast over it."""
+    cut = per_solution
+    for d, n in enumerate(a.shape[:-2]):
+        if n == 1 and cut.shape[d] > 1:
+            cut = cut.narrow(d, 0, 1)
+    return cut.contiguous()

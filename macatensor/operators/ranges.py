@@ -1,0 +1,154 @@
+"""Creation functions with a kernel of their own: arange, linspace, logspace, eye, indices of triangles.
+
+PyTorch's composite kernels would make an empty tensor, resize it and fill it; registered on the device's key, these
+are one launch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from macatensor.dispatch import rowless
+from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.launcher import Launcher, remember, special
+from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.signature import find_row
+from macatensor.runtime import plan_flags
+from macatensor.runtime.uncompiled import uncompiled
+
+_FUNCTIONAL = (
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "range",
+    "range.step",
+    "linspace",
+    "linspace.Tensor_Tensor",
+    "linspace.Tensor_Scalar",
+    "linspace.Scalar_Tensor",
+    "logspace",
+    "logspace.Tensor_Tensor",
+    "logspace.Tensor_Scalar",
+    "logspace.Scalar_Tensor",
+    "eye",
+    "eye.m",
+    "tril_indices",
+    "triu_indices",
+)
+# out= overload -> the functional one with the same leading arguments
+_OUT = {
+    "arange.out": "arange",
+    "arange.start_out": "arange.start_step",
+    "range.out_": "range",
+    "range.out": "range.step",
+    "linspace.out": "linspace",
+    "linspace.Tensor_Tensor_out": "linspace.Tensor_Tensor",
+    "linspace.Tensor_Scalar_out": "linspace.Tensor_Scalar",
+    "linspace.Scalar_Tensor_out": "linspace.Scalar_Tensor",
+    "logspace.out": "logspace",
+    "logspace.Tensor_Tensor_out": "logspace.Tensor_Tensor",
+    "logspace.Tensor_Scalar_out": "logspace.Tensor_Scalar",
+    "logspace.Scalar_Tensor_out": "logspace.Scalar_Tensor",
+    "eye.out": "eye",
+    "eye.m_out": "eye.m",
+    "tril_indices.out": "tril_indices",
+    "triu_indices.out": "triu_indices",
+}
+
+
+def _overload(name: str) -> Any:
+    operator, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, operator), overload or "default")
+
+
+def _steps(start: float, end: float, step: float) -> int:
+    """Length of ``arange``, or -1 where PyTorch's meta kernel has to say what is wrong."""
+    if step == 0 or not all(math.isfinite(x) for x in (start, end, step)) or (step > 0) != (end >= start):
+        return 0 if start == end and step != 0 and math.isfinite(start) else -1
+    if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
+        return -((start - end) // step)
+    return math.ceil((end - start) / step)
+
+
+@special("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def _arange(func: Any) -> Launcher:
+    found = find_row(torch.ops.aten.arange.start_step)
+    if found is None:
+        raise LookupError("the op table has no row for arange.start_step")
+    kernel = KernelLauncher(torch.ops.aten.arange.start_step, *found)
+    cache: dict[Any, Any] = {}  # by length: a decode loop's ranges differ in their start only
+    plan_flags.caches.append(cache)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        options = dict(kwargs or {})
+        start, end, step = options.pop("start", 0), options.pop("end", None), options.pop("step", 1)
+        if len(args) == 1:
+            end = args[0]
+        elif len(args) >= 2:
+            start, end = args[:2]
+            step = args[2] if len(args) > 2 else step
+        numbers = (start, end, step)
+        dtype = options.get("dtype")
+        kinds = tuple(map(type, numbers))
+        if not all(kind in (int, float) for kind in kinds):
+            return kernel(numbers, options)
+        if dtype is None:
+            dtype = torch.get_default_dtype() if float in kinds else torch.int64
+        n = _steps(start, end, step)
+        if n < 0 or (dtype is torch.int64 and float in kinds):
+            return kernel(numbers, options)
+        key = (n, dtype, kinds)
+        launch = cache.get(key)
+        if launch is None:
+            generation = plan_flags.generation
+            full = kernel.signature.fill(numbers, {**options, "dtype": dtype})
+            launch = kernel.build(tuple(full), len(full))
+            remember(cache, key, launch, generation)
+        return launch(numbers, [], list(numbers))
+
+    return run
+
+
+@special(*(f"aten.{name}" for name in _OUT))
+def _out(func: Any) -> Launcher:
+    make = _overload(_OUT[f"{func._schema.name.partition('::')[2]}.{func._overloadname}"])
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        options = dict(kwargs or {})
+        out = options.pop("out")
+        result = make(*args, **options, dtype=out.dtype, device=out.device)
+        if out.numel() == result.numel() and "eye" not in func._schema.name:
+            result = result.view(out.shape)  # PyTorch fills what has the right number of elements as it is
+        return write_out([out], result)
+
+    return run
+
+
+_library: Any = None
+
+
+def register() -> None:
+    """Registers the creation functions on the device's key."""
+    from macatensor.operators.factories import _fallback
+
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    for name in _FUNCTIONAL:
+        func = _overload(name)
+        rowless.OURS.add(f"aten::{name}")
+        _library.impl(name, _Kernel(func, _fallback), "PrivateUse1")
+
+
+@uncompiled
+class _Kernel:
+    """What the dispatcher calls for one overload."""
+
+    def __init__(self, func: Any, fallback: Any):
+        self.func = func
+        self.fallback = fallback
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fallback(self.func, *args, **kwargs)

@@ -1,0 +1,190 @@
+"""``lstm`` taken over whole: a layer is one launch forward and one backward.
+
+Left to itself PyTorch runs an LSTM on this device step by step, with a small GEMM, a bias sum and an accumulation for
+each weight at every step: 795 launches for two layers, 32 steps, forward and backward. Where no kernel computes a
+whole layer (float64; a library without one) the steps share one GEMM for their inputs: 280 launches.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from macatensor.dispatch.launcher import Launcher, special
+from macatensor.runtime.double_backward import by_recomputation
+from macatensor.runtime.ffi import kernels
+from macatensor.runtime.tensor import MacaTensor
+from op_table import TABLE
+
+_aten = torch.ops.aten
+_cell = _aten._thnn_fused_lstm_cell.default
+_cell_backward = _aten._thnn_fused_lstm_cell_backward_impl.default
+
+
+class _Steps:
+    """One direction of one layer, x [T, B, I], h and c [B, H], step by step, and what each step started from."""
+
+    def __init__(
+        self, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, reverse: bool
+    ) -> None:
+        steps, batch = x.shape[0], x.shape[1]
+        gates = torch.mm(x.reshape(steps * batch, -1), w_ih.t()).view(steps, batch, -1)
+        w_hh_t = w_hh.t()
+        self.order = range(steps - 1, -1, -1) if reverse else range(steps)
+        self.outputs: list[Any] = [None] * steps
+        self.hiddens: list[Any] = [None] * steps
+        self.cells: list[Any] = [None] * steps
+        self.kept: list[Any] = [None] * steps
+        for t in self.order:
+            self.hiddens[t], self.cells[t] = h, c
+            h, c, workspace = _cell(gates[t], torch.mm(h, w_hh_t), c, b_ih, b_hh)
+            self.outputs[t] = h
+            self.kept[t] = (c, workspace)
+        self.h, self.c = h, c
+
+
+class _StepByStep(torch.autograd.Function):
+    """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool
+    ) -> Any:
+        ran = _Steps(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse=reverse)
+        ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, torch.stack(ran.hiddens))
+        ctx.steps = (ran.order, ran.cells, ran.kept, reverse)
+        ctx.set_materialize_grads(False)
+        return torch.stack(ran.outputs), ran.h.clone(), ran.c.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_outputs: Any, grad_h: Any, grad_c: Any) -> Any:
+        *inputs, hiddens = ctx.saved_tensors
+        order, cells, kept, reverse = ctx.steps
+        if torch.is_grad_enabled():
+
+            def again(*given: Any) -> Any:
+                ran = _Steps(*given, reverse=reverse)
+                return torch.stack(ran.outputs), ran.h, ran.c
+
+            return (*by_recomputation(again, inputs, (grad_outputs, grad_h, grad_c)), None)
+        x, _, _, w_ih, w_hh, b_ih, _ = inputs
+        steps, batch = x.shape[0], x.shape[1]
+        gates: list[Any] = [None] * steps
+        for t in reversed(order):
+            if grad_outputs is not None:
+                grad_h = grad_outputs[t] if grad_h is None else grad_h + grad_outputs[t]
+            c, workspace = kept[t]
+            if grad_h is None and grad_c is None:
+                grad_h = torch.zeros_like(c)
+            gates[t], grad_c, _ = _cell_backward(grad_h, grad_c, cells[t], c, workspace, False)
+            grad_h = torch.mm(gates[t], w_hh)
+        flat = torch.cat(gates)
+        needs = ctx.needs_input_grad
+        grad_x = torch.mm(flat, w_ih).view_as(x) if needs[0] else None
+        grad_w_ih = torch.mm(flat.t(), x.reshape(steps * batch, -1)) if needs[3] else None
+        grad_w_hh = torch.mm(flat.t(), hiddens.view(steps * batch, -1)) if needs[4] else None
+        grad_b = flat.sum(0) if b_ih is not None and (needs[5] or needs[6]) else None
+        other_b = grad_b.clone() if grad_b is not None else None
+        return grad_x, grad_h, grad_c, grad_w_ih, grad_w_hh, grad_b, other_b, None
+
+
+_step_by_step: Any = _StepByStep.apply
+_LSTM = 2  # PyTorch's number for it
+
+
+@functools.cache
+def _whole() -> frozenset[torch.dtype]:
+    """Dtypes in which the library computes whole layers."""
+    row = TABLE["mkldnn_rnn_layer"]
+    return frozenset(getattr(torch, d) for d in row.dtypes) if row.name in kernels() else frozenset()
+
+
+def _run_layer(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool) -> Any:
+    """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
+    if x.dtype not in _whole():
+        return _step_by_step(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse)
+    has_biases = b_ih is not None
+    if not has_biases:
+        b_ih = b_hh = x.new_empty(0)
+    train = torch.is_grad_enabled() and any(t.requires_grad for t in (x, w_ih, w_hh, b_ih, b_hh, h, c))
+    y, h, c, _ = _aten.mkldnn_rnn_layer.default(
+        x, w_ih, w_hh, b_ih, b_hh, h, c, reverse, [], _LSTM, h.shape[1], 1, has_biases, False, False, train
+    )
+    return y, h, c
+
+
+def _served(input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, bidirectional: bool) -> bool:
+    """Batched, unprojected, of one dtype, and nothing wrapped by a functional transform."""
+    tensors = [input, *hx, *params]
+    directions = 2 if bidirectional else 1
+    return (
+        all(type(t) is MacaTensor for t in tensors)
+        and len(hx) == 2
+        and len(params) == num_layers * directions * (4 if has_biases else 2)
+        and input.dim() == 3
+        and all(h.dim() == 3 and h.shape[0] == num_layers * directions for h in hx)
+        and hx[0].shape[2] == hx[1].shape[2]
+        and input.numel() > 0
+        and len({t.dtype for t in tensors}) == 1
+        and input.dtype.is_floating_point
+    )
+
+
+def lstm(
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """``aten::lstm.input``: output, h_n, c_n."""
+    if not _served(input, hx, params, has_biases, num_layers, bidirectional):
+        return _aten.lstm.input._op_dk(
+            torch._C.DispatchKey.CompositeImplicitAutograd,
+            input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first,
+        )  # fmt: skip
+    directions = 2 if bidirectional else 1
+    each = 4 if has_biases else 2
+    x = input.transpose(0, 1) if batch_first else input
+    last_h: list[Any] = []
+    last_c: list[Any] = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction in range(directions):
+            i = layer * directions + direction
+            w_ih, w_hh, *biases = params[i * each : (i + 1) * each]
+            b_ih, b_hh = biases or (None, None)
+            y, h, c = _run_layer(x, hx[0][i], hx[1][i], w_ih, w_hh, b_ih, b_hh, direction == 1)
+            outputs.append(y)
+            last_h.append(h)
+            last_c.append(c)
+        x = outputs[0] if directions == 1 else torch.cat(outputs, 2)
+        if dropout and train and layer + 1 < num_layers:
+            x = torch.dropout(x, dropout, True)
+    return x.transpose(0, 1) if batch_first else x, torch.stack(last_h), torch.stack(last_c)
+
+
+@special("aten.lstm.input")
+def _undecomposed(func: Any) -> Launcher:
+    """Under inference_mode the operator arrives whole."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        return lstm(*args, **(kwargs or {}))
+
+    return run
+
+
+_library: Any = None
+
+
+def register() -> None:
+    """Takes the operator over on the autograd key."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    _library.impl("lstm.input", lstm, "AutogradPrivateUse1")

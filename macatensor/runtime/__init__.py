@@ -1,0 +1,1 @@
+"""The ground: the compiled library, tensors, streams, memory's metadata and the process's switches."""

@@ -1,0 +1,71 @@
+"""Counters of what usually goes unseen: launches, plan misses, fallbacks, copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from macatensor.runtime.ffi import ffi, lib
+
+_counts: Counter[str] = Counter()  # by the name that counters() gives
+composites: Counter[str] = Counter()  # calls taken apart, by operator
+fallbacks: Counter[str] = Counter()  # calls computed on the host, by operator
+consultations: Counter[str] = (
+    Counter()
+)  # calls repeated on the host for the error PyTorch would raise, by operator
+_base: dict[str, int] = {}
+
+
+def count(name: str, times: int = 1) -> None:
+    """Counts ``plan_misses`` (plans built), ``plan_evictions`` (dropped because a cache was full), ``strided_copies``
+    (contiguous copies that a kernel's operand needed) or ``layout_conversions`` (copies of a 4-D tensor between
+    channels_last and contiguous)."""
+    _counts[name] += times
+
+
+def _runtime() -> dict[str, int]:
+    c = ffi.new("maca_counters*")
+    lib.maca_runtime_counters(c)
+    return {
+        "launches": c.launches,
+        "weight_packs": c.packs,
+        "bytes_to_device": c.bytes_to_device,
+        "bytes_to_host": c.bytes_to_host,
+        "bytes_on_device": c.bytes_on_device,
+        "stream_waits": c.stream_waits,
+    }
+
+
+def counters() -> dict[str, int]:
+    """Counts since import or the last :func:`reset_counters`.
+
+    ``plan_hits`` is what was launched without building a plan; ``fallbacks`` are calls that ran on the host;
+    ``strided_copies`` and ``layout_conversions`` are copies the runtime made to please a kernel.
+    """
+    runtime = {name: value - _base.get(name, 0) for name, value in _runtime().items()}
+    return {
+        "launches": runtime.pop("launches"),
+        "plan_hits": max(0, _runtime()["launches"] - _base.get("launches", 0) - _counts["plan_misses"]),
+        "plan_misses": _counts["plan_misses"],
+        "plan_evictions": _counts["plan_evictions"],
+        "fallbacks": sum(fallbacks.values()),
+        "composites": sum(composites.values()),
+        "consultations": sum(consultations.values()),
+        "strided_copies": _counts["strided_copies"],
+        "layout_conversions": _counts["layout_conversions"],
+        **runtime,
+    }
+
+
+def reset_counters() -> None:
+    """Sets every counter to zero."""
+    _counts.clear()
+    composites.clear()
+    fallbacks.clear()
+    consultations.clear()
+    _base.update(_runtime())
+
+
+def discount(**counts: int) -> None:
+    """Leaves out what a tool did for itself, ``launches`` and the like: counters say what the program did."""
+    for name, count in counts.items():
+        _base[name] = _base.get(name, 0) + count

@@ -1,0 +1,94 @@
+"""The device guard, the thread that a backward pass runs on, and errors of our operators in the autograd engine.
+
+The engine has a thread for each device that is no CPU. Handing every pass to it and waiting takes 100 us and more where
+the pass of a small result takes 50; and the device's launches are asynchronous where they are long. So a pass whose
+roots all are the device's runs on the thread that calls it, as the CPU's do.
+
+PyTorch's guard asks Python for its device type, also from a destructor that runs while an operator's exception
+unwinds the engine. Python's error indicator is still set then, so any Python call fails, and the process ends with
+"terminate called without an active exception". Our guard takes the pending exception, answers, and gives the
+exception back where the engine returns; the engine itself has only lost it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from macatensor.runtime import streams, switches
+from macatensor.runtime.ffi import lib
+from macatensor.runtime.tensor import MacaTensor
+
+_TYPE = torch._C._autograd.DeviceType.PrivateUse1
+_pending: list[BaseException] = []
+# A C function that returns while an exception is pending fails with a SystemError that names it. The interpreter
+# checks calls through a partial; a plain call of a builtin it may specialize, and then it does not.
+_probe = functools.partial(id, None)
+
+
+class MacaDeviceGuard(torch._C._acc.DeviceGuard):
+    """One device: there is nothing to switch."""
+
+    def type_(self) -> Any:
+        """The device type. Called by C++, several times for each node of a backward pass."""
+        try:
+            _probe()
+        except SystemError as error:
+            if error.__cause__ is not None:
+                _pending.append(error.__cause__)
+        return _TYPE
+
+
+def _are_ours(roots: Any) -> bool:
+    """Are all tensors of the device? Functional transforms wrap them; a GradientEdge says nothing of its device."""
+    for root in roots:
+        if type(root) is not MacaTensor and not (
+            isinstance(root, torch.Tensor) and root.device.type == "maca"
+        ):
+            return False
+    return True
+
+
+def _on_calling_thread(run: Any) -> Any:
+    """``run``, the engine's entry, for roots of the device without its threads."""
+    is_enabled, enable = torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
+
+    def run_here(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (_are_ours(t_outputs) and is_enabled()):
+            return run(t_outputs, *args, **kwargs)
+        enable(False)  # of this thread, and of what the engine runs for it
+        try:
+            return run(t_outputs, *args, **kwargs)
+        finally:
+            enable(True)
+
+    return run_here
+
+
+def register() -> None:
+    """Lets ``backward()`` run on the calling thread and raise what the guard has taken. Costs CPU-only code one Python
+    call a backward pass."""
+    engine = torch.autograd.graph._engine_run_backward
+    run = engine if switches.BACKWARD_THREAD.value() else _on_calling_thread(engine)
+
+    @functools.wraps(engine)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        watching = streams.observer
+        if watching is not None:
+            watching.backward_began(lib.maca_streams_current())
+        try:
+            return run(*args, **kwargs)
+        except SystemError:
+            if not _pending:
+                raise
+            taken = _pending.pop()
+            _pending.clear()
+        finally:
+            if watching is not None:
+                watching.backward_ended()
+        raise taken
+
+    torch.autograd.graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]

@@ -1,0 +1,110 @@
+"""Globals that change what a plan computes. Changing one drops the plans that were made under the old value, so that
+none of them need be part of a call's signature.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.runtime.ffi import check, lib
+
+_DETERMINISTIC = lib.MACA_PLAN_DETERMINISTIC
+_TF32 = lib.MACA_PLAN_TF32
+
+tf32_matmul = False
+tf32_convolution = False
+_deterministic = False  # torch.backends.maca.deterministic
+caches: list[dict[Any, Any]] = []  # every plan cache registers here
+caches_of: dict[str, list[dict[Any, Any]]] = {}  # by kernel, to be counted
+generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
+
+
+def plan_flags(kernel: str) -> int:
+    """The ``maca_plan_flags`` in force for a kernel."""
+    deterministic = _deterministic or torch.are_deterministic_algorithms_enabled()
+    tf32 = tf32_convolution if kernel.startswith("convolution") else tf32_matmul
+    return (_DETERMINISTIC if deterministic else 0) | (_TF32 if tf32 else 0)
+
+
+def allow_tf32(matmul: bool | None = None, convolution: bool | None = None) -> None:
+    """Allows or forbids float32 products with 10 mantissa bits."""
+    global tf32_matmul, tf32_convolution
+    tf32_matmul = tf32_matmul if matmul is None else matmul
+    tf32_convolution = tf32_convolution if convolution is None else convolution
+    drop_plans()
+
+
+def be_deterministic(mode: bool) -> None:
+    """Asks the library for algorithms that give the same bits every time, whatever PyTorch's own switch says."""
+    global _deterministic
+    _deterministic = mode
+    drop_plans()
+
+
+def drop_plans() -> None:
+    """Forgets every plan."""
+    global generation
+    generation += 1
+    for cache in caches:
+        cache.clear()
+
+
+def _followed(function: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:
+    """``function``, with ``then`` called after it on the same arguments."""
+
+    @functools.wraps(function)
+    def follow(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+        then(*args, **kwargs)
+
+    return follow
+
+
+def follow_threads() -> None:
+    """Gives the library as many threads as PyTorch has, now and whenever ``torch.set_num_threads`` changes it."""
+
+    def changed(*args: Any, **kwargs: Any) -> None:
+        check(lib.maca_runtime_set_threads(torch.get_num_threads()), "torch.set_num_threads")
+        drop_plans()  # oneDNN chooses its primitives for a number of threads
+
+    check(lib.maca_runtime_set_threads(torch.get_num_threads()), "torch.get_num_threads")
+    torch.set_num_threads = _followed(torch.set_num_threads, changed)
+
+
+def _state() -> tuple[Any, ...]:
+    """What of PyTorch's own globals plans depend on, beside the number of threads and the precision of products."""
+    return (
+        torch.get_default_dtype(),  # of integers divided, of numbers beside integers, of factories
+        torch._C._get_deterministic_algorithms(),
+        torch._C._get_deterministic_algorithms_warn_only(),  # what a replay on the host raises
+    )
+
+
+def _dropping(function: Callable[..., None]) -> Callable[..., None]:
+    """``function``; plans are dropped where it changes the state."""
+
+    @functools.wraps(function)
+    def follow(*args: Any, **kwargs: Any) -> None:
+        before = _state()
+        function(*args, **kwargs)
+        if _state() != before:
+            drop_plans()
+
+    return follow
+
+
+def follow_switches(precision_changed: Callable[[str], None]) -> None:
+    """Drops plans when PyTorch's own globals change. ``precision_changed`` learns of the precision of products.
+
+    They are followed where PyTorch's functions set them, in its C module: a program may have taken
+    ``torch.set_default_dtype`` by name before macatensor came.
+    """
+    for name in ("_set_default_dtype", "_set_default_tensor_type", "_set_deterministic_algorithms"):
+        setattr(torch._C, name, _dropping(getattr(torch._C, name)))
+    torch._C._set_float32_matmul_precision = _followed(
+        torch._C._set_float32_matmul_precision, precision_changed
+    )

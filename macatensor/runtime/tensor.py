@@ -1,0 +1,188 @@
+"""MacaTensor: a tensor whose elements lie in device memory and whose operators come to ``__torch_dispatch__``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from macatensor.runtime.ffi import native
+from macatensor.runtime.meta import Meta, meta_of, meta_of_tensor
+from macatensor.runtime.streams import Stream
+
+_device = torch.device("cpu")  # becomes maca:0 when the device is registered
+_make = torch.Tensor._make_wrapper_subclass
+_STRIDED = torch.strided
+
+plain_data: Any = torch.Tensor.data
+
+
+class MacaTensor(torch.Tensor):
+    """A tensor on device ``maca:0``. Made by ``maca()``, ``.to("maca")``, factories and operators, never directly."""
+
+    # (buffer, offset in elements, Meta): one attribute, so that one store replaces all three. No slot: Module.to
+    # swaps a Parameter with ours, and torch.utils.swap_tensors refuses types with other slots.
+    _payload: tuple[Any, int, Meta]
+
+    __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)
+
+    @staticmethod
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("MacaTensor cannot be made directly; use macatensor.maca(data) or tensor.to('maca')")
+
+    # (func, types, args=(), kwargs=None): calls launcher_of(func)(args, kwargs), after bind(func) the first time
+    __torch_dispatch__ = native.dispatch
+
+    def __format__(self, spec: str) -> str:
+        # PyTorch formats 0-dim tensors as numbers when their type is Tensor itself
+        number = self.dim() == 0 and (spec or not getattr(self, "_is_param", False))
+        return self.item().__format__(spec) if number else object.__format__(self, spec)
+
+    def tolist(self) -> Any:
+        """The elements as Python numbers, nested as the dimensions are."""
+        return self.detach().cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Refused as for a CUDA tensor, unless ``force=True`` copies to the host first."""
+        if force:
+            return self.detach().cpu().resolve_conj().resolve_neg().numpy()
+        raise TypeError(
+            "can't convert maca:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.numpy()
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """A capsule of a copy on the host, for who asks for one with ``dl_device=(1, 0)``; refused otherwise."""
+        if dl_device is None or tuple(dl_device) != (1, 0) or copy is False:
+            raise BufferError(
+                "a tensor on maca:0 cannot be exported through DLPack: other libraries cannot reach its memory. Use "
+                "Tensor.cpu() first, or numpy.from_dlpack(tensor, device='cpu') for a copy on the host"
+            )
+        if self.requires_grad:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        return self.cpu().__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> Any:
+        return 12, 0  # kDLExtDev, a device that DLPack does not know
+
+    def share_memory_(self) -> Any:
+        """Refused: a tensor sent to another process is copied."""
+        raise RuntimeError(
+            "maca tensors cannot be shared between processes. Sent through a torch.multiprocessing queue or pipe they "
+            "are copied; to share memory, use a tensor on the host"
+        )
+
+    def is_shared(self) -> bool:
+        return False
+
+    def _typed_storage(self) -> Any:
+        storage: Any = torch.TypedStorage
+        return storage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
+
+    def storage(self) -> Any:
+        torch.storage._warn_typed_storage_removal(stacklevel=2)
+        return self._typed_storage()
+
+    def data_ptr(self) -> int:
+        """The opaque device address of the first element; 0 for an empty tensor. It cannot be dereferenced."""
+        buffer, offset, meta = self._payload
+        return int(buffer.address) + offset * meta.itemsize if meta.numel else 0
+
+    def record_stream(self, s: Any) -> None:
+        """Says that stream ``s`` uses this tensor. The runtime knows already: memory that is freed is handed out again
+        in the order of the streams that used it. Raises TypeError for what is no ``torch.maca.Stream``."""
+        if not isinstance(s, Stream):
+            raise TypeError(
+                f"record_stream(): argument 's' must be torch.maca.Stream, not {type(s).__name__}"
+            )
+
+    def _get_data(self) -> Any:
+        return plain_data.__get__(self)
+
+    def _set_data(self, value: Any) -> None:
+        if not isinstance(value, MacaTensor):
+            raise RuntimeError(
+                f"cannot assign a tensor on {getattr(value, 'device', type(value))} to the data of a tensor on maca:0; "
+                "move it with .to('maca') first"
+            )
+        plain_data.__set__(self, value)
+        self._payload = value._payload
+
+    data = property(_get_data, _set_data)
+
+
+def method(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function, of modules that need this one, a method of :class:`MacaTensor` under each of the names."""
+
+    def define(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            setattr(MacaTensor, name, function)
+        return function
+
+    return define
+
+
+def use_device(device: torch.device) -> None:
+    """Says, once it has been registered, which device the tensors made from now on are on."""
+    global _device
+    _device = device
+
+
+def device() -> torch.device:
+    """The device that tensors are made on."""
+    return _device
+
+
+def wrapper_arguments(meta: Meta, offset: int = 0) -> tuple[Any, ...]:
+    """What ``_make_wrapper_subclass`` is called with for a tensor ``offset`` elements into its memory."""
+    # PyTorch takes 0.15 us to read a number, even this one
+    return MacaTensor, meta.size, meta.stride, offset or None, None, meta.dtype, _STRIDED, _device
+
+
+def wrap(buffer: Any, offset: int, meta: Meta) -> MacaTensor:
+    """A tensor over ``buffer`` whose first element is ``offset`` elements into it.
+
+    The one place where Python gives a tensor its memory. Raises RuntimeError where it would reach outside.
+    """
+    meta.check_within(buffer.nbytes, offset)
+    result: MacaTensor = _make(*wrapper_arguments(meta, offset))
+    result._payload = (buffer, offset, meta)
+    if meta.conj:
+        torch._C._set_conj(result, True)
+    if meta.neg:
+        torch._C._set_neg(result, True)
+    return result
+
+
+def plain(tensor: MacaTensor) -> MacaTensor:
+    """The same memory without the lazy conjugate and negative bits."""
+    buffer, offset, meta = tensor._payload
+    return wrap(buffer, offset, meta_of(meta.size, meta.stride, meta.dtype))
+
+
+def physical(tensor: MacaTensor) -> MacaTensor:
+    """``tensor`` itself, or a copy in which its lazy bits are resolved."""
+    meta = tensor._payload[2]
+    if not (meta.conj or meta.neg):
+        return tensor
+    result: Any = plain(tensor)
+    if meta.conj:
+        result = torch.ops.aten._conj_physical.default(result)
+    return torch.ops.aten.neg.default(result) if meta.neg else result  # type: ignore[no-any-return]
+
+
+def refresh(tensor: MacaTensor) -> None:
+    """Takes the payload's metadata from the wrapper again, after an operator changed the wrapper itself."""
+    buffer = tensor._payload[0]
+    offset, meta = int(tensor.storage_offset()), meta_of_tensor(tensor)
+    meta.check_within(buffer.nbytes, offset)
+    tensor._payload = (buffer, offset, meta)
+
+
+def is_maca(value: object) -> bool:
+    return isinstance(value, MacaTensor)
