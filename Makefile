@@ -41,6 +41,7 @@ check: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES))
 
 format: $(STAMP)
@@ -56,7 +57,7 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --no-compile "$(TORCH)" numpy "scikit-build-core>=0.10" cmake ninja "cffi>=1.17" \
-	    onednn-cpu-gomp onednn-devel-cpu-gomp scipy-openblas32 "ruff>=0.14,<1" "mypy>=1.13" "clang-format==23.*"
+	    onednn-cpu-gomp onednn-devel-cpu-gomp scipy-openblas32 "ruff>=0.14,<1" "mypy>=1.13" "import-linter>=2.6" "clang-format==23.*"
 	touch $@
 
 $(VENV)/.built-$(ISAS): $(STAMP) $(SOURCES)

@@ -18,8 +18,9 @@ from foreign_records import dumped, maca_tools_module, recorded
 from macatensor.accuracy import sources
 from macatensor.accuracy.comparison.compare import compare
 from macatensor.accuracy.comparison.report import make_report
+from macatensor.accuracy.elements import TensorEntry
 from macatensor.accuracy.local.replaying import replay
-from macatensor.accuracy.records import TensorEntry, tensors_of
+from macatensor.accuracy.records import tensors_of
 
 EXAMPLES = 120  # of each kind
 DEEP: Any = "deep"  # stands for lists in lists, which json.dumps itself cannot write

@@ -1,14 +1,42 @@
-"""Whole tensors in safetensors files: what of a tensor is written, and how it is put together again."""
+"""What a record holds of a tensor, and whole tensors in safetensors files: written, and put together again."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from macatensor.accuracy.records import TensorEntry
 from macatensor.files.untrusted import member, readable
+
+
+@dataclass
+class TensorEntry:
+    """One tensor of a call. Level 0 has the structure, level 1 the numbers too, level 2 the elements too.
+
+    Numbers are of the finite elements, complex ones taken as pairs of real ones; None where there is none, or where
+    the level or the dtype has none (``hash`` is of the elements' bytes in row-major order, NaN as they are).
+    """
+
+    dtype: str  # as in "float32"
+    shape: list[int]
+    stride: list[int] | None = None
+    device: str = "cpu"
+    layout: str = "strided"
+    requires_grad: bool = False
+    made_by: int | None = None  # the number of the call whose result it was, if a recorded one's
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    norm: float | None = None  # L2
+    nan: int | None = None
+    inf: int | None = None
+    hash: str | None = None
+    file: str | None = None  # of its elements, in the process's folder: "tensors/000123.safetensors"
+    key: str | None = None  # in that file
+    parts: dict[str, TensorEntry] | None = None  # of a sparse, quantized or nested tensor: indices, values, …
+
 
 # dtypes that the file format has no name for, and the view of them that is written
 _WRITTEN_AS = {torch.complex128: torch.float64, torch.complex32: torch.float16}

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import torch
 
+from macatensor.accuracy.elements import TensorEntry, load
 from macatensor.files.untrusted import json_of, made, member, parsed, sizes, text_of
 
 FORMAT = 1  # of the files; a reader refuses a newer one
@@ -31,33 +32,6 @@ ENVIRONMENT = "environment.json"
 TENSORS = "tensors"
 _FILE = re.compile(rf"{TENSORS}/\d+(\.\d+)?\.safetensors")
 _PARTS = 3  # levels of parts in parts: a nested tensor of sparse ones of quantized values
-
-
-@dataclass
-class TensorEntry:
-    """One tensor of a call. Level 0 has the structure, level 1 the numbers too, level 2 the elements too.
-
-    Numbers are of the finite elements, complex ones taken as pairs of real ones; None where there is none, or where
-    the level or the dtype has none (``hash`` is of the elements' bytes in row-major order, NaN as they are).
-    """
-
-    dtype: str  # as in "float32"
-    shape: list[int]
-    stride: list[int] | None = None
-    device: str = "cpu"
-    layout: str = "strided"
-    requires_grad: bool = False
-    made_by: int | None = None  # the number of the call whose result it was, if a recorded one's
-    min: float | None = None
-    max: float | None = None
-    mean: float | None = None
-    norm: float | None = None  # L2
-    nan: int | None = None
-    inf: int | None = None
-    hash: str | None = None
-    file: str | None = None  # of its elements, in the process's folder: "tensors/000123.safetensors"
-    key: str | None = None  # in that file
-    parts: dict[str, TensorEntry] | None = None  # of a sparse, quantized or nested tensor: indices, values, …
 
 
 @dataclass
@@ -117,7 +91,6 @@ class Process:
         Raises:
             ValueError: its elements were not recorded (below level 2), or their file is missing or damaged.
         """
-        from macatensor.accuracy.elements import load
 
         return load(self.folder, entry)
 

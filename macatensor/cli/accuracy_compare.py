@@ -57,7 +57,7 @@ def compare(
 
 def show(report: Report) -> None:
     """Prints the counts, the first divergence and where the files lie."""
-    from macatensor.accuracy.comparison.report import describe, unpaired
+    from macatensor.accuracy.comparison.sentences import describe, unpaired
 
     found = report.comparison
     names = ("paired", "moved", "only 0", "only 1", "pass", "warning", "error")

@@ -8,20 +8,20 @@ from zlib import crc32
 
 import torch
 
-from macatensor.parity import (  # noqa: F401 - each module registers its generators
-    calls_copy,
-    calls_counting,
-    calls_fft,
-    calls_foreach,
-    calls_indexing,
-    calls_linalg,
-    calls_loss,
-    calls_network,
-    calls_pointwise,
-    calls_reduction,
-    calls_special,
-    calls_view,
-    calls_window,
+from macatensor.parity.calls import (  # noqa: F401 - each module registers its generators
+    copies,
+    counting,
+    fft,
+    foreach,
+    indexing,
+    linalg,
+    loss,
+    network,
+    pointwise,
+    reduction,
+    special,
+    view,
+    window,
 )
 from macatensor.parity.draw import CALLS, LAYOUTS, Call, Draw, Generator
 from op_table import Row
@@ -39,9 +39,9 @@ def generator_of(row: Row) -> Generator | None:
     """By the row's name, then its operator, then its family."""
     found = CALLS.get(row.name) or CALLS.get(row.operator)
     if found is None and row.operator.startswith("_foreach_"):
-        return calls_foreach.foreach
+        return foreach.foreach
     if found is None and row.elementwise:
-        return calls_pointwise.pointwise
+        return pointwise.pointwise
     if found is None and row.operator.endswith("_copy"):  # narrow_copy takes what narrow takes
         return CALLS.get(row.name.replace("_copy", "", 1)) or CALLS.get(row.operator.removesuffix("_copy"))
     return found

@@ -13,7 +13,8 @@ from macatensor.accuracy.comparison import verdict as rules
 from macatensor.accuracy.comparison.align import Pair, align, share_paired
 from macatensor.accuracy.comparison.distance import Distance, elements, of_summaries, of_tensors
 from macatensor.accuracy.comparison.verdict import SEVERITY, Judged, Sight
-from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry, tensors_of
+from macatensor.accuracy.elements import TensorEntry
+from macatensor.accuracy.records import Argument, Call, Process, Run, tensors_of
 
 _DEVICE = r"(torch\.)?(device\(.*|cpu|cuda|maca|meta)\b"
 # fewer of the shorter run's API calls have a counterpart: not the same model

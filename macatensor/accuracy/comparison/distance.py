@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from macatensor.accuracy.records import TensorEntry
+from macatensor.accuracy.elements import TensorEntry
 
 _CHUNK = 1 << 21  # elements that are float64 at a time: 16 MB an operand
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -67,7 +67,7 @@ def write(comparison: Comparison, path: Path) -> None:
     import jinja2
 
     from macatensor.accuracy.comparison.page_plot import errors_along
-    from macatensor.accuracy.comparison.report import unpaired
+    from macatensor.accuracy.comparison.sentences import unpaired
     from macatensor.accuracy.comparison.verdict import TOLERANCES
 
     environment = jinja2.Environment(

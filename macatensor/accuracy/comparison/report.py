@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from macatensor.accuracy import sources
-from macatensor.accuracy.comparison.columns import COLUMNS, Value, cells, status
+from macatensor.accuracy.comparison.columns import COLUMNS, Value, cells
 from macatensor.accuracy.comparison.compare import (
     LEAST_PAIRED,
     CallRow,
@@ -21,6 +20,7 @@ from macatensor.accuracy.comparison.compare import (
     compare,
     devices,
 )
+from macatensor.accuracy.comparison.sentences import describe
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, Run
 from macatensor.files.tables import write_csv
@@ -261,18 +261,3 @@ def summary(report: Report) -> str:
     out += [f"  {kind}: {path}" for kind, path in report.paths.items()]
     out += [f"  no {kind}: {why}" for kind, why in report.missing.items()]
     return "\n".join(out)
-
-
-def describe(row: CallRow) -> str:
-    """A call in one line."""
-    where = f" in {row.call.module}" if row.call.module else ""
-    return f"{row.call.name}{where} (call {row.call.number}, rank {row.rank}): {row.judged.rule or row.judged.verdict}"
-
-
-def unpaired(comparison: Comparison) -> list[tuple[str, str, int]]:
-    """Operators that only one run has: in which, the operator, how many calls; most first. API calls only."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for row in comparison.calls:
-        if row.call.level == "api" and status(row).startswith("only") and row.tensors:
-            counts[status(row), row.call.op] += 1
-    return [(where, op, n) for (where, op), n in counts.most_common()]

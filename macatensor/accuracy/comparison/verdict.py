@@ -22,7 +22,8 @@ from typing import Literal
 
 from macatensor.accuracy.comparison.align import kind_of
 from macatensor.accuracy.comparison.distance import Distance, elements
-from macatensor.accuracy.records import Call, TensorEntry
+from macatensor.accuracy.elements import TensorEntry
+from macatensor.accuracy.records import Call
 
 Verdict = Literal["pass", "warning", "error"]
 SEVERITY: dict[Verdict, int] = {"pass": 0, "warning": 1, "error": 2}

@@ -66,7 +66,7 @@ def _chosen(
 
 
 def _summary(sheet: Any, comparison: Comparison, all_lines: dict[str, int], shown: dict[str, int]) -> None:
-    from macatensor.accuracy.comparison.report import describe, unpaired
+    from macatensor.accuracy.comparison.sentences import describe, unpaired
 
     sheet.column_dimensions["A"].width = 28
     sheet.column_dimensions["B"].width = 100

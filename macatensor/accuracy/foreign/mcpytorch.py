@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 import torch
 
+from macatensor.accuracy.elements import TensorEntry
 from macatensor.accuracy.foreign.restricted_pickle import HeldSummary, HeldTensor, Inert, elements_of, load
-from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
+from macatensor.accuracy.records import Argument, Call, Process, Run
 from macatensor.files.untrusted import leaves, member
 
 SEQUENCE = "files_seqs.pt"

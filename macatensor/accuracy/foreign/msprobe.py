@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import torch
 
+from macatensor.accuracy.elements import TensorEntry
 from macatensor.accuracy.foreign.restricted_pickle import HeldTensor, elements_of, load
-from macatensor.accuracy.records import Argument, Call, Process, Run, TensorEntry
+from macatensor.accuracy.records import Argument, Call, Process, Run
 from macatensor.files.untrusted import DEPTH, leaves, member, parsed, sizes, text_of
 
 DUMP, STACK, CONSTRUCT, DATA = "dump.json", "stack.json", "construct.json", "dump_tensor_data"

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from macatensor.accuracy.elements import dtype_named, stored
+from macatensor.accuracy.elements import TensorEntry, dtype_named, stored
 from macatensor.accuracy.local.op_call import OpCall, same_bits
-from macatensor.accuracy.records import Argument, Call, Process, TensorEntry, read
+from macatensor.accuracy.records import Argument, Call, Process, read
 from macatensor.dispatch.signature import find_row
 from macatensor.files.untrusted import DEPTH, readable
 from macatensor.parity.transport import tensors

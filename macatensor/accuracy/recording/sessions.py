@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from macatensor.accuracy.recording import processes
 from macatensor.accuracy.recording.environment import environment
 from macatensor.accuracy.recording.modes import hub
-from macatensor.accuracy.recording.processes import new_run, rank
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.random_state import initial_states
 from macatensor.accuracy.recording.recorder import Recorder
+from macatensor.accuracy.recording.runs import new_run, rank
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.writer import Writer
 
@@ -235,6 +236,25 @@ def continue_after_fork() -> None:
     for session in _sessions:
         session.continue_in_fork()
     _finish_with_the_process()
+
+
+class Continuation:
+    """Carried to a child that starts with a fresh interpreter: unpickling it resumes the recording there."""
+
+    def __init__(self, sessions: list[tuple[Any, Path]]):
+        self.sessions = sessions
+
+    def __reduce__(self) -> Any:
+        return _resume, (self.sessions,)
+
+
+def _resume(sessions: list[tuple[Any, Path]]) -> Continuation:
+    for settings, folder in sessions:
+        continue_in_child(settings, folder)
+    return Continuation(sessions)
+
+
+processes.continue_by(Continuation, continue_after_fork)
 
 
 def _finish_with_the_process() -> None:

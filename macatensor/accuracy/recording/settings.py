@@ -44,7 +44,7 @@ class Settings:
 
     def rank(self) -> int | None:
         """This process's rank in the group, the world's if there is none; None when it is no member."""
-        from macatensor.accuracy.recording.processes import rank
+        from macatensor.accuracy.recording.runs import rank
 
         return rank(self.process_group)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from macatensor.parity.calls_pointwise import pointwise
+from macatensor.parity.calls.pointwise import pointwise
 from macatensor.parity.draw import Call, Draw, calls
 
 

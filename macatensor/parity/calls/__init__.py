@@ -1,0 +1,1 @@
+"""Calls of operators, drawn by family: what parity tests ask."""
