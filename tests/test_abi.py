@@ -215,7 +215,7 @@ def test_a_library_whose_default_stream_is_asynchronous(interposer: Path) -> Non
         found = [layer(image) for _ in range(3)]
     assert torch.equal(found[0].cpu(), found[1].cpu())
     torch.testing.assert_close(found[1].cpu(), found[2].cpu())
-    assert macatensor.ffi.lib.maca_task_queue_get() == 0  # the library has its own
+    assert macatensor.runtime.ffi.lib.maca_task_queue_get() == 0  # the library has its own
     """
     environment = {"MACA_INTERPOSER_MODE": "asynchronous", "MACA_TASK_QUEUE": "1"}
     through(interposer, CONTROLS + textwrap.dedent(code), **environment)

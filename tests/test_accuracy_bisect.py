@@ -50,14 +50,14 @@ FAULTS = {
 DRIVER = """
 import contextlib, ctypes, io, json, os, runpy, sys, time
 import torch, macatensor
-from macatensor import flags
+from macatensor.runtime import plan_caches
 from macatensor.accuracy.local.bisection import bisect_script
 torch.set_num_threads(1)
 library = ctypes.CDLL(os.environ["MACA_LIBRARY"])
 
 def choose(fault):
     assert library.interposer_fault(fault.encode()), fault
-    flags.drop_plans()
+    plan_caches.drop_plans()
 
 def run(file):
     said = io.StringIO()

@@ -12,8 +12,7 @@ import torch
 from running import run_python, threads_restored
 from torch.nn import functional
 
-from macatensor.dispatch import launcher
-from macatensor.runtime import plan_flags
+from macatensor.runtime import plan_caches
 
 Make = Callable[[str], Any]
 
@@ -172,7 +171,7 @@ def test_results_follow_every_global(name: str) -> None:
     for what, changed in GLOBALS.items():
         with changed():
             kept, host = _outcome(make, "maca"), _outcome(make, "cpu")
-            plan_flags.drop_plans()
+            plan_caches.drop_plans()
             if kept != _outcome(make, "maca"):
                 wrong.append((what, kept, "plans of before were used"))
             # casts of the host's autocast are not the device's, and some of its kernels lack a dtype
@@ -195,7 +194,7 @@ def test_a_setter_taken_by_name_before_the_import_is_followed() -> None:
         print((i / 2).dtype)
         set_float32_matmul_precision("high")
         use_deterministic_algorithms(True)
-        print(torch.backends.maca.matmul.allow_tf32, macatensor.flags.plan_flags("mm"), any(macatensor.flags.caches))
+        print(torch.backends.maca.matmul.allow_tf32, macatensor.runtime.plan_flags.plan_flags("mm"), macatensor.runtime.plan_caches.count_plans() > 0)
         """
     ).stdout.split()
     assert said == ["torch.float32", "torch.float64", "True", "3", "False"]
@@ -203,12 +202,12 @@ def test_a_setter_taken_by_name_before_the_import_is_followed() -> None:
 
 def test_setting_what_is_set_keeps_the_plans() -> None:
     torch.ones(3, device="maca") + 1
-    kept = sum(map(len, plan_flags.caches))
+    kept = plan_caches.count_plans()
     assert kept
     torch.set_default_dtype(torch.float32)
     torch.set_default_tensor_type(torch.FloatTensor)
     torch.use_deterministic_algorithms(False)
-    assert sum(map(len, plan_flags.caches)) == kept
+    assert plan_caches.count_plans() == kept
 
 
 def test_a_refused_value_is_refused_as_before() -> None:
@@ -233,7 +232,7 @@ def test_a_plan_begun_under_another_value_is_not_kept(monkeypatch: pytest.Monkey
         assert changed.wait(60)
         return result
 
-    plan_flags.drop_plans()
+    plan_caches.drop_plans()
     monkeypatch.setattr(kernel_calls, "infer", slow)
     found: list[torch.dtype] = []
     thread = threading.Thread(target=lambda: found.append((i / 3).dtype))
@@ -251,12 +250,12 @@ def test_a_plan_begun_under_another_value_is_not_kept(monkeypatch: pytest.Monkey
 
 
 def test_a_full_cache_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "PLAN_LIMIT", 2)
-    cache: dict[Any, Any] = {}
+    monkeypatch.setattr(plan_caches, "LIMIT", 2)
+    cache = plan_caches.PlanCache()
     for n in range(3):
-        launcher.remember(cache, n, n, plan_flags.generation)
+        cache.remember(n, n, plan_caches.generation)
     assert cache == {2: 2}
-    launcher.remember(cache, 3, 3, plan_flags.generation - 1)
+    cache.remember(3, 3, plan_caches.generation - 1)
     assert cache == {2: 2}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from macatensor import counters
-from macatensor.runtime import plan_flags
+from macatensor.runtime import plan_caches
 from macatensor.runtime.ffi import native, pointer
 from macatensor.runtime.tensor import MacaTensor
 
@@ -113,7 +113,7 @@ def test_the_last_signature_is_not_kept_beyond_its_plans() -> None:
     before = counters()["plan_misses"]
     x * x
     assert counters()["plan_misses"] == before
-    plan_flags.drop_plans()
+    plan_caches.drop_plans()
     x * x
     assert counters()["plan_misses"] == before + 1
     # as many plans as before, of other signatures

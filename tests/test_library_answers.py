@@ -90,7 +90,7 @@ AT_THE_NEXT_WAIT = {
     "memory_decommit": frees,
     "stream_destroy": lambda: torch.maca.Stream().__del__(),
     "event_destroy": lambda: torch.maca.Event().__init__(),
-    "plan_destroy": lambda: (torch.ones(next(sizes), device="maca").exp(), macatensor.flags.drop_plans(), gc.collect()),
+    "plan_destroy": lambda: (torch.ones(next(sizes), device="maca").exp(), macatensor.runtime.plan_caches.drop_plans(), gc.collect()),
 }
 ALLOWED = {("stream_query", 4), ("event_query", 4), ("device_set_threads", 6), ("plan_pack", 1), ("plan_pack", 3),
            ("plan_pack", 6), ("memory_decommit", 3)}
@@ -259,7 +259,7 @@ def test_synchronize_ends_whatever_error_take_says(interposer: Path) -> None:
     spy.interposer_fail_launch(1, 2)
     assert "error_take gave" in str(raised(lambda: x + 1)) or True
     spy.interposer_reset()
-    torch.maca.synchronize() if not macatensor.ffi._pending else raised(torch.maca.synchronize)
+    torch.maca.synchronize() if not macatensor.runtime.ffi._pending else raised(torch.maca.synchronize)
     torch.maca.synchronize()
     assert (x + 1).tolist() == [2.0] * 4
     """
@@ -271,9 +271,9 @@ def test_a_queue_that_is_never_empty(interposer: Path) -> None:
     x = maca(torch.ones(4))
     torch.maca._sleep(1_000_000)  # long, so it makes the queue
     answer("stream_query", 4, -1)
-    assert "unfinished work each time" in str(raised(lambda: macatensor.ffi.set_task_queue("0")))
+    assert "unfinished work each time" in str(raised(lambda: macatensor.runtime.ffi.set_task_queue("0")))
     spy.interposer_reset()
-    macatensor.ffi.set_task_queue("0")
+    macatensor.runtime.ffi.set_task_queue("0")
     """
     through(interposer, code)
 

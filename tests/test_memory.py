@@ -144,7 +144,7 @@ def test_ten_thousand_signatures_do_not_pile_up() -> None:
         """
         import gc, torch, macatensor
         from macatensor import maca
-        from macatensor import meta
+        from macatensor.runtime import meta
         with open("/proc/self/statm") as f: pass
         def resident():
             gc.collect()

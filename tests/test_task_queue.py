@@ -381,7 +381,7 @@ for _ in range(2):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (y + 0)[0, 0].item() == 300 * x[0, 0].item() ** 2
-print(macatensor.ffi.lib.maca_task_queue_get())
+print(macatensor.runtime.ffi.lib.maca_task_queue_get())
 """
 
 EXIT = """
@@ -417,7 +417,7 @@ def test_an_error_that_no_one_met_is_told_at_exit() -> None:
 def test_the_switch() -> None:
     line = """
     import torch, macatensor
-    print(macatensor.ffi.lib.maca_task_queue_get())
+    print(macatensor.runtime.ffi.lib.maca_task_queue_get())
     try:
         torch.arange(5).maca()[torch.tensor([9]).maca()]
     except IndexError as error:

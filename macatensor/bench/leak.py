@@ -12,7 +12,7 @@ import torch
 
 import macatensor
 from macatensor.bench.result import Result
-from macatensor.dispatch.launcher import PLAN_LIMIT
+from macatensor.runtime.plan_caches import LIMIT
 
 # Pages that the heap keeps for reasons of its own. A leak of one Python object (56 bytes) a launch would be 56 MB,
 # one of a plan (some kilobytes) a signature 20 MB and more.
@@ -24,7 +24,7 @@ def leak(rounds: int, quick: bool) -> list[Result]:
     """Growth of the process's resident memory and of device memory, in bytes."""
     launches = 5_000 if quick else 1_000_000
     # whole cache fillings, so that every measurement finds the cache equally full
-    signatures = 512 if quick else -(-10_000 // PLAN_LIMIT) * PLAN_LIMIT
+    signatures = 512 if quick else -(-10_000 // LIMIT) * LIMIT
     device = torch.get_device_module("maca")
     a, b = torch.rand(16).to("maca"), torch.rand(16).to("maca")
     base = torch.zeros(3 * signatures + 2, device="maca")
@@ -48,7 +48,7 @@ def leak(rounds: int, quick: bool) -> list[Result]:
     evicted = macatensor.counters()["plan_evictions"]
     return [
         Result("leak.signatures", f"{signatures:,} new signatures", max(0, grown), ALLOWANCE, unit="B",
-               note=f"cache bound {PLAN_LIMIT:,} plans an operator; evictions so far {evicted:,}"),
+               note=f"cache bound {LIMIT:,} plans an operator; evictions so far {evicted:,}"),
         Result("leak.launches", f"{launches:,} launches", max(0, after - between), ALLOWANCE, unit="B"),
         Result("leak.device", "device memory over both", max(0, device_after - device_before), 0, unit="B"),
     ]  # fmt: skip

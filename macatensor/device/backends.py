@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from macatensor.dispatch.launcher import PLAN_LIMIT
-from macatensor.runtime import plan_flags, switches
+from macatensor.runtime import plan_caches, plan_flags, switches
 
 
 def _check_frozen(name: str) -> None:
@@ -79,12 +78,12 @@ class PlanCache:
 
     @property
     def size(self) -> int:
-        return sum(len(cache) for kernel in _TRANSFORMS for cache in plan_flags.caches_of.get(kernel, []))
+        return plan_caches.count_plans(*_TRANSFORMS)
 
     @property
     def max_size(self) -> int:
         """Plans kept for one operator. A full cache is emptied."""
-        return PLAN_LIMIT
+        return plan_caches.LIMIT
 
     @max_size.setter
     def max_size(self, value: int) -> None:
@@ -92,7 +91,7 @@ class PlanCache:
 
     def clear(self) -> None:
         """Forgets every plan: those of other operators are kept in the same way and are quickly made again."""
-        plan_flags.drop_plans()
+        plan_caches.drop_plans()
 
     def __getitem__(self, device: Any) -> PlanCache:
         index = device if isinstance(device, int) else torch.device(device).index or 0

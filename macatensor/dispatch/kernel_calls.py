@@ -10,7 +10,7 @@ import torch
 from macatensor.dispatch.consultation import consult_cpu, reject
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.forms import in_form
-from macatensor.dispatch.launcher import remember, static_key
+from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import (
     create,
     flatten,
@@ -23,9 +23,10 @@ from macatensor.dispatch.request import Declined, Refused
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Form, Role, Signature, read
-from macatensor.runtime import counters, plan_flags
+from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.random import drawn_from
 from macatensor.runtime.tensor import MacaTensor, physical
 from op_table import Row
@@ -47,8 +48,8 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         self.twin = twin
         self.signature: Signature = read(func, row.launch_scalars)
         arguments = self.signature.arguments
-        self.cache: dict[Any, Any] = {}
-        self.weighed: dict[Any, Any] = {}  # numbers that PyTorch takes though the result has no room for them
+        self.cache = PlanCache(row.kernel_name)
+        self.weighed = PlanCache()  # numbers that PyTorch takes though the result has no room for them
         super().__init__(
             self.signature.letters,
             self.cache,
@@ -56,8 +57,6 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             # creation functions: the result's size may follow from the numbers (arange)
             not any(a.role in (Role.TENSOR, Role.TENSORS) for a in arguments),
         )
-        plan_flags.caches.extend((self.cache, self.weighed))
-        plan_flags.caches_of.setdefault(row.kernel_name, []).append(self.cache)
         first = arguments[0] if arguments else None
         self.writes_list = first is not None and first.written and first.role is Role.TENSORS
         self.inplace = (
@@ -84,9 +83,9 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
     def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
         """What runs calls of a signature that is met for the first time."""
-        generation = plan_flags.generation
+        generation = plan_caches.generation
         run = self.build(args, len(args))
-        remember(self.cache, key, run, generation)
+        self.cache.remember(key, run, generation)
         return run
 
     def weigh(self, program: Any, args: tuple[Any, ...], numbers: list[Any]) -> None:
@@ -97,13 +96,13 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         key = (program, *map(static_key, numbers))
         if key in self.weighed:
             return
-        generation = plan_flags.generation
+        generation = plan_caches.generation
         full = self.signature.fill(args, None)
         for i, argument in enumerate(self.signature.arguments):
             if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
                 full[i] = full[i].item()
         self.ask_host(full)
-        remember(self.weighed, key, True, generation)
+        self.weighed.remember(key, True, generation)
 
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: tuple[Any, ...], given: int) -> Any:

@@ -1,15 +1,11 @@
-"""What every launcher shares: its type, the table of those made by hand, and the bounded plan caches."""
+"""What every launcher shares: its type, the table of those made by hand, and keys of plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from macatensor.runtime import counters, plan_flags
-
 Launcher = Callable[[tuple[Any, ...], "dict[str, Any] | None"], Any]
-
-PLAN_LIMIT = 4096  # plans kept for one operator overload; a full cache is emptied and counted
 
 _TRUE, _FALSE, _NAN = object(), object(), object()
 
@@ -40,14 +36,3 @@ def static_key(value: Any) -> Any:
     if kind is list or kind is tuple:
         return tuple([static_key(v) for v in value])
     return value
-
-
-def remember(cache: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
-    """Stores a plan that was begun in ``flags.generation``, unless a switch changed meanwhile, on another thread. A full
-    cache starts anew, so that 10,000 signatures do not stay in memory."""
-    if generation != plan_flags.generation:
-        return
-    if len(cache) >= PLAN_LIMIT:
-        counters.count("plan_evictions", len(cache))
-        cache.clear()
-    cache[key] = value

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from macatensor.dispatch.launcher import remember
 from macatensor.dispatch.plan import ABSENT, program
 from macatensor.dispatch.request import Declined, Request
-from macatensor.runtime import counters, plan_flags
+from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.meta import Meta
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor
 
-_plans: dict[Any, Any] = {}
-plan_flags.caches.append(_plans)
+_plans = PlanCache()
 
 
 def launch(
@@ -20,7 +19,7 @@ def launch(
 ) -> list[Any]:
     """Runs ``kernel`` on ``inputs`` (None: absent) and returns new tensors of ``results``' metas.
 
-    Raises :class:`macatensor.request.Declined` when the library has no kernel for them.
+    Raises :class:`macatensor.dispatch.request.Declined` when the library has no kernel for them.
     """
     payloads = [t._payload if t is not None else ABSENT for t in inputs]
     made: list[Any] = plan(kernel, inputs, results, attributes).launch(payloads, ())
@@ -39,10 +38,10 @@ def plan(
     )
     found = _plans.get(key)
     if found is None:
-        generation = plan_flags.generation
+        generation = plan_caches.generation
         found = _create(kernel, inputs, results, attributes)
         counters.count("plan_misses")
-        remember(_plans, key, found, generation)
+        _plans.remember(key, found, generation)
     return found
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from macatensor.dispatch.consultation import consult_cpu
-from macatensor.dispatch.launcher import Launcher, remember, static_key
+from macatensor.dispatch.launcher import Launcher, static_key
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.signature import read
-from macatensor.runtime import plan_flags
+from macatensor.runtime import plan_caches
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor
 
 
@@ -43,8 +44,7 @@ def checked(func: Any, launcher: Launcher) -> Launcher:
     """``launcher`` behind PyTorch's word on the ``out=`` tensors, asked once per signature."""
     signature = read(func)
     positions = signature.outs
-    accepted: dict[Any, Any] = {}
-    plan_flags.caches.append(accepted)
+    accepted = PlanCache()
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         full = signature.fill(args, kwargs)
@@ -69,9 +69,9 @@ def checked(func: Any, launcher: Launcher) -> Launcher:
                 for v in flatten(full)
             )
             if key not in accepted:
-                generation = plan_flags.generation
+                generation = plan_caches.generation
                 consult_cpu(signature, full, with_values=True)
-                remember(accepted, key, True, generation)
+                accepted.remember(key, True, generation)
         return launcher(args, kwargs)
 
     return call

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from macatensor.dispatch.consultation import reject
-from macatensor.dispatch.launcher import Launcher, remember, special
+from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.resize import adopt
 from macatensor.dispatch.signature import read
-from macatensor.runtime import plan_flags, tensor
+from macatensor.runtime import plan_caches, tensor
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, meta_of
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import wrap
 
 
@@ -26,9 +27,8 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
     def __init__(self, func: Any):
         self.func = func
         self.signature = read(func)
-        self.cache: dict[Any, Any] = {}
+        self.cache = PlanCache()
         super().__init__(self.cache)
-        plan_flags.caches.append(self.cache)
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         if kwargs:
@@ -48,7 +48,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         return wrap(buffer, offset + delta, result_meta)
 
     def build(self, args: tuple[Any, ...], key: Any) -> Any:
-        generation = plan_flags.generation
+        generation = plan_caches.generation
         full = self.signature.fill(args, None)
         base = meta_tensor(args[0]._payload[2])
         try:
@@ -66,7 +66,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
             if found[0].itemsize != base.itemsize:  # the base's offset counts elements of another size
                 found = _outside(found[:2])
         # keys compare by value: 1 and True would meet, but no view takes either where it takes the other
-        remember(self.cache, key, found, generation)
+        self.cache.remember(key, found, generation)
         return found
 
     def many(self, args: tuple[Any, ...], found: Any) -> Any:

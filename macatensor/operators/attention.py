@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from macatensor.dispatch.launcher import Launcher, remember, special
+from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import ABSENT, meta_tensor, program
 from macatensor.dispatch.request import Declined, Request
-from macatensor.runtime import counters, plan_flags
+from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor
 
 
@@ -116,8 +117,7 @@ def _check(query: Any, key: Any, value: Any, mask: Any) -> None:
 
 # Without a mask and a gradient, by the operands' metas and the options: each token of a growing cache brings new
 # keys, and what is decided above need not be decided once a layer.
-_programs: dict[Any, Any] = {}
-plan_flags.caches.append(_programs)
+_programs = PlanCache()
 _unwatched = launch  # tools that look at every launch put one of their own in the place of `launch`
 
 
@@ -202,9 +202,9 @@ def attention(
             return _attend(query, key, value, mask, is_causal, scale)
         if mask is None and launch is _unwatched:
             metas = [t._payload[2] for t in (query, key, value)]
-            generation = plan_flags.generation
+            generation = plan_caches.generation
             made = _inference_program(metas, is_causal, scale)
-            remember(_programs, _key(query, key, value, *options), made, generation)
+            _programs.remember(_key(query, key, value, *options), made, generation)
             return _run(made, query, key, value)
         with torch._C._AutoDispatchBelowAutograd():
             return _forward(query, key, value, mask, is_causal, scale)[0]

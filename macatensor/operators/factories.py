@@ -9,15 +9,16 @@ import torch
 
 from macatensor.dispatch import rowless, sites
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import Launcher, remember, special, static_key
+from macatensor.dispatch.launcher import Launcher, special, static_key
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device
 from macatensor.operators.bind import bind
-from macatensor.runtime import plan_flags
+from macatensor.runtime import plan_caches
 from macatensor.runtime.ffi import allocate, fill_bytes, native
 from macatensor.runtime.layout import channels_last_strides
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, wrap, wrapper_arguments
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -50,8 +51,7 @@ def _check(size: Any) -> tuple[int, ...]:
 
 # From size, dtype and options of `empty` to its Meta, bytes, and what the wrapper is made with. The Meta of a tensor that
 # lives for one operator would otherwise be made anew each time, with what it knows of overlaps: 4 of 9 us.
-_blanks: dict[Any, tuple[Meta, int, tuple[Any, ...]]] = {}
-plan_flags.caches.append(_blanks)
+_blanks = PlanCache()
 
 
 def _empty(
@@ -66,10 +66,10 @@ def _empty(
     key = (tuple(map(int, size)), dtype or torch.get_default_dtype(), layout, pin_memory, memory_format)
     found = _blanks.get(key)
     if found is None:
-        generation = plan_flags.generation
+        generation = plan_caches.generation
         meta = _blank_meta(*key)
         found = meta, meta.nbytes, wrapper_arguments(meta)
-        remember(_blanks, key, found, generation)
+        _blanks.remember(key, found, generation)
     meta, nbytes, arguments = found
     buffer = allocate(nbytes)
     made: MacaTensor = torch.Tensor._make_wrapper_subclass(*arguments)
@@ -172,9 +172,8 @@ class BlankLauncher(native.BlankCall):  # type: ignore[misc]
     def __init__(self, func: Any, is_result: bool):
         self.func = func
         self.is_result = is_result
-        self.cache: dict[Any, Any] = {}  # Meta, its bytes, and what the wrapper is made with
+        self.cache = PlanCache()  # Meta, its bytes, and what the wrapper is made with
         super().__init__(self.cache)
-        plan_flags.caches.append(self.cache)
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         meta = args[0]._payload[2]
@@ -188,12 +187,12 @@ class BlankLauncher(native.BlankCall):  # type: ignore[misc]
         key = (meta, *[static_key(value) for value in args[1:]], *options)
         found = self.cache.get(key)
         if found is None:
-            generation = plan_flags.generation
+            generation = plan_caches.generation
             given = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
             t = self.func(meta_tensor(meta), *args[1:], **given)
             meta = meta_of(tuple(t.shape), t.stride(), t.dtype)
             found = (meta, meta.nbytes, wrapper_arguments(meta))
-            remember(self.cache, key, found, generation)
+            self.cache.remember(key, found, generation)
         made = empty_of(found[0])
         return known(made) if self.is_result else made
 

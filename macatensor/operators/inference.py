@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 
-from macatensor.dispatch.launcher import Launcher, remember, special
+from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor, program
 from macatensor.dispatch.request import Declined, Request
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Role, read
 from macatensor.dispatch.view_calls import ViewLauncher
-from macatensor.runtime import counters, plan_flags
+from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor
 
 _WHOLE = "the call is not a plain one"
@@ -41,9 +42,8 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
         self.func = func
         self.create = create
         self.signature = read(func)
-        self.cache: dict[Any, Any] = {}
+        self.cache = PlanCache()
         super().__init__(self.signature.letters, self.cache, self.signature.tensors_end, False)
-        plan_flags.caches.append(self.cache)
 
     def fill(self, args: Any, kwargs: dict[str, Any] | None) -> tuple[Any, ...]:
         """Every argument, in the schema's order."""
@@ -55,7 +55,7 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
 
     def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
         """What runs calls of a signature that is met for the first time."""
-        generation = plan_flags.generation
+        generation = plan_caches.generation
         full = self.signature.fill(args, None)
         plan = None
         if all(
@@ -71,7 +71,7 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
             plan = self.otherwise
         else:
             counters.count("plan_misses")
-        remember(self.cache, key, plan, generation)
+        self.cache.remember(key, plan, generation)
         return plan
 
     def otherwise(self, args: Any, payloads: Any, scalars: Any) -> Any:
@@ -202,7 +202,7 @@ class _ReshapeLauncher(ViewLauncher):
             meta_tensor(args[0]._payload[2]).view(args[1])
         except RuntimeError:
             found = (None, None, None, None, None, False)
-            remember(self.cache, key, found, plan_flags.generation)
+            self.cache.remember(key, found, plan_caches.generation)
             return found
         return super().build(args, key)
 

@@ -13,10 +13,11 @@ import torch
 
 from macatensor.dispatch import rowless
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import Launcher, remember, special
+from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.signature import find_row
-from macatensor.runtime import plan_flags
+from macatensor.runtime import plan_caches
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.uncompiled import uncompiled
 
 _FUNCTIONAL = (
@@ -79,8 +80,7 @@ def _arange(func: Any) -> Launcher:
     if found is None:
         raise LookupError("the op table has no row for arange.start_step")
     kernel = KernelLauncher(torch.ops.aten.arange.start_step, *found)
-    cache: dict[Any, Any] = {}  # by length: a decode loop's ranges differ in their start only
-    plan_flags.caches.append(cache)
+    cache = PlanCache()  # by length: a decode loop's ranges differ in their start only
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         options = dict(kwargs or {})
@@ -103,10 +103,10 @@ def _arange(func: Any) -> Launcher:
         key = (n, dtype, kinds)
         launch = cache.get(key)
         if launch is None:
-            generation = plan_flags.generation
+            generation = plan_caches.generation
             full = kernel.signature.fill(numbers, {**options, "dtype": dtype})
             launch = kernel.build(tuple(full), len(full))
-            remember(cache, key, launch, generation)
+            cache.remember(key, launch, generation)
         return launch(numbers, [], list(numbers))
 
     return run

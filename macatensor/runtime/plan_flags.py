@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from macatensor.runtime.ffi import check, lib
+from macatensor.runtime.plan_caches import drop_plans
 
 _DETERMINISTIC = lib.MACA_PLAN_DETERMINISTIC
 _TF32 = lib.MACA_PLAN_TF32
@@ -18,9 +19,6 @@ _TF32 = lib.MACA_PLAN_TF32
 tf32_matmul = False
 tf32_convolution = False
 _deterministic = False  # torch.backends.maca.deterministic
-caches: list[dict[Any, Any]] = []  # every plan cache registers here
-caches_of: dict[str, list[dict[Any, Any]]] = {}  # by kernel, to be counted
-generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
 
 
 def plan_flags(kernel: str) -> int:
@@ -43,14 +41,6 @@ def be_deterministic(mode: bool) -> None:
     global _deterministic
     _deterministic = mode
     drop_plans()
-
-
-def drop_plans() -> None:
-    """Forgets every plan."""
-    global generation
-    generation += 1
-    for cache in caches:
-        cache.clear()
 
 
 def _followed(function: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:

@@ -81,7 +81,7 @@ struct KernelCall : CachedCall {
   PyObject* run(PyObject* args, PyObject* kwargs);
 };
 
-// What an argument is to a plan; macatensor.signature.Role.
+// What an argument is to a plan; macatensor.dispatch.signature.Role.
 enum Role : char { kTensor = 'T', kTensors = 'L', kOut = 'O', kNumber = 'N', kNumbers = 'M', kStatic = 'S' };
 
 bool is_number(PyObject* value) {

@@ -17,17 +17,17 @@ from macatensor.accuracy.recording.numbers import Numbers
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.request import DTYPE_CODES, Declined
-from macatensor.runtime import counters, plan_flags
+from macatensor.runtime import counters
 from macatensor.runtime.ffi import check, ffi, host_library_path, lib, native, pointer
 from macatensor.runtime.meta import Meta, meta_of
+from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, physical
 
 _LIMIT = 1 << 14  # signatures kept
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 
-_plans: dict[Meta, Any] = {}  # False: the device's library has no kernel for it
-plan_flags.caches.append(_plans)
+_plans = PlanCache()  # False: the device's library has no kernel for it
 _summaries: dict[Any, Any] = {}
 
 

@@ -1,0 +1,46 @@
+"""The caches of plans: bounded, counted, and dropped where a global changes that plans depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from macatensor.runtime import counters
+
+LIMIT = 4096  # plans kept for one operator overload; a full cache is emptied and counted
+generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
+_caches: list[PlanCache] = []
+
+
+class PlanCache(dict[Any, Any]):
+    """What was decided once, by signature. The C launchers read it as the dictionary that it is.
+
+    ``kernel``: the name of the kernel that its plans launch, where they are to be counted by it.
+    """
+
+    def __init__(self, kernel: str = ""):
+        super().__init__()
+        self.kernel = kernel
+        _caches.append(self)
+
+    def remember(self, key: Any, value: Any, begun: int) -> None:
+        """Stores what was begun in generation ``begun``, unless a switch changed meanwhile, on another thread. A full
+        cache starts anew, so that 10,000 signatures do not stay in memory."""
+        if begun != generation:
+            return
+        if len(self) >= LIMIT:
+            counters.count("plan_evictions", len(self))
+            self.clear()
+        self[key] = value
+
+
+def drop_plans() -> None:
+    """Forgets every plan."""
+    global generation
+    generation += 1
+    for cache in _caches:
+        cache.clear()
+
+
+def count_plans(*kernels: str) -> int:
+    """How many plans are kept; of some kernels, where these are named."""
+    return sum(len(cache) for cache in _caches if not kernels or cache.kernel in kernels)
