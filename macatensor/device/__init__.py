@@ -62,7 +62,7 @@ from macatensor.device.tensor_types import (
 )
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.request import Declined
-from macatensor.runtime import capture, random, sync_debug
+from macatensor.runtime import random
 from macatensor.runtime import streams as streams
 from macatensor.runtime.ffi import finish_wait, lib
 from macatensor.runtime.ordinal import ordinal
@@ -88,7 +88,7 @@ from macatensor.runtime.streams import (
     set_stream,
     stream,
 )
-from macatensor.runtime.sync_debug import get_sync_debug_mode, set_sync_debug_mode
+from macatensor.runtime.sync_debug import get_sync_debug_mode, host_wait, set_sync_debug_mode
 
 OutOfMemoryError = torch.OutOfMemoryError
 CUDAGraph = MacaGraph  # under the name that scripts for torch.cuda look for
@@ -130,9 +130,7 @@ def current_device() -> int:
 def synchronize(device: Any = None) -> None:
     """Waits for the work of all streams. Raises what failed in it."""
     ordinal(device)
-    if sync_debug.mode:
-        sync_debug.waits()
-    capture.refuse("synchronize()")
+    host_wait("synchronize()")
     status = lib.maca_runtime_synchronize()
     if streams.observer is not None:
         streams.observer.device_synchronized()
@@ -167,20 +165,90 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 __all__ = [
-    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CUDAGraph", "CharTensor", "DeviceProperties", "DoubleTensor", "Event",
-    "ExternalStream", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor", "MacaGraph", "OutOfMemoryError",
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CUDAGraph",
+    "CharTensor",
+    "DeviceProperties",
+    "DoubleTensor",
+    "Event",
+    "ExternalStream",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "MacaGraph",
+    "OutOfMemoryError",
     "ShortTensor",
-    "Stream", "StreamContext", "caching_allocator_alloc", "caching_allocator_delete", "can_device_access_peer",
-    "change_current_allocator", "current_blas_handle", "current_device", "current_stream", "default_stream", "device",
-    "device_count", "device_of", "empty_cache", "get_allocator_backend", "get_amp_supported_dtype", "get_arch_list",
-    "get_device_capability", "get_device_name", "get_device_properties", "get_gencode_flags",
-    "get_per_process_memory_fraction", "get_rng_state", "get_rng_state_all", "get_stream_from_external",
-    "get_sync_debug_mode", "graph", "graph_pool_handle", "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
-    "is_current_stream_capturing", "is_initialized", "jiterator", "library_info", "list_gpu_processes", "make_graphed_callables", "manual_seed", "manual_seed_all",
-    "max_memory_allocated", "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory", "memory_allocated",
-    "memory_cached", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
-    "memory_summary", "nvtx", "random", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
-    "reset_max_memory_cached", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
-    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "set_sync_debug_mode",
-    "stream", "streams", "synchronize",
-]  # fmt: skip
+    "Stream",
+    "StreamContext",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "can_device_access_peer",
+    "change_current_allocator",
+    "current_blas_handle",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_allocator_backend",
+    "get_amp_supported_dtype",
+    "get_arch_list",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_gencode_flags",
+    "get_per_process_memory_fraction",
+    "get_rng_state",
+    "get_rng_state_all",
+    "get_stream_from_external",
+    "get_sync_debug_mode",
+    "graph",
+    "graph_pool_handle",
+    "init",
+    "initial_seed",
+    "ipc_collect",
+    "is_available",
+    "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "jiterator",
+    "library_info",
+    "list_gpu_processes",
+    "make_graphed_callables",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "nvtx",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "set_sync_debug_mode",
+    "stream",
+    "streams",
+    "synchronize",
+]

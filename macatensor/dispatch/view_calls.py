@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,52 @@ from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import wrap
+
+
+class View(NamedTuple):
+    """One view, as ``ViewCall`` makes it without a look at the buffer where it ``is_plain``."""
+
+    meta: Meta
+    delta: int  # elements from the base's first to its own
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    is_plain: bool  # inside of its base, and without a lazy bit
+
+
+class Views(NamedTuple):
+    """Several views of one call; ``ViewCall`` reads the first field and the sixth."""
+
+    views: list[View]
+    delta: None
+    size: None
+    stride: None
+    dtype: None
+    is_plain: bool
+
+
+class Placed(NamedTuple):
+    """A view whose offset is an argument, and does not follow the base's."""
+
+    meta: Meta
+
+
+class Recast(NamedTuple):
+    """A view with elements of another size than the base's, in which its offset counts."""
+
+    meta: Meta
+    delta: int
+
+
+class Special(NamedTuple):
+    """Whatever ``ViewCall`` leaves to :meth:`ViewLauncher.many`."""
+
+    what: Placed | Recast | None  # None: no view at all
+    delta: None = None
+    size: None = None
+    stride: None = None
+    dtype: None = None
+    is_plain: bool = False
 
 
 class ViewLauncher(native.ViewCall):  # type: ignore[misc]
@@ -39,15 +85,14 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         found = self.cache.get(key)
         if found is None:
             found = self.build(args, key)
-        result_meta, delta = found[0], found[1]
-        if delta is None:  # several results, or an offset that does not follow the base's
+        if not isinstance(found, View):
             return self.many(args, found)
         if torch.is_inference_mode_enabled() and not base.is_inference():
             with torch.inference_mode(False):
-                return wrap(buffer, offset + delta, result_meta)
-        return wrap(buffer, offset + delta, result_meta)
+                return wrap(buffer, offset + found.delta, found.meta)
+        return wrap(buffer, offset + found.delta, found.meta)
 
-    def build(self, args: tuple[Any, ...], key: Any) -> Any:
+    def build(self, args: tuple[Any, ...], key: Any) -> View | Views | Special:
         generation = plan_caches.generation
         full = self.signature.fill(args, None)
         base = meta_tensor(args[0]._payload[2])
@@ -55,31 +100,31 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
             result = self.signature.call(self.func, [base, *full[1:]])
         except Exception as error:
             reject(self.signature, full, error)
-        found: Any
+        found: View | Views | Special
         if not isinstance(result, torch.Tensor):
             views = [_view(r, args[0]._payload[2]) for r in result]
-            found = (views, None, None, None, None, all(v[5] for v in views))
+            found = Views(views, None, None, None, None, all(v.is_plain for v in views))
         elif "storage_offset" in self.signature.positions:
-            found = _outside(_view_meta(result))
+            found = Special(Placed(_view_meta(result)))
         else:
             found = _view(result, args[0]._payload[2])
-            if found[0].itemsize != base.itemsize:  # the base's offset counts elements of another size
-                found = _outside(found[:2])
+            if found.meta.itemsize != base.itemsize:
+                found = Special(Recast(found.meta, found.delta))
         # keys compare by value: 1 and True would meet, but no view takes either where it takes the other
         self.cache.remember(key, found, generation)
         return found
 
-    def many(self, args: tuple[Any, ...], found: Any) -> Any:
+    def many(self, args: tuple[Any, ...], found: Views | Special) -> Any:
         """Views that are several, may leave the memory, or have elements of another size."""
         if torch.is_inference_mode_enabled() and not args[0].is_inference():
             with torch.inference_mode(False):
                 return self.many(args, found)
         base = args[0]
         buffer, offset, _ = base._payload
-        if isinstance(found[0], list):
-            return [wrap(buffer, offset + view[1], view[0]) for view in found[0]]
-        if isinstance(found[0], tuple):
-            meta, delta = found[0]
+        if isinstance(found, Views):
+            return [wrap(buffer, offset + view.delta, view.meta) for view in found.views]
+        if isinstance(found.what, Recast):
+            meta, delta = found.what
             start, rest = divmod(offset * base.element_size(), meta.itemsize)
             if rest:
                 ratio = meta.itemsize // base.element_size()
@@ -88,23 +133,16 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
                     f"(different element sizes), but got {offset}"
                 )
             return wrap(buffer, start + delta, meta)
+        assert found.what is not None
         start = self.signature.fill(args, None)[self.signature.positions["storage_offset"]]
-        return wrap(buffer, offset if start is None else start, found[0])
+        return wrap(buffer, offset if start is None else start, found.what.meta)
 
 
-def _view(result: torch.Tensor, base: Meta) -> tuple[Any, ...]:
-    """What ``ViewCall`` makes a view of: Meta, offset from the base's, sizes, strides, dtype, is it plain?
-
-    ``ViewCall`` looks at no buffer: what may reach out of its base (``_reshape_alias`` takes any strides) is not plain.
-    """
+def _view(result: torch.Tensor, base: Meta) -> View:
+    """``ViewCall`` looks at no buffer: what may reach out of its base (``_reshape_alias`` takes any strides) is not plain."""
     meta, delta = _view_meta(result), int(result.storage_offset())
     is_inside = not meta.numel or meta.bytes_from(delta) <= base.nbytes
-    return meta, delta, meta.size, meta.stride, meta.dtype, is_inside and not (meta.conj or meta.neg)
-
-
-def _outside(found: Any) -> tuple[Any, ...]:
-    """What only :meth:`ViewLauncher.many` can make."""
-    return found, None, None, None, None, False
+    return View(meta, delta, meta.size, meta.stride, meta.dtype, is_inside and not (meta.conj or meta.neg))
 
 
 def _view_meta(result: torch.Tensor) -> Meta:

@@ -18,7 +18,7 @@ from macatensor.dispatch.plan import meta_tensor, program
 from macatensor.dispatch.request import Declined, Request
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Role, read
-from macatensor.dispatch.view_calls import ViewLauncher
+from macatensor.dispatch.view_calls import Special, ViewLauncher, Views
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
@@ -201,12 +201,12 @@ class _ReshapeLauncher(ViewLauncher):
         try:
             meta_tensor(args[0]._payload[2]).view(args[1])
         except RuntimeError:
-            found = (None, None, None, None, None, False)
+            found = Special(None)
             self.cache.remember(key, found, plan_caches.generation)
             return found
         return super().build(args, key)
 
-    def many(self, args: tuple[Any, ...], found: Any) -> Any:
+    def many(self, args: tuple[Any, ...], found: Views | Special) -> Any:
         return without_row(self.whole, args, None, _WHOLE)
 
 

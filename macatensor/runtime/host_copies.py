@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from macatensor.runtime import capture, streams, sync_debug
+from macatensor.runtime import streams
 from macatensor.runtime.ffi import check, ffi, lib, pointer, raise_pending
 from macatensor.runtime.meta import Meta, meta_of_tensor
+from macatensor.runtime.sync_debug import host_wait
 
 _cast = ffi.cast
 
@@ -42,9 +43,7 @@ def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blockin
     ``non_blocking`` says that the caller asked for no wait; the host's memory is free to change on return either way.
     """
     if nbytes:
-        capture.refuse("a copy from the host")
-        if sync_debug.mode and not non_blocking:
-            sync_debug.waits()
+        host_wait("a copy from the host", waits=not non_blocking)
         status = lib.maca_buffer_from_host(pointer(buffer), byte_offset, address, nbytes)
         check(status, "copy to the device")
         if streams.observer is not None and not non_blocking:
@@ -59,9 +58,7 @@ def download(
     ``non_blocking`` says that the caller asked for no wait; the bytes are there on return either way.
     """
     if nbytes:
-        capture.refuse("a copy to the host")
-        if sync_debug.mode and not non_blocking:
-            sync_debug.waits()
+        host_wait("a copy to the host", waits=not non_blocking)
         status = lib.maca_buffer_to_host(
             _cast("void*", host.data_ptr()), pointer(buffer), byte_offset, nbytes
         )

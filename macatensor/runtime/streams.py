@@ -12,9 +12,9 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from macatensor.runtime import capture, sync_debug
 from macatensor.runtime.ffi import NOT_READY, OK, check, ffi, finish_wait, launch_error, lib
 from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.sync_debug import host_wait
 
 used = False  # has this process queued work, so that a copy to the host may meet its failures?
 _entered = threading.local()  # .ids: the streams that the thread's `with` blocks replaced, outermost first
@@ -116,9 +116,7 @@ class Event:
 
     def synchronize(self) -> None:
         """Waits for the event; at once when it was never recorded. Raises what failed in the work before it."""
-        capture.refuse("Event.synchronize()")
-        if sync_debug.mode:
-            sync_debug.waits()
+        host_wait("Event.synchronize()")
         status = lib.maca_events_synchronize(self._handle)
         if observer is not None:
             observer.event_synchronized(self)
@@ -190,9 +188,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Waits for everything submitted so far. Raises what failed in it."""
-        capture.refuse("Stream.synchronize()")
-        if sync_debug.mode:
-            sync_debug.waits()
+        host_wait("Stream.synchronize()")
         status = lib.maca_streams_synchronize(self.stream_id)
         if observer is not None:
             observer.stream_synchronized(self.stream_id)

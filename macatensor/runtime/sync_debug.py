@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 
+from macatensor.runtime import capture
+
 mode = 0  # 0: nothing, 1: warn, 2: raise. Read by those who wait, as a module attribute: 30 ns
 _NAMES = {"default": 0, "warn": 1, "error": 2}
 
@@ -30,9 +32,12 @@ def get_sync_debug_mode() -> int:
     return mode
 
 
-def waits() -> None:
-    """Called where the host is about to wait, if :data:`mode` is set. Warns or raises RuntimeError."""
+def host_wait(what: str, waits: bool = True) -> None:
+    """Called where the host is about to need the device. Refused while a graph is captured; where it ``waits`` for the
+    device, what :data:`mode` asks for: a warning or RuntimeError."""
+    capture.refuse(what)
+    if not (mode and waits):
+        return
     if mode == 2:
         raise RuntimeError("called a synchronizing MACA operation")
-    if mode == 1:
-        warnings.warn("called a synchronizing MACA operation", UserWarning, stacklevel=3)
+    warnings.warn("called a synchronizing MACA operation", UserWarning, stacklevel=3)
