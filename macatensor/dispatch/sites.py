@@ -20,7 +20,7 @@ from macatensor.runtime.ffi import lib
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 
-_OURS = str(Path(__file__).parent) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _LIMIT = 1 << 16  # sites kept; later ones are not told apart
 
