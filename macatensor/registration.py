@@ -9,6 +9,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from macatensor import (
     accelerator,
+    activation_slopes,
     attention,
     autocast,
     backends,
@@ -85,6 +86,7 @@ def register() -> None:
     other_layouts.register()
     guards.register()
     recurrent.register()
+    activation_slopes.register()
     flags.follow_threads()
     backends.register()
     accelerator.register()

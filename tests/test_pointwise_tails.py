@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import macatensor
 from macatensor.parity.measure import ulp_at
 from macatensor.parity.watch import verdict_of
 from op_table import TABLE
@@ -71,18 +72,25 @@ def _mish(x: Tensor) -> Tensor:
     return x * e * (e + 2) / (e * (e + 2) + 2)
 
 
-def _slope(func: Callable[..., Tensor], x: Tensor) -> Tensor:
-    """By the kernel: PyTorch takes these operators apart on devices other than its own."""
-    return func(torch.ones_like(x), x, grad_input=torch.empty_like(x))
+def _slope(func: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    return torch.autograd.grad(func(x).sum(), x)[0]
+
+
+def _mish_slope(x: Tensor) -> Tensor:
+    e = torch.exp(x)
+    n, d = e * (e + 2), e * (e + 2) + 2
+    return n / d + x * torch.sigmoid(x) * 4 * (n + 1) / d**2
 
 
 TAILS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "silu": (aten.silu, lambda x: x * torch.sigmoid(x)),
     "mish": (aten.mish, _mish),
     "silu_backward": (
-        lambda x: _slope(aten.silu_backward.grad_input, x),
+        lambda x: _slope(torch.nn.functional.silu, x),
         lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),
     ),
+    "mish_backward": (lambda x: _slope(torch.nn.functional.mish, x), _mish_slope),
 }
 
 
@@ -144,6 +152,19 @@ def test_tails_among_denormals(name: str) -> None:
     for far in (-1e30, 1e30):
         far_x = torch.full((8,), far)
         assert torch.equal(func(far_x.to("maca")).cpu(), func(far_x))
+
+
+@pytest.mark.parametrize("name", ["silu_backward", "mish_backward"])
+def test_slopes_are_one_launch_and_differentiable(name: str) -> None:
+    func = getattr(aten, name)
+    grad, x = torch.randn(2, 64, device="maca").unbind()
+    before = macatensor.counters()["launches"]
+    func(grad, x)
+    assert macatensor.counters()["launches"] - before == 1
+    forward = getattr(torch.nn.functional, name.removesuffix("_backward"))
+    wide = x.double().requires_grad_()
+    assert torch.autograd.gradgradcheck(forward, wide)
+    assert torch.autograd.gradcheck(lambda g, v: func(g, v), (grad.double().requires_grad_(), wide))
 
 
 @pytest.mark.parametrize(
