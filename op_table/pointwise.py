@@ -85,7 +85,7 @@ pointwise("erf", _REAL_OR_BOOL, bound=ulp(f32=1.5, f64=1))
 pointwise(
     "erfc",
     _REAL_OR_BOOL,
-    bound=ulp(f32=5, f64=5, why="a scaled polynomial times e^-x^2, which carries the tail"),
+    bound=ulp(f32=3.5, f64=5, why="float64: libm's"),
 )
 pointwise(
     "erfinv",
@@ -138,12 +138,11 @@ pointwise(
     "gelu",
     FLOATING,
     bound=ulp(
-        f32=16,
+        f32=4.5,
         f64=2048,
         f16=2,
         bf16=1,
-        why="float32: 7 in the erf form, rounding the tanh form's argument costs more; float64: PyTorch's own"
-        " 1 + erf(x) cancels for negative x",
+        why="a tail of six roundings; float64: PyTorch's own 1 + erf(x) cancels for negative x",
     ),
     domain=(-3, 20),
 )
@@ -194,7 +193,7 @@ pointwise(
     ),
     domain=(-1, 1),
 )
-pointwise("gelu_backward", FLOATING, bound=ulp(f32=16, f64=256, why=_ROOT), domain=(-0.5, 4))
+pointwise("gelu_backward", FLOATING, bound=ulp(f32=6, f64=256, why=_ROOT), domain=(-0.5, 4))
 pointwise("silu_backward", FLOATING, bound=ulp(f32=16, f64=16, why=_ROOT), domain=(-1, 20))
 pointwise("mish_backward", FLOATING, bound=ulp(f32=16, f64=128, why=_ROOT), domain=(-0.5, 20))
 pointwise(

@@ -30,6 +30,17 @@ template <class T, class... Rest> MACA_VM T polynomial(T x, T c, Rest... rest) {
   return mul_add(polynomial(x, rest...), x, c);
 }
 
+// a * b + c, its product exact: for a c that cancels it.
+MACA_VM float fused(float a, float b, float c) {
+#ifdef __FMA__
+  return mul_add(a, b, c);
+#else
+  const float p = a * b, a_high = bits<float>(bits<uint32_t>(a) & 0xfffff000u), a_low = a - a_high;
+  const float b_high = bits<float>(bits<uint32_t>(b) & 0xfffff000u), b_low = b - b_high;
+  return (p + c) + (((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low);
+#endif
+}
+
 constexpr float kInfF = std::numeric_limits<float>::infinity();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
@@ -100,8 +111,9 @@ MACA_VM PartsF exp_parts(float x) {
   return {mul_add(r * r, exp_tail(r), r), n.bits};
 }
 MACA_VM PartsF exp_parts(float x, float low) {
-  const RoundedF n = rounded(x + low, 1.44269504f);
-  const float r = without(x, n.value) + low;
+  const RoundedF n = rounded(x, 1.44269504f);
+  // n times the first part of ln(2) is exact
+  const float r = mul_add(n.value, -0.693359375f, x) + mul_add(n.value, 2.12194440e-4f, low);
   return {mul_add(r * r, exp_tail(r), r), n.bits};
 }
 struct Parts {
@@ -129,7 +141,6 @@ MACA_VM double exp_from(double x, Parts e) {
   const double y = scaled(mul_add(e.fraction, up, up), e.exponent) * down;
   return x < -746.0 ? 0.0 : x <= 709.782712893384 ? y : x + kInf;
 }
-MACA_VM float exp_split(float x, float low) { return exp_from(x, exp_parts(x, low)); }
 MACA_VM double exp_split(double x, double low) { return exp_from(x, exp_parts(x, low)); }
 
 // 1.08 / 1.05 ULP
@@ -270,88 +281,6 @@ template <class T> MACA_VM T sigmoid(T x) {
   const T e = exp_under(-magnitude(x));
   return (x < T(0) ? e : T(1)) / (T(1) + e);
 }
-
-// After N. Juffa
-MACA_VM float erf_small(float x) {  // |x| <= 0.93
-  const float z = x * x;
-  return mul_add(
-      polynomial(z, 1.28379166e-1f, -3.76125336e-1f, 1.12819925e-1f, -2.67681349e-2f, 4.99119423e-3f, -5.96761703e-4f),
-      x, x);
-}
-// 1.01 / 1.14 ULP
-MACA_VM float erf(float x) {
-  const float a = magnitude(x), t = at_most(a, 4.0f), s = t * t;
-  float r = mul_add(-1.72853470e-5f, t, 3.83197126e-4f);
-  const float u = mul_add(-3.88396438e-3f, t, 2.42546219e-2f);
-  r = mul_add(r, s, u);
-  r = mul_add(r, t, -1.06777877e-1f);
-  r = mul_add(r, t, -6.34846687e-1f);
-  r = mul_add(r, t, -1.28717512e-1f);
-  r = mul_add(r, t, -t);
-  const float large = with_sign(1.0f - exp_under(r), x);
-  return a > 0.927734375f ? large : erf_small(x);
-}
-MACA_VM double erf(double x) { return std::erf(x); }
-
-// e^(a^2) erfc(a) for a >= 0: (1 + 2a) times it is smooth, a polynomial in q = (a - 2) / (a + 2)
-MACA_VM float erfc_scaled(float a) {
-  const float up = a + 2.0f, twice = mul_add(2.0f, a, 1.0f), inverse = 1.0f / (up * twice);  // one division for both
-  const float q = (a - 2.0f) * (twice * inverse);
-  const float p =
-      polynomial(q, 1.27697838f, -0.0927638157f, -0.166030489f, 0.164050906f, -0.0542183621f, -0.0080299773f,
-                 0.00871228863f, 0.0012510566f, -0.00142878095f, -0.000401831044f, 0.000176483197f, 8.31847185e-5f);
-  return p * (up * inverse);
-}
-// e^(-scale x^2), the square taken in two exact parts: its rounding error would be multiplied by the exponent
-MACA_VM float exp_minus_square(float x, float scale) {
-  const float high = bits<float>(bits<uint32_t>(x) & 0xfffff000u);
-  return exp_split(-scale * high * high, -scale * ((x - high) * (x + high)));
-}
-// 4.27 ULP
-MACA_VM float erfc(float x) {
-  const float a = at_most(magnitude(x), 10.2f);
-  const float y = erfc_scaled(a) * exp_minus_square(a, 1.0f);
-  const float small = 1.0f - erf_small(x);
-  return a < 0.5f ? small : x < 0.0f ? 2.0f - y : y;
-}
-MACA_VM double erfc(double x) { return std::erfc(x); }
-
-// The normal distribution: its density and its distribution function, with relative precision on both sides.
-// 2^64 e^(-a^2/2) for 0 <= a <= 14.5: its last factor, which may make it denormal, is the caller's constant. What the
-// square's rounding lost comes back: the exponent would multiply it.
-MACA_VM float exp_minus_half_square(float a) {
-  const float half = -0.5f * a, x = half * a, lost = mul_add(half, a, -x);
-  const RoundedF n = rounded(x, 1.44269504f);
-  // n times the first part of ln(2) is exact
-  const float r = mul_add(n.value, -0.693359375f, x) + mul_add(n.value, 2.12194440e-4f, lost);
-  return scaled(mul_add(mul_add(r * r, exp_tail(r), r), 0x1p64f, 0x1p64f), n.bits);
-}
-// 2^-64 e^(a^2/2) times the upper tail: a polynomial in 1 / (1 + 0.304 a) is within 1.3e-7 of it everywhere
-MACA_VM float normal_tail_scaled(float a) {
-  constexpr float k = 0x1p-64f;
-  const float t = 1.0f / mul_add(0.304f, a, 1.0f);
-  return t * polynomial(t, 0.121238887f * k, 0.122104622f * k, 0.10284584f * k, 0.122119725f * k, -0.0403465331f * k,
-                        0.189082012f * k, -0.153446168f * k, 0.0364015736f * k);
-}
-// The cdf within 8 ULP down to -3, 11 down to -14 (65 without FMA). Of NaN the cdf alone is NaN.
-struct NormalF {
-  float density, cdf;
-};
-MACA_VM NormalF normal(float x) {
-  const float wide = magnitude(x);
-  // The order of positive floats is that of their bits. One instruction where a comparison of floats, which must keep
-  // NaN, has GCC compute the square of both outcomes.
-  const float a = bits<float>(std::min(bits<int32_t>(wide), bits<int32_t>(14.5f)));
-  const float e = exp_minus_half_square(a), tail = normal_tail_scaled(wide) * e;
-  return {e * (0.398942280f * 0x1p-64f), x < 0.0f ? tail : 1.0f - tail};
-}
-MACA_VM double normal_density(double x) { return exp(-0.5 * x * x) * 0.39894228040143267794; }
-MACA_VM float normal_cdf(float x) { return normal(x).cdf; }
-MACA_VM double normal_cdf(double x) { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
-struct Normal {
-  double density, cdf;
-};
-MACA_VM Normal normal(double x) { return {normal_density(x), normal_cdf(x)}; }
 
 // The functions below take floats and compute in double: few lines, half an ULP, and the rare ones need no more
 // speed. For |x| > kTrigonometryLimit the reduction by pi/2 loses its precision: call std:: there.

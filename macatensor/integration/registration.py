@@ -9,7 +9,6 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from macatensor import device
 from macatensor.device import accelerator, backends, sanitizer
-from macatensor.dispatch import resize, tracing
 from macatensor.integration import (
     autocast,
     display,
@@ -22,6 +21,7 @@ from macatensor.integration import (
     storage,
 )
 from macatensor.operators import (
+    activation_slopes,
     attention,
     bind,
     copies,
@@ -37,6 +37,7 @@ from macatensor.operators import (
     recurrent,
     transformer,
 )
+from macatensor.operators.bind import resize, tracing
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (
@@ -83,6 +84,7 @@ def register() -> None:
     other_layouts.register()
     guards.register()
     recurrent.register()
+    activation_slopes.register()
     plan_flags.follow_threads()
     backends.register()
     accelerator.register()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,6 @@ from macatensor.parity.transport import replace, tensors, twin, wide
 from op_table import Bound, Row
 
 Terms = npt.NDArray[np.float64]
-TermsAt = Callable[[int, int], list[Terms]]
-"""The terms of an element of a result, given the numbers of both: one array, or for complex numbers one for each part."""
-
 # Independent roundings: of a million results one lies 4.9 standard deviations off.
 _DEVIATIONS = 6.0
 # A coherent error is the plain chain's; a library may split chains where the error is up to twice as large.
@@ -40,28 +38,51 @@ _FACTORS = {
     **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "addr"), (0, 1)),
     "convolution": (0, 2),
 }
+_ADDED = {**dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "addr"), 0), "convolution": 2}
+# Factors of so many binary digits, rounded to nearest or cut off: TF32's and bfloat16's.
+_FEWER = ((11, True), (8, True), (11, False), (8, False))
+_SAMPLE = 64  # errors that differ, at least
+_CORRELATED = 0.5
 
 
-def terms_of(row: Row, args: Any, kwargs: Any) -> TermsAt:
-    """Terms of a call's results. The operator is linear in its floating operands, or in those that :data:`_FACTORS`
-    names: a term is an element of one of them times the result's derivative by it. No terms: it has no derivative."""
-    operator, _, overload = row.name.partition(".")
-    func = getattr(getattr(torch.ops.aten, operator), overload or "default")  # results of in-place forms, too
-    known = {a.name for a in func._schema.arguments}
+# Sums of these our kernels make in double; others make them in float32, in chains that nothing is known of.
+IN_FLOAT32_ELSEWHERE = frozenset({"norm", "linalg_vector_norm"})
 
-    @functools.cache  # one graph for all elements that are looked at
-    def graph() -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        wider, named = replace((list(args), {k: v for k, v in kwargs.items() if k in known}), _widened)
-        chosen = _FACTORS.get(operator, range(len(wider)))
+
+class Chains:
+    """What is made of a call's terms. The operator is linear in its floating operands, or in those that
+    :data:`_FACTORS` names: a term is an element of one of them times the result's derivative by it. A norm is no such
+    sum, but the same terms add up to it, with twice the error.
+
+    ``chain``: how many are added to one number.
+    """
+
+    def __init__(self, row: Row, args: Any, kwargs: Any, chain: float) -> None:
+        operator, _, overload = row.name.partition(".")
+        self.operator, self.chain = operator, chain
+        # results of in-place forms, too
+        self._func = getattr(getattr(torch.ops.aten, operator), overload or "default")
+        known = {a.name for a in self._func._schema.arguments}
+        self._args, self._kwargs = list(args), {k: v for k, v in kwargs.items() if k in known}
+
+    @functools.cached_property  # one graph for all elements that are looked at
+    def _graph(self) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        wider, named = replace((self._args, self._kwargs), _widened)
+        chosen = _FACTORS.get(self.operator, range(len(wider)))
         leaves = {i: wider[i].requires_grad_() for i in chosen if i < len(wider) and _is_float(wider[i])}
         with torch.enable_grad():
-            return list(leaves.values()), tensors(func(*wider, **named))
+            return list(leaves.values()), tensors(self._func(*wider, **named))
 
-    def at(result: int, element: int) -> list[Terms]:
+    def terms(self, result: int, elements: list[int]) -> list[list[Terms]]:
+        """Of each element one array of terms, or for complex numbers one for each part; none where the operator has no
+        derivative."""
+        # apart: a thread that is inside of a dispatch records nothing for autograd
+        with ThreadPoolExecutor(1) as apart:
+            return apart.submit(lambda: [self._of(result, element) for element in elements]).result()
+
+    def _of(self, result: int, element: int) -> list[Terms]:
         try:
-            # apart: a thread that is inside of a dispatch records nothing for autograd
-            with ThreadPoolExecutor(1) as apart:
-                pairs = apart.submit(derivatives, result, element).result()
+            pairs = self._derivatives(result, element)
         except (RuntimeError, NotImplementedError):
             return []
         if not any(x.is_complex() for x, _ in pairs):
@@ -71,8 +92,8 @@ def terms_of(row: Row, args: Any, kwargs: Any) -> TermsAt:
         imaginary = [torch.stack([x.imag * g.real, -x.real * g.imag], -1) for x, g in pairs]
         return [_in_memory(real), _in_memory(imaginary)]
 
-    def derivatives(result: int, element: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        leaves, outcome = graph()
+    def _derivatives(self, result: int, element: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        leaves, outcome = self._graph
         target = outcome[result]
         assert target is not None
         with torch.enable_grad():
@@ -81,11 +102,32 @@ def terms_of(row: Row, args: Any, kwargs: Any) -> TermsAt:
             found = torch.autograd.grad(picked, leaves, one, retain_graph=True, allow_unused=True)
         return [(x.detach(), g) for x, g in zip(leaves, found) if g is not None]
 
-    return at
+    def of_fewer_bits(self, result: int) -> Iterator[torch.Tensor]:
+        """A product's result in float64, of factors that are rounded to fewer binary digits; none of other sums."""
+        if self.operator not in _FACTORS:
+            return
+        added = _ADDED.get(self.operator, -1)
+        for bits, nearest in _FEWER:
+            args, named = replace((self._args, self._kwargs), _widened)
+            for i, given in enumerate(self._args):
+                if _is_float(given) and i != added:
+                    args[i] = _rounded(given, bits, nearest)
+            with torch.no_grad():
+                made = tensors(self._func(*args, **named))[result]
+            if made is not None:
+                yield made
 
 
 def _widened(t: torch.Tensor) -> torch.Tensor:
     return twin(t, wide(t.dtype))
+
+
+def _rounded(t: torch.Tensor, bits: int, nearest: bool) -> torch.Tensor:
+    if t.dtype is not torch.float32:
+        return _widened(t)
+    last = 1 << (24 - bits)
+    half = last // 2 if nearest else 0
+    return ((t.contiguous().view(torch.int32) + half) & -last).view(torch.float32).double()
 
 
 def _is_float(value: Any) -> bool:
@@ -134,17 +176,28 @@ def _spacing(sums: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return steps
 
 
-def share_by_chains(
+@dataclass(frozen=True)
+class Chained:
+    """What chains of a result's terms allow: ``elements`` of it were looked at, ``allowed`` each an error."""
+
+    elements: list[int]
+    allowed: list[float]
+    share: float  # of what is allowed, the worst
+
+
+def by_chains(
     got: torch.Tensor,
     want: torch.Tensor,
     bound: Bound,
     terms: torch.Tensor | None,
-    terms_at: Callable[[int], list[Terms]],
-) -> float:
-    """The share of what a bound allows, where chains of a result's terms may allow more than the number: of the results
-    that by the number lie furthest off, and of some that lie off at all.
+    chains: Chains,
+    result: int,
+) -> Chained:
+    """Where chains of a result's terms may allow more than the number of a bound: of the elements that by the number lie
+    furthest off, and of some that lie off at all.
 
-    ``got``: float32, float64 or complex of these; ``want``: in float64 or complex128; ``terms``: sums of magnitudes.
+    ``got``: float32, float64 or complex of these; ``want``: in float64 or complex128; ``terms``: sums of magnitudes. What
+    :func:`is_of_fewer_bits` recognizes is allowed no more than the number.
     """
     part = got.real.dtype if got.is_complex() else got.dtype
     allowed = allowance(got.dtype, want, bound, terms, 0.0).reshape(-1)
@@ -152,18 +205,44 @@ def share_by_chains(
     parts = [error.real.abs(), error.imag.abs()] if error.is_complex() else [error.abs()]
     shares = torch.stack(parts).amax(0) / allowed
     if not bool(shares.isfinite().all()):
-        return math.inf
+        return Chained([], [], math.inf)
     off = (shares > 1).nonzero().reshape(-1)
     worst = shares.topk(min(_LOOKED_AT, shares.numel())).indices.tolist()
     spread = off[:: max(1, len(off) // _LOOKED_AT)].tolist()
+    elements = list(dict.fromkeys(worst + spread))
     # a float64 reference is a sum of float64 itself
     factor = 2.0 if part is torch.float64 else 1.0
-    share = 0.0
-    for element in dict.fromkeys(worst + spread):
-        by_part = terms_at(element)
+    share, room = 0.0, []
+    for element, by_part in zip(elements, chains.terms(result, elements)):
         if not by_part:
-            return float(shares.max())
-        for distance, addends in zip(parts, by_part):
-            least = factor * rounding(addends, part, bound.chain)
-            share = max(share, float(distance[element]) / max(float(allowed[element]), least))
-    return share
+            return Chained([], [], float(shares.max()))
+        number = float(allowed[element])
+        rooms = [max(number, factor * rounding(addends, part, chains.chain)) for addends in by_part]
+        room.append(max(rooms))
+        share = max([share, *(float(d[element]) / r for d, r in zip(parts, rooms))])
+    others = (((t - want).reshape(-1) / allowed) for t in chains.of_fewer_bits(result))
+    if share <= 1 and got.dtype is torch.float32 and is_of_fewer_bits(error / allowed, others):
+        return Chained([], [], float(shares.max()))
+    return Chained(elements, room, share)
+
+
+def is_of_fewer_bits(shares: torch.Tensor, others: Iterator[torch.Tensor]) -> bool:
+    """Does a product's error come from operands of fewer digits? Of equal signs and many terms it need not exceed what
+    one chain of float32 rounds: it is told by what it is made of.
+
+    ``shares``: errors over what the bound allows; ``others``: in turn, those that a rounding of the operands would have
+    made. A clean kernel does not know them: its errors correlate with them by chance alone. They are compared by their
+    ranks, so that no single large one decides.
+    """
+    for other in others:
+        # equal operands give equal errors, which say one thing
+        _, first = np.unique(other.numpy(), return_index=True)
+        if len(first) < _SAMPLE:
+            continue
+        made, found = other.numpy()[first], shares.numpy()[first]
+        by_rank = np.corrcoef(made.argsort().argsort(), found.argsort().argsort())[0, 1]
+        # where few terms tower over the others errors are few, too; but then a rounding would have made larger ones
+        is_as_large = 0.25 < np.median(np.abs(made)) / np.median(np.abs(found)) < 2
+        if is_as_large and by_rank > max(_CORRELATED, _DEVIATIONS / len(first) ** 0.5):
+            return True
+    return False

@@ -1,5 +1,4 @@
-"""The reference: PyTorch's CPU kernel in float64 (complex128) on the same inputs, or a formula where that is worse;
-integers in their own dtype."""
+"""PyTorch's CPU kernel in float64 (complex128) on the same inputs, or a sharper formula; integers in their own dtype."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from typing import Any
 import torch
 
 from macatensor.parity.canonical import canonical, is_brought_to_a_form
-from macatensor.parity.chains import TermsAt, share_by_chains, terms_of
+from macatensor.parity.chains import IN_FLOAT32_ELSEWHERE, Chains, by_chains
 from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, MAGNITUDES_ELSEWHERE, SHARPER, SUMS
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
 from op_table import Bound, Kind, Row
+from op_table.row import ONE_CHAIN, per_term
 from op_table.row import exact as exact_bound
-from op_table.row import per_term
 
 _STEP = 2.0**-20  # relative size of the disturbance that measures a function's terms
 _DISTURBED = 4  # times for each operand
@@ -41,16 +40,11 @@ _COMPOSED = per_term("several operators, each with its own bound", f32=16, f64=1
 # by the dtype's own spacing or range: float64 is no reference
 _OF_THE_DTYPE = {"nextafter", "nan_to_num"}
 # LAPACK's errors are small beside a matrix as a whole, not beside each element of it
-_OF_THE_MATRIX = {
-    "_linalg_eigh",
-    "_linalg_eigvals",
-    "_linalg_svd",
-    "linalg_eig",
-    "linalg_eigvals",
-    "linalg_lstsq",
-    "linalg_matrix_exp",
-    "linalg_pinv",
-}
+_OF_THE_MATRIX = frozenset(
+    """
+    _linalg_eigh _linalg_eigvals _linalg_svd linalg_eig linalg_eigvals linalg_lstsq linalg_matrix_exp linalg_pinv
+    """.split()
+)
 
 
 def bound_of(row: Row) -> Bound:
@@ -105,15 +99,13 @@ def _widen(value: Any) -> Any:
 class Expected:
     """What a call should give. Each list: the results, then every tensor argument as the call leaves it."""
 
-    native: (
-        list[torch.Tensor | None] | None
-    )  # in the operands' own dtypes; None when PyTorch has no such kernel
+    native: list[torch.Tensor | None] | None  # in the operands' own dtypes; None: PyTorch has no such kernel
     exact: list[torch.Tensor | None]  # in float64
     terms: list[torch.Tensor | None]  # float64 sums of magnitudes; None where the result's own counts
     results: int  # how many of them are results
     error: Exception | None = None  # what PyTorch raises
     writes: bool = True  # the schema lets the operator write an argument
-    terms_at: TermsAt | None = None  # the terms of one element of a sum, where the row's bound looks at them
+    chains: Chains | None = None  # of a sum's terms, where they are looked at
 
 
 def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[torch.Tensor | None], int]:
@@ -289,7 +281,7 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = Fals
             except Exception as refusal:
                 if native is None:
                     return Expected(None, [], [], 0, error or refusal)
-                exact, anyway = native, False  # an operator of one dtype, as loss scaling is
+                exact, anyway = native, False  # of one dtype, as loss scaling is
     terms: list[torch.Tensor | None] = [None] * len(exact)
     operator = func._schema.name.partition("::")[2]
     base = operator.rstrip("_") if operator.endswith("_") and not operator.endswith("__") else operator
@@ -323,9 +315,14 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = Fals
     if anyway and anything and bound.measure == "ulp":
         terms = _magnitudes_of(base, args, kwargs, terms, elsewhere)
     writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
-    looks = bound.chain > 0 and anyway and not SUMS.isdisjoint((operator, base))
-    terms_at = terms_of(row, args, kwargs) if looks else None
-    return Expected(native, exact, terms, count, error if native is None else None, writes, terms_at)
+    looks = (
+        bound.chain > 0
+        and not SUMS.isdisjoint((operator, base))
+        or elsewhere
+        and base in IN_FLOAT32_ELSEWHERE
+    )
+    chains = Chains(row, args, kwargs, bound.chain or ONE_CHAIN) if looks and anyway else None
+    return Expected(native, exact, terms, count, error if native is None else None, writes, chains)
 
 
 def _host_all(value: Any) -> Any:
@@ -371,7 +368,7 @@ def judge(
             continue
         if i >= expected.results and not expected.writes and _same(have, native):
             continue  # left alone, as most operands are: judging them took a sixth of the time of a row
-        measured = _one(row, have, native, exact, expected.terms[i], i, args, expected)
+        measured = _one(row, have, native, exact, i, args, expected)
         worst.join(measured)
         if not measured.share <= 1:
             wrong.append(f"{what} {measured.at}: {measured.ulp:.3g} ulp, relative {measured.relative:.2g}")
@@ -395,12 +392,20 @@ class Aim:
     bound: Bound | None = None
     terms: torch.Tensor | None = None
     loose: float = 0.0
+    chains: Chains | None = None
+    result: int = 0  # whose terms those are
 
 
 def _aim(
-    row: Row, have: torch.Tensor, native: torch.Tensor | None, exact: torch.Tensor, terms: Any, args: Any
+    row: Row,
+    have: torch.Tensor,
+    native: Any,
+    exact: torch.Tensor,
+    position: int,
+    args: Any,
+    expected: Expected,
 ) -> Aim:
-    bound = bound_of(row)
+    bound, terms = bound_of(row), expected.terms[position]
     if not (have.is_floating_point() or have.is_complex()) or bound.measure == "exact":
         return Aim(native if native is not None else exact.to(have.dtype))
     if not (exact.is_floating_point() or exact.is_complex()):
@@ -420,7 +425,8 @@ def _aim(
         loose = max(
             [bound.limit(n) - bound.limit(str(have.dtype).removeprefix("torch.")) for n in named] + [0.0]
         )
-    return Aim(exact, bound, terms, loose)
+    chains = None if have.dtype in _HALVES else expected.chains
+    return Aim(exact, bound, terms, loose, chains, position if position < expected.results else 0)
 
 
 def _is_position(row: Row, have: torch.Tensor, position: int, expected: Expected) -> bool:
@@ -443,7 +449,7 @@ def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any
             continue
         native = expected.native[i] if expected.native is not None else None
         parts = [t.resolve_conj().resolve_neg() if t is not None else None for t in (have, native, exact)]
-        found.append(_aim(row, parts[0], parts[1], parts[2], expected.terms[i], args))  # type: ignore[arg-type]
+        found.append(_aim(row, parts[0], parts[1], parts[2], i, args, expected))  # type: ignore[arg-type]
     return found
 
 
@@ -452,7 +458,6 @@ def _one(
     have: torch.Tensor,
     native: torch.Tensor | None,
     exact: torch.Tensor,
-    terms: torch.Tensor | None,
     position: int,
     args: Any,
     expected: Expected,
@@ -467,13 +472,12 @@ def _one(
     if _is_position(row, have, position, expected):
         assert expected.native is not None
         return _positions(row, have, native, args, expected.native[0])
-    aim = _aim(row, have, native, exact, terms, args)
+    aim = _aim(row, have, native, exact, position, args, expected)
     if aim.bound is None:
         return equal(have, aim.want)
     measured = distance(have, aim.want, aim.bound, aim.terms, aim.loose)
-    if measured.share > 1 and expected.terms_at is not None and have.dtype not in _HALVES:
-        at, result = expected.terms_at, position if position < expected.results else 0
-        measured.share = share_by_chains(have, aim.want, aim.bound, aim.terms, lambda n: at(result, n))
+    if measured.share > 1 and aim.chains is not None:
+        measured.share = by_chains(have, aim.want, aim.bound, aim.terms, aim.chains, aim.result).share
     return measured
 
 

@@ -1,6 +1,6 @@
 // Activation functions, forward.
 #include "pointwise.h"
-#include "vector_math.h"
+#include "vector_normal.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -28,13 +28,10 @@ static constexpr Op silu_op = with(op_of<Silu, 1, kFloat | kComplex>(), Promotio
 MACA_POINTWISE("silu", silu_op);
 
 struct Gelu {
-  template <class T> static T of(T x, const Value*) { return x * vm::normal_cdf(x); }
+  template <class T> static T of(T x, const Value*) { return vm::gelu(x); }
 };
-// x/2 (1 + tanh(u)) as x sigmoid(2u), which keeps the negative side's relative precision
 struct GeluTanh {
-  template <class T> static T of(T x, const Value*) {
-    return x * vm::sigmoid(T(1.59576912160573071176) * (x + T(0.044715) * x * x * x));
-  }
+  template <class T> static T of(T x, const Value*) { return vm::gelu_tanh(x); }
 };
 static constexpr Op gelu_op = with(op_of<Gelu, 1, kFloat>(), Promotion::Common, 8);
 static constexpr Op gelu_tanh_op = with(op_of<GeluTanh, 1, kFloat>(), Promotion::Common, 8);

@@ -1,6 +1,6 @@
 // Derivatives of activation functions: operand 0 is the gradient.
 #include "pointwise.h"
-#include "vector_math.h"
+#include "vector_normal.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -33,17 +33,10 @@ static constexpr Op tanh_backward_op = op_of<TanhBackward, 2, kFloat | kComplex>
 MACA_POINTWISE("tanh_backward", tanh_backward_op);
 
 struct GeluBackward {
-  template <class T> static T of(T g, T x, const Value*) {
-    const auto [density, cdf] = vm::normal(x);
-    return g * mul_add(x, density, cdf);
-  }
+  template <class T> static T of(T g, T x, const Value*) { return g * vm::gelu_slope(x); }
 };
 struct GeluTanhBackward {
-  template <class T> static T of(T g, T x, const Value*) {
-    const T s = vm::sigmoid(T(1.59576912160573071176) * (x + T(0.044715) * x * x * x));
-    const T slope = T(1.59576912160573071176) * (T(1) + T(3 * 0.044715) * x * x);
-    return g * (s + x * s * (T(1) - s) * slope);
-  }
+  template <class T> static T of(T g, T x, const Value*) { return g * vm::gelu_tanh_slope(x); }
 };
 static constexpr Op gelu_backward_op = with(op_of<GeluBackward, 2, kFloat>(), Promotion::Common, 12);
 static constexpr Op gelu_tanh_backward_op = with(op_of<GeluTanhBackward, 2, kFloat>(), Promotion::Common, 8);

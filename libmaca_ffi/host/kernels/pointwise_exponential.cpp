@@ -1,6 +1,6 @@
 // Exponentials, logarithms, powers of fixed exponent, and the hyperbolic functions.
 #include "pointwise.h"
-#include "vector_math.h"
+#include "vector_normal.h"
 
 namespace maca::MACA_ISA::pointwise {
 
