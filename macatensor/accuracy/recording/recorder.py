@@ -22,14 +22,14 @@ from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
 from macatensor.accuracy.recording.writer import Writer, file_of
-from macatensor.ffi import native
+from macatensor.ffi import native_recorder
 from macatensor.uncompiled import uncompiled
 
 _Plainly: Any = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
 
 
 @uncompiled
-class Recorder(native.RecordedCalls):  # type: ignore[misc]
+class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
     """Records one session in one process. Its methods may be called from any thread.
 
     The base class, written in C, has what happens at every call: functions and operators that begin and end. It calls
@@ -48,7 +48,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.lock = native.RecordedLock()
+        self.lock = native_recorder.RecordedLock()
         self.identities = Identities()
         self.describer = Describer(self.settings.record_level, self.identities)
         self.stacks = Stacks(lambda number, frames: self.writer.stack(number, frames))
@@ -192,7 +192,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
             del calls[at:]
             if kwargs and call.number >= 0 and call.inputs is not None:
                 # a hook before the call is not given these: as they are now
-                inner = self.describe_more(call, native.flatten_call((), kwargs))[1:]
+                inner = self.describe_more(call, native_recorder.flatten_call((), kwargs))[1:]
                 call.inputs = call.inputs[:-1] + ("," if call.inputs != "[]" else "") + inner
             self.api_ends(call, result, error, module)
 

@@ -16,7 +16,7 @@ import torch
 from macatensor import counting, flags, internal
 from macatensor.accuracy.recording.numbers import Numbers
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.ffi import check, ffi, host_library_path, lib, native, pointer
+from macatensor.ffi import check, ffi, host_library_path, lib, native_recorder, pointer
 from macatensor.meta import Meta, meta_of
 from macatensor.request import DTYPE_CODES, Declined
 from macatensor.tensor import MacaTensor, physical
@@ -114,7 +114,7 @@ def host_summary(tensor: torch.Tensor) -> Any:
     if found is None:
         if len(_summaries) >= _LIMIT:
             _summaries.clear()
-        found = _summaries[key] = native.RecordedSummary(
+        found = _summaries[key] = native_recorder.RecordedSummary(
             function, _threads(), code, tensor.dtype.itemsize * 8, tuple(tensor.shape), tensor.stride()
         )
     return found

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 PyTypeObject* g_type = nullptr;
@@ -172,7 +172,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCall", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCall", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                       g_slots};
 
 }  // namespace
@@ -219,4 +219,4 @@ bool add_recording_call(PyObject* module) {
   return g_type && PyModule_AddObjectRef(module, "RecordedCall", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

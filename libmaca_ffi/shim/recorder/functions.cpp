@@ -1,7 +1,7 @@
 // Functions of PyTorch's Python interface, and modules, as they begin and end.
-#include "recording_recorder.h"
+#include "recorder.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 bool api_begins(Recorder* self, const ThreadState& thread, Call* call, PyObject* args, PyObject* kwargs, bool is_unit) {
@@ -120,4 +120,4 @@ PyObject* api_ends_method(PyObject* object, PyObject* given) {
   return none_if(api_ends(of(object), reinterpret_cast<Call*>(call), result, error, module));
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -2,12 +2,12 @@
 //
 // When a function returns, its autograd nodes are those between its results and its arguments. Hooks on them tell what
 // gradient came in and what went out. No hook holds a node or a tensor: they would keep each other alive.
-#include "recording_backward.h"
+#include "backward.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 namespace {
 
@@ -240,9 +240,9 @@ PyType_Slot g_hook_slots[] = {
     {0, nullptr},
 };
 constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION;
-PyType_Spec g_gradients_spec = {"libmaca_ffi._launcher.RecordedGradients", sizeof(Gradients), 0, kFlags,
+PyType_Spec g_gradients_spec = {"libmaca_ffi._recorder.RecordedGradients", sizeof(Gradients), 0, kFlags,
                                 g_gradients_slots};
-PyType_Spec g_hook_spec = {"libmaca_ffi._launcher.RecordedHook", sizeof(Hook), 0, kFlags, g_hook_slots};
+PyType_Spec g_hook_spec = {"libmaca_ffi._recorder.RecordedHook", sizeof(Hook), 0, kFlags, g_hook_slots};
 
 bool name_all() {
   return intern_names({{&g_name, "name"},
@@ -351,4 +351,4 @@ bool add_recording_backward(PyObject*) {
   return g_gradients_type && g_hook_type && name_all();
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

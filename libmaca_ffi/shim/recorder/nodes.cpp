@@ -1,9 +1,9 @@
 // RecordedNodes: which forward call made an autograd node, by its sequence number: PyTorch counts nodes in each thread.
-#include "recording_recorder.h"
+#include "recorder.h"
 
 #include <algorithm>
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 struct Nodes {
@@ -39,7 +39,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedNodes", sizeof(Nodes), 0, Py_TPFLAGS_DEFAULT, g_slots};
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedNodes", sizeof(Nodes), 0, Py_TPFLAGS_DEFAULT, g_slots};
 
 }  // namespace
 
@@ -65,4 +65,4 @@ bool add_recording_nodes(PyObject* module) {
   return g_type && PyModule_AddObjectRef(module, "RecordedNodes", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

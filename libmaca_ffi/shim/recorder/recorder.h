@@ -4,9 +4,9 @@
 #include <unordered_set>
 
 #include "recording.h"
-#include "recording_lock.h"
+#include "lock.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 enum Level { kFunction = 0, kOperator = 1 };
 
@@ -145,4 +145,4 @@ PyObject* api_ends_method(PyObject* object, PyObject* given);
 PyObject* operator_begins(PyObject* object, PyObject* given);
 PyObject* operator_ends(PyObject* object, PyObject* given);
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

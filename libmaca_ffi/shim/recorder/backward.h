@@ -1,8 +1,8 @@
 // Backward calls: what recording_attach.cpp, which hooks nodes, and recording_backward.cpp, the hooks, share.
 #pragma once
-#include "recording_recorder.h"
+#include "recorder.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 // One of the gradients that a node is given or returns, and what it is the gradient of.
 struct Edge {
@@ -29,4 +29,4 @@ Ref new_gradients(Recorder* self, Call* call, size_t nodes);
 // A node's name without the namespace of PyTorch's own.
 bool name_of_node(PyObject* node, std::string& name);
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

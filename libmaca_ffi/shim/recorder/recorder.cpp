@@ -1,11 +1,11 @@
 // The type RecordedCalls, and what beginnings and ends of all calls have in common.
-#include "recording_recorder.h"
+#include "recorder.h"
 
 #include <structmember.h>
 
 #include <cstddef>
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 RecorderNames names;
 
@@ -140,7 +140,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCalls", sizeof(Recorder), 0,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCalls", sizeof(Recorder), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
 bool name_all() {
@@ -180,7 +180,7 @@ bool is_ready(Recorder* self) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;
   }
-  return recording.tensor != nullptr;
+  return is_configured();
 }
 
 ThreadState& thread_of(Recorder* self) {
@@ -342,4 +342,4 @@ bool add_recording_recorder(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedCalls", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -1,9 +1,9 @@
 // A call that has returned: hooks on the nodes between its results and its arguments.
 #include <algorithm>
 
-#include "recording_backward.h"
+#include "backward.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 constexpr size_t kLimit = 1 << 14;  // nodes of one call; a longer one has no backward call of its own
@@ -184,4 +184,4 @@ bool add_recording_attach(PyObject*) {
                        {&g_watch, "watch"}});
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder
