@@ -113,7 +113,7 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
         with pytest.raises(RuntimeError, match="members"):
             call()
     bare.describer = bare.lock = bare.local = bare.numbers = bare.serials = bare.pending = 3
-    bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = 3
+    bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = bare.running = 3
     with pytest.raises(TypeError, match="other types"):
         bare.function_begins("torch.x", (), {})
 

@@ -42,7 +42,9 @@ bool attach_to(Recorder* self, Call* call, const Items& items, const Items& writ
       if (needs < 0) return false;
       if (needs) tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
     }
-  return tensors.empty() || attach(self, call, tensors, module);
+  if (tensors.empty()) return true;
+  Ref pairs(pairs_of(tensors));
+  return pairs && ask(reinterpret_cast<PyObject*>(self), names.attach, object_of(call), pairs.get(), module);
 }
 
 bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyObject* module) {

@@ -34,7 +34,7 @@ Ref Member::call(PyObject* object) {
 bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
   return intern_names({{&g_enter, "__enter__"}, {&g_leave, "__exit__"}}) && shape.find(tensor, "shape") &&
          dtype.find(tensor, "dtype") && device.find(tensor, "device") && is_cpu.find(tensor, "is_cpu") &&
-         version.find(tensor, "_version") && requires_grad.find(tensor, "requires_grad") && grad.find(tensor, "grad") &&
+         version.find(tensor, "_version") && requires_grad.find(tensor, "requires_grad") &&
          grad_fn.find(tensor, "grad_fn") && output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") &&
          is_neg.find(tensor, "is_neg") && is_conj.find(tensor, "is_conj") &&
          untyped_storage.find(tensor, "untyped_storage") && storage_offset.find(tensor, "storage_offset") &&

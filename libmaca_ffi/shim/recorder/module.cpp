@@ -23,8 +23,6 @@ constexpr Fact<KnownOfRecording> kFacts[] = {
     {"plainly", &KnownOfRecording::plainly},
     {"modes", &KnownOfRecording::modes},
     {"current_node", &KnownOfRecording::current_node},
-    {"graph_task", &KnownOfRecording::graph_task},
-    {"accumulate", &KnownOfRecording::accumulate},
     {"sequence", &KnownOfRecording::sequence},
     {"is_grad_enabled", &KnownOfRecording::is_grad_enabled},
     {"read_operator", &KnownOfRecording::read_operator},
@@ -89,8 +87,7 @@ PyMODINIT_FUNC PyInit__recorder() {
   Ref module(PyModule_Create(&g_module));
   const auto adders = {add_recording_values,  add_recording_memories, add_recording_entries, add_recording_call,
                        add_recording_stacks,  add_recording_recorder, add_recording_lines,   add_recording_lock,
-                       add_recording_summary, add_recording_modes,    add_recording_nodes,   add_recording_attach,
-                       add_recording_backward};
+                       add_recording_summary, add_recording_modes,    add_recording_nodes};
   for (const auto add : adders)
     if (!module || !add(module.get())) return nullptr;
   return module.release();

@@ -1,7 +1,9 @@
 // RecordedNodes: which forward call made an autograd node, by its sequence number: PyTorch counts nodes in each thread.
+// And the operators that such a node runs in backward.
 #include "recorder.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace maca::recorder {
 namespace {
@@ -12,6 +14,7 @@ struct Nodes {
 };
 
 PyTypeObject* g_type = nullptr;
+PyObject *g_name, *g_sequence, *g_nodes_of, *g_decide_backward;
 
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = allocate(type);
@@ -53,6 +56,8 @@ void note_node(PyObject* object, long long count, const Call* call, const Call* 
                          call->unit == Py_True});
 }
 
+namespace {
+
 const NodeFacts* node_facts(PyObject* object, long long sequence) {
   const std::vector<NodeFacts>& made = *reinterpret_cast<Nodes*>(object)->made;
   const auto found = std::lower_bound(made.begin(), made.end(), sequence,
@@ -60,9 +65,55 @@ const NodeFacts* node_facts(PyObject* object, long long sequence) {
   return found == made.end() ? nullptr : &*found;
 }
 
+// As the forward operator was. False with an exception, too.
+bool decide_as(Recorder* self, Call* call, const NodeFacts& facts) {
+  if (self->takes_all) return decide(self, call, nullptr, true);
+  return static_cast<bool>(ask(reinterpret_cast<PyObject*>(self), g_decide_backward, object_of(call),
+                               facts.matched ? Py_True : Py_False, facts.is_unit ? Py_True : Py_False));
+}
+
+}  // namespace
+
+Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op) {
+  constexpr std::string_view kAutograd = "torch::autograd::";  // of PyTorch's own nodes
+  Ref made = begin_call(self, kOperator, packet, op, false), name(PyObject_CallMethodObjArgs(node, g_name, nullptr));
+  std::string text;
+  if (!made || !name || !append_text(text, name.get())) return Ref();
+  if (text.rfind(kAutograd, 0) == 0) name = Ref(new_text(text.substr(kAutograd.size())));
+  Call* call = as_call(made);
+  Ref number(name ? PyObject_CallMethodObjArgs(node, g_sequence, nullptr) : nullptr);
+  if (!number) return Ref();
+  put(call->node, name.get());
+  // numbers are counted in each thread
+  Ref nodes = self->threads <= 1 ? Ref::borrowed(thread.nodes)
+                                 : ask(reinterpret_cast<PyObject*>(self), g_nodes_of, thread.thread, node);
+  if (!nodes) return Ref();
+  int is_too_large = 0;  // as of nodes that gather a leaf's gradient
+  const long long sequence = PyLong_AsLongLongAndOverflow(number.get(), &is_too_large);
+  const NodeFacts* facts = is_too_large || !is_nodes(nodes.get()) ? nullptr : node_facts(nodes.get(), sequence);
+  if (PyErr_Occurred()) return Ref();
+  if (facts) {
+    call->forward = facts->call;
+    call->stack = facts->stack;
+    Ref serial(PyLong_FromLongLong(facts->function));
+    PyObject* outer = serial ? PyDict_GetItemWithError(self->running, serial.get()) : nullptr;
+    if (outer && is_call(outer)) take_over(call, reinterpret_cast<Call*>(outer), true);
+    decide_as(self, call, *facts);
+  } else {
+    decide(self, call, nullptr, true);
+  }
+  if (PyErr_Occurred() || (call->number >= 0 && call->stack < 0 && !note_stack(self, call))) return Ref();
+  return made;
+}
+
 bool add_recording_nodes(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddObjectRef(module, "RecordedNodes", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type &&
+         intern_names({{&g_name, "name"},
+                       {&g_sequence, "_sequence_nr"},
+                       {&g_nodes_of, "nodes_of"},
+                       {&g_decide_backward, "decide_backward"}}) &&
+         PyModule_AddObjectRef(module, "RecordedNodes", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
 }  // namespace maca::recorder

@@ -39,8 +39,6 @@ struct KnownOfRecording {
   PyObject* plainly = nullptr;     // torch._C.DisableTorchFunction
   PyObject* modes = nullptr;       // how many function modes are active
   PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
-  PyObject* graph_task = nullptr;       // the number of the autograd engine's task that runs in this thread
-  PyObject* accumulate = nullptr;       // the type of nodes that gather a leaf's gradient
   PyObject* sequence = nullptr;         // how many nodes this thread has made
   PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
   PyObject* read_operator = nullptr;    // the Operator of an overload
@@ -84,7 +82,7 @@ class Member {
 };
 
 struct TensorMembers {
-  Member shape, dtype, device, is_cpu, version, requires_grad, grad, grad_fn, output_nr;
+  Member shape, dtype, device, is_cpu, version, requires_grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, storage_offset, data_ptr;
   Member resizable, nbytes;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
@@ -276,8 +274,6 @@ bool add_recording_lines(PyObject* module);
 bool add_recording_summary(PyObject* module);
 bool add_recording_modes(PyObject* module);
 bool add_recording_nodes(PyObject* module);
-bool add_recording_attach(PyObject* module);
-bool add_recording_backward(PyObject* module);
 bool add_recording_stacks(PyObject* module);
 bool add_recording_recorder(PyObject* module);
 // The number of the calling Python stack; -1 with an exception.

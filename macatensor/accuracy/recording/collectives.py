@@ -70,7 +70,7 @@ class Collectives:
         for _, tensor in tensors:
             self._recorder.describer.wrote(tensor)
         call.outputs = self._recorder.describe_outputs(call, tensors, {id(v) for _, v in tensors})
-        if call.parent is not None:
+        if call.parent >= 0:
             for _, tensor in tensors:
                 self._recorder.identities.written_by(tensor, API, call.parent)
         self._recorder.write(call)

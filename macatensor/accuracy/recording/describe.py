@@ -210,8 +210,6 @@ native_recorder.configure(
     plainly=torch._C.DisableTorchFunction,
     modes=torch._C._len_torch_function_stack,
     current_node=torch._C._current_autograd_node,
-    graph_task=torch._C._current_graph_task_id,
-    accumulate=torch._C._functions.AccumulateGrad,  # type: ignore[attr-defined]
     sequence=torch._C._autograd._get_sequence_nr,
     is_grad_enabled=torch.is_grad_enabled,
     read_operator=operator,

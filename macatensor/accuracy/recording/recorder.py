@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from macatensor.accuracy.recording.backward import Backward
 from macatensor.accuracy.recording.calls import Open, Thread
 from macatensor.accuracy.recording.collectives import Collectives
 from macatensor.accuracy.recording.describe import Describer
@@ -55,7 +55,9 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         self.paths = ModulePaths()
         self.collectives = Collectives(self)
         self.pending = self.collectives.pending
-        self._watched: list[Any] = []  # hooks of leaves
+        self.backward = Backward(self)
+        self.attach, self.decide_backward = self.backward.attach, self.backward.decide
+        self.running = self.backward.running
         self.numbers, self.serials = itertools.count(), itertools.count()
         self.written = 0
         self.counts_forward: dict[str, int] = {}
@@ -207,18 +209,6 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
             return self._threads[number].nodes
         return thread.nodes if thread.nodes.size else made[0].nodes
 
-    def task_begins(self, task: int) -> None:
-        """The first backward call of a task of the autograd engine has begun."""
-        torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.task_ends, task))
-
-    def watch(self, leaf: torch.Tensor, hook: Any) -> None:
-        """A leaf's gradients are recorded from now on."""
-        self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
-
-    def parameter_path(self, leaf: torch.Tensor) -> str | None:
-        """The path of a parameter."""
-        return self.paths.parameter(leaf)
-
     def collective(self, call: Any, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """An operator of the open function, if any, has started a collective."""
         self.collectives.add(call, function, args, kwargs, result)
@@ -233,10 +223,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         """Lets everything go that must not stay when nothing is recorded."""
         with _Plainly(), self.lock:
             self.collectives.finish()
-            self.flush_backward()
-            for hook in self._watched:  # those of nodes go with their graph
-                hook.remove()
-            self._watched.clear()
+            self.backward.close()
             self.active = False
             self.identities.close()
             for thread in self._threads:
