@@ -23,7 +23,7 @@ from macatensor.accuracy.recording.flatten import flatten
 from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.recorder import Recorder
 from macatensor.accuracy.recording.settings import Settings
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 
 
 class Sizes(list):  # type: ignore[type-arg]
@@ -72,7 +72,7 @@ def test_containers_are_taken_apart_as_in_python(name: str) -> None:
     expected: list[Any] = []
     for i, value in enumerate(args):
         flatten(value, str(i), expected, [])
-    found = native.flatten_call(args, {})
+    found = native_recorder.flatten_call(args, {})
     assert [place for place, _ in found] == [place for place, _ in expected]
     assert all(a is b for (_, a), (_, b) in zip(found, expected))
 
@@ -95,7 +95,7 @@ def test_values_are_written_as_in_python(value: Any) -> None:
 
 
 def test_objects_that_were_not_made_ready_refuse() -> None:
-    entries = native.RecordedEntries.__new__(native.RecordedEntries)
+    entries = native_recorder.RecordedEntries.__new__(native_recorder.RecordedEntries)
     for call in (
         lambda: entries.arguments([("0", T)], 0),
         lambda: entries.value_of(T),
@@ -104,7 +104,7 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
     ):
         with pytest.raises(RuntimeError, match="__init__"):
             call()
-    bare = native.RecordedCalls()
+    bare = native_recorder.RecordedCalls()
     for call in (
         lambda: bare.function_begins("torch.x", (), {}),
         lambda: bare.operator_begins(torch.ops.aten.add.Tensor, (), {}),
@@ -113,13 +113,13 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
         with pytest.raises(RuntimeError, match="members"):
             call()
     bare.describer = bare.lock = bare.local = bare.numbers = bare.serials = bare.pending = 3
-    bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = 3
+    bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = bare.running = 3
     with pytest.raises(TypeError, match="other types"):
         bare.function_begins("torch.x", (), {})
 
 
 def test_a_lock_is_its_owners() -> None:
-    lock, order = native.RecordedLock(), []
+    lock, order = native_recorder.RecordedLock(), []
     with pytest.raises(RuntimeError, match="not this thread's"):
         lock.__exit__(None, None, None)
 
@@ -183,19 +183,20 @@ def test_a_mode_is_its_own_method() -> None:
 
 def test_arguments_of_other_types_refuse() -> None:
     describer = Describer(0, Identities())
-    call = native.RecordedCall(0, "torch.relu.0.fwd", "torch.relu", "fwd")
+    call = native_recorder.RecordedCall(0, "torch.relu.0.fwd", "torch.relu", "fwd")
     recorder = Recorder(Settings(record_level=0), None)  # type: ignore[arg-type]
     for error, refused in (
         (TypeError, lambda: describer.arguments(3, 0)),
         (TypeError, lambda: describer.arguments([3], 0)),
         (TypeError, lambda: describer.arguments([(3, T)], 0)),
         (ValueError, lambda: describer.arguments([], 2)),
-        (ValueError, lambda: native.RecordedCall(2, "a", "b", "fwd")),
-        (TypeError, lambda: native.RecordedCall(0, 1, "b", "fwd")),
-        (TypeError, lambda: native.flatten_call([T], {})),
+        (ValueError, lambda: native_recorder.RecordedCall(2, "a", "b", "fwd")),
+        (TypeError, lambda: native_recorder.RecordedCall(0, 1, "b", "fwd")),
+        (TypeError, lambda: native_recorder.flatten_call([T], {})),
         (TypeError, lambda: recorder.function_ends(3, None, None)),
         (TypeError, lambda: recorder.operator_ends(call, torch.ops.aten.add.Tensor, 3, {}, None, None)),
-        (TypeError, lambda: native.configure_recording()),
+        (TypeError, lambda: native_recorder.configure(nothing=1)),
+        (TypeError, lambda: native_recorder.configure(3)),
     ):
         with pytest.raises(error):
             refused()

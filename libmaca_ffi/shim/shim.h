@@ -148,7 +148,7 @@ int32_t maca_task_queue_take_used(void);
 const char* maca_runtime_kernel_of(uint64_t correlation);
 
 /* --- programs ------------------------------------------------------------------------------------------- */
-/* Launched by the types of shim/python. */
+/* Launched by the types of shim/launcher. */
 /* `roles` holds one entry an operand, in the order of the request. `defaults` are scalars that follow those given
  * at each launch: the defaults of arguments the caller left out. On failure the status and the reason. */
 int maca_program_create(const maca_plan_request* request, int32_t operand_count, const maca_role* roles,

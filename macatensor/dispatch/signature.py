@@ -51,7 +51,7 @@ _LETTERS = {
     Role.SCALAR: b"N",
     Role.SCALARS: b"M",
     Role.STATIC: b"S",
-}  # as shim/python/kernel_call.cpp has them; b"O" is a tensor that takes a result
+}  # as shim/launcher/kernel_call.cpp has them; b"O" is a tensor that takes a result
 
 
 class Form(Enum):

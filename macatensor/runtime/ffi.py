@@ -24,9 +24,9 @@ except ImportError as error:  # pragma: no cover - a broken install
     ) from error
 
 
-def _load_launcher() -> Any:
-    """The second module of the same shared library; Python finds modules by the names of files."""
-    spec: Any = importlib.util.spec_from_file_location("libmaca_ffi._launcher", _binding.__file__)
+def _load(name: str) -> Any:
+    """Another module of the same shared library; Python finds modules by the names of files."""
+    spec: Any = importlib.util.spec_from_file_location(f"libmaca_ffi.{name}", _binding.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -34,7 +34,8 @@ def _load_launcher() -> Any:
 
 ffi: Any = _binding.ffi
 lib: Any = _binding.lib
-native: Any = _load_launcher()  # shim/python: Buffer, Program, the launchers' bases, __torch_dispatch__
+native: Any = _load("_launcher")  # shim/launcher: Buffer, Program, the launchers' bases, __torch_dispatch__
+native_recorder: Any = _load("_recorder")  # shim/recorder: what accuracy.record does at every call
 NULL: Any = ffi.NULL
 
 OK = lib.MACA_OK

@@ -6,9 +6,9 @@ import json
 import threading
 from typing import Any
 
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 
-Open: Any = native.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
+Open: Any = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
 
 
 class Thread:
@@ -22,4 +22,4 @@ class Thread:
         self.name = named[0] if named else "autograd"  # the autograd engine's threads are unknown to Python
         self.text = f',"thread":{json.dumps(self.name)}'
         self.open: list[Any] = []
-        self.nodes: Any = native.RecordedNodes()  # of the autograd graph that it has made
+        self.nodes: Any = native_recorder.RecordedNodes()  # of the autograd graph that it has made

@@ -8,7 +8,7 @@ import torch
 
 from macatensor.accuracy.recording.flatten import Found
 from macatensor.accuracy.recording.identity import API
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 
 
 class _Started(NamedTuple):
@@ -30,7 +30,9 @@ class Collectives:
 
     def add(self, call: Any, function: Any | None, args: Any, kwargs: Any, result: Any) -> None:
         """A collective was started; every tensor it was given may be a result."""
-        tensors = [pair for pair in native.flatten_call(args, kwargs) if isinstance(pair[1], torch.Tensor)]
+        tensors = [
+            pair for pair in native_recorder.flatten_call(args, kwargs) if isinstance(pair[1], torch.Tensor)
+        ]
         self.pending.append(_Started(call, function, tensors, _work(result)))
         if function is not None:
             function.received = {*function.received, *(id(v) for _, v in tensors)}
@@ -68,7 +70,7 @@ class Collectives:
         for _, tensor in tensors:
             self._recorder.describer.wrote(tensor)
         call.outputs = self._recorder.describe_outputs(call, tensors, {id(v) for _, v in tensors})
-        if call.parent is not None:
+        if call.parent >= 0:
             for _, tensor in tensors:
                 self._recorder.identities.written_by(tensor, API, call.parent)
         self._recorder.write(call)

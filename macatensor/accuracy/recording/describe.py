@@ -18,7 +18,7 @@ from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import host_summary
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _DEPTH = 6  # of values in values that are written
@@ -73,11 +73,13 @@ def _form(tensor: torch.Tensor, summary: Any = None) -> Any:
     if str(tensor.device) != "cpu":
         text += f',"device":"{tensor.device}"'
     text = text.replace(", ", ",")
-    return native.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized, summary)
+    return native_recorder.RecordedForm(
+        text, text + ',"requires_grad":true', not tensor.is_quantized, summary
+    )
 
 
 @uncompiled
-class Describer(native.RecordedEntries):  # type: ignore[misc]
+class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
     """Tensors as entries. ``level`` is the session's record_level.
 
     The base class, written in C, describes what was met before; here is what is new.
@@ -195,7 +197,7 @@ def _is_strided(tensor: torch.Tensor) -> bool:
     )
 
 
-native.configure_recording(
+native_recorder.configure(
     tensor=torch.Tensor,
     storage=torch.UntypedStorage,
     exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
@@ -208,8 +210,6 @@ native.configure_recording(
     plainly=torch._C.DisableTorchFunction,
     modes=torch._C._len_torch_function_stack,
     current_node=torch._C._current_autograd_node,
-    graph_task=torch._C._current_graph_task_id,
-    accumulate=torch._C._functions.AccumulateGrad,  # type: ignore[attr-defined]
     sequence=torch._C._autograd._get_sequence_nr,
     is_grad_enabled=torch.is_grad_enabled,
     read_operator=operator,

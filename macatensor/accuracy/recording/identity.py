@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.tensor import MacaTensor
 
 API, ATEN = 0, 1  # the levels of calls: of each a value has a call that made it
@@ -19,7 +19,7 @@ class Identities:
     """The allocations that a session has met."""
 
     def __init__(self) -> None:
-        self.memories: Any = native.RecordedMemories()
+        self.memories: Any = native_recorder.RecordedMemories()
 
     def close(self) -> None:
         """Lets go of them."""

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from macatensor.accuracy.recording.naming import function_name
 from macatensor.accuracy.recording.quiet import untraced
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _tracing = torch._C._get_tracing_state
@@ -52,11 +52,11 @@ def _recorded_name(func: Any) -> str | None:
     return function_name(func)
 
 
-class _Functions(native.RecordedFunctions, TorchFunctionMode):  # type: ignore[misc]
+class _Functions(native_recorder.RecordedFunctions, TorchFunctionMode):  # type: ignore[misc]
     """Its method is written in C."""
 
 
-class _Operators(native.RecordedOperators, TorchDispatchMode):  # type: ignore[misc]
+class _Operators(native_recorder.RecordedOperators, TorchDispatchMode):  # type: ignore[misc]
     """As the mode of functions."""
 
     supports_higher_order_operators = True
@@ -157,7 +157,9 @@ class Hub:
 
     def _set(self, recorders: tuple[Any, ...]) -> None:
         self.recorders = recorders
-        native.set_recorder(Several(recorders) if len(recorders) > 1 else recorders[0] if recorders else None)
+        native_recorder.set_recorder(
+            Several(recorders) if len(recorders) > 1 else recorders[0] if recorders else None
+        )
 
     def after_fork(self) -> None:
         """In a forked child: locks that other threads held are theirs no more."""
@@ -307,7 +309,7 @@ def _below_others() -> Callable[[], None]:
     return undo
 
 
-native.configure_recorded_modes(
+native_recorder.configure(
     is_tracing=_tracing,
     names={},
     read_name=_recorded_name,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 
 
 def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -18,7 +18,7 @@ def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
 
     with quiet():
         device: torch.device | None = None
-        for _, value in native.flatten_call(args, kwargs):
+        for _, value in native_recorder.flatten_call(args, kwargs):
             if isinstance(value, torch.Generator):
                 return value.get_state()
             if isinstance(value, torch.device):

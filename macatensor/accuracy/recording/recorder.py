@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from macatensor.accuracy.recording.backward import Backward
 from macatensor.accuracy.recording.calls import Open, Thread
 from macatensor.accuracy.recording.collectives import Collectives
 from macatensor.accuracy.recording.describe import Describer
@@ -22,14 +22,14 @@ from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
 from macatensor.accuracy.recording.writer import Writer, file_of
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _Plainly: Any = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
 
 
 @uncompiled
-class Recorder(native.RecordedCalls):  # type: ignore[misc]
+class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
     """Records one session in one process. Its methods may be called from any thread.
 
     The base class, written in C, has what happens at every call: functions and operators that begin and end. It calls
@@ -48,14 +48,16 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.lock = native.RecordedLock()
+        self.lock = native_recorder.RecordedLock()
         self.identities = Identities()
         self.describer = Describer(self.settings.record_level, self.identities)
         self.stacks = Stacks(lambda number, frames: self.writer.stack(number, frames))
         self.paths = ModulePaths()
         self.collectives = Collectives(self)
         self.pending = self.collectives.pending
-        self._watched: list[Any] = []  # hooks of leaves
+        self.backward = Backward(self)
+        self.attach, self.decide_backward = self.backward.attach, self.backward.decide
+        self.running = self.backward.running
         self.numbers, self.serials = itertools.count(), itertools.count()
         self.written = 0
         self.counts_forward: dict[str, int] = {}
@@ -192,7 +194,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
             del calls[at:]
             if kwargs and call.number >= 0 and call.inputs is not None:
                 # a hook before the call is not given these: as they are now
-                inner = self.describe_more(call, native.flatten_call((), kwargs))[1:]
+                inner = self.describe_more(call, native_recorder.flatten_call((), kwargs))[1:]
                 call.inputs = call.inputs[:-1] + ("," if call.inputs != "[]" else "") + inner
             self.api_ends(call, result, error, module)
 
@@ -206,18 +208,6 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         if number is not None:
             return self._threads[number].nodes
         return thread.nodes if thread.nodes.size else made[0].nodes
-
-    def task_begins(self, task: int) -> None:
-        """The first backward call of a task of the autograd engine has begun."""
-        torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.task_ends, task))
-
-    def watch(self, leaf: torch.Tensor, hook: Any) -> None:
-        """A leaf's gradients are recorded from now on."""
-        self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
-
-    def parameter_path(self, leaf: torch.Tensor) -> str | None:
-        """The path of a parameter."""
-        return self.paths.parameter(leaf)
 
     def collective(self, call: Any, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """An operator of the open function, if any, has started a collective."""
@@ -233,10 +223,7 @@ class Recorder(native.RecordedCalls):  # type: ignore[misc]
         """Lets everything go that must not stay when nothing is recorded."""
         with _Plainly(), self.lock:
             self.collectives.finish()
-            self.flush_backward()
-            for hook in self._watched:  # those of nodes go with their graph
-                hook.remove()
-            self._watched.clear()
+            self.backward.close()
             self.active = False
             self.identities.close()
             for thread in self._threads:

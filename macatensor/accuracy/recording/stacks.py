@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -30,7 +30,7 @@ _BETWEEN = tuple(
 
 
 @uncompiled
-class Stacks(native.RecordedStacks):  # type: ignore[misc]
+class Stacks(native_recorder.RecordedStacks):  # type: ignore[misc]
     """Numbers of the stacks seen: ``here()``, of the base class, which is written in C. A walk takes 0.1 us a frame:
     codes and places in them are compared, no text."""
 

@@ -18,7 +18,7 @@ from macatensor.accuracy.recording.quiet import quiet
 from macatensor.dispatch.request import DTYPE_CODES, Declined
 from macatensor.operators.bind import named_kernels
 from macatensor.runtime import counters
-from macatensor.runtime.ffi import check, ffi, host_library_path, lib, native, pointer
+from macatensor.runtime.ffi import check, ffi, host_library_path, lib, native_recorder, pointer
 from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, physical
@@ -115,7 +115,7 @@ def host_summary(tensor: torch.Tensor) -> Any:
     if found is None:
         if len(_summaries) >= _LIMIT:
             _summaries.clear()
-        found = _summaries[key] = native.RecordedSummary(
+        found = _summaries[key] = native_recorder.RecordedSummary(
             function, _threads(), code, tensor.dtype.itemsize * 8, tuple(tensor.shape), tensor.stride()
         )
     return found

@@ -14,14 +14,14 @@ import torch
 
 from macatensor.accuracy import elements
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
 
 
 @uncompiled
-class Writer(native.RecordedLines):  # type: ignore[misc]
+class Writer(native_recorder.RecordedLines):  # type: ignore[misc]
     """Writes a process's record. The folder is made when there is something to write.
 
     The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,

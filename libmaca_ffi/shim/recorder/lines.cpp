@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 struct Lines {
@@ -61,7 +61,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedLines", sizeof(Lines), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedLines", sizeof(Lines), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
                       g_slots};
 
 }  // namespace
@@ -87,4 +87,4 @@ bool add_recording_lines(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedLines", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

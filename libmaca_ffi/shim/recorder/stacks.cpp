@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 struct Tables {
@@ -73,7 +73,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedStacks", sizeof(Stacks), 0,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedStacks", sizeof(Stacks), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_slots};
 
 }  // namespace
@@ -121,4 +121,4 @@ bool add_recording_stacks(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedStacks", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -56,6 +56,27 @@ inline bool intern_names(std::initializer_list<std::pair<PyObject**, const char*
   return true;
 }
 
+// What Python tells a module by name: the name, and the member that holds it.
+template <class T> struct Fact {
+  const char* name;
+  PyObject* T::* slot;
+};
+// Takes those over that are given; false with an exception, also where `known` still lacks one of them and `is_all`.
+template <class T, size_t kFacts>
+bool take_facts(T& known, const Fact<T> (&facts)[kFacts], PyObject* args, PyObject* kwargs, bool is_all) {
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; kwargs && PyDict_Next(kwargs, &at, &name, &value);) {
+    size_t i = 0;
+    while (i < kFacts && PyUnicode_CompareWithASCIIString(name, facts[i].name) != 0) ++i;
+    if (i == kFacts) return PyErr_Format(PyExc_TypeError, "configure() takes no %R", name);
+    Ref old(std::exchange(known.*facts[i].slot, Ref::borrowed(value).release()));
+  }
+  for (const Fact<T>& fact : facts)
+    if (PyTuple_Size(args) > 0 || (is_all && !(known.*fact.slot)))
+      return PyErr_Format(PyExc_TypeError, "configure() takes names only, and %s is one of them", fact.name);
+  return true;
+}
+
 // A list that needs no memory of its own while it is short.
 template <typename T, size_t kInline> class Few {
  public:
@@ -92,6 +113,7 @@ struct Known {
   PyObject* is_deterministic = nullptr;  // torch.are_deterministic_algorithms_enabled, as C has it
   PyObject* plain_types = nullptr;       // types of static arguments that are their own key
   PyObject* absent = nullptr;            // the payload of an operand that is not given
+  PyObject* is_profiled = nullptr;       // whether PyTorch's profiler is at work
   PyObject* payload_name = nullptr;      // "_payload"
   PyObject* is_inference_name = nullptr;
   PyObject* zero = nullptr;

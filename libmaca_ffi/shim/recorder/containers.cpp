@@ -2,7 +2,7 @@
 // macatensor.accuracy.recording.flatten.flatten, which looks into what is no list, tuple or dict of Python's own.
 #include "recording.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 constexpr int kDepth = 6;  // of nested arguments that are looked into
@@ -154,11 +154,8 @@ PyObject* pairs_of(const Items& items) {
 PyObject* flatten_call_function(PyObject*, PyObject* args) {
   PyObject *positional, *named;
   Items items;
-  if (!recording.tensor) {
-    PyErr_SetString(PyExc_RuntimeError, "configure_recording() was not called");
-    return nullptr;
-  }
-  if (!PyArg_ParseTuple(args, "OO:flatten_call", &positional, &named) || !flatten_call(positional, named, items))
+  if (!is_configured() || !PyArg_ParseTuple(args, "OO:flatten_call", &positional, &named) ||
+      !flatten_call(positional, named, items))
     return nullptr;
   return pairs_of(items);
 }
@@ -182,4 +179,4 @@ bool written_since(Call* call, Items& items) {
   return true;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

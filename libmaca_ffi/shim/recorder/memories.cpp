@@ -12,7 +12,7 @@
 #include <memory>
 #include <unordered_map>
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 namespace {
 
@@ -131,7 +131,7 @@ PyType_Slot g_memory_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_memory_spec = {"libmaca_ffi._launcher.RecordedMemory", sizeof(Memory), 0,
+PyType_Spec g_memory_spec = {"libmaca_ffi._recorder.RecordedMemory", sizeof(Memory), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                              g_memory_slots};
 
@@ -187,7 +187,7 @@ PyType_Slot g_memories_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_memories_spec = {"libmaca_ffi._launcher.RecordedMemories", sizeof(Memories), 0,
+PyType_Spec g_memories_spec = {"libmaca_ffi._recorder.RecordedMemories", sizeof(Memories), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, g_memories_slots};
 
 }  // namespace
@@ -269,4 +269,4 @@ bool add_recording_memories(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedMemories", reinterpret_cast<PyObject*>(g_memories_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

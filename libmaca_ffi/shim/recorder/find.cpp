@@ -1,9 +1,9 @@
 // What value a tensor has: its form, the allocation that it lies in, and which of the values that this has had.
 #include <cstring>
 
-#include "recording_entries.h"
+#include "entries.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 constexpr size_t kPlainForms = 1 << 14;  // that are kept
@@ -209,4 +209,4 @@ bool wrote(PyObject* entries, PyObject* tensor) {
   return true;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -1,4 +1,5 @@
-// What the accuracy recorder (macatensor/accuracy/recording) does at every call, in the module `libmaca_ffi._launcher`.
+// What the accuracy recorder (macatensor/accuracy/recording) does at every call, as types of Python:
+// `libmaca_ffi._recorder`.
 //
 // A GPT's training step is 2500 calls and 8000 entries of tensors. Here are the common cases:
 // plain tensors and MacaTensors that were met before, numbers, lists of these.
@@ -7,31 +8,49 @@
 #include <string>
 #include <vector>
 
-#include "dlpack_exchange.h"
-#include "launcher.h"
+#include "launcher/dlpack_exchange.h"
+#include "launcher/launcher.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
-// What configure_recording() says once: PyTorch's types and the recorder's functions.
+using maca_launcher::allocate;
+using maca_launcher::DlExchange;
+using maca_launcher::DlTensor;
+using maca_launcher::intern_names;
+using maca_launcher::kDlComplex;
+using maca_launcher::kDlExchange;
+using maca_launcher::kDlHost;
+using maca_launcher::known;
+using maca_launcher::memory_of;
+using maca_launcher::Ref;
+using maca_launcher::release_memory;
+
+// What configure() says: PyTorch's types and the recorder's functions.
 struct KnownOfRecording {
-  PyObject* tensor = nullptr;         // torch.Tensor
-  PyObject* parameter = nullptr;      // torch.nn.Parameter
-  PyObject* plain_values = nullptr;   // types whose values hold nothing
-  PyObject* complex_types = nullptr;  // torch's complex dtypes
+  PyObject* tensor = nullptr;            // torch.Tensor
+  PyObject* parameter = nullptr;         // torch.nn.Parameter
+  PyObject* storage = nullptr;           // torch.UntypedStorage
+  PyObject* exchange_capsule = nullptr;  // torch.Tensor's, of DLPack, or None
+  PyObject* plain_values = nullptr;      // types whose values hold nothing
+  PyObject* complex_types = nullptr;     // torch's complex dtypes
   PyObject* flatten = nullptr;     // (value, place, depth) -> pairs of what is in a container that is none of Python's
   PyObject* value_text = nullptr;  // a value that is no tensor, as JSON
   PyObject* escaped = nullptr;     // a str as JSON
   PyObject* plainly = nullptr;     // torch._C.DisableTorchFunction
   PyObject* modes = nullptr;       // how many function modes are active
-  PyObject* current_node = nullptr;      // the autograd node that runs in this thread, or None
-  PyObject* graph_task = nullptr;        // the number of the autograd engine's task that runs in this thread
-  PyObject* accumulate = nullptr;        // the type of nodes that gather a leaf's gradient
-  PyObject* sequence = nullptr;          // how many nodes this thread has made
-  PyObject* is_grad_enabled = nullptr;   // torch.is_grad_enabled
-  PyObject* read_operator = nullptr;     // the Operator of an overload
-  const DlExchange* exchange = nullptr;  // torch.Tensor's, where it has one
+  PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
+  PyObject* sequence = nullptr;         // how many nodes this thread has made
+  PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
+  PyObject* read_operator = nullptr;    // the Operator of an overload
+  PyObject* is_tracing = nullptr;       // torch.jit's tracing state, or None
+  PyObject* names = nullptr;            // a dict from a function to its name, or None: it computes nothing
+  PyObject* read_name = nullptr;        // the name of a function that is not among them
+  PyObject* begin_and_end = nullptr;    // (recorder, func, name or None, args, kwargs): calls that are not C's
+  PyObject *pop_mode = nullptr, *push_mode = nullptr;  // the last of this thread's function modes taken off, one put on
+  const DlExchange* exchange = nullptr;                // where there is one
 };
 extern KnownOfRecording recording;
+bool is_configured();  // everything has been said; false with an exception
 
 // What a function of C that takes no arguments does, or nullptr: it takes some, or is Python's.
 inline PyCFunction plain_function(PyObject* function) {
@@ -63,7 +82,7 @@ class Member {
 };
 
 struct TensorMembers {
-  Member shape, dtype, device, is_cpu, version, requires_grad, grad, grad_fn, output_nr;
+  Member shape, dtype, device, is_cpu, version, requires_grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, storage_offset, data_ptr;
   Member resizable, nbytes;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
@@ -255,8 +274,6 @@ bool add_recording_lines(PyObject* module);
 bool add_recording_summary(PyObject* module);
 bool add_recording_modes(PyObject* module);
 bool add_recording_nodes(PyObject* module);
-bool add_recording_attach(PyObject* module);
-bool add_recording_backward(PyObject* module);
 bool add_recording_stacks(PyObject* module);
 bool add_recording_recorder(PyObject* module);
 // The number of the calling Python stack; -1 with an exception.
@@ -268,8 +285,6 @@ bool add_recording_values(PyObject* module);
 bool add_recording_memories(PyObject* module);
 bool add_recording_entries(PyObject* module);
 bool add_recording_call(PyObject* module);
-PyObject* configure_recording(PyObject* module, PyObject* args, PyObject* kwargs);
-PyObject* configure_recorded_modes(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* set_recorder(PyObject* module, PyObject* recorder);
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

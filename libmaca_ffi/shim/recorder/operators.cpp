@@ -1,7 +1,7 @@
 // Aten operators as they begin and end.
-#include "recording_recorder.h"
+#include "recorder.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 // What Python knows of an overload.
@@ -180,4 +180,4 @@ PyObject* operator_ends(PyObject* object, PyObject* given) {
   return none_if(facts && end_operator(of(object), call, *facts, args, kwargs, result, error, Plainly::kUnknown));
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

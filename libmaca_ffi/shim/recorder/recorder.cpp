@@ -1,11 +1,11 @@
 // The type RecordedCalls, and what beginnings and ends of all calls have in common.
-#include "recording_recorder.h"
+#include "recorder.h"
 
 #include <structmember.h>
 
 #include <cstddef>
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 RecorderNames names;
 
@@ -17,7 +17,7 @@ unsigned long long g_epochs = 0;
 constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::local,          &Recorder::numbers,
                                               &Recorder::serials, &Recorder::counts_forward, &Recorder::counts_backward,
                                               &Recorder::pending, &Recorder::describer,      &Recorder::writer,
-                                              &Recorder::stacks};
+                                              &Recorder::stacks,  &Recorder::running};
 
 PyObject* name_method(PyObject* object, PyObject* given) {
   PyObject* op;
@@ -29,21 +29,7 @@ PyObject* name_method(PyObject* object, PyObject* given) {
   return new_text(name);
 }
 
-PyObject* task_ends_method(PyObject* object, PyObject* number) {
-  const long long task = PyLong_AsLongLong(number);
-  if (PyErr_Occurred() || !is_ready(of(object))) return nullptr;
-  Aside aside(of(object));
-  if (!aside) return nullptr;
-  of(object)->backward->tasks.erase(task);
-  return none_if(flush_backward(of(object), task));
-}
-
-PyObject* flush_method(PyObject* object, PyObject*) {
-  return none_if(is_ready(of(object)) && flush_backward(of(object), -1));
-}
-
 PyObject* forget_method(PyObject* object, PyObject*) {
-  forget_backward(of(object));
   of(object)->epoch = ++g_epochs;
   Py_RETURN_NONE;
 }
@@ -51,7 +37,6 @@ PyObject* forget_method(PyObject* object, PyObject*) {
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
   if (!object) return nullptr;
-  of(object)->backward = new Backward;
   of(object)->line = new std::string;
   of(object)->epoch = ++g_epochs;
   return object;
@@ -60,21 +45,17 @@ PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
 int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   for (auto member : kObjects) Py_VISIT(of(object)->*member);
-  for (const auto& [serial, gradients] : of(object)->backward->running)
-    Py_VISIT(reinterpret_cast<PyObject*>(gradients));
   return 0;
 }
 
 int clear(PyObject* object) {
   for (auto member : kObjects) Py_CLEAR(of(object)->*member);
-  forget_backward(of(object));
   return 0;
 }
 
 void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
-  delete of(object)->backward;
   delete of(object)->line;
   release_memory(object);
 }
@@ -92,11 +73,7 @@ PyMethodDef g_methods[] = {
      "operator_begins(func, args, kwargs): an operator is about to run below autograd; returns the call, or None."},
     {"operator_ends", operator_ends, METH_VARARGS,
      "operator_ends(call, func, args, kwargs, result, error): the operator has run, or raised."},
-    {"task_ends", task_ends_method, METH_O,
-     "task_ends(number): a task of the autograd engine is over: calls some of whose nodes were not needed are "
-     "written."},
-    {"flush_backward", flush_method, METH_NOARGS, "flush_backward(): the same of all tasks."},
-    {"forget", forget_method, METH_NOARGS, "forget(): threads and backward calls that run are another process's."},
+    {"forget", forget_method, METH_NOARGS, "forget(): threads that were met are another process's."},
     {"name", name_method, METH_VARARGS,
      "name(op, direction): the name of an operator's next call: with how many came before."},
     {},
@@ -115,6 +92,7 @@ PyMemberDef g_members[] = {
     OBJECT(describer),
     OBJECT(writer),
     OBJECT(stacks),
+    OBJECT(running),
     FLAG(active),
     FLAG(takes_all),
     FLAG(has_stacks),
@@ -140,7 +118,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCalls", sizeof(Recorder), 0,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCalls", sizeof(Recorder), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
 bool name_all() {
@@ -162,6 +140,7 @@ bool name_all() {
       {&names.blank, "blank"},
       {&names.collective, "collective"},
       {&names.left, "left"},
+      {&names.attach, "attach"},
   });
 }
 
@@ -176,11 +155,11 @@ bool is_ready(Recorder* self) {
       return false;
     }
   if (!is_lock(self->lock) || !is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
-      !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward)) {
+      !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward) || !PyDict_Check(self->running)) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;
   }
-  return recording.tensor != nullptr;
+  return is_configured();
 }
 
 ThreadState& thread_of(Recorder* self) {
@@ -342,4 +321,4 @@ bool add_recording_recorder(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedCalls", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

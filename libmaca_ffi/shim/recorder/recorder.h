@@ -1,12 +1,11 @@
 // RecordedCalls: the base of the recorder. A call as it begins and ends, where it is what most are.
 #pragma once
 #include <unordered_map>
-#include <unordered_set>
 
 #include "recording.h"
-#include "recording_lock.h"
+#include "lock.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 enum Level { kFunction = 0, kOperator = 1 };
 
@@ -17,18 +16,9 @@ struct Operator {
   bool is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
 };
 
-struct Gradients;
-
-// The backward calls of one session.
-struct Backward {
-  std::unordered_map<long long, Gradients*> running;  // by the forward call's serial number; owned
-  std::unordered_set<long long> tasks;                // of the autograd engine that are at work
-};
-
 struct Recorder {
   PyObject_HEAD PyObject *lock, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer,
-      *writer, *stacks;
-  Backward* backward;
+      *writer, *stacks, *running;
   std::string* line;         // memory for the one that is made
   unsigned long long epoch;  // no other recorder's, and a new one when all is forgotten
   long long written;
@@ -39,7 +29,7 @@ struct Recorder {
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
   PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files, *next_file,
-      *save, *keep_random, *blank, *collective, *left;
+      *save, *keep_random, *blank, *collective, *left, *attach;
 };
 extern RecorderNames names;
 
@@ -127,15 +117,8 @@ struct NodeFacts {
 bool is_nodes(PyObject* object);  // a RecordedNodes
 // The thread has made `count` nodes when an operator begins: the last one is the operator's, if it is a new one.
 void note_node(PyObject* nodes, long long count, const Call* call, const Call* function);
-const NodeFacts* node_facts(PyObject* nodes, long long sequence);  // nullptr: made by none that was seen
-
-// Hooks the nodes that a call has made; `tensors` require gradients.
-bool attach(Recorder* self, Call* call, const Items& tensors, PyObject* module);
 // The call of an operator that a node of the autograd graph runs; null with an exception.
 Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op);
-// Writes the calls, of one task of the engine or of all (-1), some of whose nodes were not needed.
-bool flush_backward(Recorder* self, long long task);
-void forget_backward(Recorder* self);
 
 // Methods of RecordedCalls.
 PyObject* function_begins(PyObject* object, PyObject* given);
@@ -145,4 +128,4 @@ PyObject* api_ends_method(PyObject* object, PyObject* given);
 PyObject* operator_begins(PyObject* object, PyObject* given);
 PyObject* operator_ends(PyObject* object, PyObject* given);
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

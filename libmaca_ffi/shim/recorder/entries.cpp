@@ -1,12 +1,12 @@
 // RecordedEntries: the base of the describer. Arguments and results as JSON, made of the texts of values met before.
-#include "recording_entries.h"
+#include "entries.h"
 
 #include <structmember.h>
 
 #include <algorithm>
 #include <cstddef>
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 Names known_names;
 
@@ -261,10 +261,7 @@ int initialize(PyObject* object, PyObject* args, PyObject*) {
     PyErr_SetString(PyExc_TypeError, "expected RecordedMemories");
     return -1;
   }
-  if (!recording.tensor) {
-    PyErr_SetString(PyExc_RuntimeError, "configure_recording() was not called");
-    return -1;
-  }
+  if (!is_configured()) return -1;
   put(self->memories, memories);
   put(self->forms, forms);
   return 0;
@@ -333,7 +330,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedEntries", sizeof(Entries), 0,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedEntries", sizeof(Entries), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
 bool name_all() {
@@ -389,4 +386,4 @@ bool add_recording_entries(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedEntries", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -1,12 +1,12 @@
 // RecordedLock: a reentrant lock without the two calls of Python's own, which every call would make four times.
-#include "recording_lock.h"
+#include "lock.h"
 
 #include <mutex>
 #include <thread>
 
 #include "unlocked.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 struct Lock {
@@ -58,7 +58,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedLock", sizeof(Lock), 0, Py_TPFLAGS_DEFAULT, g_slots};
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedLock", sizeof(Lock), 0, Py_TPFLAGS_DEFAULT, g_slots};
 
 }  // namespace
 
@@ -86,4 +86,4 @@ bool add_recording_lock(PyObject* module) {
   return g_type && PyModule_AddObjectRef(module, "RecordedLock", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -1,23 +1,13 @@
 // The function mode and the dispatch mode that see every call: bases with only the method that PyTorch calls.
 #include <string_view>
 
-#include "recording_recorder.h"
+#include "recorder.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 PyObject* g_recorder = nullptr;  // or nullptr: nobody records
 PyTypeObject* g_functions_type = nullptr;
-
-// What configure_recorded_modes() says once.
-struct KnownOfModes {
-  PyObject* is_tracing = nullptr;     // torch.jit's tracing state, or None
-  PyObject* names = nullptr;          // from a function to its name, or None: it computes nothing
-  PyObject* read_name = nullptr;      // the name of a function that is not among them
-  PyObject* begin_and_end = nullptr;  // (recorder, func, name or None, args, kwargs): calls that are not C's
-  PyObject *pop_mode = nullptr, *push_mode = nullptr;  // the last of this thread's function modes taken off, one put on
-};
-KnownOfModes modes;
 
 struct Given {
   PyObject *func, *types, *args = nullptr, *kwargs = Py_None;
@@ -61,11 +51,11 @@ class FunctionsOff {
 
  private:
   static bool put_on(PyObject* mode) {
-    return static_cast<bool>(Ref(PyObject_CallFunctionObjArgs(modes.push_mode, mode, nullptr)));
+    return static_cast<bool>(Ref(PyObject_CallFunctionObjArgs(recording.push_mode, mode, nullptr)));
   }
 
   bool take_off() {
-    Ref last = ask_torch(modes.pop_mode);
+    Ref last = ask_torch(recording.pop_mode);
     if (!last) return false;
     if (!PyObject_TypeCheck(last.get(), g_functions_type)) return put_on(last.get());
     mode_ = std::move(last);
@@ -112,7 +102,7 @@ template <class End> PyObject* run_recorded(PyObject* func, const Given& given, 
 
 // Sessions within each other, and torch.jit.trace.
 PyObject* run_by_python(PyObject* recorder, const Given& given, PyObject* name) {
-  return PyObject_CallFunctionObjArgs(modes.begin_and_end, recorder, given.func, name, given.args, given.kwargs,
+  return PyObject_CallFunctionObjArgs(recording.begin_and_end, recorder, given.func, name, given.args, given.kwargs,
                                       nullptr);
 }
 
@@ -129,7 +119,7 @@ int is_for_c(PyObject* recorder) {
   if (!is_ready(of(recorder))) return -1;
   if (is_known_untraced(recorder)) return 1;
   if (PyErr_Occurred()) return -1;
-  Ref tracing = ask_torch(modes.is_tracing);
+  Ref tracing = ask_torch(recording.is_tracing);
   return !tracing ? -1 : tracing.get() == Py_None;
 }
 
@@ -139,10 +129,10 @@ PyObject* torch_function(PyObject*, PyObject* args, PyObject* kwargs) {
   if (!read(args, kwargs, given)) return nullptr;
   Ref recorder = Ref::borrowed(g_recorder);
   if (!recorder) return run(given.func, given).release();
-  Ref name = Ref::borrowed(PyDict_GetItemWithError(modes.names, given.func));
+  Ref name = Ref::borrowed(PyDict_GetItemWithError(recording.names, given.func));
   if (!name && !PyErr_Occurred()) {
-    name = Ref(PyObject_CallFunctionObjArgs(modes.read_name, given.func, nullptr));
-    if (name && PyDict_SetItem(modes.names, given.func, name.get())) return nullptr;
+    name = Ref(PyObject_CallFunctionObjArgs(recording.read_name, given.func, nullptr));
+    if (name && PyDict_SetItem(recording.names, given.func, name.get())) return nullptr;
   }
   if (!name) return nullptr;
   if (name.get() == Py_None) return run(given.func, given).release();
@@ -218,31 +208,15 @@ PyType_Slot g_operator_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_function_spec = {"libmaca_ffi._launcher.RecordedFunctions", sizeof(PyObject), 0,
+PyType_Spec g_function_spec = {"libmaca_ffi._recorder.RecordedFunctions", sizeof(PyObject), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_function_slots};
-PyType_Spec g_operator_spec = {"libmaca_ffi._launcher.RecordedOperators", sizeof(PyObject), 0,
+PyType_Spec g_operator_spec = {"libmaca_ffi._recorder.RecordedOperators", sizeof(PyObject), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_operator_slots};
 
 }  // namespace
 
-PyObject* configure_recorded_modes(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"is_tracing", "names", "read_name", "begin_and_end", "pop_mode", "push_mode", nullptr};
-  PyObject** slots[] = {&modes.is_tracing,    &modes.names,    &modes.read_name,
-                        &modes.begin_and_end, &modes.pop_mode, &modes.push_mode};
-  constexpr size_t kSlots = std::size(slots);
-  PyObject* given[kSlots];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!OOOO:configure_recorded_modes", const_cast<char**>(names),
-                                   &given[0], &PyDict_Type, &given[1], &given[2], &given[3], &given[4], &given[5]))
-    return nullptr;
-  for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
-  Py_RETURN_NONE;
-}
-
 PyObject* set_recorder(PyObject*, PyObject* recorder) {
-  if (!recording.tensor || !modes.names) {
-    PyErr_SetString(PyExc_RuntimeError, "configure_recording() or configure_recorded_modes() was not called");
-    return nullptr;
-  }
+  if (!is_configured()) return nullptr;
   Ref old(g_recorder);
   g_recorder = recorder == Py_None ? nullptr : Ref::borrowed(recorder).release();
   Py_RETURN_NONE;
@@ -255,4 +229,4 @@ bool add_recording_modes(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedOperators", operators.get()) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

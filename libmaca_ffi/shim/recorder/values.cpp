@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 namespace {
 
@@ -43,7 +43,7 @@ PyType_Slot g_value_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_value_spec = {"libmaca_ffi._launcher.RecordedValue", sizeof(Value), 0,
+PyType_Spec g_value_spec = {"libmaca_ffi._recorder.RecordedValue", sizeof(Value), 0,
                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, g_value_slots};
 
 // --- Form -----------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ PyType_Slot g_form_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_form_spec = {"libmaca_ffi._launcher.RecordedForm", sizeof(Form), 0, Py_TPFLAGS_DEFAULT, g_form_slots};
+PyType_Spec g_form_spec = {"libmaca_ffi._recorder.RecordedForm", sizeof(Form), 0, Py_TPFLAGS_DEFAULT, g_form_slots};
 
 }  // namespace
 
@@ -114,4 +114,4 @@ bool add_recording_values(PyObject* module) {
          PyModule_AddObjectRef(module, "RecordedForm", reinterpret_cast<PyObject*>(g_form_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

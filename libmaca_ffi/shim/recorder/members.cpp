@@ -1,7 +1,7 @@
 // What the recorder asks of tensors, and the scope in which nobody sees that it does.
 #include "recording.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 KnownOfRecording recording;
 TensorMembers members;
@@ -34,7 +34,7 @@ Ref Member::call(PyObject* object) {
 bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
   return intern_names({{&g_enter, "__enter__"}, {&g_leave, "__exit__"}}) && shape.find(tensor, "shape") &&
          dtype.find(tensor, "dtype") && device.find(tensor, "device") && is_cpu.find(tensor, "is_cpu") &&
-         version.find(tensor, "_version") && requires_grad.find(tensor, "requires_grad") && grad.find(tensor, "grad") &&
+         version.find(tensor, "_version") && requires_grad.find(tensor, "requires_grad") &&
          grad_fn.find(tensor, "grad_fn") && output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") &&
          is_neg.find(tensor, "is_neg") && is_conj.find(tensor, "is_conj") &&
          untyped_storage.find(tensor, "untyped_storage") && storage_offset.find(tensor, "storage_offset") &&
@@ -68,38 +68,4 @@ bool Plainly::now() {
   return true;
 }
 
-namespace {
-
-// False with an exception. Of another version nothing is used.
-bool take_exchange(PyObject* capsule) {
-  if (capsule == Py_None) return true;
-  const auto* exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, kDlExchange));
-  if (exchange && exchange->major == 1 && exchange->read) recording.exchange = exchange;
-  return exchange != nullptr;
-}
-
-}  // namespace
-
-PyObject* configure_recording(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"tensor",     "parameter",  "plain_values", "complex_types",   "flatten",
-                                "value_text", "escaped",    "plainly",      "modes",           "current_node",
-                                "graph_task", "accumulate", "sequence",     "is_grad_enabled", "read_operator",
-                                "storage",    "exchange",   nullptr};
-  PyObject** slots[] = {&recording.tensor,        &recording.parameter,       &recording.plain_values,
-                        &recording.complex_types, &recording.flatten,         &recording.value_text,
-                        &recording.escaped,       &recording.plainly,         &recording.modes,
-                        &recording.current_node,  &recording.graph_task,      &recording.accumulate,
-                        &recording.sequence,      &recording.is_grad_enabled, &recording.read_operator};
-  constexpr size_t kSlots = std::size(slots);
-  PyObject *given[kSlots], *storage, *exchange;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOOOOO:configure_recording", const_cast<char**>(names),
-                                   &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                                   &given[7], &given[8], &given[9], &given[10], &given[11], &given[12], &given[13],
-                                   &given[14], &storage, &exchange) ||
-      !members.find(given[0], storage) || !take_exchange(exchange))
-    return nullptr;
-  for (size_t i = 0; i < kSlots; ++i) put(*slots[i], given[i]);
-  Py_RETURN_NONE;
-}
-
-}  // namespace maca_launcher
+}  // namespace maca::recorder

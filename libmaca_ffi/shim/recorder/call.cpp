@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 PyTypeObject* g_type = nullptr;
@@ -74,11 +74,6 @@ template <std::string CallParts::* kText> PyObject* text(PyObject* self, void*) 
   return held.empty() ? Ref::borrowed(Py_None).release() : new_text(held);
 }
 
-template <long long Call::* kNumber> PyObject* number(PyObject* self, void*) {
-  const long long held = as_call(self)->*kNumber;
-  return held < 0 ? Ref::borrowed(Py_None).release() : PyLong_FromLongLong(held);
-}
-
 template <std::string CallParts::* kText> int set_text(PyObject* self, PyObject* value, void*) {
   std::string held;
   if (value && value != Py_None && !append_text(held, value)) return -1;
@@ -134,6 +129,9 @@ PyMemberDef g_members[] = {
     {"files", T_INT, offsetof(Call, files), 0, "Files of tensors written after that of the inputs."},
     {"number", T_LONGLONG, offsetof(Call, number), 0, "-1: not recorded."},
     {"serial", T_LONGLONG, offsetof(Call, serial), 0, "Of functions and modules, those that are not recorded too."},
+    {"parent", T_LONGLONG, offsetof(Call, parent), 0, "The number of the call it runs in, or -1."},
+    {"forward", T_LONGLONG, offsetof(Call, forward), 0, "Of a backward call the number of the forward one, or -1."},
+    {"stack", T_LONGLONG, offsetof(Call, stack), 0, "The number of the Python stack, or -1."},
     {"owner", T_ULONGLONG, offsetof(Call, owner), 0, "The id of the module, of a module's call."},
     {"random", T_BOOL, offsetof(Call, is_random), 0, "A generator's state was written."},
     {"matched", T_BOOL, offsetof(Call, matched), 0, "op_list takes it."},
@@ -143,6 +141,8 @@ PyMemberDef g_members[] = {
     {"direction", T_OBJECT, offsetof(Call, direction), READONLY, "fwd or bwd."},
     {"module", T_OBJECT, offsetof(Call, module), 0, "The path of the module it runs in."},
     {"node", T_OBJECT, offsetof(Call, node), 0, "The autograd node that it belongs to."},
+    {"grad_fns", T_OBJECT, offsetof(Call, grad_fns), READONLY,
+     "Nodes that made arguments, which of a node's results each is, its place; or None."},
     {"thread", T_OBJECT, offsetof(Call, thread), 0, "The thread, as a member of a JSON object."},
     {"unit", T_OBJECT, offsetof(Call, unit), 0, "Does skip take the operator that it is or belongs to? None: of none."},
     {},
@@ -150,9 +150,6 @@ PyMemberDef g_members[] = {
 
 PyGetSetDef g_properties[] = {
     {"name", text<&CallParts::name>, nullptr, "As in torch.relu.3.fwd.", nullptr},
-    {"parent", number<&Call::parent>, nullptr, "The number of the call it runs in, or None.", nullptr},
-    {"forward", number<&Call::forward>, nullptr, "Of a backward call the number of the forward one.", nullptr},
-    {"stack", number<&Call::stack>, nullptr, "The number of the Python stack, or None.", nullptr},
     {"inputs", text<&CallParts::inputs>, set_text<&CallParts::inputs>, "JSON, or None.", nullptr},
     {"outputs", text<&CallParts::outputs>, set_text<&CallParts::outputs>, "JSON, or None.", nullptr},
     {"tensors", tensors, nullptr, "Places and tensors among its arguments.", nullptr},
@@ -172,7 +169,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedCall", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCall", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                       g_slots};
 
 }  // namespace
@@ -219,4 +216,4 @@ bool add_recording_call(PyObject* module) {
   return g_type && PyModule_AddObjectRef(module, "RecordedCall", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -7,7 +7,7 @@
 
 #include "recording.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 // Keys are looked for without a std::string of their own.
 struct BytesHash {
@@ -43,4 +43,4 @@ inline Ref ask(Entries* self, PyObject* method, PyObject* first, PyObject* secon
   return Ref(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), method, first, second, nullptr));
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

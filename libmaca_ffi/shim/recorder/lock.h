@@ -1,8 +1,8 @@
 // RecordedLock: a reentrant lock of the recorder's.
 #pragma once
-#include "launcher.h"
+#include "recording.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 
 bool is_lock(PyObject* object);
 // The calling thread holds the GIL, and lets it go while it waits.
@@ -11,4 +11,4 @@ void release(PyObject* lock);
 
 bool add_recording_lock(PyObject* module);
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 using Summarize = int32_t (*)(int32_t code, int32_t bits, int32_t rank, const int64_t* sizes, const int64_t* strides,
@@ -106,7 +106,7 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.RecordedSummary", sizeof(Summary), 0, Py_TPFLAGS_DEFAULT, g_slots};
+PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedSummary", sizeof(Summary), 0, Py_TPFLAGS_DEFAULT, g_slots};
 
 }  // namespace
 
@@ -161,4 +161,4 @@ bool add_recording_summary(PyObject* module) {
   return g_type && PyModule_AddObjectRef(module, "RecordedSummary", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -6,7 +6,7 @@
 
 #include "recording.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 constexpr Py_ssize_t kLongest = 1000;  // characters or elements of a value; describe._TEXT
@@ -137,4 +137,4 @@ bool append_value(std::string& out, PyObject* value) {
   return fits || append_by(out, recording.value_text, value);
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

@@ -1,7 +1,7 @@
 // Functions of PyTorch's Python interface, and modules, as they begin and end.
-#include "recording_recorder.h"
+#include "recorder.h"
 
-namespace maca_launcher {
+namespace maca::recorder {
 namespace {
 
 bool api_begins(Recorder* self, const ThreadState& thread, Call* call, PyObject* args, PyObject* kwargs, bool is_unit) {
@@ -42,7 +42,9 @@ bool attach_to(Recorder* self, Call* call, const Items& items, const Items& writ
       if (needs < 0) return false;
       if (needs) tensors.push_back({item.place, Ref::borrowed(item.value.get()), true});
     }
-  return tensors.empty() || attach(self, call, tensors, module);
+  if (tensors.empty()) return true;
+  Ref pairs(pairs_of(tensors));
+  return pairs && ask(reinterpret_cast<PyObject*>(self), names.attach, object_of(call), pairs.get(), module);
 }
 
 bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyObject* module) {
@@ -120,4 +122,4 @@ PyObject* api_ends_method(PyObject* object, PyObject* given) {
   return none_if(api_ends(of(object), reinterpret_cast<Call*>(call), result, error, module));
 }
 
-}  // namespace maca_launcher
+}  // namespace maca::recorder

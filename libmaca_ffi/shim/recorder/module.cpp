@@ -1,0 +1,94 @@
+// The module `libmaca_ffi._recorder`: its types, and what it is told once.
+#include <algorithm>
+#include <iterator>
+
+#include "lock.h"
+#include "recording.h"
+
+namespace maca::recorder {
+namespace {
+
+using maca_launcher::Fact;
+
+constexpr Fact<KnownOfRecording> kFacts[] = {
+    {"tensor", &KnownOfRecording::tensor},
+    {"parameter", &KnownOfRecording::parameter},
+    {"storage", &KnownOfRecording::storage},
+    {"exchange", &KnownOfRecording::exchange_capsule},
+    {"plain_values", &KnownOfRecording::plain_values},
+    {"complex_types", &KnownOfRecording::complex_types},
+    {"flatten", &KnownOfRecording::flatten},
+    {"value_text", &KnownOfRecording::value_text},
+    {"escaped", &KnownOfRecording::escaped},
+    {"plainly", &KnownOfRecording::plainly},
+    {"modes", &KnownOfRecording::modes},
+    {"current_node", &KnownOfRecording::current_node},
+    {"sequence", &KnownOfRecording::sequence},
+    {"is_grad_enabled", &KnownOfRecording::is_grad_enabled},
+    {"read_operator", &KnownOfRecording::read_operator},
+    {"is_tracing", &KnownOfRecording::is_tracing},
+    {"names", &KnownOfRecording::names},
+    {"read_name", &KnownOfRecording::read_name},
+    {"begin_and_end", &KnownOfRecording::begin_and_end},
+    {"pop_mode", &KnownOfRecording::pop_mode},
+    {"push_mode", &KnownOfRecording::push_mode},
+};
+
+bool g_is_configured = false;
+
+// False with an exception. Of another version nothing is used.
+bool take_exchange(PyObject* capsule) {
+  if (capsule == Py_None) return true;
+  const auto* exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, kDlExchange));
+  if (exchange && exchange->major == 1 && exchange->read) recording.exchange = exchange;
+  return exchange != nullptr;
+}
+
+PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
+  const auto is_said = [](const Fact<KnownOfRecording>& fact) { return recording.*fact.slot != nullptr; };
+  if (!maca_launcher::take_facts(recording, kFacts, args, kwargs, false)) return nullptr;
+  if (!std::all_of(std::begin(kFacts), std::end(kFacts), is_said)) Py_RETURN_NONE;
+  if (!PyDict_Check(recording.names)) return PyErr_Format(PyExc_TypeError, "names is a dict, got %R", recording.names);
+  if (!members.find(recording.tensor, recording.storage) || !take_exchange(recording.exchange_capsule)) return nullptr;
+  g_is_configured = true;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef g_functions[] = {
+    {"configure", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)), METH_VARARGS | METH_KEYWORDS,
+     "configure(**facts): what the recorder's types have to know, all at once or piece by piece."},
+    {"set_recorder", set_recorder, METH_O, "set_recorder(recorder): who is given all calls from now on; None: nobody."},
+    {"flatten_call", flatten_call_function, METH_VARARGS,
+     "flatten_call(args, kwargs): pairs of place and value of everything in a call's arguments."},
+    {},
+};
+
+PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
+                        "libmaca_ffi._recorder",
+                        "What the recorder of macatensor.accuracy does at every call.",
+                        -1,
+                        g_functions,
+                        nullptr,
+                        nullptr,
+                        nullptr,
+                        nullptr};
+
+}  // namespace
+
+bool is_configured() {
+  if (!g_is_configured) PyErr_SetString(PyExc_RuntimeError, "configure() has not been told everything");
+  return g_is_configured;
+}
+
+}  // namespace maca::recorder
+
+PyMODINIT_FUNC PyInit__recorder() {
+  using namespace maca::recorder;
+  Ref module(PyModule_Create(&g_module));
+  const auto adders = {add_recording_values,  add_recording_memories, add_recording_entries, add_recording_call,
+                       add_recording_stacks,  add_recording_recorder, add_recording_lines,   add_recording_lock,
+                       add_recording_summary, add_recording_modes,    add_recording_nodes};
+  for (const auto add : adders)
+    if (!module || !add(module.get())) return nullptr;
+  return module.release();
+}
