@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
+from rich.text import Text
 
 from .console import Json, emit_json, err, out, table
 from .kernels import kernel_facts, kernel_line, other_kernels
@@ -58,12 +59,11 @@ def ops(
             page.add_section()
             page.add_row(Text(family, style="bold"))
         kind = row.kind.value
-        style = _STYLES[kind]
         page.add_row(
             f"  {row.name}",
-            f"[{style}]{kind}[/]",
+            Text(kind, style=_STYLES[kind]),
             short_dtypes(row.dtypes),
-            row.kernel_name if kind == "kernel" else f"[dim]{row.via}[/]",
+            row.kernel_name if kind == "kernel" else Text(row.via, style="dim"),
             bound_text(row.bound) if kind in ("kernel", "dynamic") else "",
             row.why or row.bound.why,
         )
