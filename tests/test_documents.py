@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from op_table.coverage import EXAMINATION
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -89,3 +92,16 @@ def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(path, as_version=4)
     assert all(not c.get("outputs") for c in notebook.cells), "notebooks are kept without outputs"
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+
+
+def test_figures_of_the_examination_are_those_of_its_record() -> None:
+    rates = {rate["name"]: rate for rate in json.loads(EXAMINATION.read_text())["rates"]}
+    strict, every = rates["forward, typical dtype, first 5 samples"], rates["forward, every dtype"]
+    share = f"{strict['passed']} of {strict['asked']} entries"
+    assert share in (ROOT / "README.md").read_text()
+    page = " ".join((ROOT / "docs" / "examination.md").read_text().split())
+    assert share in page
+    assert (
+        f"{every['passed'] / every['asked']:.1%}".replace("%", " %") + f" of all {every['asked']} pairs"
+        in page
+    )

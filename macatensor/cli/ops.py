@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
-from rich.text import Text
 
 from .console import Json, emit_json, err, out, table
 from .kernels import kernel_facts, kernel_line, other_kernels

@@ -73,7 +73,7 @@ _COLUMNS = (
 
 @dataclass
 class LocalErrors:
-    """What :func:`parity` found, call by call."""
+    """What :func:`.parity` found, call by call."""
 
     calls: list[OpError] = field(default_factory=list)
 

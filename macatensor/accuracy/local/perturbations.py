@@ -45,7 +45,7 @@ class Movement:
 
 @dataclass
 class Movements:
-    """What :func:`perturbation` found, call by call."""
+    """What :func:`.perturbation` found, call by call."""
 
     calls: list[Movement] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)  # operators without inputs that can move
