@@ -24,6 +24,7 @@ exclude_patterns = [".*", "build", "libmaca_ffi", "macatensor", "op_table", "tes
 
 html_theme = "furo"
 html_title = f"MacaTensor {release}"
+html_extra_path = ["site"]  # build/docs/index.html leads to the root document
 html_copy_source = False
 html_show_sourcelink = False
 
