@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.tools
 SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt' -o -name 'build_binding.py')
 
-.PHONY: demo test levels long check build bench format notebooks clean
+.PHONY: demo test levels long check docs build bench format clean
 
 demo: build
 	$(BIN)/macatensor demo
@@ -43,6 +43,14 @@ check: build
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES))
+
+# The site, in build/docs; a warning, a link into nothing included, is an error. Pages in $(VENV)/.docs are kept parsed.
+docs: build $(VENV)/.docs-tools
+	$(BIN)/python -m sphinx -b html -c docs -d $(VENV)/.docs -W --keep-going -n -q . build/docs
+
+$(VENV)/.docs-tools: pyproject.toml
+	$(BIN)/pip install --quiet --no-compile "sphinx>=8" "myst-nb>=1.3" "furo>=2025.7"
+	touch $@
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -49,6 +49,7 @@ CI = (
     level("levels", "make levels", 6, "avx2"),
     level("levels", "make levels", 8, "baseline"),
     Part("demo", "make demo", 3),
+    Part("docs", "make docs", 2),
 )
 
 PYTEST = ".venv/bin/python -m pytest"

@@ -1,4 +1,4 @@
-"""``python -m op_table``: prints coverage; ``--write`` writes COVERAGE.md, ``--check`` fails when it is out of date."""
+"""``python -m op_table``: prints coverage; ``--write`` writes docs/coverage.md, ``--check`` fails when it is out of date."""
 
 from __future__ import annotations
 

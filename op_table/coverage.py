@@ -1,4 +1,4 @@
-"""What the table covers: counts for a terminal, and the page COVERAGE.md, which is checked against the table."""
+"""What the table covers: counts for a terminal, and the page docs/coverage.md, which is checked against the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from op_table import TABLE, Bound, Kind, Row, families
 from op_table.row import ALL, BOOL, COMPLEX, FLOATING, HALVES, INTEGERS, NUMBERS, REAL
 
-PAGE = Path(__file__).parent.parent / "COVERAGE.md"
+_ROOT = Path(__file__).parent.parent
+PAGE = _ROOT / "docs" / "coverage.md"
 EXAMINATION = Path(__file__).with_name("examination.json")  # written by `macatensor parity --all --write`
 _KINDS = (Kind.KERNEL, Kind.VIEW, Kind.COMPOSITE, Kind.DYNAMIC, Kind.ON_CPU)
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
@@ -77,7 +78,7 @@ def _way(row: Row) -> str:
 
 def expected_failures() -> list[tuple[str, str]]:
     """``tests/parity_failures.txt``: rows known to miss something, with the reason; tests fail when one is mended."""
-    path = PAGE.parent / "tests" / "parity_failures.txt"
+    path = _ROOT / "tests" / "parity_failures.txt"
     if not path.exists():
         return []
     lines = [line.strip() for line in path.read_text().splitlines()]

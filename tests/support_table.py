@@ -15,7 +15,7 @@ from typing import NamedTuple
 from supported_names import AREAS, expand
 
 TESTS = Path(__file__).parent
-README = TESTS.parent / "README.md"
+NAMES_PAGE = TESTS.parent / "docs" / "names.md"
 BEGIN, END = "<!-- support: from tests/support_table.py -->", "<!-- support ends -->"
 
 
@@ -109,8 +109,8 @@ def page() -> str:
 
 
 def written() -> str:
-    """The table that the README has."""
-    text = README.read_text()
+    """The table that the page of names has."""
+    text = NAMES_PAGE.read_text()
     return text[text.index(BEGIN) : text.index(END) + len(END)]
 
 
@@ -118,4 +118,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         print(page())
     else:
-        README.write_text(README.read_text().replace(written(), page()))
+        NAMES_PAGE.write_text(NAMES_PAGE.read_text().replace(written(), page()))

@@ -82,6 +82,12 @@ def test_ops_pattern_and_no_match() -> None:
     assert run(app, ["ops", "no_such_operator"]).exit_code == 1
 
 
+@pytest.mark.parametrize("words", [["ops", "sum*"], ["check"]], ids=lambda words: words[0])
+def test_tables_show_styles_and_not_their_names(words: list[str]) -> None:
+    done = run(app, words)
+    assert "kernel" in done.output and "[/]" not in done.output
+
+
 def test_ops_kernels_says_what_a_library_is_asked_for() -> None:
     found = {k["operator"]: k for k in json.loads(run(app, ["ops", "--kernels", "--json"]).stdout)}
     assert len(found) == sum(row.kind.value == "kernel" for row in TABLE.values())

@@ -1,7 +1,8 @@
-"""README snippets and notebooks run."""
+"""Snippets of the documentation run, the files that it names exist, and notebooks run."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,27 +13,80 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from op_table.coverage import EXAMINATION
+
 ROOT = Path(__file__).parent.parent
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SNIPPETS = [
+    (page, number, text)
+    for page in PAGES
+    for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S))
+]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+# A path of this repository in code: it begins with one of its folders and ends in a file's ending or a slash.
+FOLDERS = [".ci", "docs", "libmaca_ffi", "macatensor", "notebooks", "op_table", "tests"]
+WRITTEN = {"tests/long_results.json"}  # by `make long`, where it has run
+CODE_PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, FOLDERS))})/(?:[\w./-]*\.[a-z]+\w*|[\w/-]*/)?)`")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_readme_snippet_runs(number: int) -> None:
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def run(snippet: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "MACA_FALLBACK": "error"}
-    done = subprocess.run(
-        [sys.executable, "-c", SNIPPETS[number]], env=environment, capture_output=True, text=True, timeout=120
+    return subprocess.run(
+        [sys.executable, "-c", snippet], env=environment, capture_output=True, text=True, timeout=120
     )
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "snippet"), SNIPPETS, ids=[f"{name_of(p)}-{n}" for p, n, _ in SNIPPETS]
+)
+def test_snippet_runs(page: Path, number: int, snippet: str) -> None:
+    done = run(snippet)
     assert done.returncode == 0, done.stderr
 
 
-def test_readme_shows_what_its_first_snippet_prints() -> None:
-    done = subprocess.run([sys.executable, "-c", SNIPPETS[0]], capture_output=True, text=True, timeout=120)
-    shown = re.findall(r"print\(.*?\) +# (.*)", SNIPPETS[0])
-    printed = done.stdout.splitlines()
-    assert len(shown) == len(printed) == 3
+@pytest.mark.parametrize(("page", "prints"), [("README.md", 3), ("docs/index.md", 1)])
+def test_first_snippet_prints_what_the_page_shows(page: str, prints: int) -> None:
+    snippet = next(text for p, n, text in SNIPPETS if name_of(p) == page and n == 0)
+    shown = re.findall(r"print\(.*?\) +# (.*)", snippet)
+    printed = run(snippet).stdout.splitlines()
+    assert len(shown) == len(printed) == prints
     for expected, got in zip(shown, printed):
         assert expected.startswith(got)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    missing = [path for path in CODE_PATH.findall(text) if path not in WRITTEN and not (ROOT / path).exists()]
+    missing += [path for path in LINK.findall(text) if not (page.parent / path).exists()]
+    assert not missing, f"{name_of(page)} names what is not there: {missing}"
+
+
+def test_paths_are_found_in_pages() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    assert len(CODE_PATH.findall(text)) > 30 and len(LINK.findall(text)) > 30
+
+
+def test_pictures_are_small_and_shown() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for picture in (ROOT / "docs" / "pictures").iterdir():
+        assert picture.stat().st_size <= 150_000, picture
+        assert f"]({name_of(picture)})" in readme
+
+
+def test_make_docs_installs_the_extra() -> None:
+    listed = re.search(r"^docs = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), flags=re.M)
+    assert listed is not None
+    assert f"--no-compile {listed[1].replace(',', '')}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
 
 
 def test_there_are_notebooks() -> None:
@@ -45,3 +99,16 @@ def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(path, as_version=4)
     assert all(not c.get("outputs") for c in notebook.cells), "notebooks are kept without outputs"
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+
+
+def test_figures_of_the_examination_are_those_of_its_record() -> None:
+    rates = {rate["name"]: rate for rate in json.loads(EXAMINATION.read_text())["rates"]}
+    strict, every = rates["forward, typical dtype, first 5 samples"], rates["forward, every dtype"]
+    share = f"{strict['passed']} of {strict['asked']} entries"
+    assert share in (ROOT / "README.md").read_text()
+    page = " ".join((ROOT / "docs" / "examination.md").read_text().split())
+    assert share in page
+    assert (
+        f"{every['passed'] / every['asked']:.1%}".replace("%", " %") + f" of all {every['asked']} pairs"
+        in page
+    )

@@ -1,4 +1,4 @@
-"""The README's table of names: complete, proven by tests, and up to date."""
+"""The documentation's table of names: complete, proven by tests, and up to date."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_lists_that_the_code_has_too() -> None:
     )
 
 
-def test_the_readme_is_up_to_date() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert written() == page(), "run python tests/support_table.py --write"

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from .console import Json, emit_json, out, table
 
@@ -39,11 +40,12 @@ def check(as_json: Json = False) -> None:
 
     page = table("Environment switches", "variable", "value", "origin", "meaning")
     for name, switch in facts["switches"].items():
-        value = "[dim]unset[/]" if switch["value"] is None else f"[bold yellow]{switch['value']}[/]"
+        is_set = switch["value"] is not None
+        value = Text(str(switch["value"]), style="bold yellow") if is_set else Text("unset", style="dim")
         page.add_row(name, value, switch["origin"], switch["meaning"])
     for name, nearest in facts["unknown_switches"].items():
         page.add_row(
-            f"[red]{name}[/]",
+            Text(name, style="red"),
             "",
             "environment",
             f"read by nothing; did you mean {nearest}?" if nearest else "read by nothing",

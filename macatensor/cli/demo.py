@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from .console import Json, emit_json, err, error_panel, out, table, verdict
 
@@ -71,7 +72,7 @@ def show(found: Demo, path: Path) -> None:
                      "max ULP", "max rel.", "bound", "verdict", right=numbers)  # fmt: skip
         for r in sorted(records, key=lambda r: -r.seconds):
             grid.add_row(
-                r.op, r.kernel or f"[dim]{r.row_kind}[/]", str(r.calls), r.layout_in, r.layout_out, f"{1e3 * r.seconds:.3f}",
+                r.op, r.kernel or Text(r.row_kind, style="dim"), str(r.calls), r.layout_in, r.layout_out, f"{1e3 * r.seconds:.3f}",
                 error_text(r.max_ulp), error_text(r.max_rel), r.bound,
                 verdict("FAIL" if r.verdict.startswith("FAIL") else r.verdict),
             )  # fmt: skip

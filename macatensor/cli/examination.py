@@ -95,7 +95,7 @@ def _refuse(plan: Any, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> No
     for pattern in patterns:
         if not fnmatch.filter(entries, pattern):
             near = [e for e in entries if pattern in e][:5] or difflib.get_close_matches(pattern, entries, 5)
-            hint = f"near: {', '.join(near)}" if near else "COVERAGE.md lists them"
+            hint = f"near: {', '.join(near)}" if near else "docs/coverage.md lists them"
             raise typer.BadParameter(f"no entry of PyTorch's database is named {pattern!r}; {hint}")
     for dtype in dtypes:
         if dtype not in kinds:

@@ -58,12 +58,11 @@ def ops(
             page.add_section()
             page.add_row(Text(family, style="bold"))
         kind = row.kind.value
-        style = _STYLES[kind]
         page.add_row(
             f"  {row.name}",
-            f"[{style}]{kind}[/]",
+            Text(kind, style=_STYLES[kind]),
             short_dtypes(row.dtypes),
-            row.kernel_name if kind == "kernel" else f"[dim]{row.via}[/]",
+            row.kernel_name if kind == "kernel" else Text(row.via, style="dim"),
             bound_text(row.bound) if kind in ("kernel", "dynamic") else "",
             row.why or row.bound.why,
         )

@@ -40,7 +40,8 @@ def parity(
         bool, typer.Option("--resume/--anew", help="With --all: keep the answers of an interrupted run.")
     ] = True,
     write: Annotated[
-        bool, typer.Option("--write", help="With --all: write the record and COVERAGE.md of this checkout.")
+        bool,
+        typer.Option("--write", help="With --all: write the record and docs/coverage.md of this checkout."),
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="With --all or --short: processes.")] = 2,
     as_json: Json = False,

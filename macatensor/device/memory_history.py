@@ -35,7 +35,7 @@ def _frames(number: int, include_traces: bool) -> list[dict[str, Any]]:
 def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
     """The allocator's segments and their blocks, in the form of ``torch.cuda.memory_snapshot``; sizes in bytes.
 
-    ``frames`` of a live block are filled where :func:`_record_memory_history` was on when it was allocated: the
+    ``frames`` of a live block are filled where ``_record_memory_history`` was on when it was allocated: the
     operator first, then the Python stack, innermost first. There are no private pools, so any ``mempool_id`` but None
     and ``(0, 0)`` gives an empty list.
     """

@@ -230,7 +230,7 @@ def gen_report(
         least_paired: the share of the shorter run's calls that must have a counterpart, else these are two models.
 
     Returns:
-        The report: ``verdict``, ``first`` (the first divergence), ``rows``, ``paths``, ``comparison``.
+        A report with ``verdict``, ``first`` (the first divergence), ``rows``, ``paths``, ``comparison``.
 
     Raises:
         ValueError: no record, a damaged or mixed one, two different models, a run against itself. Nothing is written.

@@ -73,7 +73,7 @@ _COLUMNS = (
 
 @dataclass
 class LocalErrors:
-    """What :func:`parity` found, call by call."""
+    """What :func:`.parity` found, call by call."""
 
     calls: list[OpError] = field(default_factory=list)
 
@@ -260,7 +260,7 @@ def parity(
     """Computes every operator of a program again in float64 on the host, from the same inputs, as the program goes.
 
     ``with accuracy.parity() as errors: step()`` or ``errors = accuracy.parity(step)``; the result is a
-    :class:`LocalErrors`. Forward, backward and optimizer are seen, on every thread.
+    :class:`.LocalErrors`. Forward, backward and optimizer are seen, on every thread.
 
     Args:
         device: ``"maca"``, ``"cuda"`` or ``"cpu"``: only operators on it are seen; None: on all.

@@ -45,7 +45,7 @@ class Movement:
 
 @dataclass
 class Movements:
-    """What :func:`perturbation` found, call by call."""
+    """What :func:`.perturbation` found, call by call."""
 
     calls: list[Movement] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)  # operators without inputs that can move
@@ -164,7 +164,7 @@ def perturbation(
     """Launches every operator of a program again from inputs moved by one unit in the last place, up or down.
 
     ``with accuracy.perturbation() as moved: step()`` or ``moved = accuracy.perturbation(step)``; the result is a
-    :class:`Movements`. An operator is "unstable" where its output moves over 1000 times as far as its inputs; on
+    :class:`.Movements`. An operator is "unstable" where its output moves over 1000 times as far as its inputs; on
     another device than the CPU "wrong kernel" where it lies farther from PyTorch's CPU kernel than 8 times what such
     steps explain.
 

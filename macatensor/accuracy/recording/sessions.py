@@ -144,7 +144,7 @@ def start_record(
         record_output: results.
         op_range: half-open range of call names such as ``["torch.nn.Conv1d.6.fwd", None]``; None is an open end.
         op_list: names (``"torch.nn.Conv1d"``, ``"aten.add.Tensor"``, ``"torch.relu.3.fwd"``) or kinds: ``"relu"`` takes
-            torch.relu, Tensor.relu, relu_, nn.ReLU and F.relu, forward and backward, with what runs in them.
+            torch.relu, Tensor.relu, ``relu_``, nn.ReLU and F.relu, forward and backward, with what runs in them.
         skip: record one operator, then leave out ``skip``: a function or a module without submodules counts as one,
             with all that runs in it and its backward call.
         process_group: record only its members; ``ranks`` are then ranks in it.
