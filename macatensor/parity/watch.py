@@ -25,7 +25,7 @@ from macatensor.operators.bind import bind, named_kernels
 from macatensor.operators.inference import WholeLauncher
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
-from macatensor.parity.reference import Expected, bound_of, expected, judge
+from macatensor.parity.reference import Expected, expected, judge
 from macatensor.parity.transport import host_copy, replace, tensors
 from macatensor.runtime import streams
 from macatensor.runtime.ffi import native
@@ -166,9 +166,7 @@ def _verdict_of(
             f"FAIL: {len(host)} results, PyTorch gives {want_all.results}", Distance(share=torch.inf)
         )
     worst, wrong = judge(row, want_all, host + changed, args)
-    return Verdict(
-        f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(bound_of(row), dtype), want_all
-    )
+    return Verdict(f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(row.bound, dtype), want_all)
 
 
 def is_on_maca(found: list[Any]) -> bool:
