@@ -10,7 +10,7 @@ from op_table import TABLE, Bound, Kind, Row, families
 from op_table.row import ALL, BOOL, COMPLEX, FLOATING, HALVES, INTEGERS, NUMBERS, REAL
 
 PAGE = Path(__file__).parent.parent / "COVERAGE.md"
-EXAMINATION = Path(__file__).with_name("examination.json")  # written by `macatensor parity --all --write`
+EXAMINATION = PAGE.parent / "macatensor/examination/record.json"  # of `macatensor parity --all --write`
 _KINDS = (Kind.KERNEL, Kind.VIEW, Kind.COMPOSITE, Kind.DYNAMIC, Kind.ON_CPU)
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
     ("all", ALL),
