@@ -13,7 +13,7 @@ from op_table.row import TABLE, Bound, Kind, Row
 
 __all__ = ["TABLE", "Bound", "Kind", "Row", "cpu_checks", "families"]
 
-_NOT_FAMILIES = {"row", "consultation", "coverage", "__main__"}
+_NOT_FAMILIES = {"row", "consultation", "autocast", "coverage", "__main__"}
 families: dict[str, list[Row]] = {}
 
 for _module in sorted(m.name for m in pkgutil.iter_modules(__path__)):

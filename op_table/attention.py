@@ -1,6 +1,6 @@
 """Attention: our own blocked kernels, forward and backward; memory grows with the sequence, not with its square."""
 
-from op_table.row import FLOATING, composite, kernel, per_term
+from op_table.row import FLOATING, also, composite, kernel, per_term
 
 # The sum is over |probability * value|. A score carries an error of about eps * |score|, which exp turns into a
 # relative error of the probability: up to 20 eps at the scores that random queries and keys give.
@@ -17,3 +17,5 @@ _LAYERS = (
 )
 composite("_native_multi_head_attention", via="native_multi_head_attention", why=_LAYERS)
 composite("_transformer_encoder_layer_fwd", via="transformer_encoder_layer", why=_LAYERS)
+
+also("scaled_dot_product_attention", free_strides=0)

@@ -1,6 +1,6 @@
 """Copies, casts and fills: any dtype to any dtype, any layout to any layout."""
 
-from op_table.row import ALL, exact, pointwise
+from op_table.row import ALL, also, exact, pointwise
 
 # float64 to a half rounds through float32, as PyTorch's own conversion does
 pointwise("copy", ALL, bound=exact())
@@ -10,3 +10,6 @@ pointwise("_to_copy", ALL, bound=exact())
 pointwise("fill.Scalar", ALL, bound=exact())
 pointwise("fill.Tensor", ALL, bound=exact())
 pointwise("zero", ALL, bound=exact())
+
+also("copy _to_copy", underflows=True, copies=True)
+also("clone", copies=True)

@@ -11,7 +11,7 @@ from op_table.row import ALL, BOOL, COMPLEX, FLOATING, HALVES, INTEGERS, NUMBERS
 
 _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "coverage.md"
-EXAMINATION = Path(__file__).with_name("examination.json")  # written by `macatensor parity --all --write`
+EXAMINATION = _ROOT / "macatensor/examination/record.json"  # of `macatensor parity --all --write`
 _KINDS = (Kind.KERNEL, Kind.VIEW, Kind.COMPOSITE, Kind.DYNAMIC, Kind.ON_CPU)
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
     ("all", ALL),

@@ -1,6 +1,6 @@
 """Embedding tables."""
 
-from op_table.row import ALL, FLOATING, ONE_CHAIN, composite, kernel, per_term, ulp
+from op_table.row import ALL, FLOATING, ONE_CHAIN, also, composite, kernel, per_term, ulp
 
 kernel("embedding", ALL)
 kernel(
@@ -36,3 +36,12 @@ kernel(
     strides="contiguous",
 )
 composite("_embedding_bag_backward", via="embedding_bag_backward", why="one launch of the dense gradient")
+
+also("embedding", jumps=True)
+also("embedding_dense_backward", terms="sum", cancels=True)
+also("_embedding_bag", keeps=True, meta="embedding_bag")
+also("_embedding_bag_forward_only", keeps=True, meta="embedding_bag_forward_only")
+also(
+    "_embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward _embedding_bag_backward",
+    keeps=True,
+)

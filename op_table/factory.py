@@ -1,6 +1,6 @@
 """Tensors made from numbers."""
 
-from op_table.row import ALL, COMPLEX, INTEGERS, REAL, composite, kernel, ulp
+from op_table.row import ALL, COMPLEX, INTEGERS, REAL, also, composite, kernel, ulp
 
 SPACED = ulp("steps are computed in double", f32=1, f64=2, f16=1, bf16=1, c64=2, c128=4)
 POWERS = ulp("exponents are computed in double", f32=1, f64=512, f16=1, bf16=1, c64=64, c128=512)
@@ -29,3 +29,5 @@ composite(
     via="efficient_zeros",
     why="one fill; PyTorch's has no memory, which only its own kernels know",
 )
+
+also("range.step", meta="range")

@@ -1,6 +1,6 @@
 """Fourier transforms of any length, dimensions and layout. Lines are transformed independently, whatever the threads."""
 
-from op_table.row import kernel, per_term
+from op_table.row import also, kernel, per_term
 
 _LOG = per_term(
     "butterflies add log n roundings to the rms sum of the terms, which the sum of magnitudes far exceeds",
@@ -11,3 +11,7 @@ _LOG = per_term(
 kernel("_fft_c2c", frozenset({"complex64", "complex128"}), bound=_LOG, strides="fourier")
 kernel("_fft_r2c", frozenset({"float32", "float64"}), bound=_LOG, strides="fourier")
 kernel("_fft_c2r", frozenset({"complex64", "complex128"}), bound=_LOG, strides="fourier")
+
+also("_fft_c2c", formula="fft_c2c", floor="fourier_terms")
+also("_fft_r2c", formula="fft_r2c", floor="fourier_terms")
+also("_fft_c2r", formula="fft_c2r", floor="fourier_terms")

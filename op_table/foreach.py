@@ -7,6 +7,7 @@ from op_table.row import (
     INTEGERS,
     NUMBERS,
     REAL,
+    also,
     composite,
     exact,
     kernel,
@@ -109,3 +110,7 @@ kernel(
 kernel("_foreach_max", FLOATING | (INTEGERS - {"int64"}), bound=exact())
 composite("_foreach_powsum.Scalar", why="one product and one sum a tensor; no optimizer calls it")
 composite("_foreach_mm", why="one matrix product a pair; no optimizer calls it")
+
+also("_foreach_add _foreach_addcmul _foreach_addcdiv", terms="sum", cancels=True)
+also("_foreach_sub _foreach_lerp", cancels=True)
+also("_foreach_copy", meta="foreach_copy")

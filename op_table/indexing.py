@@ -4,7 +4,7 @@ Positions are integers here: the runtime turns masks into them. Where places mee
 order on one thread, so every result is the same for any number of threads.
 """
 
-from op_table.row import ALL, INTEGERS, NUMBERS, ONE_CHAIN, composite, dynamic, kernel, per_term
+from op_table.row import ALL, INTEGERS, NUMBERS, ONE_CHAIN, also, composite, dynamic, kernel, per_term
 
 # one rounding of a float sum for each term that meets in a place; halves are summed in float
 SUM = per_term(
@@ -74,3 +74,13 @@ kernel("unfold_backward", NUMBERS, bound=SUM)
 
 composite("_unsafe_masked_index", why="only compiled programs ask for it")
 composite("_unsafe_masked_index_put_accumulate", why="only compiled programs ask for it")
+
+also("index", free_strides=4, jumps=True)
+also("_unsafe_index", free_strides=4)
+also("gather scatter scatter_ masked_select", jumps=True)
+also("index_put index_put_", terms="sum", jumps=True)
+also("_index_put_impl _index_put_impl_ _unsafe_index_put put put_ unfold_backward", terms="sum")
+also("index_fill.int_Tensor index_fill_.int_Tensor", number="value")
+also("index_add index_add_", terms="sum", cancels=True, meta="index_add")
+also("scatter_add scatter_add_", terms="sum", cancels=True)
+also("masked_scatter masked_scatter_", meta="masked_scatter")

@@ -1,6 +1,6 @@
 """Linear algebra on LAPACK, in float32, float64 and their complex numbers."""
 
-from op_table.row import HALVES, NUMBERS, composite, kernel, per_term
+from op_table.row import HALVES, NUMBERS, also, composite, kernel, per_term
 
 _LAPACK = frozenset({"float32", "float64", "complex64", "complex128"})
 _REAL = frozenset({"float32", "float64"})
@@ -79,3 +79,9 @@ kernel("_cdist_backward", _REAL, bound=_DISTANCE)
 kernel("_pdist_forward", _REAL, bound=_DISTANCE)
 kernel("_pdist_backward", _REAL, bound=_DISTANCE)
 composite("_euclidean_dist", via="euclidean_dist", why="one kernel, that of _cdist_forward")
+
+also("geqrf", meta="geqrf")
+also("_linalg_eigh", terms="matrix", form="eigenvectors")
+also("_linalg_eigvals linalg_eigvals linalg_eig", terms="matrix", form="sorted")
+also("_linalg_svd", terms="matrix", form="singular_vectors")
+also("linalg_matrix_exp linalg_lstsq linalg_pinv", terms="matrix")

@@ -1,6 +1,6 @@
 """Losses and their gradients. Sums run in double over chunks of fixed size."""
 
-from op_table.row import FLOATING, composite, kernel, per_term, ulp
+from op_table.row import FLOATING, also, composite, kernel, per_term, ulp
 
 _LOSS = per_term(
     "differences round in the compute type, four add up in it, the rest in double",
@@ -88,3 +88,14 @@ kernel(
 _LENGTHS = "lengths are read to the host: PyTorch's kernels for CPU and CUDA want them there too"
 composite("_ctc_loss.Tensor", via="ctc_loss_of_lengths", why=_LENGTHS)
 composite("_ctc_loss_backward.Tensor", via="ctc_loss_backward_of_lengths", why=_LENGTHS)
+
+also("smooth_l1_loss huber_loss", jumps=True)
+also("binary_cross_entropy_with_logits", floor="entropy_terms")
+also("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", meta="loss_gradient")
+also("nll_loss_forward", meta="nll_loss_forward")
+also("multi_margin_loss", jumps=True, meta="multi_margin")
+also(
+    "multi_margin_loss_backward multilabel_margin_loss_backward _ctc_loss_backward.default",
+    meta="gradient_of_second",
+)
+also("multilabel_margin_loss_forward", meta="multilabel")

@@ -1,6 +1,6 @@
 """Elements in other places: flips, rolls, triangles, shuffles, patches, resampling."""
 
-from op_table.row import ALL, FLOATING, NUMBERS, ONE_CHAIN, composite, kernel, per_term
+from op_table.row import ALL, FLOATING, NUMBERS, ONE_CHAIN, also, composite, kernel, per_term
 
 SUM = per_term("terms are added one by one", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1, c64=8, c128=8)
 # coordinates are computed in double, PyTorch's in float
@@ -57,3 +57,21 @@ for _rank in (2, 3):
 # the names under which PyTorch's CPU kernels call themselves for large images
 kernel("_grid_sampler_2d_cpu_fallback", FLOATING, kernel="grid_sampler_2d", bound=GRID)
 kernel("_grid_sampler_2d_cpu_fallback_backward", FLOATING, kernel="grid_sampler_2d_backward", bound=GRID)
+
+also(
+    "trace col2im upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward",
+    terms="sum",
+)
+also(
+    "upsample_linear1d _upsample_bilinear2d_aa _upsample_bicubic2d_aa upsample_linear1d_backward "
+    "upsample_bilinear2d_backward upsample_trilinear3d_backward upsample_bicubic2d_backward "
+    "_upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward",
+    floor="filter_terms",
+)
+also("upsample_bilinear2d", floor="filter_terms", meta="bilinear")
+also("upsample_trilinear3d", floor="filter_terms", meta="trilinear")
+also("upsample_bicubic2d", floor="filter_terms", meta="bicubic")
+also("grid_sampler_2d _grid_sampler_2d_cpu_fallback", floor="grid_terms", meta="grid_sampler")
+also("grid_sampler_2d_backward grid_sampler_3d_backward", floor="grid_gradients")
+also("grid_sampler_3d", floor="grid_terms")
+also("_grid_sampler_2d_cpu_fallback_backward", floor="grid_gradients", meta="grid_sampler_gradients")

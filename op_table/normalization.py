@@ -1,6 +1,6 @@
 """Batch, layer and group normalization. Running statistics are written through the operands that hold them."""
 
-from op_table.row import FLOATING, composite, kernel, per_term
+from op_table.row import FLOATING, also, composite, kernel, per_term
 
 # x - mean cancels, so errors are relative to |x| * weight / std and to the bias, not to the result. Statistics are
 # taken in double. float64 sums run in lanes of a fixed chunk.
@@ -33,4 +33,14 @@ composite(
     "_weight_norm_interface_backward",
     via="weight_norm_backward",
     why="once a backward and layer, over a weight",
+)
+
+also("native_batch_norm", keeps=True, meta="native_batch_norm")
+also("_native_batch_norm_legit.default", keeps=True, meta="native_batch_norm_legit")
+also(
+    "_native_batch_norm_legit.no_stats _native_batch_norm_legit_functional "
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional "
+    "_batch_norm_no_update native_layer_norm native_batch_norm_backward batch_norm_backward "
+    "native_layer_norm_backward",
+    keeps=True,
 )

@@ -1,6 +1,6 @@
 """Fused optimizer steps and gradient scaling. Every tensor that a step changes is written through."""
 
-from op_table.row import FLOATING, kernel, per_term
+from op_table.row import FLOATING, also, kernel, per_term
 
 _STEP = per_term("a step is a handful of sums of two terms", f32=4, f64=4, f16=2, bf16=2)
 
@@ -21,4 +21,11 @@ kernel(
     frozenset({"float32"}),
     kernel="_amp_update_scale",
     bound=per_term("one product", f32=1),
+)
+
+also("_fused_adam_.default _fused_adamw_.default", dense_on_cpu=True)
+also(
+    "_fused_adam_.tensor_lr _fused_adamw_.tensor_lr _fused_sgd_ _fused_adagrad_",
+    dense_on_cpu=True,
+    meta="writes_only",
 )

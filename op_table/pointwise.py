@@ -13,6 +13,7 @@ from op_table.row import (
     INTEGERS,
     NUMBERS,
     REAL,
+    also,
     kernel,
     pointwise,
     ulp,
@@ -246,11 +247,7 @@ pointwise("fmin", _REAL_OR_BOOL)
 pointwise("copysign.Tensor", _REAL_OR_BOOL, strides="tensor_iterator")
 pointwise("copysign.Scalar", _REAL_OR_BOOL)
 pointwise("heaviside", _REAL_OR_BOOL, strides="tensor_iterator")
-pointwise(
-    "nextafter",
-    FLOATING,
-    bound=ulp(f32=1, f64=0, why="the float64 reference steps by float64's unit"),
-)
+pointwise("nextafter", FLOATING, why="steps by the dtype's own unit: PyTorch's kernel is the reference")
 pointwise("hypot", FLOATING, bound=ulp(f32=1, f64=1))
 pointwise("atan2", _REAL_OR_BOOL, bound=ulp(f32=1, f64=1))
 
@@ -329,3 +326,40 @@ pointwise("lerp.Scalar", FLOATING | COMPLEX, bound=_LERP, domain=(0, 1))
 pointwise("lerp.Tensor", FLOATING | COMPLEX, bound=_LERP, domain=(0, 1))
 pointwise("addcmul", NUMBERS, bound=_FUSED, domain=(0.1, 10))
 pointwise("addcdiv", FLOATING | COMPLEX, bound=_FUSED, domain=(0.1, 10))
+
+also(
+    "abs sign sgn ceil floor trunc round frac hardtanh threshold leaky_relu hardshrink softshrink "
+    "hardswish hardsigmoid elu threshold_backward hardtanh_backward hardshrink_backward "
+    "softshrink_backward leaky_relu_backward hardsigmoid_backward elu_backward remainder fmod maximum "
+    "minimum fmax fmin where masked_fill.Scalar clamp clamp_min clamp_max",
+    jumps=True,
+)
+also("nan_to_num", meta="nan_to_num")
+also("sigmoid silu mish", magnitude_elsewhere="overflown")
+also("erfinv", formula="erfinv")
+also("relu", jumps=True, meta="relu")
+also("gelu", formula="gelu", terms="disturbance", magnitude_elsewhere="argument")
+also("log_sigmoid_forward", keeps=True)
+also("hardswish_backward", terms="disturbance", jumps=True)
+also("sigmoid_backward mul div", underflows=True)
+also("tanh_backward", formula="tanh_backward", magnitude_elsewhere="gradient", underflows=True)
+also(
+    "gelu_backward",
+    formula="gelu_backward",
+    terms="disturbance",
+    magnitude_elsewhere="gradient_and_argument",
+)
+also("silu_backward", terms="disturbance", magnitude_elsewhere="overflown_gradient")
+also("mish_backward", terms="disturbance", magnitude_elsewhere="gradient_and_argument")
+also("log_sigmoid_backward", magnitude_elsewhere="gradient")
+also("add", cancels=True)
+also("sub.Tensor", cancels=True, meta="sub_tensor")
+also("sub.Scalar", cancels=True, meta="sub_scalar")
+also("rsub.Tensor", cancels=True, meta="rsub_tensor")
+also("rsub.Scalar", cancels=True, meta="rsub_scalar")
+also("heaviside", meta="heaviside")
+also("polar", meta="polar")
+also("complex", meta="complex")
+also("masked_fill.Tensor", jumps=True, number="value")
+also("lerp", terms="disturbance", cancels=True)
+also("addcmul addcdiv", terms="sum", cancels=True)

@@ -1,6 +1,6 @@
 """Pooling. NHWC stays NHWC, and is the fast layout."""
 
-from op_table.row import ALL, FLOATING, ONE_CHAIN, REAL, kernel, per_term
+from op_table.row import ALL, FLOATING, ONE_CHAIN, REAL, also, kernel, per_term
 
 MEAN = per_term("sums of rows of a window, then of rows", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1)
 SUM = per_term("gradients of overlapping windows", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1)
@@ -35,3 +35,18 @@ for _rank in (2, 3):
         bound=SUM,
         strides="contiguous",
     )
+
+also("max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d", jumps=True)
+also(
+    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
+    terms="sum",
+    jumps=True,
+)
+also(
+    "adaptive_max_pool3d_backward avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward "
+    "_adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward "
+    "_adaptive_avg_pool3d_backward",
+    terms="sum",
+)
+also("fractional_max_pool2d_backward", meta="fractional_gradient")
+also("fractional_max_pool3d_backward", meta="gradient_of_second")

@@ -7,6 +7,7 @@ from op_table.row import (
     FLOATING,
     INTEGERS,
     REAL,
+    also,
     composite,
     dynamic,
     exact,
@@ -109,3 +110,9 @@ composite("histogram.bins_tensor", via="histogram_of_edges", why=_HISTOGRAM)
 composite("_histogramdd_bin_edges", via="histogramdd_edges", why=_HISTOGRAM)
 composite("_histogramdd_from_bin_cts", via="histogramdd_of_counts", why=_HISTOGRAM)
 composite("_histogramdd_from_bin_tensors", via="histogramdd_of_edges", why=_HISTOGRAM)
+
+also("sum nansum", terms="sum", cancels=True)
+also("mean", terms="sum")
+also("amin amax aminmax min max", jumps=True)
+also("var std var_mean std_mean", terms="moments")
+also("norm linalg_vector_norm", float32_elsewhere=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf, isfinite
+from typing import Any
 
 from op_table.consultation import cpu_checks
 
@@ -86,6 +87,9 @@ def per_term(why: str = "", chain: float = 0.0, **numbers: float) -> Bound:
     return Bound("per_term", _limits(numbers), why, chain)
 
 
+COMPOSED = per_term("several operators, each with its own bound", f32=16, f64=16, f16=4, bf16=4)
+"""Of composite rows and rows on the host, which are made of operators that state bounds of their own."""
+
 INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 BOOL = frozenset({"bool"})
 HALVES = frozenset({"float16", "bfloat16"})
@@ -94,6 +98,33 @@ COMPLEX = frozenset({"complex64", "complex128"})
 REAL = FLOATING | INTEGERS
 NUMBERS = REAL | COMPLEX
 ALL = NUMBERS | BOOL
+
+
+@dataclass(frozen=True)
+class Filled:
+    """An operand of a law's call: :data:`DRAWN` elements of one ``value`` each, or so many rows of ``columns``, in the
+    dtype of the row's sample, or in ``dtype``."""
+
+    value: float = 0.0
+    columns: int = 0
+    dtype: str = ""
+
+
+DRAWN = 20000
+"""Numbers that a law is judged by."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the numbers of a random row are like. ``args``: a call's arguments, that draws :data:`DRAWN` of them, where
+    a tuple of floats is a tensor with these elements."""
+
+    args: tuple[Any, ...]
+    mean: float
+    deviation: float  # 0: only seeds are compared
+    low: float = -inf
+    high: float = inf
+    median: bool = False  # a law without moments: the median is compared, deviation is the quartile's
 
 
 @dataclass(frozen=True)
@@ -122,6 +153,55 @@ class Row:
     # composite rows: "decomposition" (PyTorch's own) or the name of a function in macatensor/operators/composites.py
     via: str = ""
 
+    # -- what the reference of a result is; names are those of functions in macatensor/parity/formulas.py
+    # in float64 closer to the function than PyTorch's kernel
+    formula: str = ""
+    # how sum(|terms|) is found: "sum": the operator is a sum of products, which on magnitudes adds those up;
+    # "disturbance": by what small changes of the operands change; "moments": the same, where the dtype is not float64's,
+    # whose variances have no better reference; "matrix": the same, the largest of a matrix as a whole, beside which
+    # LAPACK's errors are small. "": by disturbance where the bound is per_term, else not at all
+    terms: str = ""
+    # a product: one of its factors, and what is added to it. Other sums are linear in all of their operands
+    factor: str = ""
+    added: str = ""
+    # our kernel sums in double, PyTorch's for other devices in float32, in chains that nothing is known of
+    float32_elsewhere: bool = False
+    # terms that cancel inside where no operand shows it
+    floor: str = ""
+    # what a bound in ULP counts from where that is larger than the result, of any kernel and of PyTorch's own
+    magnitude: str = ""
+    magnitude_elsewhere: str = ""
+    # results are one of several right ones: the function in macatensor/parity/canonical.py that makes them comparable
+    form: str = ""
+    # integers among the results are positions of equal elements, of which any is right
+    ties: bool = False
+    # what later results keep for the backward is each backend's own affair: empty on PyTorch's CPU where it is not
+    # needed, and in a half where ours and CUDA's is float32
+    keeps: bool = False
+    # PyTorch's CPU kernel takes operands for dense memory
+    dense_on_cpu: bool = False
+    # results of so many dimensions and more have the strides of whichever kernel PyTorch's CPU happens to take
+    free_strides: float = inf
+    # random rows, and their numbers in bool where those have another
+    law: Law | None = None
+    law_of_bool: Law | None = None
+
+    # -- what the accuracy tools have to know of it
+    # it jumps, or its derivative does: a change of rounding size flips single elements altogether
+    jumps: bool = False
+    # results are left of sums whose terms cancel: their error is held against the terms' norm
+    cancels: bool = False
+    # a zero result of operands without zeros is an underflow: nothing cancels and nothing is masked
+    underflows: bool = False
+
+    # -- how it is called
+    # the same elements in another dtype or layout: where dimensions change their order it counts as a conversion
+    copies: bool = False
+    # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it
+    number: str = ""
+    # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one
+    meta: str = ""
+
     @property
     def operator(self) -> str:
         """``"add"`` of ``"add.Tensor"``."""
@@ -138,13 +218,28 @@ class Row:
 
 
 TABLE: dict[str, Row] = {}
+_BY_OPERATOR: dict[str, list[Row]] = {}
 
 
 def _register(row: Row) -> Row:
     if row.name in TABLE:
         raise ValueError(f"the op table has two rows named {row.name!r}")
     TABLE[row.name] = row
+    _BY_OPERATOR.setdefault(row.operator, []).append(row)
     return row
+
+
+def also(operators: str, **facts: Any) -> None:
+    """More fields of rows that stand above in the family's file: ``also("relu threshold", jumps=True)``. An operator
+    stands for the rows of all its overloads, ``"sort.stable"`` and ``"sort.default"`` for one of them."""
+    if not facts.keys() <= Row.__dataclass_fields__.keys():
+        raise TypeError(f"{sorted(facts)}: a row has the fields {list(Row.__dataclass_fields__)}")
+    for word in operators.split():
+        rows = [TABLE[word.removesuffix(".default")]] if "." in word else _BY_OPERATOR.get(word)
+        if not rows:
+            raise LookupError(f"the op table has no row of {word!r} yet")
+        for row in rows:
+            vars(row).update(facts)  # nobody has read it yet; dataclasses.replace costs every start 2 ms
 
 
 def kernel(
@@ -201,9 +296,11 @@ def view(name: str) -> Row:
     return _register(Row(name, Kind.VIEW))
 
 
-def composite(name: str, *, via: str = "decomposition", why: str, random: bool = False) -> Row:
+def composite(
+    name: str, *, via: str = "decomposition", why: str, bound: Bound = COMPOSED, random: bool = False
+) -> Row:
     """Other rows put together; ``why`` says why no kernel of its own (launches, share of a profile)."""
-    return _register(Row(name, Kind.COMPOSITE, via=via, why=why, random=random))
+    return _register(Row(name, Kind.COMPOSITE, bound=bound, via=via, why=why, random=random))
 
 
 def dynamic(
@@ -220,4 +317,4 @@ def dynamic(
 
 def on_cpu(name: str, *, why: str) -> Row:
     """Computed by PyTorch on the host: the last resort."""
-    return _register(Row(name, Kind.ON_CPU, why=why))
+    return _register(Row(name, Kind.ON_CPU, bound=COMPOSED, why=why))

@@ -1,6 +1,6 @@
 """Running results along one dimension."""
 
-from op_table.row import ALL, BOOL, FLOATING, REAL, exact, kernel, per_term, ulp
+from op_table.row import ALL, BOOL, FLOATING, REAL, also, exact, kernel, per_term, ulp
 
 # float32 and the halves run in double and round each result once; float64 rounds once a term.
 kernel(
@@ -16,3 +16,5 @@ kernel(
         "the sum's relative error is an absolute one of its logarithm", f32=1, f64=16, f16=1, bf16=1
     ),
 )
+
+also("cumsum", terms="sum", cancels=True)

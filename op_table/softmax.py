@@ -1,6 +1,6 @@
 """Softmax, its logarithm, and their gradients."""
 
-from op_table.row import FLOATING, composite, kernel, per_term, ulp
+from op_table.row import FLOATING, also, composite, kernel, per_term, ulp
 
 # x - max rounds by half an ulp of itself, which exp turns into |x - max| / 2 ulp of the result.
 _SOFTMAX = ulp("the rounding of x - max is amplified by |x - max|", f32=24, f64=24, f16=1, bf16=1)
@@ -21,3 +21,8 @@ _MASKED = (
 )
 composite("_masked_softmax", via="masked_softmax", why=_MASKED)
 composite("_masked_softmax_backward", via="masked_softmax_backward", why=_MASKED)
+
+also("_softmax _safe_softmax", magnitude="softmax_terms")
+also("_log_softmax", floor="log_softmax_terms")
+also("_softmax_backward_data", floor="softmax_gradient_terms")
+also("_log_softmax_backward_data", floor="log_softmax_gradient_terms")

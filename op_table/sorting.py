@@ -1,6 +1,6 @@
 """Order. NaN is above all; -0 equals +0; of equal elements the first stays first."""
 
-from op_table.row import BOOL, REAL, composite, dynamic, kernel
+from op_table.row import BOOL, REAL, also, composite, dynamic, kernel
 
 ORDERED = REAL | BOOL
 
@@ -25,3 +25,8 @@ composite("isin.Scalar_Tensor", why=_ISIN)
 
 for _name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"):
     dynamic(_name, ORDERED, via=_name)
+
+also("sort.default topk kthvalue mode", ties=True, jumps=True)
+also("sort.stable searchsorted bucketize", jumps=True)
+also("median nanmedian", ties=True, dense_on_cpu=True, jumps=True)
+also("isin", free_strides=0)

@@ -3,7 +3,7 @@
 The methods are those of Cephes, which PyTorch follows too; the kernels name the formulas.
 """
 
-from op_table.row import BOOL, FLOATING, INTEGERS, kernel, pointwise, ulp
+from op_table.row import BOOL, FLOATING, INTEGERS, also, kernel, pointwise, ulp
 
 _WHOLE = INTEGERS | BOOL
 _ANY = FLOATING | _WHOLE
@@ -107,3 +107,9 @@ kernel(
     FLOATING,
     bound=ulp(f32=1024, f64=1024, f16=4, bf16=2, why="two products of any sign are added"),
 )
+
+also(
+    "special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_airy_ai",
+    terms="disturbance",
+)
+also("glu_jvp", meta="glu_jvp")

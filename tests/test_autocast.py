@@ -13,6 +13,7 @@ from torch import nn
 
 import macatensor
 from macatensor.integration import autocast
+from op_table import autocast as lists
 
 HALVES = [torch.bfloat16, torch.float16]
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
@@ -30,10 +31,10 @@ def _names(macro: str) -> set[str]:
 @pytest.mark.parametrize(
     "macro, ours",
     [
-        ("AT_FORALL_LOWER_PRECISION_FP", autocast.LOWER_PRECISION),
-        ("AT_FORALL_FP32", autocast.FLOAT32),
-        ("AT_FORALL_FP32_SET_OPT_DTYPE", autocast.FLOAT32_RESULT),
-        ("AT_FORALL_PROMOTE", autocast.WIDEST),
+        ("AT_FORALL_LOWER_PRECISION_FP", lists.LOWER_PRECISION),
+        ("AT_FORALL_FP32", lists.FLOAT32),
+        ("AT_FORALL_FP32_SET_OPT_DTYPE", lists.FLOAT32_RESULT),
+        ("AT_FORALL_PROMOTE", lists.WIDEST),
     ],
 )
 def test_lists_are_pytorchs(macro: str, ours: tuple[str, ...]) -> None:

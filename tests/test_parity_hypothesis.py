@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from macatensor.parity.draw import Call
-from macatensor.parity.reference import bound_of, expected, judge
+from macatensor.parity.reference import expected, judge
 from macatensor.parity.samples import describe, overload
 from macatensor.parity.transport import fetch, place, replace, tensors
 from op_table import TABLE
@@ -101,7 +101,7 @@ def check(name: str, *args, **kwargs) -> None:
     shown = ", ".join(
         [describe(a) for a in call.args] + [f"{k}={describe(v)}" for k, v in call.kwargs.items()]
     )
-    assert not wrong, f"{name}({shown}): {wrong[0]}; bound {bound_of(row)}"
+    assert not wrong, f"{name}({shown}): {wrong[0]}; bound {row.bound}"
     sizes = {t.shape for t in tensors((args, kwargs)) if t is not None}
     for have, theirs in zip(results, want.native or []):
         # of broadcast operands PyTorch's CPU and meta kernels order dimensions differently

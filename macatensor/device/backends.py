@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from macatensor.runtime import plan_caches, plan_flags, switches
+from op_table import families
 
 
 def _check_frozen(name: str) -> None:
@@ -70,15 +71,12 @@ def _conv_changed(attribute: str, value: Any) -> None:
         plan_flags.allow_tf32(convolution=value)
 
 
-_TRANSFORMS = ("_fft_c2c", "_fft_r2c", "_fft_c2r")
-
-
 class PlanCache:
     """Plans of Fourier transforms, with the names of ``torch.backends.cuda.cufft_plan_cache``."""
 
     @property
     def size(self) -> int:
-        return plan_caches.count_plans(*_TRANSFORMS)
+        return plan_caches.count_plans(*(row.kernel_name for row in families["fft"]))
 
     @property
     def max_size(self) -> int:

@@ -136,7 +136,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             self.refuse(full, str(refused))
         except Declined as declined:
             return self.declined(full, str(declined))
-        if self.row.operator in _COPIES and _changes_layout(full[0]._payload[2], result_meta(inferred)):
+        if self.row.copies and _changes_layout(full[0]._payload[2], result_meta(inferred)):
 
             def run_counted(args: Any, payloads: Any, scalars: Any) -> Any:
                 counters.count("layout_conversions")
@@ -151,7 +151,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
     def reads_number(self, full: list[Any]) -> bool:
         """Is there a 0-dim value whose dtype has numbers that do not fit, or that the kernel does not convert?"""
-        value = full[_VALUES[self.row.name]] if self.row.name in _VALUES else None
+        value = full[self.signature.positions[self.row.number]] if self.row.number else None
         if not isinstance(value, _Maca) or not isinstance(full[0], _Maca) or value.dtype == full[0].dtype:
             return False
         return self.row.operator != "masked_fill" or (
@@ -162,7 +162,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         """The value is read, as PyTorch does on every device."""
         overload = getattr(self.func.overloadpacket, self.func._overloadname.replace("Tensor", "Scalar"))
         full = self.signature.fill(args, None)
-        at = _VALUES[self.row.name]
+        at = self.signature.positions[self.row.number]
         return self.signature.call(overload, [v.item() if i == at else v for i, v in enumerate(full)])
 
     def copied(self, strided: list[int]) -> Callable[[Any, Any, Any], Any]:
@@ -302,17 +302,12 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         return run
 
 
-# rows that take a number as a 0-dim tensor: its position
-_VALUES = {"masked_fill.Tensor": 2, "index_fill.int_Tensor": 3, "index_fill_.int_Tensor": 3}
 _KINDS = (bool, int, float, complex)
 
 
 def _rank(dtype: torch.dtype) -> int:
     """The kind of Python's numbers that a dtype holds."""
     return 0 if dtype is torch.bool else 3 if dtype.is_complex else 2 if dtype.is_floating_point else 1
-
-
-_COPIES = {"clone", "_to_copy", "copy"}
 
 
 def _changes_layout(source: Meta, result: Meta | None) -> bool:

@@ -1,4 +1,5 @@
-"""What the results are of operators for which PyTorch has no meta kernel, one that fails or a slow one: by row name.
+"""What the results are of operators for which PyTorch has no meta kernel, one that fails or a slow one: by the name that
+rows of the op table give.
 
 A rule takes the operator's arguments in schema order, meta tensors in place of ours, and returns meta tensors.
 """
@@ -17,32 +18,24 @@ from macatensor.runtime.meta import contiguous_strides
 META_RULES: dict[str, Callable[..., Any]] = {}
 
 
-def meta_rule(*rows: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function the rule of these rows."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for row in rows:
-            META_RULES[row] = function
-        return function
-
-    return register
+def meta_rule(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function the rule of rows that name it."""
+    META_RULES[function.__name__.removeprefix("_")] = function
+    return function
 
 
-@meta_rule(
-    "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr",
-    "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr",
-)  # fmt: skip
+@meta_rule
 def _writes_only(*args: Any) -> None:
     """No result: everything is written through the lists."""
 
 
 # PyTorch's of these three, its own operators, read past the end of lists that are too short.
-@meta_rule("_stack")
+@meta_rule
 def _stack(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
     return torch.stack(tensors, dim)
 
 
-@meta_rule("_foreach_copy")
+@meta_rule
 def _foreach_copy(self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False) -> Any:
     if len(self) != len(src) or not self:
         raise RuntimeError(
@@ -57,7 +50,7 @@ def _foreach_copy(self: list[torch.Tensor], src: list[torch.Tensor], non_blockin
     ]
 
 
-@meta_rule("fractional_max_pool2d_backward")
+@meta_rule
 def _fractional_gradient(
     grad: torch.Tensor,
     self: torch.Tensor,
@@ -74,7 +67,7 @@ def _fractional_gradient(
 
 
 # PyTorch's divides by what is left of the step in the result's dtype.
-@meta_rule("range.step")
+@meta_rule
 def _range(start: Any, end: Any, step: Any = 1, dtype: Any = None, *options: Any) -> Any:
     if dtype is not None and not dtype.is_floating_point:
         if not all(math.isfinite(x) for x in (start, end, step)) or int(step) == 0:
@@ -86,12 +79,12 @@ def _range(start: Any, end: Any, step: Any = 1, dtype: Any = None, *options: Any
     return torch.range(start, end, step, dtype=dtype, device="meta")
 
 
-@meta_rule("binomial")
+@meta_rule
 def _binomial(count: torch.Tensor, prob: torch.Tensor, generator: Any) -> torch.Tensor:
     return torch.empty_like(count)
 
 
-@meta_rule("_standard_gamma_grad", "_dirichlet_grad")
+@meta_rule
 def _gradient_of_samples(*operands: torch.Tensor) -> torch.Tensor:
     return functools.reduce(torch.add, operands).contiguous()
 
@@ -119,7 +112,7 @@ def check_cell(
 
 # PyTorch's goes through Python's reference, 0.5 ms: a growing cache is joined to what is new once a token. Only for the
 # plainest operands, whose result is row-major.
-@meta_rule("cat")
+@meta_rule
 def _cat(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
     first = tensors[0]
     size, rank = list(first.shape), first.dim()
@@ -136,7 +129,7 @@ def _cat(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
 
 
 # PyTorch's fails without biases.
-@meta_rule("_thnn_fused_lstm_cell")
+@meta_rule
 def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any, hidden_bias: Any) -> Any:
     check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
     return (
@@ -146,13 +139,13 @@ def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any, hi
     )
 
 
-@meta_rule("_thnn_fused_gru_cell")
+@meta_rule
 def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any, hidden_bias: Any) -> Any:
     check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
     return _contiguous(hx, *hx.shape), _contiguous(hx, hx.shape[0], 5 * hx.shape[1])
 
 
-@meta_rule("_thnn_fused_gru_cell_backward")
+@meta_rule
 def _gru_cell_backward(grad_hy: Any, workspace: Any, has_bias: bool) -> Any:
     batch, hidden = grad_hy.shape
     bias = _contiguous(workspace, 3 * hidden) if has_bias else None
@@ -162,7 +155,7 @@ def _gru_cell_backward(grad_hy: Any, workspace: Any, has_bias: bool) -> Any:
 
 
 # PyTorch's names no workspace: what its own library keeps there is nobody's business. Ours: gates and cell states.
-@meta_rule("mkldnn_rnn_layer")
+@meta_rule
 def _lstm_layer(
     input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hx: Any, cx: Any, reverse: bool, batch_sizes: Any,
     mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool,
@@ -183,7 +176,7 @@ def _lstm_layer(
 
 
 # PyTorch's are float32 whatever the operands, and its two gradients of biases are one tensor.
-@meta_rule("mkldnn_rnn_layer_backward")
+@meta_rule
 def _lstm_layer_backward(
     input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hx: Any, cx: Any, *rest: Any, **options: Any
 ) -> Any:
@@ -198,7 +191,7 @@ def _lstm_layer_backward(
 
 
 # PyTorch's divide by the number of elements, in Python: an empty input raises ZeroDivisionError.
-@meta_rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+@meta_rule
 def _loss_gradient(grad: torch.Tensor, input: torch.Tensor, target: torch.Tensor, *rest: Any) -> torch.Tensor:
     return input + target
 
@@ -209,25 +202,25 @@ def _refuse(refused: bool) -> None:
         raise RuntimeError("refused by the CPU kernel")
 
 
-@meta_rule("complex")
+@meta_rule
 def _complex(real: torch.Tensor, imag: torch.Tensor) -> Any:
     _refuse(real.dtype != imag.dtype)
     return torch.ops.aten.complex.default(real, imag)
 
 
-@meta_rule("polar")
+@meta_rule
 def _polar(abs: torch.Tensor, angle: torch.Tensor) -> Any:
     _refuse(abs.dtype != angle.dtype)
     return torch.ops.aten.polar.default(abs, angle)
 
 
-@meta_rule("masked_scatter", "masked_scatter_")
+@meta_rule
 def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
     _refuse(mask.dtype != torch.bool)
     return torch.ops.aten.masked_scatter.default(self, mask, source)
 
 
-@meta_rule("index_add", "index_add_")
+@meta_rule
 def _index_add(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, alpha: Any = 1
 ) -> Any:
@@ -247,19 +240,19 @@ def _difference(overload: Any) -> Callable[..., Any]:
     return rule
 
 
-META_RULES["sub.Tensor"] = _difference(torch.ops.aten.sub.Tensor)
-META_RULES["sub.Scalar"] = _difference(torch.ops.aten.sub.Scalar)
-META_RULES["rsub.Tensor"] = _difference(torch.ops.aten.rsub.Tensor)
-META_RULES["rsub.Scalar"] = _difference(torch.ops.aten.rsub.Scalar)
+META_RULES["sub_tensor"] = _difference(torch.ops.aten.sub.Tensor)
+META_RULES["sub_scalar"] = _difference(torch.ops.aten.sub.Scalar)
+META_RULES["rsub_tensor"] = _difference(torch.ops.aten.rsub.Tensor)
+META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 
-@meta_rule("heaviside")
+@meta_rule
 def _heaviside(self: torch.Tensor, values: torch.Tensor) -> Any:
     _refuse(self.dtype != values.dtype)
     return torch.ops.aten.heaviside.default(self, values)
 
 
-@meta_rule("relu")
+@meta_rule
 def _relu(self: torch.Tensor) -> Any:
     _refuse(self.dtype is torch.bool)
     return torch.ops.aten.relu.default(self)
@@ -273,17 +266,17 @@ def _untrained(input: torch.Tensor, training: bool, function: Any, args: tuple[A
     return out, mean, invstd
 
 
-@meta_rule("native_batch_norm")
+@meta_rule
 def _native_batch_norm(input: torch.Tensor, *args: Any) -> Any:
     return _untrained(input, args[4], torch.ops.aten.native_batch_norm.default, args)
 
 
-@meta_rule("_native_batch_norm_legit")
+@meta_rule
 def _native_batch_norm_legit(input: torch.Tensor, *args: Any) -> Any:
     return _untrained(input, args[4], torch.ops.aten._native_batch_norm_legit.default, args)
 
 
-@meta_rule("geqrf")
+@meta_rule
 def _geqrf(a: torch.Tensor) -> Any:
     if a.dim() < 2:
         raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
@@ -292,28 +285,25 @@ def _geqrf(a: torch.Tensor) -> Any:
 
 
 # PyTorch's have one element of one dimension for a single sample, its CPU kernels none.
-@meta_rule("multi_margin_loss")
+@meta_rule
 def _multi_margin(input: torch.Tensor, *rest: Any) -> torch.Tensor:
     loss = torch.ops.aten.multi_margin_loss.default(input, *rest)
     return loss if input.dim() > 1 else _contiguous(input)
 
 
-@meta_rule("multilabel_margin_loss_forward")
+@meta_rule
 def _multilabel(input: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     loss, marks = torch.ops.aten.multilabel_margin_loss_forward.default(input, *rest)
     return (loss if input.dim() > 1 else _contiguous(input)), marks
 
 
-@meta_rule(
-    "multi_margin_loss_backward", "multilabel_margin_loss_backward", "fractional_max_pool3d_backward",
-    "_ctc_loss_backward",
-)  # fmt: skip
+@meta_rule
 def _gradient_of_second(grad: torch.Tensor, input: torch.Tensor, *rest: Any) -> torch.Tensor:
     return _contiguous(input, *input.shape)
 
 
 # PyTorch's has other sizes of the last two than its CPU kernel.
-@meta_rule("_embedding_bag")
+@meta_rule
 def _embedding_bag(
     weight: torch.Tensor,
     indices: torch.Tensor,
@@ -345,7 +335,7 @@ def _embedding_bag(
     )
 
 
-@meta_rule("_embedding_bag_forward_only")
+@meta_rule
 def _embedding_bag_forward_only(*args: Any) -> Any:
     """The same, but without a gradient a sum has a size for each offset."""
     result, bag_of, size, chosen = _embedding_bag(*args)
@@ -354,20 +344,20 @@ def _embedding_bag_forward_only(*args: Any) -> Any:
     return result, bag_of, size, chosen
 
 
-@meta_rule("glu_jvp")
+@meta_rule
 def _glu_jvp(glu: torch.Tensor, x: torch.Tensor, dx: torch.Tensor, dim: int) -> torch.Tensor:
     half = x.shape[dim] // 2
     return glu + x.narrow(dim, half, half) + dx.narrow(dim, 0, half)
 
 
 # PyTorch's refuses complex numbers in place.
-@meta_rule("nan_to_num")
+@meta_rule
 def _nan_to_num(self: torch.Tensor, nan: Any, posinf: Any, neginf: Any) -> torch.Tensor:
     return torch.empty_like(self)
 
 
 # PyTorch's is a decomposition of 60 operators: 40 ms for each new signature.
-@meta_rule("grid_sampler_2d", "_grid_sampler_2d_cpu_fallback")
+@meta_rule
 def _grid_sampler(input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> torch.Tensor:
     if (
         input.dim() != 4
@@ -383,23 +373,23 @@ def _grid_sampler(input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> torch.
     return _contiguous(input, *input.shape[:2], *grid.shape[1:3])
 
 
-@meta_rule("_grid_sampler_2d_cpu_fallback_backward")
+@meta_rule
 def _grid_sampler_gradients(grad: torch.Tensor, input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> Any:
     return _contiguous(input, *input.shape), _contiguous(grid, *grid.shape)
 
 
 # PyTorch's compute the filter on meta tensors: 12, 79 and 25 ms for each new signature. The meta kernels of their
 # relatives, with the same arguments and results, take 0.05 ms.
-META_RULES["upsample_bilinear2d"] = torch.ops.aten._upsample_bilinear2d_aa.default
-META_RULES["upsample_bicubic2d"] = torch.ops.aten._upsample_bicubic2d_aa.default
+META_RULES["bilinear"] = torch.ops.aten._upsample_bilinear2d_aa.default
+META_RULES["bicubic"] = torch.ops.aten._upsample_bicubic2d_aa.default
 
 
-@meta_rule("upsample_trilinear3d")
+@meta_rule
 def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool, *scales: Any) -> Any:
     return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
 
 
-@meta_rule("nll_loss_forward")
+@meta_rule
 def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Any) -> Any:
     """PyTorch's refuses the targets of bytes that its kernel takes."""
     target = target.long() if target.dtype is torch.uint8 else target

@@ -69,7 +69,7 @@ def flatten(result: Any) -> list[Any]:
 def infer(signature: Signature, full: list[Any], row: Row) -> Any:
     """Runs PyTorch's meta kernel: the results as meta tensors, with the row's strides."""
     args = [substitute(v, lambda t: meta_tensor(t._payload[2])) for v in full]
-    own = META_RULES.get(row.name)
+    own = META_RULES[row.meta] if row.meta else None
     result = own(*args) if own is not None else signature.call(signature.func, args)
     rule = STRIDE_RULES.get(row.strides)
     if rule is not None:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import find_row
 from macatensor.examination.entries import database, samples_of, typical_dtype
@@ -111,4 +110,4 @@ def rule_of(func: Any) -> str:
     row = found[0]
     if row.kind is not Kind.KERNEL:
         return str(row.kind.value)
-    return str(row.strides) or ("a meta rule" if row.name in META_RULES else "")
+    return str(row.strides) or ("a meta rule" if row.meta else "")

@@ -1,8 +1,7 @@
 """``torch.autocast("maca")``: what PyTorch does for CUDA, on the same operators.
 
 Each operator of PyTorch's lists has a wrapper on the device's autocast key. That key is masked while autocast is
-off, so the wrappers cost nothing then. The lists are those of ATen/autocast_mode.h; a test compares them with the
-header that PyTorch ships.
+off, so the wrappers cost nothing then. The lists are in op_table/autocast.py.
 """
 
 from __future__ import annotations
@@ -13,47 +12,7 @@ from typing import Any
 import torch
 
 from macatensor.operators import transformer
-
-LOWER_PRECISION = (
-    "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d",
-    "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul",
-    "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
-    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
-    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
-)  # fmt: skip
-
-# Whole recurrent layers. CUDA casts them at ``_cudnn_rnn``, which this device has not.
-RECURRENT = (
-    "lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input",
-    "rnn_relu.data",
-)  # fmt: skip
-
-FLOAT32 = (
-    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
-    "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm",
-    "rms_norm", "group_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim", "cosine_similarity",
-    "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
-    "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
-    "logsumexp", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d",
-    "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
-    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
-)  # fmt: skip
-
-# Sums and softmaxes take a result dtype: their input stays as it is and the result is float32.
-FLOAT32_RESULT = (
-    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
-    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
-)  # fmt: skip
-
-# The same where another overload takes the dtype.
-FLOAT32_APPENDED = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
-
-WIDEST = (
-    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
-    "scatter_add",
-)  # fmt: skip
-WIDEST_OF_LIST = ("cat", "stack")  # PyTorch's header has them apart: their tensors are a list
+from op_table import autocast as lists
 
 _BANNED = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
@@ -224,15 +183,15 @@ def register() -> None:
     _fallthrough.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _wrappers = torch.library.Library("aten", "IMPL")
     ways: list[tuple[Callable[[Any], Callable[..., Any]], tuple[str, ...]]] = [
-        (_lower, LOWER_PRECISION + RECURRENT),
-        (_float32, FLOAT32),
-        (_float32_result, FLOAT32_RESULT),
-        (_promoted, WIDEST + WIDEST_OF_LIST),
+        (_lower, lists.LOWER_PRECISION + lists.RECURRENT),
+        (_float32, lists.FLOAT32),
+        (_float32_result, lists.FLOAT32_RESULT),
+        (_promoted, lists.WIDEST + lists.WIDEST_OF_LIST),
     ]
     for wrap, names in ways:
         for name in names:
             _wrappers.impl(name, wrap(_overload(name)), "AutocastPrivateUse1")
-    for name, with_dtype in FLOAT32_APPENDED.items():
+    for name, with_dtype in lists.FLOAT32_APPENDED.items():
         wrapper = _float32_appended(_overload(name), _overload(with_dtype))
         _wrappers.impl(name, wrapper, "AutocastPrivateUse1")
     _wrappers.impl("binary_cross_entropy", _banned, "AutocastPrivateUse1")

@@ -11,58 +11,44 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import rowless
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.signature import find_row
-from macatensor.operators.bind import rowless
 from macatensor.runtime import plan_caches
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.uncompiled import uncompiled
-
-_FUNCTIONAL = (
-    "arange",
-    "arange.start",
-    "arange.start_step",
-    "range",
-    "range.step",
-    "linspace",
-    "linspace.Tensor_Tensor",
-    "linspace.Tensor_Scalar",
-    "linspace.Scalar_Tensor",
-    "logspace",
-    "logspace.Tensor_Tensor",
-    "logspace.Tensor_Scalar",
-    "logspace.Scalar_Tensor",
-    "eye",
-    "eye.m",
-    "tril_indices",
-    "triu_indices",
-)
-# out= overload -> the functional one with the same leading arguments
-_OUT = {
-    "arange.out": "arange",
-    "arange.start_out": "arange.start_step",
-    "range.out_": "range",
-    "range.out": "range.step",
-    "linspace.out": "linspace",
-    "linspace.Tensor_Tensor_out": "linspace.Tensor_Tensor",
-    "linspace.Tensor_Scalar_out": "linspace.Tensor_Scalar",
-    "linspace.Scalar_Tensor_out": "linspace.Scalar_Tensor",
-    "logspace.out": "logspace",
-    "logspace.Tensor_Tensor_out": "logspace.Tensor_Tensor",
-    "logspace.Tensor_Scalar_out": "logspace.Tensor_Scalar",
-    "logspace.Scalar_Tensor_out": "logspace.Scalar_Tensor",
-    "eye.out": "eye",
-    "eye.m_out": "eye.m",
-    "tril_indices.out": "tril_indices",
-    "triu_indices.out": "triu_indices",
-}
+from op_table import Kind, families
 
 
 def _overload(name: str) -> Any:
     operator, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, operator), overload or "default")
+
+
+def _leading(func: Any) -> list[tuple[str, str]]:
+    """The arguments that both an ``out=`` overload and its functional one have; what comes after says where and of what."""
+    return [(a.name, str(a.type)) for a in func._schema.arguments if not a.kwarg_only]
+
+
+_FUNCTIONAL = [row.name for row in families["factory"] if row.kind is Kind.KERNEL]
+
+
+def _outs() -> dict[str, Any]:
+    """``out=`` overload, the functional one with the same leading arguments."""
+    found = {}
+    for name in _FUNCTIONAL:
+        func = _overload(name)
+        packet = func.overloadpacket
+        for overload in packet.overloads():
+            other = getattr(packet, overload)
+            if any(a.is_out for a in other._schema.arguments) and _leading(other) == _leading(func):
+                found[str(other)] = func
+    return found
+
+
+_OUT = _outs()
 
 
 def _steps(start: float, end: float, step: float) -> int:
@@ -112,9 +98,9 @@ def _arange(func: Any) -> Launcher:
     return run
 
 
-@special(*(f"aten.{name}" for name in _OUT))
+@special(*_OUT)
 def _out(func: Any) -> Launcher:
-    make = _overload(_OUT[f"{func._schema.name.partition('::')[2]}.{func._overloadname}"])
+    make = _OUT[str(func)]
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         options = dict(kwargs or {})

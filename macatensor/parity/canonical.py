@@ -67,20 +67,12 @@ def _singular_vectors(results: Tensors) -> Tensors:
 
 
 _FORMS: dict[str, Callable[[Tensors], Tensors]] = {
-    "_linalg_eigh": _eigenvectors,
-    "linalg_eig": _sorted,
-    "linalg_eigvals": _sorted,
-    "_linalg_eigvals": _sorted,
-    "_linalg_svd": _singular_vectors,
+    "eigenvectors": _eigenvectors,
+    "sorted": _sorted,
+    "singular_vectors": _singular_vectors,
 }
 
 
-def canonical(operator: str, results: Any) -> Tensors:
-    """The results of ``operator`` in their canonical form; those of other operators as they are."""
-    form = _FORMS.get(operator)
-    return form(list(results)) if form is not None else list(results)
-
-
-def is_brought_to_a_form(operator: str) -> bool:
-    """Are the results of ``operator`` one of several right ones?"""
-    return operator in _FORMS
+def canonical(form: str, results: Any) -> Tensors:
+    """Results in the canonical form that their row names; as they are where it names none."""
+    return _FORMS[form](list(results)) if form else list(results)

@@ -32,26 +32,15 @@ _COHERENT = 2.0
 
 _LOOKED_AT = 4  # results that lie furthest off, and as many others
 
-# Which arguments a product is linear in without counting a term twice: one of its factors and what is added.
-_FACTORS = {
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "convolution_backward"), (0,)),
-    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "addr"), (0, 1)),
-    "convolution": (0, 2),
-}
-_ADDED = {**dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "addr"), 0), "convolution": 2}
 # Factors of so many binary digits, rounded to nearest or cut off: TF32's and bfloat16's.
 _FEWER = ((11, True), (8, True), (11, False), (8, False))
 _SAMPLE = 64  # errors that differ, at least
 _CORRELATED = 0.5
 
 
-# Sums of these our kernels make in double; others make them in float32, in chains that nothing is known of.
-IN_FLOAT32_ELSEWHERE = frozenset({"norm", "linalg_vector_norm"})
-
-
 class Chains:
-    """What is made of a call's terms. The operator is linear in its floating operands, or in those that
-    :data:`_FACTORS` names: a term is an element of one of them times the result's derivative by it. A norm is no such
+    """What is made of a call's terms. The operator is linear in its floating operands, a product in the factor and in what
+    is added that its row names: a term is an element of one of them times the result's derivative by it. A norm is no such
     sum, but the same terms add up to it, with twice the error.
 
     ``chain``: how many are added to one number.
@@ -59,17 +48,19 @@ class Chains:
 
     def __init__(self, row: Row, args: Any, kwargs: Any, chain: float) -> None:
         operator, _, overload = row.name.partition(".")
-        self.operator, self.chain = operator, chain
+        self.row, self.chain = row, chain
         # results of in-place forms, too
         self._func = getattr(getattr(torch.ops.aten, operator), overload or "default")
-        known = {a.name for a in self._func._schema.arguments}
+        known = [a.name for a in self._func._schema.arguments]
+        # one of a product's factors, so that no term counts twice, and what is added
+        self._added = known.index(row.added) if row.added else -1
+        self._linear = {known.index(row.factor), self._added} - {-1} if row.factor else set(range(len(known)))
         self._args, self._kwargs = list(args), {k: v for k, v in kwargs.items() if k in known}
 
     @functools.cached_property  # one graph for all elements that are looked at
     def _graph(self) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
         wider, named = replace((self._args, self._kwargs), _widened)
-        chosen = _FACTORS.get(self.operator, range(len(wider)))
-        leaves = {i: wider[i].requires_grad_() for i in chosen if i < len(wider) and _is_float(wider[i])}
+        leaves = {i: t.requires_grad_() for i, t in enumerate(wider) if i in self._linear and _is_float(t)}
         with torch.enable_grad():
             return list(leaves.values()), tensors(self._func(*wider, **named))
 
@@ -104,13 +95,12 @@ class Chains:
 
     def of_fewer_bits(self, result: int) -> Iterator[torch.Tensor]:
         """A product's result in float64, of factors that are rounded to fewer binary digits; none of other sums."""
-        if self.operator not in _FACTORS:
+        if not self.row.factor:
             return
-        added = _ADDED.get(self.operator, -1)
         for bits, nearest in _FEWER:
             args, named = replace((self._args, self._kwargs), _widened)
             for i, given in enumerate(self._args):
-                if _is_float(given) and i != added:
+                if _is_float(given) and i != self._added:
                     args[i] = _rounded(given, bits, nearest)
             with torch.no_grad():
                 made = tensors(self._func(*args, **named))[result]

@@ -204,15 +204,12 @@ def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (slope.conj() if y.is_complex() else slope)
 
 
-SHARPER: dict[str, Callable[..., Any]] = {
-    "gelu": _gelu,
-    "gelu_backward": _gelu_backward,
-    "tanh_backward": _tanh_backward,
-    "erfinv": _erfinv,
-    "_fft_c2c": _fft_c2c,
-    "_fft_r2c": _fft_r2c,
-    "_fft_c2r": _fft_c2r,
-}
+def _named(*functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """By the names under which rows of the op table ask for them."""
+    return {f.__name__.removeprefix("_"): f for f in functions}
+
+
+SHARPER = _named(_gelu, _gelu_backward, _tanh_backward, _erfinv, _fft_c2c, _fft_r2c, _fft_c2r)
 
 
 def _entropy_terms(
@@ -239,14 +236,17 @@ def _fourier_terms(x: Tensor, dim: list[int], normalization: int, last: Any) -> 
     return [x.abs().sum(dim, keepdim=True) * (2 * scale if halved else scale)]
 
 
-_FILTERS = (
-    "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa "
-    "_upsample_bicubic2d_aa"
-).split()
-
-
 def _largest(t: Tensor) -> Tensor:
     return t.abs().max().nan_to_num() if t.numel() else t.new_zeros(())
+
+
+def _filter_terms(x: Tensor, *rest: Any) -> list[Tensor | None]:
+    """A coordinate's rounding moves a weight by eps, also one that is nearly zero."""
+    return [x.abs().max().expand(())] if x.numel() else [None]
+
+
+def _grid_terms(x: Tensor, *rest: Any) -> list[Tensor | None]:
+    return [_largest(x)]
 
 
 def _grid_gradients(grad: Tensor, x: Tensor, *rest: Any) -> list[Tensor | None]:
@@ -257,19 +257,45 @@ def _grid_gradients(grad: Tensor, x: Tensor, *rest: Any) -> list[Tensor | None]:
 
 # Terms that cancel inside where no operand shows it: saturated gates are 1 whatever their arguments.
 def _layer_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor,
-                 *rest: Any) -> Tensor:  # fmt: skip
+                 *rest: Any) -> list[Tensor]:  # fmt: skip
     """The largest sum of a gate's terms, and the state it is added to."""
     state = hx.abs().max().clamp(min=1)
     gates = (x.abs() @ w_ih.abs().t()).max() + state * w_hh.abs().sum(1).max()
-    return (gates + b_ih.abs().max() + b_hh.abs().max()) * (1 + cx.abs().max())
+    return [(gates + b_ih.abs().max() + b_hh.abs().max()) * (1 + cx.abs().max())] * 4
 
 
-def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any) -> Tensor:
+def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any) -> list[Tensor]:
     """A gate kept as float32 is near 1 or 0 to one rounding of 1, which is what its slope is wrong by."""
     cx, gradients = operands[3], operands[7:10]
     largest = sum(g.abs().max() for g in gradients if g is not None)
     weights = torch.maximum(w_ih.abs().max(), w_hh.abs().max())
-    return torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))
+    return [torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))] * 7
+
+
+def _lstm_cell_terms(x: Tensor, h: Tensor, cx: Tensor, *biases: Any) -> list[Tensor]:
+    return [1 + cx.abs(), 1 + cx.abs()]
+
+
+def _gru_cell_terms(x: Tensor, h: Tensor, hx: Tensor, *biases: Any) -> list[Tensor]:
+    return [1 + hx.abs()]
+
+
+def _log_softmax_terms(x: Tensor, dim: int, half: bool) -> list[Tensor]:
+    """x - max - log(sum): a rounding of the sum is as large in its logarithm, however small that is."""
+    return [x.log_softmax(dim).abs() + 1 + (x - x.amax(dim, keepdim=True)).logsumexp(dim, keepdim=True)]
+
+
+def _log_softmax_gradient_terms(grad: Tensor, output: Tensor, dim: int, dtype: Any) -> list[Tensor]:
+    """grad - softmax * sum(grad) cancels where one gradient is the sum."""
+    if not grad.dim():
+        return [grad.abs()]
+    return [grad.abs() + output.exp() * grad.sum(dim, keepdim=True).abs()]
+
+
+def _softmax_gradient_terms(grad: Tensor, output: Tensor, dim: int, dtype: Any) -> list[Tensor]:
+    if not grad.dim():
+        return [grad.abs()]
+    return [output * (grad.abs() + (grad * output).sum(dim, keepdim=True).abs())]
 
 
 def _mixed_taps(
@@ -317,37 +343,11 @@ def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: Any
     ]
 
 
-FLOORS: dict[str, Callable[..., list[Tensor | None]]] = {
-    "convolution": _convolution_floor,
-    "convolution_backward": _convolution_gradient_floors,
-    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _fourier_terms),
-    # a coordinate's rounding moves a weight by eps, also one that is nearly zero
-    **{
-        f"{name}{end}": lambda x, *rest: [x.abs().max().expand(())] if x.numel() else [None]
-        for name in _FILTERS
-        for end in ("", "_backward")
-    },
-    **{f"grid_sampler_{rank}d": lambda x, *rest: [_largest(x)] for rank in (2, 3)},
-    **{f"grid_sampler_{rank}d_backward": _grid_gradients for rank in (2, 3)},
-    "_grid_sampler_2d_cpu_fallback": lambda x, *rest: [_largest(x)],
-    "_grid_sampler_2d_cpu_fallback_backward": _grid_gradients,
-    "mkldnn_rnn_layer": lambda *operands: [_layer_terms(*operands)] * 4,
-    "mkldnn_rnn_layer_backward": lambda *operands: [_layer_gradient_terms(*operands)] * 7,
-    "_thnn_fused_lstm_cell": lambda x, h, cx, *biases: [1 + cx.abs(), 1 + cx.abs()],
-    "binary_cross_entropy_with_logits": _entropy_terms,
-    # x - max - log(sum): a rounding of the sum is as large in its logarithm, however small that is
-    "_log_softmax": lambda x, dim, half: [
-        x.log_softmax(dim).abs() + 1 + (x - x.amax(dim, keepdim=True)).logsumexp(dim, keepdim=True)
-    ],
-    # grad - softmax * sum(grad) cancels where one gradient is the sum
-    "_log_softmax_backward_data": lambda grad, output, dim, dtype: [
-        grad.abs() + output.exp() * grad.sum(dim, keepdim=True).abs() if grad.dim() else grad.abs()
-    ],
-    "_softmax_backward_data": lambda grad, output, dim, dtype: [
-        output * (grad.abs() + (grad * output).sum(dim, keepdim=True).abs()) if grad.dim() else grad.abs()
-    ],
-    "_thnn_fused_gru_cell": lambda x, h, hx, *biases: [1 + hx.abs()],
-}
+FLOORS = _named(
+    _convolution_floor, _convolution_gradient_floors, _fourier_terms, _filter_terms, _grid_terms, _grid_gradients,
+    _layer_terms, _layer_gradient_terms, _lstm_cell_terms, _gru_cell_terms, _entropy_terms, _log_softmax_terms,
+    _log_softmax_gradient_terms, _softmax_gradient_terms,
+)  # fmt: skip
 
 
 def _softmax_terms(x: Tensor, dim: int, *rest: Any) -> list[Tensor]:
@@ -357,43 +357,30 @@ def _softmax_terms(x: Tensor, dim: int, *rest: Any) -> list[Tensor]:
     return [x.softmax(dim) * ((x.amax(dim, keepdim=True) - x) / 8).clamp(min=1).nan_to_num(posinf=1)]
 
 
-# Magnitudes that a bound in ULP counts from, where they are larger than the result's.
-MAGNITUDES: dict[str, Callable[..., list[Tensor]]] = {
-    "_softmax": _softmax_terms,
-    "_safe_softmax": _softmax_terms,
-}
-
-
-def _overflown(x: Tensor) -> Tensor:
-    return (1 + x.abs()) * 2.0**-100
-
-
 # The same of PyTorch's own kernels: 1 + erf and 1 + tanh lose the negative side, and where e^-x overflows they give 0.
-MAGNITUDES_ELSEWHERE: dict[str, Callable[..., list[Tensor]]] = {
-    "gelu": lambda x, **rest: [x.abs()],
-    "gelu_backward": lambda grad, x, **rest: [grad.abs() * (1 + x.abs())],
-    "tanh_backward": lambda grad, y: [grad.abs()],
-    "sigmoid": lambda x: [_overflown(x)],
-    "silu": lambda x: [_overflown(x)],
-    "mish": lambda x: [_overflown(x)],
-    "silu_backward": lambda grad, x: [grad.abs() * _overflown(x)],
-    "mish_backward": lambda grad, x: [grad.abs() * (1 + x.abs())],
-    "log_sigmoid_backward": lambda grad, x, buffer: [grad.abs()],
-}
+def _argument(x: Tensor, **rest: Any) -> list[Tensor]:
+    return [x.abs()]
 
-# Operators whose result is a sum of products of their operands: run on magnitudes they give sum(|terms|).
-SUMS = frozenset(
-    """
-    sum mean nansum cumsum trace mm bmm addmm baddbmm addbmm mv addmv dot vdot addr convolution convolution_backward
-    add addcmul addcdiv _foreach_add _foreach_addcmul _foreach_addcdiv native_dropout_backward
-    avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool3d
-    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward max_pool2d_with_indices_backward
-    max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward col2im
-    upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
-    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
-    replication_pad2d_backward replication_pad3d_backward index_put index_put_ _index_put_impl _index_put_impl_
-    _unsafe_index_put index_add index_add_ put put_ scatter_add scatter_add_ unfold_backward embedding_dense_backward
-    """.split()
+
+def _gradient(grad: Tensor, *rest: Any) -> list[Tensor]:
+    return [grad.abs()]
+
+
+def _gradient_and_argument(grad: Tensor, x: Tensor, **rest: Any) -> list[Tensor]:
+    return [grad.abs() * (1 + x.abs())]
+
+
+def _overflown(x: Tensor) -> list[Tensor]:
+    return [(1 + x.abs()) * 2.0**-100]
+
+
+def _overflown_gradient(grad: Tensor, x: Tensor) -> list[Tensor]:
+    return [grad.abs() * (1 + x.abs()) * 2.0**-100]
+
+
+# Magnitudes that a bound in ULP counts from, where they are larger than the result's.
+MAGNITUDES = _named(
+    _softmax_terms, _argument, _gradient, _gradient_and_argument, _overflown, _overflown_gradient
 )
 
 

@@ -10,49 +10,17 @@ from typing import Any
 
 import torch
 
-from macatensor.parity.canonical import canonical, is_brought_to_a_form
-from macatensor.parity.chains import IN_FLOAT32_ELSEWHERE, Chains, by_chains
-from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, MAGNITUDES_ELSEWHERE, SHARPER, SUMS
+from macatensor.parity.canonical import canonical
+from macatensor.parity.chains import Chains, by_chains
+from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, SHARPER
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
 from op_table import Bound, Kind, Row
-from op_table.row import ONE_CHAIN, per_term
-from op_table.row import exact as exact_bound
+from op_table.row import ONE_CHAIN
 
 _STEP = 2.0**-20  # relative size of the disturbance that measures a function's terms
 _DISTURBED = 4  # times for each operand
-# results that hold positions of equal elements: any of them is right
-_ANY_POSITION = {"topk", "kthvalue", "median", "nanmedian", "mode"}
-# what these keep for their backward is each backend's own affair: empty on PyTorch's CPU where it is not needed,
-# and in a half where ours and CUDA's is float32
-_KEEPS = ("batch_norm", "native_layer_norm", "log_sigmoid_forward", "embedding_bag")
-# the bound of these rows counts ULP of the larger term
-_LARGER_TERM = {"lerp", "addcmul", "addcdiv"}
-# these have a root or a tail where the operand's own rounding moves the result by many ULP
-_LARGER_TERM |= {"gelu", "gelu_backward", "silu_backward", "mish_backward", "hardswish_backward"}
-_LARGER_TERM |= {
-    f"special_{name}" for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")
-}
 _HALVES = {torch.float16, torch.bfloat16}  # a chain of float32 is exact beside them
-_MOMENTS = {"var", "std", "var_mean", "std_mean"}  # a mean is a sum, whatever the bound counts
-# Composite rows and rows on the host state no bound: they are made of operators that do.
-_COMPOSED = per_term("several operators, each with its own bound", f32=16, f64=16, f16=4, bf16=4)
-# by the dtype's own spacing or range: float64 is no reference
-_OF_THE_DTYPE = {"nextafter", "nan_to_num"}
-# LAPACK's errors are small beside a matrix as a whole, not beside each element of it
-_OF_THE_MATRIX = frozenset(
-    """
-    _linalg_eigh _linalg_eigvals _linalg_svd linalg_eig linalg_eigvals linalg_lstsq linalg_matrix_exp linalg_pinv
-    """.split()
-)
-
-
-def bound_of(row: Row) -> Bound:
-    """The bound that results of ``row`` are judged by."""
-    if row.operator in _OF_THE_DTYPE:
-        return exact_bound()
-    composed = row.kind in (Kind.COMPOSITE, Kind.ON_CPU) and not row.operator.endswith("_copy")
-    return _COMPOSED if composed else row.bound
 
 
 @contextlib.contextmanager
@@ -74,9 +42,8 @@ def _host(value: Any) -> Any:
 _FLOAT32 = ("grad_scale", "found_inf")
 
 
-def _compact(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """PyTorch's fused optimizers and medians on the CPU take operands for dense memory."""
-    if not func._schema.name.startswith(("aten::_fused_", "aten::median", "aten::nanmedian")):
+def _compact(row: Row, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    if not row.dense_on_cpu:
         return args, kwargs
     dense: tuple[Any, Any] = replace((args, kwargs), lambda t: t.clone(memory_format=torch.contiguous_format))
     return dense
@@ -108,13 +75,15 @@ class Expected:
     chains: Chains | None = None  # of a sum's terms, where they are looked at
 
 
-def _run(func: Any, args: Any, kwargs: Any, sharp: bool = False) -> tuple[list[torch.Tensor | None], int]:
+def _run(
+    func: Any, row: Row, args: Any, kwargs: Any, sharp: bool = False
+) -> tuple[list[torch.Tensor | None], int]:
     """Results and arguments after the call, by a formula where the CPU has no kernel or (``sharp``) a worse one."""
     name = func._schema.name.partition("::")[2] or func._schema.name
-    formula = FORMULAS.get(name) or (SHARPER.get(name) if sharp else None)
+    formula = FORMULAS.get(name) or (SHARPER[row.formula] if sharp and row.formula else None)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = canonical(name, tensors((formula or func)(*args, **kwargs)))
+        results = canonical(row.form, tensors((formula or func)(*args, **kwargs)))
     return results + tensors((args, kwargs)), len(results)
 
 
@@ -167,16 +136,16 @@ def _magnitudes(value: Any) -> Any:
     return _host(value)
 
 
-def _terms_of_sum(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+def _terms_of_sum(func: Any, row: Row, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
     args, kwargs = _each_number(func, args, kwargs, abs)
-    results, _ = _run(func, _magnitudes(args), _magnitudes(kwargs))
+    results, _ = _run(func, row, _magnitudes(args), _magnitudes(kwargs))
     return [
         None if r is None else r.abs() if r.is_floating_point() or r.is_complex() else None for r in results
     ]
 
 
 def _terms_by_disturbance(
-    func: Any, args: Any, kwargs: Any, exact: list[torch.Tensor | None]
+    func: Any, row: Row, args: Any, kwargs: Any, exact: list[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """An estimate of ``|f| + sum |df/dx * x|`` from random relative changes of one operand at a time.
 
@@ -214,7 +183,7 @@ def _terms_by_disturbance(
             moved_kwargs = {
                 k: replace(v, disturb) if k == spot else calm_kwargs[k] for k, v in kwargs.items()
             }
-            moved, _ = _run(func, moved_args, moved_kwargs)
+            moved, _ = _run(func, row, moved_args, moved_kwargs)
             for i, (m, e) in enumerate(zip(moved, exact)):
                 known = largest[i]
                 if m is None or e is None or known is None or m.shape != e.shape or m.dtype != e.dtype:
@@ -241,13 +210,13 @@ def _largest(terms: torch.Tensor | None, dims: int) -> torch.Tensor | None:
 
 
 def _magnitudes_of(
-    base: str, args: Any, kwargs: Any, terms: list[torch.Tensor | None], elsewhere: bool
+    row: Row, args: Any, kwargs: Any, terms: list[torch.Tensor | None], elsewhere: bool
 ) -> list[torch.Tensor | None]:
     """``terms``, or what a bound in ULP counts from where that is larger than a result and its terms."""
     found = list(terms)
-    for table in (MAGNITUDES, MAGNITUDES_ELSEWHERE) if elsewhere else (MAGNITUDES,):
-        if base in table:
-            least = table[base](*_widen(args), **_widen(kwargs))
+    for name in (row.magnitude, row.magnitude_elsewhere if elsewhere else ""):
+        if name:
+            least = MAGNITUDES[name](*_widen(args), **_widen(kwargs))
             for i, (known, magnitude) in enumerate(zip(found, least)):
                 size = magnitude.abs().double()
                 found[i] = size if known is None else torch.maximum(known, size)
@@ -257,54 +226,48 @@ def _magnitudes_of(
 def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = False) -> Expected:
     """Computes the reference of ``func(*args, **kwargs)``, for another device's kernels if it runs ``elsewhere``; the
     arguments are host tensors and stay as they are."""
-    args, kwargs = _compact(func, args, kwargs)
+    args, kwargs = _compact(row, args, kwargs)
     native: list[torch.Tensor | None] | None = None
     count = 0
     error: Exception | None = None
     try:
-        native, count = _run(func, replace(_host_all(args), twin), replace(_host_all(kwargs), twin))
+        native, count = _run(func, row, replace(_host_all(args), twin), replace(_host_all(kwargs), twin))
     except Exception as refusal:
         error = refusal
     floats = any(t is not None and t.dtype != wide(t.dtype) for t in tensors((args, kwargs)))
     produced = native is not None and any(t is not None and t.dtype != wide(t.dtype) for t in native)
-    bound = bound_of(row)
+    bound = row.bound
     anyway = True
     own = not floats and not produced  # integers: their own dtype is exact
-    sharp = func._schema.name.partition("::")[2] in SHARPER
-    if native is not None and (own and not sharp or bound.measure == "exact" or row.kind is Kind.ON_CPU):
+    if native is not None and (
+        own and not row.formula or bound.measure == "exact" or row.kind is Kind.ON_CPU
+    ):
         exact = native
     else:
         args, kwargs = _as_computed(func, row, args, kwargs)
         with _float64():
             try:
-                exact, count = _run(func, _widen(args), _widen(kwargs), sharp=True)
+                exact, count = _run(func, row, _widen(args), _widen(kwargs), sharp=True)
             except Exception as refusal:
                 if native is None:
                     return Expected(None, [], [], 0, error or refusal)
                 exact, anyway = native, False  # of one dtype, as loss scaling is
     terms: list[torch.Tensor | None] = [None] * len(exact)
-    operator = func._schema.name.partition("::")[2]
-    base = operator.rstrip("_") if operator.endswith("_") and not operator.endswith("__") else operator
+    how = row.terms or ("disturbance" if bound.measure == "per_term" else "")
     anything = any(t is not None and (t.is_floating_point() or t.is_complex()) for t in exact[:])
-    if (
-        anyway
-        and anything
-        and bound.measure != "exact"
-        and row.kind is not Kind.ON_CPU
-        and (bound.measure == "per_term" or base in _LARGER_TERM or base in _MOMENTS)
-    ):
+    if anyway and anything and how and row.kind is not Kind.ON_CPU:
         with _float64():
-            if operator in SUMS or base in SUMS:
-                terms = _terms_of_sum(func, args, kwargs)
+            if how == "sum":
+                terms = _terms_of_sum(func, row, args, kwargs)
             else:
-                terms = _terms_by_disturbance(func, args, kwargs, exact)
-        if base in _MOMENTS and exact[0] is not None and wide(args[0].dtype) != args[0].dtype:
+                terms = _terms_by_disturbance(func, row, args, kwargs, exact)
+        if how == "moments" and exact[0] is not None and wide(args[0].dtype) != args[0].dtype:
             terms[0] = None  # a float64 variance has a reference that is no better
-        if operator in _OF_THE_MATRIX:
+        if how == "matrix":
             matrix = args[0].dim()
             terms = [_largest(t, 1 if t is not None and t.dim() < matrix else 2) for t in terms]
-        floor = FLOORS.get(base)
-        if floor is not None:
+        if row.floor:
+            floor = FLOORS[row.floor]
             least = floor(
                 *[a.to(torch.promote_types(a.dtype, torch.float64)) if isinstance(a, torch.Tensor)
                   else a for a in args]
@@ -313,14 +276,9 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = Fals
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
             ]
     if anyway and anything and bound.measure == "ulp":
-        terms = _magnitudes_of(base, args, kwargs, terms, elsewhere)
+        terms = _magnitudes_of(row, args, kwargs, terms, elsewhere)
     writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
-    looks = (
-        bound.chain > 0
-        and not SUMS.isdisjoint((operator, base))
-        or elsewhere
-        and base in IN_FLOAT32_ELSEWHERE
-    )
+    looks = bound.chain > 0 and how == "sum" or elsewhere and row.float32_elsewhere
     chains = Chains(row, args, kwargs, bound.chain or ONE_CHAIN) if looks and anyway else None
     return Expected(native, exact, terms, count, error if native is None else None, writes, chains)
 
@@ -342,7 +300,7 @@ def judge(
     """
     worst = Distance()
     wrong: list[str] = []
-    got = canonical(row.operator, got[: expected.results]) + got[expected.results :]
+    got = canonical(row.form, got[: expected.results]) + got[expected.results :]
     for i, (have, exact) in enumerate(zip(got, expected.exact)):
         what = f"result {i}" if i < expected.results else f"argument {i - expected.results}"
         if have is None or exact is None:
@@ -355,7 +313,7 @@ def judge(
                 wrong.append(f"{what} is {'absent' if have is None else 'present'}, PyTorch's is not")
             continue
         native = expected.native[i] if expected.native is not None else None
-        kept = 0 < i < expected.results and any(k in row.name for k in _KEEPS)
+        kept = 0 < i < expected.results and row.keeps
         if kept and native is not None and have.shape != native.shape and 0 in (have.numel(), native.numel()):
             continue
         if have.shape != exact.shape:
@@ -405,7 +363,7 @@ def _aim(
     args: Any,
     expected: Expected,
 ) -> Aim:
-    bound, terms = bound_of(row), expected.terms[position]
+    bound, terms = row.bound, expected.terms[position]
     if not (have.is_floating_point() or have.is_complex()) or bound.measure == "exact":
         return Aim(native if native is not None else exact.to(have.dtype))
     if not (exact.is_floating_point() or exact.is_complex()):
@@ -430,10 +388,8 @@ def _aim(
 
 
 def _is_position(row: Row, have: torch.Tensor, position: int, expected: Expected) -> bool:
-    # "sort.stable" keeps the order of equal elements
-    anywhere = row.operator in _ANY_POSITION or row.name == "sort"
     floating = have.is_floating_point() or have.is_complex()
-    return 0 < position < expected.results and anywhere and not floating and expected.native is not None
+    return 0 < position < expected.results and row.ties and not floating and expected.native is not None
 
 
 def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any) -> list[Aim | None]:
@@ -444,7 +400,7 @@ def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any
         if have is None or exact is None or have.shape != exact.shape:
             found.append(None)
             continue
-        if is_brought_to_a_form(row.operator) or _is_position(row, have, i, expected):
+        if row.form or _is_position(row, have, i, expected):
             found.append(None)
             continue
         native = expected.native[i] if expected.native is not None else None

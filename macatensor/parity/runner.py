@@ -18,7 +18,7 @@ from macatensor.dispatch.signature import _shape_of
 from macatensor.parity import laws
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text
-from macatensor.parity.reference import Expected, bound_of, expected, judge
+from macatensor.parity.reference import Expected, expected, judge
 from macatensor.parity.samples import LAYOUTS, Call, describe, overload, samples
 from macatensor.parity.transport import fetch, place, replace, tensors
 from macatensor.runtime.tensor import MacaTensor
@@ -31,11 +31,6 @@ _ORDER = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
     "complex128",
 )  # fmt: skip
-# PyTorch's CPU gives NDHWC or not by which of its libraries a 3-D convolution happens to take; what it indexes
-# follows the strides of a transposed index, against its own meta kernel
-_BACKEND_STRIDES = {"convolution": 5, "convolution_backward": 5, "index": 4, "_unsafe_index": 4, "isin": 0}
-# which of its attention kernels the CPU takes decides too
-_BACKEND_STRIDES["scaled_dot_product_attention"] = 0
 _FAILURES = 8  # lines kept for a row
 _NO_KERNEL = (Declined, HostRefused)  # the library serves no such call, which is no wrong result
 
@@ -208,10 +203,10 @@ def _run_samples(
             dtype_of_result = next((t.dtype for t in want.native or want.exact if t is not None), dtype)
             if worst.share >= result.share or not result.bound:
                 result.share = max(result.share, worst.share)
-                result.bound = bound_text(bound_of(row), dtype_of_result)
+                result.bound = bound_text(row.bound, dtype_of_result)
             for text in wrong:
                 result.fail(f"{line}  # sample {number}: {row.name}({_arguments(call)}): {text}; "
-                            f"bound {bound_text(bound_of(row), dtype_of_result)}")  # fmt: skip
+                            f"bound {bound_text(row.bound, dtype_of_result)}")  # fmt: skip
     except LookupError as error:
         result.fail(f"{line}  # {error}")
 
@@ -260,7 +255,7 @@ def _one(func: Any, row: Row, call: Call, want: Expected) -> tuple[Distance, lis
     worst, wrong = judge(row, want, fetched, call.args)
     if row.operator in FORMULAS:
         pass  # no kernel of PyTorch's to compare strides with
-    elif not any(t is not None and t.dim() >= _BACKEND_STRIDES.get(row.operator, 99) for t in results):
+    elif not any(t is not None and t.dim() >= row.free_strides for t in results):
         wrong += _strides(results, want)
     if row.kind is Kind.VIEW:
         wrong += _aliases(args, results, func)

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from macatensor.dispatch import named_kernels
 from macatensor.dispatch.signature import find_row
-from macatensor.operators.bind import bind, named_kernels
+from macatensor.operators.bind import bind
 from macatensor.operators.inference import WholeLauncher
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
-from macatensor.parity.reference import Expected, bound_of, expected, judge
+from macatensor.parity.reference import Expected, expected, judge
 from macatensor.parity.transport import host_copy, replace, tensors
 from macatensor.runtime import streams
 from macatensor.runtime.ffi import native
@@ -166,9 +167,7 @@ def _verdict_of(
             f"FAIL: {len(host)} results, PyTorch gives {want_all.results}", Distance(share=torch.inf)
         )
     worst, wrong = judge(row, want_all, host + changed, args)
-    return Verdict(
-        f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(bound_of(row), dtype), want_all
-    )
+    return Verdict(f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(row.bound, dtype), want_all)
 
 
 def is_on_maca(found: list[Any]) -> bool:

@@ -311,7 +311,6 @@ std::unique_ptr<Plan> clone(const Request& r) { return copy(r); }
 MACA_KERNEL("copy", copy);
 MACA_KERNEL("clone", clone);
 MACA_KERNEL("_to_copy", clone);
-MACA_KERNEL("contiguous", clone);
 MACA_KERNEL("fill", fill);
 MACA_KERNEL("zero", zero);
 

@@ -208,9 +208,9 @@ std::unique_ptr<Plan> nonzero_fill(const Request& r) {
   return plan;
 }
 
-// masked_select_fill(self, mask): the elements of the broadcast self where the broadcast mask holds, in the order of
-// the result; zeros follow where the result is longer, which makes it masked_scatter_backward too.
-std::unique_ptr<Plan> masked_select_fill(const Request& r) {
+// The elements of the broadcast self where the broadcast mask holds, in the order of the result; zeros follow where the
+// result is longer.
+std::unique_ptr<Plan> masked_scatter_backward(const Request& r) {
   const Operand self = r.in(0), mask = r.in(1), out = r.out();
   expect_dtype(self, out.dtype, "the tensor");
   if (item_size(mask.dtype) != 1) throw Invalid("a mask is bool or uint8");
@@ -248,8 +248,7 @@ MACA_KERNEL("take", take);
 MACA_KERNEL("gather", gather);
 MACA_KERNEL("nonzero_count", nonzero_count);
 MACA_KERNEL("nonzero_fill", nonzero_fill);
-MACA_KERNEL("masked_select_fill", masked_select_fill);
-MACA_KERNEL("masked_scatter_backward", masked_select_fill);
+MACA_KERNEL("masked_scatter_backward", masked_scatter_backward);
 
 }  // namespace
 }  // namespace maca::MACA_ISA

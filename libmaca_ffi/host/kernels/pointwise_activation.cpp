@@ -87,12 +87,6 @@ struct Hardtanh {
 static constexpr Op hardtanh_op = with_values(op_of<Hardtanh, 1, kReal, 2>(), {"min_val", -1}, {"max_val", 1});
 MACA_POINTWISE("hardtanh", hardtanh_op);
 
-struct Relu6 {
-  template <class T> static T of(T x, const Value*) { return relu6(x); }
-};
-static constexpr Op relu6_op = op_of<Relu6, 1, kReal>();
-MACA_POINTWISE("relu6", relu6_op);
-
 struct LeakyRelu {
   template <class T> static T of(T x, const Value* v) { return x > T(0) ? x : x * v[0].as<T>(); }
 };
@@ -123,15 +117,6 @@ struct Celu {
 };
 static constexpr Op celu_op = with_values(with(op_of<Celu, 1, kFloat, 1>(), Promotion::Common, 4), {"alpha", 1});
 MACA_POINTWISE("celu", celu_op);
-
-struct Selu {
-  template <class T> static T of(T x, const Value*) {
-    constexpr double alpha = 1.6732632423543772848170429916717, scale = 1.0507009873554804934193349852946;
-    return x > T(0) ? x * T(scale) : vm::expm1(x) * T(alpha * scale);
-  }
-};
-static constexpr Op selu_op = with(op_of<Selu, 1, kFloat>(), Promotion::Common, 4);
-MACA_POINTWISE("selu", selu_op);
 
 struct LogSigmoid {
   template <class T> static T of(T x, const Value*) {

@@ -64,7 +64,6 @@ struct Div {
 };
 static constexpr Op div_op =
     with(with_operands(op_of<Div, 2, kFloat | kComplex>(), "self", "other"), Promotion::Floating, 2);
-MACA_POINTWISE("true_divide", div_op);
 
 static void refuse_zero(bool zero) {
   if (zero) throw LaunchError(MACA_ERROR_VALUE, "ZeroDivisionError");

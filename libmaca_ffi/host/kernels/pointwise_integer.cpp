@@ -21,9 +21,6 @@ static constexpr Op bitwise_xor_op = bitwise<BitwiseXor>();
 MACA_POINTWISE("bitwise_and", bitwise_and_op);
 MACA_POINTWISE("bitwise_or", bitwise_or_op);
 MACA_POINTWISE("bitwise_xor", bitwise_xor_op);
-MACA_POINTWISE("__and__", bitwise_and_op);
-MACA_POINTWISE("__or__", bitwise_or_op);
-MACA_POINTWISE("__xor__", bitwise_xor_op);
 
 // Narrower types shift in 64 bits: what leaves them on the left is cut by the store, on the right the sign fills.
 struct ShiftLeft {

@@ -117,7 +117,7 @@ struct IsNan {
 static constexpr Op isnan_op = with(op_of<IsNan, 1, kReal | kComplex>(), Promotion::Common, 1, Result::Bool);
 MACA_POINTWISE("isnan", isnan_op);
 
-#define CLASSIFY(NAME, OF_FLOAT, OF_INTEGER)                                                                        \
+#define CLASSIFY(NAME, OF_FLOAT)                                                                                    \
   struct NAME##_f {                                                                                                 \
     template <class T> static bool test(T x) {                                                                      \
       [[maybe_unused]] constexpr T inf = std::numeric_limits<T>::infinity();                                        \
@@ -125,21 +125,19 @@ MACA_POINTWISE("isnan", isnan_op);
     }                                                                                                               \
     template <class T> static bool of(T x, const Value*) {                                                          \
       if constexpr (std::is_integral_v<T>)                                                                          \
-        return OF_INTEGER;                                                                                          \
+        return false;                                                                                               \
       else if constexpr (is_complex_v<T>)                                                                           \
-        return both(test(x.real()), test(x.imag()));                                                                \
+        return test(x.real()) || test(x.imag());                                                                    \
       else                                                                                                          \
         return test(x);                                                                                             \
     }                                                                                                               \
-    static bool both(bool a, bool b) { return OF_INTEGER ? a && b : a || b; }                                       \
   };                                                                                                                \
   static constexpr Op NAME##_op = with(op_of<NAME##_f, 1, kReal | kComplex>(), Promotion::Common, 1, Result::Bool); \
   MACA_POINTWISE(#NAME, NAME##_op);
 
-CLASSIFY(isinf, vm::magnitude(x) == inf, false)
-CLASSIFY(isfinite, vm::magnitude(x) < inf, true)
-CLASSIFY(isposinf, x == inf, false)
-CLASSIFY(isneginf, x == -inf, false)
+CLASSIFY(isinf, vm::magnitude(x) == inf)
+CLASSIFY(isposinf, x == inf)
+CLASSIFY(isneginf, x == -inf)
 
 struct LogicalNot {
   template <class T> static bool of(T x, const Value*) { return x == 0; }
@@ -194,7 +192,6 @@ struct Conj {
   }
 };
 static constexpr Op conj_op = op_of<Conj, 1, kReal | kBool | kComplex>();
-MACA_POINTWISE("conj_physical", conj_op);
 MACA_POINTWISE("_conj_physical", conj_op);
 
 }  // namespace maca::MACA_ISA::pointwise

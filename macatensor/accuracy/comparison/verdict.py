@@ -17,6 +17,7 @@ a batch norm has a gradient of 0, and what is computed for it is the rounding of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,7 @@ from macatensor.accuracy.comparison.align import kind_of
 from macatensor.accuracy.comparison.distance import Distance, elements
 from macatensor.accuracy.elements import TensorEntry
 from macatensor.accuracy.records import Call
+from op_table import TABLE, Row
 
 Verdict = Literal["pass", "warning", "error"]
 SEVERITY: dict[Verdict, int] = {"pass": 0, "warning": 1, "error": 2}
@@ -69,23 +71,23 @@ FLIPS = 1e-2
 _STEP = {"float16": 2.0**-24, "complex32": 2.0**-24}
 _SMALLEST = 2.0**-126
 
+
+def _of_rows(wanted: Callable[[Row], bool], functions: str = "") -> frozenset[str]:
+    """Operators with such a row, and functions that PyTorch puts together from several."""
+    rows = {row.operator.removesuffix("_") for row in TABLE.values() if wanted(row)}
+    return frozenset(rows) | frozenset(functions.split())
+
+
 # results that are left of sums whose terms cancel: their error is held against the terms' norm
-SUMMING = frozenset(
-    "sum add sub rsub subtract cumsum addmm addcmul addcdiv sum_to_size nansum index_add scatter_add "
-    "_foreach_add _foreach_sub iadd __add__ __sub__ __radd__ __rsub__ __iadd__ __isub__ lerp _foreach_lerp "
-    "_foreach_addcmul _foreach_addcdiv embedding_dense_backward".split()
+SUMMING = _of_rows(
+    lambda row: row.cancels, "subtract sum_to_size iadd __add__ __sub__ __radd__ __rsub__ __iadd__ __isub__"
 )
 # functions that jump, or whose derivative does: a change of rounding size flips single elements altogether
-JUMPING = frozenset(
-    "relu relu6 leaky_relu prelu rrelu threshold threshold_backward leaky_relu_backward hardtanh hardtanh_backward "
-    "hardswish hardswish_backward hardsigmoid hardsigmoid_backward hardshrink hardshrink_backward softshrink "
-    "softshrink_backward elu elu_backward clamp clamp_min clamp_max clip abs sign sgn max_pool1d max_pool2d max_pool3d "
-    "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward "
-    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool2d_backward max min amax amin maximum "
-    "minimum fmax fmin aminmax median nanmedian mode kthvalue sort topk argsort where masked_fill index gather scatter "
-    "masked_select round floor ceil trunc frac fmod remainder bucketize searchsorted dropout grid_sample "
-    "value_selecting_reduction_backward evenly_distribute_backward smooth_l1_loss huber_loss l1_loss quantize_per_tensor "
-    "fake_quantize_per_tensor_affine one_hot embedding multi_margin_loss hinge_embedding_loss index_put".split()
+JUMPING = _of_rows(
+    lambda row: row.jumps,
+    "relu6 prelu rrelu clip max_pool1d max_pool2d max_pool3d adaptive_max_pool1d argsort dropout grid_sample l1_loss "
+    "hinge_embedding_loss one_hot quantize_per_tensor fake_quantize_per_tensor_affine "
+    "value_selecting_reduction_backward evenly_distribute_backward",
 )
 # modules under the names of the functions above: torch.nn.MaxPool2d is max_pool2d
 _SNAKE = {name.replace("_", ""): name for name in JUMPING | SUMMING}
@@ -96,11 +98,11 @@ UNINITIALIZED = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize resize_as".split()
 )
 # other numbers on other devices for the same seed
-RANDOM = frozenset(
-    "rand randn randint randperm rand_like randn_like randint_like normal uniform bernoulli multinomial dropout "
-    "native_dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout rrelu exponential "
-    "cauchy geometric log_normal random poisson binomial rrelu_with_noise trunc_normal xavier_normal xavier_uniform "
-    "kaiming_normal kaiming_uniform gumbel_softmax native_alpha_dropout _fused_dropout manual_seed".split()
+RANDOM = _of_rows(
+    lambda row: row.random,
+    "rand randn randint randperm rand_like randn_like randint_like dropout dropout1d dropout2d dropout3d alpha_dropout "
+    "feature_dropout feature_alpha_dropout rrelu trunc_normal xavier_normal xavier_uniform kaiming_normal "
+    "kaiming_uniform gumbel_softmax native_alpha_dropout _fused_dropout manual_seed",
 )
 
 

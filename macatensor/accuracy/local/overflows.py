@@ -176,14 +176,9 @@ class _Overflow(Watch):
             same = [x for x in inputs if x.shape == t.shape and x.is_floating_point()]
             if same:
                 nonzero = torch.stack([x != 0 for x in same]).all(0)
-                c.flushed += int((nonzero & (t == 0)).sum()) if _multiplies(seen.row) else 0
-
-
-def _multiplies(row: Row | None) -> bool:
-    """Is a zero result of operands without zeros an underflow? Not where they may cancel or are masked."""
-    return row is not None and row.operator in (
-        "mul", "div", "_to_copy", "tanh_backward", "sigmoid_backward", "native_dropout_backward", "copy",
-    )  # fmt: skip
+                c.flushed += (
+                    int((nonzero & (t == 0)).sum()) if seen.row is not None and seen.row.underflows else 0
+                )
 
 
 def _expects_infinity(row: Row | None) -> bool:

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from macatensor.parity.canonical import is_brought_to_a_form
-from macatensor.parity.formulas import FORMULAS, SHARPER
+from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import allowance
-from macatensor.parity.reference import _run, bound_of
+from macatensor.parity.reference import _run
 from macatensor.parity.transport import replace, tensors, twin
 from macatensor.parity.watch import Seen
 from op_table import Kind
@@ -41,10 +40,10 @@ def _raised(value: Any) -> Any:
 def is_clean(seen: Seen) -> bool:
     """Is a call certainly right? False where only the full judgement knows."""
     row = seen.row
-    if seen.copies is None or row is None or row.kind is Kind.ON_CPU or is_brought_to_a_form(row.operator):
+    if seen.copies is None or row is None or row.kind is Kind.ON_CPU or row.form:
         return False
     name = seen.func._schema.name.partition("::")[2] or seen.func._schema.name
-    if name in SHARPER or name in FORMULAS:
+    if row.formula or name in FORMULAS:
         return False
     operands = [t for t in tensors(seen.copies) if t is not None]
     halves = any(t.dtype in _HALVES for t in operands)
@@ -54,12 +53,12 @@ def is_clean(seen: Seen) -> bool:
         return False
     try:
         with torch.no_grad():
-            wanted, count = _run(seen.func, args, kwargs)
+            wanted, count = _run(seen.func, row, args, kwargs)
     except Exception:
         return False
     if count != len(seen.host):
         return False
-    bound = bound_of(row)
+    bound = row.bound
     for got, want in zip(seen.host + seen.changed, wanted):
         if got is None:
             continue

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from macatensor.parity.canonical import is_brought_to_a_form
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.reference import _FLOAT32, _as_computed, _float64, _host
 from macatensor.parity.transport import fetch, tensors, twin, wide
@@ -118,7 +117,7 @@ class Shadows:
         held = {_key(t) for t in seen.operands if t is not None}
         fresh = [t for t in seen.results if t is not None and _key(t) not in held]
         row = seen.row
-        if arguments is None or row is None or is_brought_to_a_form(row.operator):
+        if arguments is None or row is None or row.form:
             self._reset(seen, fresh)
             return None
         try:
