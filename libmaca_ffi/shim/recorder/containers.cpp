@@ -1,5 +1,5 @@
-// The tensors and values of a call by their places: "0", "weight", "0.1" inside of nesting. As
-// macatensor.accuracy.recording.flatten.flatten, which looks into what is no list, tuple or dict of Python's own.
+// The tensors and values of a call by their places: "0", "weight", "0.1" inside of nesting. What is in a container that
+// is not exactly a list, tuple or dict Python says.
 #include "recording.h"
 
 namespace maca::recorder {
@@ -20,24 +20,6 @@ std::string within(const std::string& place, const std::string& name) {
 
 bool flatten(PyObject* value, const std::string& place, Items& items, int depth);
 
-// What Python finds in a container of another kind, or the value itself.
-bool flatten_by_python(PyObject* value, const std::string& place, Items& items, int depth) {
-  Ref name(new_text(place)), level(PyLong_FromLong(depth));
-  if (!name || !level || !Plainly::now()) return false;
-  Ref pairs(PyObject_CallFunctionObjArgs(recording.flatten, value, name.get(), level.get(), nullptr));
-  const Py_ssize_t size = pairs ? PyList_Size(pairs.get()) : -1;
-  if (size < 0) return false;
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    PyObject* held;
-    std::string text;
-    if (!read_pair(PyList_GetItem(pairs.get(), i), text, held)) return false;
-    const int is_tensor = PyObject_IsInstance(held, recording.tensor);
-    if (is_tensor < 0) return false;
-    items.push_back({std::move(text), Ref::borrowed(held), is_tensor == 1});
-  }
-  return true;
-}
-
 // What is in a list or tuple that is not whole itself; `size` is read again: Python's code may change a list.
 bool flatten_sequence(PyObject* values, const std::string& place, Items& items, int depth) {
   const bool is_list = PyList_CheckExact(values);
@@ -52,39 +34,59 @@ bool flatten_sequence(PyObject* values, const std::string& place, Items& items, 
   return true;
 }
 
-bool flatten_dict(PyObject* values, const std::string& place, Items& items, int depth) {
-  Ref pairs(PyDict_Items(values));
-  const Py_ssize_t size = pairs ? PyList_Size(pairs.get()) : -1;
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    PyObject* pair = PyList_GetItem(pairs.get(), i);
-    Ref name(PyObject_Str(PyTuple_GetItem(pair, 0)));
+// The name of a key, which may be any object: one that has none goes by its type.
+Ref name_of(PyObject* key) {
+  Ref name(PyObject_Str(key));
+  if (name || !PyErr_ExceptionMatches(PyExc_Exception)) return name;
+  PyErr_Clear();
+  return Ref(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(key)), "__name__"));
+}
+
+// `pairs` is a list of nobody else's.
+bool flatten_pairs(PyObject* pairs, const std::string& place, Items& items, int depth) {
+  for (Py_ssize_t i = 0; i < PyList_Size(pairs); ++i) {
+    PyObject* pair = PyList_GetItem(pairs, i);
+    Ref name = name_of(PyTuple_GetItem(pair, 0));
     std::string text;
     if (!name || !append_text(text, name.get())) return false;
     if (!flatten(PyTuple_GetItem(pair, 1), within(place, text), items, depth + 1)) return false;
   }
-  return size >= 0;
+  return true;
 }
 
+bool flatten_dict(PyObject* values, const std::string& place, Items& items, int depth) {
+  Ref pairs(PyDict_Items(values));
+  return pairs && flatten_pairs(pairs.get(), place, items, depth);
+}
+
+// What Python finds in a container of another kind, which it may be.
+bool flatten_other(PyObject* value, const std::string& place, Items& items, int depth) {
+  Ref pairs(Plainly::now() ? PyObject_CallFunctionObjArgs(recording.held_by, value, nullptr) : nullptr);
+  return pairs && (!PyList_CheckExact(pairs.get()) || flatten_pairs(pairs.get(), place, items, depth));
+}
+
+// The size is read again: the hash of a type may be Python's code.
 bool has_only_plain(PyObject* values) {
   const bool is_list = PyList_CheckExact(values);
-  const Py_ssize_t size = is_list ? PyList_Size(values) : PyTuple_Size(values);
-  for (Py_ssize_t i = 0; i < size; ++i)
+  for (Py_ssize_t i = 0; i < (is_list ? PyList_Size(values) : PyTuple_Size(values)); ++i)
     if (!is_plain_type(Py_TYPE(is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i)))) return false;
   return true;
 }
 
 bool flatten(PyObject* value, const std::string& place, Items& items, int depth) {
   PyTypeObject* type = Py_TYPE(value);
-  const bool is_tensor = is_tensor_type(type);
-  if (is_tensor || is_plain_type(type)) {
+  const bool is_sequence = PyList_CheckExact(value) || PyTuple_CheckExact(value), is_dict = PyDict_CheckExact(value);
+  bool is_tensor = is_tensor_type(type);
+  const bool is_plain = is_tensor || is_plain_type(type);
+  if (!is_plain && !is_sequence && !is_dict) is_tensor = is_tensor_object(value);
+  if (is_tensor || is_plain) {
     items.push_back({place, Ref::borrowed(value), is_tensor});
     return true;
   }
-  const bool is_sequence = PyList_CheckExact(value) || PyTuple_CheckExact(value);
-  if (!is_sequence && !PyDict_CheckExact(value)) return flatten_by_python(value, place, items, depth);
   if (depth < kDepth && !(is_sequence && has_only_plain(value))) {
     const size_t before = items.size();
-    if (!(is_sequence ? flatten_sequence : flatten_dict)(value, place, items, depth)) return false;
+    const auto take_apart = is_sequence ? flatten_sequence : is_dict ? flatten_dict : flatten_other;
+    if (!take_apart(value, place, items, depth)) return false;
     for (size_t i = before; i < items.size(); ++i)
       if (items[i].is_tensor) return true;
     items.resize(before);
@@ -132,12 +134,12 @@ bool flatten_result(PyObject* result, Items& items) {
   static const std::string first = "0";
   PyTypeObject* type = Py_TYPE(result);
   if (is_tensor_type(type) || is_plain_type(type)) return flatten(result, first, items, 0);
-  const int is_tensor = PyObject_IsInstance(result, recording.tensor);
-  if (is_tensor < 0 || (is_tensor == 0 && !flatten(result, "", items, 0))) return false;
+  const bool is_tensor = is_tensor_object(result);
+  if (!is_tensor && !flatten(result, "", items, 0)) return false;
   for (const Item& item : items)
     if (item.is_tensor) return true;
   items.clear();
-  items.push_back({first, Ref::borrowed(result), is_tensor == 1});
+  items.push_back({first, Ref::borrowed(result), is_tensor});
   return true;
 }
 

@@ -52,17 +52,7 @@ Ref plain_form(Entries* self, PyObject* tensor, Value* value) {
 }
 
 // The text of the elements' numbers; null with an exception.
-Ref numbers_of(Entries* self, PyObject* tensor, const Form* form, const std::string& place) {
-  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
-  if (form->summary != Py_None && !self->has_files && (type == recording.tensor || type == recording.parameter)) {
-    double found[kNumbers];
-    bool is_found = false, is_written = false;
-    std::string text;
-    if (!summarize(form->summary, tensor, found, is_found)) return Ref();
-    if (is_found && !append_summary(text, found, is_written)) return Ref();
-    if (is_written) ++self->measured;
-    if (is_written) return Ref(new_text(text));
-  }
+Ref numbers_of(Entries* self, PyObject* tensor, const std::string& place) {
   Ref name(new_text(place));
   return name ? ask(self, known_names.numbers, tensor, name.get()) : Ref();
 }
@@ -78,7 +68,7 @@ bool append_first(Entries* self, std::string& out, PyObject* tensor, Value* valu
   Ref text = Ref::borrowed(requires_grad ? form->grad_text : form->text);
   if (self->has_numbers) {
     if (value->numbers == Py_None) {
-      Ref numbers = numbers_of(self, tensor, form, place);
+      Ref numbers = numbers_of(self, tensor, place);
       if (!numbers) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
         PyErr_Clear();  // entry() asks again, and warns
@@ -208,14 +198,14 @@ PyObject* arguments(PyObject* self, PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t i = 0; i < PyList_Size(found); ++i) {
     PyObject* held;
     std::string text;
-    if (!read_pair(PyList_GetItem(found, i), text, held)) return nullptr;
-    const int is_tensor = PyObject_IsInstance(held, recording.tensor);
-    if (is_tensor < 0) return nullptr;
+    Ref pair = Ref::borrowed(PyList_GetItem(found, i));  // the list may change meanwhile
+    if (!read_pair(pair.get(), text, held)) return nullptr;
+    const bool is_tensor = is_tensor_object(held);
     Ref id(ids && is_tensor ? PyLong_FromVoidPtr(held) : nullptr);
     const int is_in = id ? PySequence_Contains(ids, id.get()) : 0;
     if (is_in < 0 || PyErr_Occurred()) return nullptr;
     if (is_in) written.push_back({text, Ref::borrowed(held), true});
-    items.push_back({std::move(text), Ref::borrowed(held), is_tensor == 1});
+    items.push_back({std::move(text), Ref::borrowed(held), is_tensor});
   }
   described.written = &written;
   std::string out;
@@ -310,7 +300,6 @@ PyMethodDef g_methods[] = {
 PyMemberDef g_members[] = {
     {"has_numbers", T_BOOL, offsetof(Entries, has_numbers), 0, "Entries hold the elements' numbers."},
     {"has_files", T_BOOL, offsetof(Entries, has_files), 0, "And where the elements are kept, as numbers() says."},
-    {"measured", T_LONGLONG, offsetof(Entries, measured), READONLY, "Tensors whose numbers it has found itself."},
     {},
 };
 

@@ -21,7 +21,6 @@ struct Entries {
   PyObject* forms;                   // from what tells forms apart to a Form
   PlainForms* plain_forms;           // to a Form, of plain_form_of()
   int refused;                       // tensors that DLPack's exchange has refused
-  long long measured;                // tensors whose numbers were found here
   char has_numbers;                  // record levels 1 and 2
   char has_files;                    // record level 2
 };

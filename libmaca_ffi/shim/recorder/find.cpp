@@ -201,6 +201,10 @@ bool find_any(Entries* self, PyObject* tensor, KnownValue& found) {
 
 bool wrote(PyObject* entries, PyObject* tensor) {
   if (PyObject_TypeCheck(tensor, reinterpret_cast<PyTypeObject*>(known.tensor))) return true;  // the runtime counts
+  if (!is_tensor_object(tensor)) {  // a method that was found once does not look
+    PyErr_Format(PyExc_TypeError, "expected a tensor, got %R", reinterpret_cast<PyObject*>(Py_TYPE(tensor)));
+    return false;
+  }
   if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
   Ref storage = members.untyped_storage.call(tensor);
   if (!storage) return is_unreadable();

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lock.h"
 #include "recording.h"
 
 namespace maca::recorder {
@@ -17,7 +16,7 @@ constexpr Fact<KnownOfRecording> kFacts[] = {
     {"exchange", &KnownOfRecording::exchange_capsule},
     {"plain_values", &KnownOfRecording::plain_values},
     {"complex_types", &KnownOfRecording::complex_types},
-    {"flatten", &KnownOfRecording::flatten},
+    {"held_by", &KnownOfRecording::held_by},
     {"value_text", &KnownOfRecording::value_text},
     {"escaped", &KnownOfRecording::escaped},
     {"plainly", &KnownOfRecording::plainly},
@@ -85,9 +84,9 @@ bool is_configured() {
 PyMODINIT_FUNC PyInit__recorder() {
   using namespace maca::recorder;
   Ref module(PyModule_Create(&g_module));
-  const auto adders = {add_recording_values,  add_recording_memories, add_recording_entries, add_recording_call,
-                       add_recording_stacks,  add_recording_recorder, add_recording_lines,   add_recording_lock,
-                       add_recording_summary, add_recording_modes,    add_recording_nodes};
+  const auto adders = {add_recording_values, add_recording_memories, add_recording_entries,
+                       add_recording_call,   add_recording_stacks,   add_recording_recorder,
+                       add_recording_lines,  add_recording_modes,    add_recording_nodes};
   for (const auto add : adders)
     if (!module || !add(module.get())) return nullptr;
   return module.release();

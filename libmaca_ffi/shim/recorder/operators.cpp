@@ -50,10 +50,8 @@ bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, con
   return !PyErr_Occurred();
 }
 
-bool add_tensor(Items& items, const std::string& place, PyObject* value) {
-  const int is_tensor = is_tensor_type(Py_TYPE(value)) ? 1 : PyObject_IsInstance(value, recording.tensor);
-  if (is_tensor == 1) items.push_back({place, Ref::borrowed(value), true});
-  return is_tensor >= 0;
+void add_tensor(Items& items, const std::string& place, PyObject* value) {
+  if (is_tensor_object(value)) items.push_back({place, Ref::borrowed(value), true});
 }
 
 // The tensors that an operator writes, with their places.
@@ -71,13 +69,13 @@ bool written_by(const Operator& facts, PyObject* args, PyObject* kwargs, Items& 
     if (!value && PyErr_Occurred()) return false;
     if (!value) continue;
     if (!PyList_Check(value) && !PyTuple_Check(value)) {
-      if (!add_tensor(items, place, value)) return false;
+      add_tensor(items, place, value);
       continue;
     }
     const bool is_list = PyList_Check(value);
     for (Py_ssize_t k = 0; k < (is_list ? PyList_Size(value) : PyTuple_Size(value)); ++k) {
-      PyObject* held = is_list ? PyList_GetItem(value, k) : PyTuple_GetItem(value, k);
-      if (!add_tensor(items, place + "." + std::to_string(k), held)) return false;
+      Ref held = Ref::borrowed(is_list ? PyList_GetItem(value, k) : PyTuple_GetItem(value, k));
+      add_tensor(items, place + "." + std::to_string(k), held.get());
     }
   }
   return true;
@@ -97,7 +95,7 @@ bool operator_returned(Recorder* self, const ThreadState& thread, const Operator
     return static_cast<bool>(
         ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
   if (facts.is_blank && !ask(object, names.blank, result)) return false;
-  if (facts.is_wait && !wrote(self->describer, result)) return false;
+  if (facts.is_wait && is_tensor_object(result) && !wrote(self->describer, result)) return false;
   Items items;
   if (!flatten_result(result, items)) return false;
   const bool has_numbers = set_numbers(self->describer, false);

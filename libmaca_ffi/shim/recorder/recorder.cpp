@@ -141,6 +141,8 @@ bool name_all() {
       {&names.collective, "collective"},
       {&names.left, "left"},
       {&names.attach, "attach"},
+      {&names.acquire, "acquire"},
+      {&names.release, "release"},
   });
 }
 
@@ -154,12 +156,21 @@ bool is_ready(Recorder* self) {
       PyErr_SetString(PyExc_RuntimeError, "a recorder's members are not all set");
       return false;
     }
-  if (!is_lock(self->lock) || !is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
+  if (!is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
       !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward) || !PyDict_Check(self->running)) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;
   }
   return is_configured();
+}
+
+Aside::Locked::Locked(PyObject* lock)
+    : held(Ref::borrowed(lock)), is_taken(Ref(PyObject_CallMethodObjArgs(lock, names.acquire, nullptr))) {}
+
+Aside::Locked::~Locked() {
+  if (!is_taken) return;
+  const KeptError kept;
+  if (!Ref(PyObject_CallMethodObjArgs(held.get(), names.release, nullptr))) PyErr_WriteUnraisable(held.get());
 }
 
 ThreadState& thread_of(Recorder* self) {

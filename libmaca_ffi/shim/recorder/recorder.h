@@ -3,7 +3,6 @@
 #include <unordered_map>
 
 #include "recording.h"
-#include "lock.h"
 
 namespace maca::recorder {
 
@@ -29,7 +28,7 @@ struct Recorder {
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
   PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files, *next_file,
-      *save, *keep_random, *blank, *collective, *left, *attach;
+      *save, *keep_random, *blank, *collective, *left, *attach, *acquire, *release;
 };
 extern RecorderNames names;
 
@@ -45,15 +44,16 @@ template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... g
 class Aside {
  public:
   explicit Aside(Recorder* self, long modes = Plainly::kUnknown) : lock_(self->lock), plainly_(modes) {}
-  explicit operator bool() const { return static_cast<bool>(plainly_); }
+  explicit operator bool() const { return lock_.is_taken && plainly_; }  // false with an exception
 
  private:
   struct Locked {
-    explicit Locked(PyObject* lock) : held(Ref::borrowed(lock)) { acquire(lock); }
+    explicit Locked(PyObject* lock);
     Locked(const Locked&) = delete;
     Locked& operator=(const Locked&) = delete;
-    ~Locked() { release(held.get()); }
-    Ref held;
+    ~Locked();
+    Ref held;  // a threading.RLock
+    bool is_taken;
   };
   Locked lock_;
   Plainly plainly_;

@@ -33,19 +33,19 @@ struct KnownOfRecording {
   PyObject* exchange_capsule = nullptr;  // torch.Tensor's, of DLPack, or None
   PyObject* plain_values = nullptr;      // types whose values hold nothing
   PyObject* complex_types = nullptr;     // torch's complex dtypes
-  PyObject* flatten = nullptr;     // (value, place, depth) -> pairs of what is in a container that is none of Python's
-  PyObject* value_text = nullptr;  // a value that is no tensor, as JSON
-  PyObject* escaped = nullptr;     // a str as JSON
-  PyObject* plainly = nullptr;     // torch._C.DisableTorchFunction
-  PyObject* modes = nullptr;       // how many function modes are active
-  PyObject* current_node = nullptr;     // the autograd node that runs in this thread, or None
-  PyObject* sequence = nullptr;         // how many nodes this thread has made
-  PyObject* is_grad_enabled = nullptr;  // torch.is_grad_enabled
-  PyObject* read_operator = nullptr;    // the Operator of an overload
-  PyObject* is_tracing = nullptr;       // torch.jit's tracing state, or None
-  PyObject* names = nullptr;            // a dict from a function to its name, or None: it computes nothing
-  PyObject* read_name = nullptr;        // the name of a function that is not among them
-  PyObject* begin_and_end = nullptr;    // (recorder, func, name or None, args, kwargs): calls that are not C's
+  PyObject* held_by = nullptr;           // names and what is there of a container that is not Python's own, or None
+  PyObject* value_text = nullptr;        // a value that is no tensor, as JSON
+  PyObject* escaped = nullptr;           // a str as JSON
+  PyObject* plainly = nullptr;           // torch._C.DisableTorchFunction
+  PyObject* modes = nullptr;             // how many function modes are active
+  PyObject* current_node = nullptr;      // the autograd node that runs in this thread, or None
+  PyObject* sequence = nullptr;          // how many nodes this thread has made
+  PyObject* is_grad_enabled = nullptr;   // torch.is_grad_enabled
+  PyObject* read_operator = nullptr;     // the Operator of an overload
+  PyObject* is_tracing = nullptr;        // torch.jit's tracing state, or None
+  PyObject* names = nullptr;             // a dict from a function to its name, or None: it computes nothing
+  PyObject* read_name = nullptr;         // the name of a function that is not among them
+  PyObject* begin_and_end = nullptr;     // (recorder, func, name or None, args, kwargs): calls that are not C's
   PyObject *pop_mode = nullptr, *push_mode = nullptr;  // the last of this thread's function modes taken off, one put on
   const DlExchange* exchange = nullptr;                // where there is one
 };
@@ -83,8 +83,8 @@ class Member {
 
 struct TensorMembers {
   Member shape, dtype, device, is_cpu, version, requires_grad, grad_fn, output_nr;
-  Member stride, is_neg, is_conj, untyped_storage, storage_offset, data_ptr;
-  Member resizable, nbytes;  // of the storage
+  Member stride, is_neg, is_conj, untyped_storage, data_ptr;
+  Member resizable;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
 };
 extern TensorMembers members;
@@ -157,19 +157,10 @@ struct Value {
 // What entries say of all tensors with the same sizes, strides, dtype and device.
 struct Form {
   PyObject_HEAD PyObject *text, *grad_text;
-  PyObject* summary;  // a RecordedSummary, or None
-  char is_plain;      // it and the elements' numbers are all that there is to say: not of quantized tensors
+  char is_plain;  // it and the elements' numbers are all that there is to say: not of quantized tensors
 };
 bool is_form(PyObject* object);
 Value* new_value(PyObject* form, long long version, bool is_unsettled, const long long* made, PyObject* numbers);
-
-// --- numbers --------------------------------------------------------------------------------------------------
-constexpr int kNumbers = 8;  // of a tensor's elements: see RecordedSummary
-bool is_summary(PyObject* object);
-// False with an exception. `is_found` is set when there are numbers.
-bool summarize(PyObject* summary, PyObject* tensor, double (&found)[kNumbers], bool& is_found);
-// As macatensor.accuracy.recording.numbers.Numbers.text(), after a comma; false with an exception.
-bool append_summary(std::string& out, const double (&found)[kNumbers], bool& is_written);
 
 // --- memory ---------------------------------------------------------------------------------------------------
 struct Memory;  // an allocation that tensors share
@@ -195,6 +186,10 @@ struct Item {
   bool is_tensor;
 };
 using Items = std::vector<Item>;
+// Of a subclass, too; by its type, since what a mock says of its class is not what C may ask it.
+inline bool is_tensor_object(PyObject* value) {
+  return PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(recording.tensor));
+}
 bool read_pair(PyObject* pair, std::string& place, PyObject*& held);  // of [(place, value)]
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
 bool flatten_result(PyObject* result, Items& items);
@@ -271,7 +266,6 @@ bool is_lines(PyObject* object);                            // a RecordedLines
 bool write_line(PyObject* lines, const std::string& line);  // false with an exception
 
 bool add_recording_lines(PyObject* module);
-bool add_recording_summary(PyObject* module);
 bool add_recording_modes(PyObject* module);
 bool add_recording_nodes(PyObject* module);
 bool add_recording_stacks(PyObject* module);

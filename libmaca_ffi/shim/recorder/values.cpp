@@ -48,25 +48,19 @@ PyType_Spec g_value_spec = {"libmaca_ffi._recorder.RecordedValue", sizeof(Value)
 
 // --- Form -----------------------------------------------------------------------------------------------------
 PyObject* form_create(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *text, *grad_text, *summary = Py_None;
+  PyObject *text, *grad_text;
   int is_plain;
-  if (!PyArg_ParseTuple(args, "UUp|O:RecordedForm", &text, &grad_text, &is_plain, &summary)) return nullptr;
-  if (summary != Py_None && !is_summary(summary)) {
-    PyErr_SetString(PyExc_TypeError, "expected a RecordedSummary");
-    return nullptr;
-  }
+  if (!PyArg_ParseTuple(args, "UUp:RecordedForm", &text, &grad_text, &is_plain)) return nullptr;
   Form* self = PyObject_New(Form, type);
   if (!self) return nullptr;
   self->text = Ref::borrowed(text).release();
   self->grad_text = Ref::borrowed(grad_text).release();
-  self->summary = Ref::borrowed(summary).release();
   self->is_plain = is_plain;
   return reinterpret_cast<PyObject*>(self);
 }
 
 void form_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Form*>(object);
-  Py_CLEAR(self->summary);
   Py_CLEAR(self->text);
   Py_CLEAR(self->grad_text);
   free_object(object);
@@ -82,9 +76,9 @@ PyType_Slot g_form_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(form_create)},
     {Py_tp_dealloc, reinterpret_cast<void*>(form_dealloc)},
     {Py_tp_members, g_form_members},
-    {Py_tp_doc, const_cast<char*>("RecordedForm(text, grad_text, is_plain, summary=None)\n\nWhat entries say of all "
-                                  "tensors with these sizes, strides, dtype and device; a RecordedSummary of those "
-                                  "on the host.")},
+    {Py_tp_doc,
+     const_cast<char*>("RecordedForm(text, grad_text, is_plain)\n\nWhat entries say of all tensors with these sizes, "
+                       "strides, dtype and device.")},
     {0, nullptr},
 };
 

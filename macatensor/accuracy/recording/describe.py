@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from macatensor.accuracy import elements
-from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, pairs_in
+from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, held_by
 from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.measure import measure
 from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
-from macatensor.accuracy.recording.summary import host_summary
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -32,14 +31,12 @@ def value_text(value: Any) -> str:
     kind = type(value)
     if kind is int or kind is float and math.isfinite(value):
         return repr(value)
-    if kind in _CONSTANT:
-        return _constant(value)
-    if kind is list and set(map(type, value)) == _INTEGERS and len(value) <= _TEXT:  # sizes, dimensions
+    if kind is list and len(value) <= _TEXT and set(map(type, value)) == _INTEGERS:  # sizes, dimensions
         return str(value)
-    return json.dumps(_plain(value))
+    return _constant(value) if any(kind is one for one in _CONSTANT) else json.dumps(_plain(value))
 
 
-_CONSTANT = frozenset((str, bool, torch.dtype, torch.device, torch.layout, torch.memory_format))
+_CONSTANT = (str, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _INTEGERS = {int}
 
 
@@ -49,6 +46,13 @@ def _constant(value: Any) -> str:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
+    try:
+        return _held(value, depth)
+    except Exception as error:  # an object of the program's own
+        return _named(value, f"{type(error).__name__} was raised")
+
+
+def _held(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return value[:_TEXT]
     if value is None or isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
@@ -57,25 +61,27 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return [_plain(v, depth + 1) for v in value]
     if isinstance(value, dict) and depth < _DEPTH and len(value) <= _TEXT:
         return {str(k): _plain(v, depth + 1) for k, v in value.items()}
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = repr(value)[:_TEXT]
-    except Exception as error:  # an object of the program's own
+    except Exception as error:
         text = f"repr raised {type(error).__name__}: {error}"
+    return _named(value, text)
+
+
+def _named(value: Any, text: str) -> dict[str, str]:
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return {"type": name, "repr": text}
 
 
-def _form(tensor: torch.Tensor, summary: Any = None) -> Any:
-    """What entries say of all tensors with these sizes, strides, dtype and device, and what measures them."""
+def _form(tensor: torch.Tensor) -> Any:
+    """What entries say of all tensors with these sizes, strides, dtype and device."""
     shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
     text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
     if str(tensor.device) != "cpu":
         text += f',"device":"{tensor.device}"'
     text = text.replace(", ", ",")
-    return native_recorder.RecordedForm(
-        text, text + ',"requires_grad":true', not tensor.is_quantized, summary
-    )
+    return native_recorder.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized)
 
 
 @uncompiled
@@ -99,8 +105,7 @@ class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
         """For the base class: the form that this key tells from others."""
         if len(self._forms) >= _LIMIT:
             self._forms.clear()
-        summary = host_summary(tensor) if self.has_numbers and tensor.is_cpu else None
-        found = self._forms[key] = _form(tensor, summary)
+        found = self._forms[key] = _form(tensor)
         return found
 
     def entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
@@ -204,7 +209,7 @@ native_recorder.configure(
     parameter=torch.nn.Parameter,
     plain_values=PLAIN_VALUES,
     complex_types=frozenset((torch.complex32, torch.complex64, torch.complex128)),
-    flatten=pairs_in,
+    held_by=held_by,
     value_text=value_text,
     escaped=json.dumps,
     plainly=torch._C.DisableTorchFunction,

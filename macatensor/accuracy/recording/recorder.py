@@ -48,7 +48,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.lock = native_recorder.RecordedLock()
+        self.lock = threading.RLock()
         self.identities = Identities()
         self.describer = Describer(self.settings.record_level, self.identities)
         self.stacks = Stacks(lambda number, frames: self.writer.stack(number, frames))

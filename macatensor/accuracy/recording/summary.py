@@ -9,7 +9,7 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,28 +18,34 @@ from macatensor.accuracy.recording.quiet import quiet
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.request import DTYPE_CODES, Declined
 from macatensor.runtime import counters
-from macatensor.runtime.ffi import check, ffi, host_library_path, lib, native_recorder, pointer
+from macatensor.runtime.ffi import check, ffi, host_library_path, lib, pointer
 from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, physical
 
 _LIMIT = 1 << 14  # signatures kept
+_LONG = 1 << 18  # elements: below it keeping the interpreter's lock costs less than taking it again
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
+_Result = ctypes.c_double * 8
 
 _plans = PlanCache()  # False: the device's library has no kernel for it
-_summaries: dict[Any, Any] = {}
+_layouts: dict[Any, _Layout] = {}
 
 
 @functools.cache
-def _function() -> int | None:
-    """The address of the host library's function."""
+def _functions() -> tuple[Any, Any] | None:
+    """The host library's function: as it is called with the interpreter's lock, and without."""
     mode = os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
     try:
-        function = ctypes.CDLL(str(host_library_path()), mode=mode).maca_host_summarize
+        found = [load(str(host_library_path()), mode=mode) for load in (ctypes.PyDLL, ctypes.CDLL)]
+        kept, free = (library.maca_host_summarize for library in found)
     except (OSError, AttributeError):  # built without it
         return None
-    return ctypes.cast(function, ctypes.c_void_p).value
+    for function in (kept, free):
+        function.argtypes = [*[ctypes.c_int32] * 3, *[ctypes.c_void_p] * 5]
+        function.restype = ctypes.c_int32
+    return kept, free
 
 
 @functools.cache
@@ -55,6 +61,7 @@ def _openmp() -> Any:
     return (ctypes.c_void_p * len(names))(*(ctypes.cast(f, ctypes.c_void_p).value for f in functions))
 
 
+@functools.cache
 def _threads() -> int:
     found = _openmp()
     return 0 if found is None else ctypes.addressof(found)
@@ -104,20 +111,29 @@ def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
     return plan
 
 
-def host_summary(tensor: torch.Tensor) -> Any:
-    """A RecordedSummary for host tensors of these sizes, strides and dtype, which are no conjugates and no negatives;
-    None when the host library has none."""
-    function, code = _function(), DTYPE_CODES.get(tensor.dtype)
-    if function is None or code is None or tensor.is_conj() or tensor.is_neg():
-        return None
+class _Layout(NamedTuple):
+    """What the function is told of all host tensors with the same dtype, sizes and strides."""
+
+    arguments: tuple[Any, ...]  # code, bits, rank, sizes, strides
+    reach: int  # elements from the first to behind the last in memory
+    run: Any
+
+
+def _layout(tensor: torch.Tensor) -> _Layout | None:
+    """None when the host library has no function, or none for the dtype."""
     key = (tensor.dtype, tensor.shape, tensor.stride())
-    found = _summaries.get(key)
+    found = _layouts.get(key)
     if found is None:
-        if len(_summaries) >= _LIMIT:
-            _summaries.clear()
-        found = _summaries[key] = native_recorder.RecordedSummary(
-            function, _threads(), code, tensor.dtype.itemsize * 8, tuple(tensor.shape), tensor.stride()
-        )
+        functions, code = _functions(), DTYPE_CODES.get(tensor.dtype)
+        if functions is None or code is None:
+            return None
+        if len(_layouts) >= _LIMIT:
+            _layouts.clear()
+        dtype, sizes, strides = key
+        numbers = ctypes.c_int64 * len(sizes)
+        reach = 1 + sum((n - 1) * abs(step) for n, step in zip(sizes, strides)) if tensor.numel() else 0
+        told = (code, dtype.itemsize * 8, len(sizes), numbers(*sizes), numbers(*strides))
+        found = _layouts[key] = _Layout(told, reach, functions[tensor.numel() > _LONG])
     return found
 
 
@@ -125,5 +141,13 @@ def _on_host(tensor: torch.Tensor) -> Any:
     if tensor.is_conj() or tensor.is_neg():
         with quiet():
             tensor = tensor.detach().resolve_conj().resolve_neg()
-    summary = host_summary(tensor)
-    return None if summary is None else summary(tensor)
+    layout = _layout(tensor)
+    if layout is None:
+        return None
+    data = tensor.data_ptr()
+    # a storage that was made smaller, or the zeros of forward-mode derivatives, which have none, do not hold all
+    end = (tensor.storage_offset() + layout.reach) * tensor.dtype.itemsize
+    if layout.reach and (not data or end > tensor.untyped_storage().nbytes()):
+        return None
+    found = _Result()
+    return None if layout.run(*layout.arguments, data, found, _threads()) else _unpack(found)
