@@ -24,7 +24,7 @@ except ImportError as error:  # pragma: no cover - a broken install
     ) from error
 
 
-def _load(name: str) -> Any:
+def _module(name: str) -> Any:
     """Another module of the same shared library; Python finds modules by the names of files."""
     spec: Any = importlib.util.spec_from_file_location(f"libmaca_ffi.{name}", _binding.__file__)
     module = importlib.util.module_from_spec(spec)
@@ -34,8 +34,8 @@ def _load(name: str) -> Any:
 
 ffi: Any = _binding.ffi
 lib: Any = _binding.lib
-native: Any = _load("_launcher")  # shim/launcher: Buffer, Program, the launchers' bases, __torch_dispatch__
-native_recorder: Any = _load("_recorder")  # shim/recorder: what accuracy.record does at every call
+native: Any = _module("_launcher")  # shim/launcher: Buffer, Program, the launchers' bases, __torch_dispatch__
+native_recorder: Any = _module("_recorder")  # shim/recorder: what accuracy.record does at every call
 NULL: Any = ffi.NULL
 
 OK = lib.MACA_OK
