@@ -11,8 +11,8 @@
 //   containers, entries, find, memories, values, members, text, call, lines: what is said of it
 //   nodes: which forward call an operator in backward belongs to, 400 times a step
 //   stacks: every function's, 0.1 us a frame
-// What hooks of autograd nodes do (600 times a step) is Python, at 0.03 of a step on the CPU at level 0. So is
-// measuring host tensors, at 0.12 at level 1.
+// Hooks of autograd nodes and measuring host tensors are Python's: a step on the CPU takes 1.24 to 1.25 at level 0,
+// where it took 1.20 to 1.22 with the hooks in C, and 1.71 to 1.74 at level 1, where it took 1.59 to 1.62.
 #pragma once
 #include <string>
 #include <vector>
