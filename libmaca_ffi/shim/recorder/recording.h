@@ -3,7 +3,16 @@
 //
 // A GPT's training step is 2500 calls and 8000 entries of tensors. Here are the common cases:
 // plain tensors and MacaTensors that were met before, numbers, lists of these.
-// All else is asked of Python, of the functions that configure_recording() is told.
+// All else is asked of Python, of the functions that configure() is told.
+//
+// The bars are 1.3 times the plain step at level 0 and 2.0 at level 1, and two empty modes of PyTorch take 1.18 of a
+// step on the CPU: 5 us are left for a call, of which one that Python does takes as much.
+//   modes, recorder, functions, operators: every call as it begins and ends
+//   containers, entries, find, memories, values, members, text, call, lines: what is said of it
+//   nodes: which forward call an operator in backward belongs to, 400 times a step
+//   stacks: every function's, 0.1 us a frame
+// Hooks of autograd nodes and measuring host tensors are Python's: a step on the CPU takes 1.24 to 1.25 at level 0,
+// where it took 1.20 to 1.22 with the hooks in C, and 1.71 to 1.74 at level 1, where it took 1.59 to 1.62.
 #pragma once
 #include <string>
 #include <vector>

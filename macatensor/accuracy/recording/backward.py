@@ -22,9 +22,8 @@ _THREAD = "macatensor.thread"  # in a node's metadata
 
 _AccumulateGrad: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 _Plainly: Any = torch._C.DisableTorchFunction
-_Tensor: Any = torch.Tensor
-_grad_fn: Any = _Tensor.grad_fn.__get__  # a subclass may have another
-_output_nr: Any = _Tensor.output_nr.__get__
+_TENSOR: Any = torch.Tensor  # whose attributes a subclass cannot forbid
+_grad_fn, _output_nr = _TENSOR.grad_fn.__get__, _TENSOR.output_nr.__get__
 _graph_task: Any = torch._C._current_graph_task_id
 
 _Edges = list[tuple[int, str]]  # which of the gradients that a node is given or returns, and what it is of
