@@ -6,7 +6,7 @@ import pickle
 import sys
 from typing import Any
 
-from macatensor.operators.bind import sites
+from macatensor.dispatch import sites
 from macatensor.runtime import ffi as binding
 from macatensor.runtime.ffi import ffi, lib, size_text
 

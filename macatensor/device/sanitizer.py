@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import sites
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.sites import Site
-from macatensor.operators.bind import sites
 from macatensor.runtime import streams
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.streams import Event

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import host_fallback
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.signature import Form, functional
-from macatensor.operators.bind import host_fallback
 
 _thread = threading.local()
 # Overloads whose kernel on the device's key is this package's: it would come back here.

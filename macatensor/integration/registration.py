@@ -9,6 +9,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from macatensor import device
 from macatensor.device import accelerator, backends, sanitizer
+from macatensor.dispatch import resize, tracing
 from macatensor.integration import (
     autocast,
     display,
@@ -37,7 +38,6 @@ from macatensor.operators import (
     recurrent,
     transformer,
 )
-from macatensor.operators.bind import resize, tracing
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (

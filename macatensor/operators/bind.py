@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import host_fallback
 from macatensor.dispatch.kernel_calls import KernelLauncher, RandomLauncher
 from macatensor.dispatch.launcher import SPECIAL, Launcher, static_key
 from macatensor.dispatch.out_arguments import checked
@@ -16,7 +17,6 @@ from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Form, find_row
 from macatensor.dispatch.view_calls import ViewLauncher, change_wrapper
 from macatensor.operators import composites, dynamic
-from macatensor.operators.bind import host_fallback
 from macatensor.runtime import tensor
 from macatensor.runtime.ffi import launch_error, native
 from macatensor.runtime.uncompiled import uncompiled

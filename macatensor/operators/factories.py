@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import rowless, sites
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import Launcher, special, static_key
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device
-from macatensor.operators.bind import bind, rowless, sites
+from macatensor.operators.bind import bind
 from macatensor.runtime import plan_caches
 from macatensor.runtime.ffi import allocate, fill_bytes, native
 from macatensor.runtime.layout import channels_last_strides

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import rowless
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.signature import find_row
-from macatensor.operators.bind import rowless
 from macatensor.runtime import plan_caches
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.uncompiled import uncompiled

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from macatensor.dispatch import named_kernels
 from macatensor.dispatch.signature import find_row
-from macatensor.operators.bind import bind, named_kernels
+from macatensor.operators.bind import bind
 from macatensor.operators.inference import WholeLauncher
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance

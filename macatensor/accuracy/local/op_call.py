@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch import named_kernels
 from macatensor.dispatch.host_fallback import fallback
-from macatensor.operators.bind import named_kernels
 from macatensor.parity import transport
 from macatensor.parity.reference import Aim, aims, expected
 from macatensor.parity.transport import host_copy, place, tensors

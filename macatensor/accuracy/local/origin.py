@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macatensor.operators.bind import sites
+from macatensor.dispatch import sites
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 _SHOWN = 8

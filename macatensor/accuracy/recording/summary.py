@@ -15,8 +15,8 @@ import torch
 
 from macatensor.accuracy.recording.numbers import Numbers
 from macatensor.accuracy.recording.quiet import quiet
+from macatensor.dispatch import named_kernels
 from macatensor.dispatch.request import DTYPE_CODES, Declined
-from macatensor.operators.bind import named_kernels
 from macatensor.runtime import counters
 from macatensor.runtime.ffi import check, ffi, host_library_path, lib, native, pointer
 from macatensor.runtime.meta import Meta, meta_of
