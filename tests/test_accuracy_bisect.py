@@ -367,7 +367,7 @@ def test_a_cpu_program_and_a_script_with_an_exit_status(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    from macatensor.operators.bind import named_kernels
+    from macatensor.dispatch import named_kernels
     from macatensor.runtime.tensor import MacaTensor
 
     before = MacaTensor.__dict__["__torch_dispatch__"], named_kernels.launch

@@ -220,7 +220,7 @@ def test_a_refused_value_is_refused_as_before() -> None:
 def test_a_plan_begun_under_another_value_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that makes a plan while another one changes a global."""
     i = torch.arange(1, 4, device="maca")
-    from macatensor.operators.bind import kernel_calls
+    from macatensor.dispatch import kernel_calls
 
     infer = kernel_calls.infer
     met = threading.Event()

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
+from macatensor.dispatch import stride_rules
 from macatensor.operators import composites, dynamic
-from macatensor.operators.bind import stride_rules
 from macatensor.runtime import ffi
 from op_table import TABLE, Kind, families
 from op_table.coverage import PAGE, bound_text, dtypes_text, page

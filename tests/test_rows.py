@@ -13,6 +13,8 @@ import macatensor
 from macatensor.accuracy.comparison import verdict
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.parity import canonical, formulas
+from macatensor.parity.draw import CALLS
+from macatensor.parity.samples import generator_of
 from macatensor.runtime import ffi
 from op_table import TABLE, Kind, row
 from op_table.row import also
@@ -119,6 +121,14 @@ def test_terms_are_said_where_a_bound_counts_them() -> None:
             assert r.terms or r.bound.measure == "per_term", r.name
         if r.bound.chain:
             assert r.bound.measure == "per_term", r.name
+
+
+def test_rows_are_sampled_as_rows_with_a_generator() -> None:
+    said = [r for r in TABLE.values() if r.sampled_as]
+    assert said
+    for r in said:
+        assert r.sampled_as in CALLS and r.name not in CALLS and r.operator not in CALLS, r.name
+        assert generator_of(r) is CALLS[r.sampled_as]
 
 
 def test_kernels_that_draw_have_a_law() -> None:

@@ -11,7 +11,7 @@ from running import run_python
 
 from macatensor import maca
 from macatensor.device import sanitizer
-from macatensor.operators.bind import sites
+from macatensor.dispatch import sites
 from macatensor.runtime.ffi import native
 from macatensor.runtime.tensor import MacaTensor
 
