@@ -83,5 +83,6 @@ composite("_euclidean_dist", via="euclidean_dist", why="one kernel, that of _cdi
 also("geqrf", meta="geqrf")
 also("_linalg_eigh", terms="matrix", form="eigenvectors")
 also("_linalg_eigvals linalg_eigvals linalg_eig", terms="matrix", form="sorted")
+also("_linalg_eigvals linalg_eigvals", sampled_as="linalg_eig")
 also("_linalg_svd", terms="matrix", form="singular_vectors")
 also("linalg_matrix_exp linalg_lstsq linalg_pinv", terms="matrix")

@@ -112,6 +112,7 @@ composite("_histogramdd_from_bin_cts", via="histogramdd_of_counts", why=_HISTOGR
 composite("_histogramdd_from_bin_tensors", via="histogramdd_of_edges", why=_HISTOGRAM)
 
 also("sum nansum", terms="sum", cancels=True)
+also("nansum", sampled_as="sum.dim_IntList")
 also("mean", terms="sum")
 also("amin amax aminmax min max", jumps=True)
 also("var std var_mean std_mean", terms="moments")

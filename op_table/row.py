@@ -186,6 +186,9 @@ class Row:
     law: Law | None = None
     law_of_bool: Law | None = None
 
+    # the row whose generator of sample calls suits this one, too; "" = a generator of its own, or that of pointwise rows
+    sampled_as: str = ""
+
     # -- what the accuracy tools have to know of it
     # it jumps, or its derivative does: a change of rounding size flips single elements altogether
     jumps: bool = False

@@ -13,6 +13,8 @@ import macatensor
 from macatensor.accuracy.comparison import verdict
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.parity import canonical, formulas
+from macatensor.parity.draw import CALLS
+from macatensor.parity.samples import generator_of
 from macatensor.runtime import ffi
 from op_table import TABLE, Kind, row
 from op_table.row import also
@@ -101,21 +103,32 @@ def test_rows_and_functions_name_each_other(fields: tuple[str, ...], functions: 
 
 def test_rows_name_arguments_of_their_operators() -> None:
     for r in TABLE.values():
-        if r.linear_in or r.number:
+        named = {r.factor, r.added, r.number} - {""}
+        if named:
             func = getattr(getattr(torch.ops.aten, r.operator), r.name.partition(".")[2] or "default")
-            known = {a.name for a in func._schema.arguments}
-            assert known >= {*r.linear_in, *([r.number] if r.number else [])}, r.name
+            assert named <= {a.name for a in func._schema.arguments}, r.name
+            assert r.factor or not r.added, r.name
 
 
 def test_terms_are_said_where_a_bound_counts_them() -> None:
     for r in TABLE.values():
         assert r.terms in ("", "sum", "disturbance", "moments", "matrix"), r.name
         if r.bound.measure == "exact":
-            assert not (r.terms or r.floor or r.magnitude or r.magnitude_elsewhere or r.linear_in), r.name
+            assert not (r.terms or r.floor or r.magnitude or r.magnitude_elsewhere), r.name
+        if r.factor:
+            assert r.terms == "sum", r.name
         if r.floor:
             assert r.terms or r.bound.measure == "per_term", r.name
         if r.bound.chain:
             assert r.bound.measure == "per_term", r.name
+
+
+def test_rows_are_sampled_as_rows_with_a_generator() -> None:
+    said = [r for r in TABLE.values() if r.sampled_as]
+    assert said
+    for r in said:
+        assert r.sampled_as in CALLS and r.name not in CALLS and r.operator not in CALLS, r.name
+        assert generator_of(r) is CALLS[r.sampled_as]
 
 
 def test_kernels_that_draw_have_a_law() -> None:

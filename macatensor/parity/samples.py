@@ -36,8 +36,8 @@ def overload(row: Row) -> Any:
 
 
 def generator_of(row: Row) -> Generator | None:
-    """By the row's name, then its operator, then its family."""
-    found = CALLS.get(row.name) or CALLS.get(row.operator)
+    """By the row's name, its operator, the row that it is sampled as, then its family."""
+    found = CALLS.get(row.name) or CALLS.get(row.operator) or CALLS.get(row.sampled_as)
     if found is None and row.operator.startswith("_foreach_"):
         return foreach.foreach
     if found is None and row.elementwise:

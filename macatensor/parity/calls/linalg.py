@@ -252,7 +252,7 @@ def _eigh(draw: Draw) -> Iterator[Call]:
         yield Call((_lay(draw, _hermitian(draw, *shape)), "L", False))
 
 
-@calls("linalg_eig", "_linalg_eigvals", "linalg_eigvals")
+@calls("linalg_eig")
 def _eig(draw: Draw) -> Iterator[Call]:
     for shape in _squares(draw):
         yield Call((_lay(draw, _spread(draw, *shape)),))
