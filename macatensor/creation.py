@@ -36,6 +36,9 @@ _FUNCTIONAL = (
     "eye.m",
     "tril_indices",
     "triu_indices",
+    "kaiser_window",
+    "kaiser_window.periodic",
+    "kaiser_window.beta",
 )
 # out= overload -> the functional one with the same leading arguments
 _OUT = {
@@ -122,6 +125,33 @@ def _out(func: Any) -> Launcher:
         if out.numel() == result.numel() and "eye" not in func._schema.name:
             result = result.view(out.shape)  # PyTorch fills what has the right number of elements as it is
         return write_out([out], result)
+
+    return run
+
+
+@special("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta")
+def _kaiser_window(func: Any) -> Launcher:
+    """PyTorch's is made of a loop that its CPU and CUDA have: here of operators, in float64."""
+
+    def make(
+        window_length: int,
+        periodic: bool = True,
+        beta: float = 12.0,
+        *,
+        dtype: Any = None,
+        device: Any,
+        **options: Any,
+    ) -> Any:
+        empty = torch.kaiser_window(min(window_length, 1), dtype=dtype, **options)  # or PyTorch's error
+        if window_length <= 1:
+            return empty.to(device)
+        last = window_length if periodic else window_length - 1
+        x = torch.arange(window_length, dtype=torch.float64, device=device) * (2 / last) - 1
+        ends = torch.special.i0(torch.tensor(beta, dtype=torch.float64, device=device))
+        return (torch.special.i0(beta * (1 - x * x).clamp(min=0).sqrt()) / ends).to(empty.dtype)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        return make(*args, **kwargs or {})
 
     return run
 

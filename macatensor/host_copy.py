@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from macatensor import capture, stream, sync_debug
-from macatensor.ffi import check, ffi, lib, pointer, raise_pending
+from macatensor.ffi import ffi, lib, move_bytes, pointer, raise_pending
 from macatensor.meta import Meta, meta_of_tensor
 
 _cast = ffi.cast
@@ -36,19 +36,25 @@ def checked_meta(host: torch.Tensor) -> Meta:
     return meta
 
 
+def _cross(from_host: bool, move: Any, non_blocking: bool, *operands: Any) -> bool:
+    """Moves bytes between the host and a buffer. Were there any?"""
+    if not operands[-1]:
+        return False
+    capture.refuse("a copy from the host" if from_host else "a copy to the host")
+    if sync_debug.mode and not non_blocking:
+        sync_debug.waits()
+    move_bytes("copy to the device" if from_host else "copy to the host", move, *operands)
+    if stream.observer is not None and not non_blocking:
+        stream.observer.stream_synchronized(lib.maca_streams_current())
+    return True
+
+
 def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blocking: bool = False) -> None:
     """Copies host memory into a buffer. Raises the launch error of a copy that failed.
 
     ``non_blocking`` says that the caller asked for no wait; the host's memory is free to change on return either way.
     """
-    if nbytes:
-        capture.refuse("a copy from the host")
-        if sync_debug.mode and not non_blocking:
-            sync_debug.waits()
-        status = lib.maca_buffer_from_host(pointer(buffer), byte_offset, address, nbytes)
-        check(status, "copy to the device")
-        if stream.observer is not None and not non_blocking:
-            stream.observer.stream_synchronized(lib.maca_streams_current())
+    _cross(True, lib.maca_buffer_from_host, non_blocking, pointer(buffer), byte_offset, address, nbytes)
 
 
 def download(
@@ -58,15 +64,7 @@ def download(
 
     ``non_blocking`` says that the caller asked for no wait; the bytes are there on return either way.
     """
-    if nbytes:
-        capture.refuse("a copy to the host")
-        if sync_debug.mode and not non_blocking:
-            sync_debug.waits()
-        status = lib.maca_buffer_to_host(
-            _cast("void*", host.data_ptr()), pointer(buffer), byte_offset, nbytes
-        )
-        check(status, "copy to the host")
-        if stream.observer is not None and not non_blocking:
-            stream.observer.stream_synchronized(lib.maca_streams_current())
+    address = _cast("void*", host.data_ptr())
+    if _cross(False, lib.maca_buffer_to_host, non_blocking, address, pointer(buffer), byte_offset, nbytes):
         if stream.used or lib.maca_task_queue_take_used():
             raise_pending()

@@ -69,7 +69,7 @@ class MacaTensor(torch.Tensor):
         if storage.is_storage(source):
             source, args, kwargs = storage.over(source, self.dtype, *args, **kwargs), (), {}
         operands: Any = () if source is None else (source, *args)
-        return super().set_(*operands, **kwargs)
+        return torch._C.TensorBase.set_(self, *operands, **kwargs)
 
     def new(self, *args: Any, **kwargs: Any) -> Any:
         from macatensor import storage
