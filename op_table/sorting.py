@@ -19,9 +19,9 @@ kernel("bucketize.Tensor", REAL)
 kernel("bucketize.Scalar", REAL)
 
 _ISIN = "a comparison of all pairs, or a sort; in no profile we have"
-composite("isin.Tensor_Tensor", why=_ISIN)
-composite("isin.Tensor_Scalar", why=_ISIN)
-composite("isin.Scalar_Tensor", why=_ISIN)
+composite("isin.Tensor_Tensor", via="isin", why=_ISIN)
+composite("isin.Tensor_Scalar", via="isin", why=_ISIN)
+composite("isin.Scalar_Tensor", via="isin", why=_ISIN)
 
 for _name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"):
     dynamic(_name, ORDERED, via=_name)

@@ -275,6 +275,11 @@ def test_shrinking_is_bounded() -> None:
         ("sum.dim_IntList", (torch.randn(40, 20).bfloat16(), [1], False)),
         ("add.Tensor", (torch.zeros(0, 3), torch.zeros(()))),
         ("native_layer_norm", (torch.randn(3, 5), [5], None, torch.randn(5), 1e-5)),
+        # 0.1 in one chain: further off than the number of its row
+        (
+            "index_add",
+            (torch.zeros(2, 3), 0, torch.zeros(16384, dtype=torch.int64), torch.full((16384, 3), 0.1)),
+        ),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )

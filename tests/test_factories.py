@@ -264,3 +264,16 @@ def test_float8_is_converted_and_copied_though_no_kernel_knows_it(dtype: torch.d
     for ours, theirs in zip(results[1], results[0]):
         torch.testing.assert_close(ours.cpu().float(), theirs.float(), rtol=0, atol=0, equal_nan=True)
         assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_kaiser_windows(dtype: torch.dtype) -> None:
+    for args in ((0,), (1,), (5,), (64, False), (7, True, 3.0), (8, False, 0.0)):
+        ours = torch.kaiser_window(*args, dtype=dtype, device="maca")
+        exact = torch.kaiser_window(*args, dtype=torch.float64)
+        assert ours.dtype == dtype and ours.shape == exact.shape
+        room = 16 * torch.finfo(dtype).eps if dtype is torch.float64 else torch.finfo(dtype).eps
+        assert bool(((ours.cpu().double() - exact).abs() <= room).all())
+    for bad in ({"window_length": -1}, {"window_length": 5, "dtype": torch.int64}):
+        with pytest.raises(RuntimeError, match="kaiser_window"):
+            torch.kaiser_window(**bad, device="maca")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import io
+import threading
 from typing import Any
 
 import pytest
@@ -113,17 +115,18 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         RuntimeError,
         "Expected a Storage of type",
     ),
-    "past the end": (
-        lambda x: x.set_(x.untyped_storage(), 2, (3,)),
+    "past all memory": (
+        lambda x: x.set_(x.untyped_storage(), 2, (2**61,)),
         RuntimeError,
-        "out of bounds for storage",
+        "overflow",
     ),
     "before the start": (
         lambda x: x.set_(x.untyped_storage(), -1, (1,)),
         RuntimeError,
         "out of bounds|offset",
     ),
-    "resize": (lambda x: x.untyped_storage().resize_(100), NotImplementedError, "keeps its 12 bytes"),
+    "resize": (lambda x: x.untyped_storage().resize_(-1), RuntimeError, "non-negative"),
+    "left outside": (lambda x: (x.untyped_storage().resize_(4), x + 1), RuntimeError, "outside its memory"),
     "negative size": (lambda x: torch.UntypedStorage(-1, device="maca"), RuntimeError, "non-negative"),
     "two sizes": (lambda x: torch.UntypedStorage(1, 2, device="maca"), TypeError, "size or a sequence"),
     "another device": (lambda x: torch.UntypedStorage(1, device="maca:1"), RuntimeError, "device ordinal"),
@@ -135,6 +138,59 @@ def test_bad_input(name: str) -> None:
     call, error, says = BAD[name]
     with pytest.raises(error, match=says):
         call(torch.ones(3, device="maca"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "maca"])
+def test_storages_grow_for_all_their_tensors(device: str) -> None:
+    x = torch.arange(4.0, device=device)
+    view, storage = x[1:], x.untyped_storage()
+    storage.resize_(32)
+    assert storage.nbytes() == 32 and x.tolist() == [0, 1, 2, 3]
+    y = torch.zeros(2, device=device).set_(storage, 2, (10,))
+    assert storage.nbytes() == 48 and y[:2].tolist() == [2, 3]
+    x.resize_(20).fill_(7)
+    assert view.tolist() == [7, 7, 7] and y.tolist() == [7] * 10 and storage.nbytes() == 80
+    weight = torch.eye(4, device=device)
+    before = (weight @ weight)[0, 0].item() + (weight @ weight)[1, 1].item()
+    weight.untyped_storage().resize_(128)
+    weight.mul_(2)
+    assert before == 2 and (weight @ weight).trace().item() == 16
+    storage.resize_(0)
+    assert storage.nbytes() == 0
+    assert torch.Tensor.set_(y, weight.untyped_storage(), 0, (3,), (1,)).tolist() == [2, 0, 0]
+    assert torch.Tensor.set_(y).numel() == 0
+
+
+def test_a_graph_keeps_the_memory_it_captured() -> None:
+    x = torch.ones(4, device="maca")
+    graph = torch.maca.MacaGraph()
+    with torch.maca.graph(graph):
+        y = x + 1
+    with pytest.raises(RuntimeError, match="captured graph"):
+        x.untyped_storage().resize_(64)
+    x.fill_(3)
+    graph.replay()
+    assert y.tolist() == [4] * 4
+    del graph
+    x.untyped_storage().resize_(64)
+    assert x.tolist() == [3] * 4
+
+
+def test_resizing_beside_threads_that_use_the_memory() -> None:
+    x = torch.ones(1 << 20, device="maca")
+    done = threading.Event()
+
+    def use() -> None:
+        while not done.is_set():
+            assert float((x * 2).amax()) == float(x.cpu().amax()) * 2
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        users = [pool.submit(use) for _ in range(2)]
+        for n in range(20):
+            x.untyped_storage().resize_((4 << 20) + 4096 * n)
+            torch.maca.empty_cache()
+        done.set()
+    assert [user.result() for user in users] == [None, None]
 
 
 def test_saved() -> None:

@@ -159,11 +159,11 @@ inline Dims broadcast_strides(const Operand& o, const Dims& sizes) {
   return strides;
 }
 
+// A number has no dimension; operators that let its dimension 0 be named take it through at_least_1d().
 inline int64_t wrap_dim(int64_t dim, int64_t rank) {
-  const int64_t n = std::max<int64_t>(rank, 1);
-  if (dim < -n || dim >= n)
+  if (dim < -rank || dim >= rank)
     throw Invalid("dimension " + std::to_string(dim) + " of a tensor of rank " + std::to_string(rank));
-  return dim < 0 ? dim + n : dim;
+  return dim < 0 ? dim + rank : dim;
 }
 
 // A 0-dim operand as a vector of one: PyTorch lets index operators take dim 0 of it.

@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <string>
@@ -45,7 +46,10 @@ std::string load(const char* path, int32_t index) {
   r.allocator.attach(&r.library);
   r.queue.attach(&r.library);
   pthread_atfork([] { runtime().allocator.mutex().lock(); }, [] { runtime().allocator.mutex().unlock(); },
-                 [] { runtime().allocator.mutex().unlock(); });
+                 [] {
+                   runtime().allocator.mutex().unlock();
+                   Unlocked::forget_others();
+                 });
   return "";
 }
 
@@ -184,6 +188,28 @@ int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int6
   Unlocked unlocked(bytes > kLongCopy && !target);
   return runtime().library.copy(MACA_COPY_ON_DEVICE, to->block->address + to_offset, from->block->address + from_offset,
                                 static_cast<uint64_t>(bytes), target);
+}
+
+int32_t maca_buffer_may_resize(maca_buffer* buffer) {
+  return buffer->uses == 1 && !buffer->block->pool && !capturing();
+}
+
+int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
+  if (!maca_buffer_may_resize(buffer)) return misuse("memory that a captured graph uses cannot be resized");
+  maca_buffer* fresh = maca_buffer_allocate(bytes);
+  if (!fresh) return allocation_status();
+  const int64_t kept = std::min(bytes, buffer->bytes);
+  int status = kept ? maca_buffer_copy(fresh, 0, buffer, 0, kept) : MACA_OK;
+  Unlocked::wait_for_others();
+  if (status == MACA_OK && !maca_buffer_may_resize(buffer)) status = misuse("a graph was captured meanwhile");
+  if (status == MACA_OK) {
+    const int64_t writes = buffer->writes() + 1;
+    std::swap(buffer->block, fresh->block);
+    std::swap(buffer->bytes, fresh->bytes);
+    buffer->writes_before = buffer->block->writes - writes;
+  }
+  maca_buffer_release(fresh);
+  return status;
 }
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {

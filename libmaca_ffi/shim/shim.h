@@ -99,6 +99,10 @@ uint64_t maca_buffer_address(maca_buffer* buffer);
 /* Offsets and lengths in bytes. Release the lock when they move much. */
 int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int64_t bytes);
 int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int64_t bytes);
+/* Gives a buffer, and so all tensors in it, other memory of so many bytes with what it held. Refused where a captured
+   graph uses it, whose launches keep addresses. */
+int maca_buffer_resize(maca_buffer* buffer, int64_t bytes);
+int32_t maca_buffer_may_resize(maca_buffer* buffer);
 int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes);
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes);
 void maca_memory_get_statistics(maca_memory_statistics* statistics);

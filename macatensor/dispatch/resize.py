@@ -9,19 +9,21 @@ import torch
 
 from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.plan import flatten
-from macatensor.runtime.ffi import allocate, copy_bytes
+from macatensor.runtime.ffi import allocate, copy_bytes, may_resize, resize
 from macatensor.runtime.layout import channels_last_strides
 from macatensor.runtime.meta import contiguous_strides, meta_of
 from macatensor.runtime.tensor import MacaTensor, plain_data, wrap
 
 
 def restride(target: MacaTensor, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
-    """Gives the wrapper other sizes and strides, and the payload memory enough for them."""
+    """Gives the wrapper other sizes and strides, and its storage memory enough for them: the views see the same."""
     buffer, offset, meta = target._payload
     wanted = meta_of(size, stride, meta.dtype)
     needed = wanted.bytes_from(offset)
     held = buffer.nbytes
-    if needed > held:
+    if needed > held and may_resize(buffer):
+        resize(buffer, needed)
+    elif needed > held:  # what a captured graph uses stays where it is
         grown = allocate(needed)
         copy_bytes(grown, 0, buffer, 0, held)
         buffer = grown

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from macatensor.runtime.ffi import allocate, copy_bytes, ffi
+from macatensor.runtime.ffi import allocate, copy_bytes, ffi, resize
 from macatensor.runtime.host_copies import download, host_address, upload
 from macatensor.runtime.meta import meta_of, meta_of_tensor, overflow
 from macatensor.runtime.ordinal import ordinal
@@ -22,13 +22,14 @@ from macatensor.runtime.tensor import MacaTensor, method, wrap
 _UntypedStorage: Any = torch.UntypedStorage
 _TypedStorage: Any = torch.TypedStorage
 _host_copy: Any = torch.UntypedStorage.copy_
+_host_set: Any = torch._C.TensorBase.set_
 _rewrap: Any = torch.TypedStorage._new_wrapped_storage
 
 
 class MacaStorage(_UntypedStorage):  # type: ignore[misc]
     """Bytes of device memory. Arguments and errors are those of :class:`torch.UntypedStorage`.
 
-    ``data_ptr()`` is the opaque device address. Resizing is refused: the tensors over a buffer would keep the old one.
+    ``data_ptr()`` is the opaque device address, which ``resize_()`` changes for all tensors over the storage.
     """
 
     _buffer: Any
@@ -127,12 +128,16 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         self.copy_(host)
 
     def resize_(self, size: int) -> Any:
-        if size == self.nbytes():
-            return self
-        raise NotImplementedError(
-            f"a storage on maca keeps its {self.nbytes()} bytes; got resize_({size}). Use Tensor.resize_() or "
-            "make a new storage"
-        )
+        """Gives the storage ``size`` bytes, of which the first are what it held. A tensor that is left outside raises
+        RuntimeError where it is used.
+
+        Raises RuntimeError for a negative size and where a captured graph uses the memory, torch.OutOfMemoryError.
+        """
+        if size < 0:
+            raise RuntimeError(f"Storage size must be non-negative, got {size}")
+        if size != self.nbytes():
+            resize(self._buffer, size)
+        return self
 
     def is_pinned(self, device: Any = "cuda") -> bool:
         return False
@@ -170,12 +175,17 @@ def storage_of(tensor: MacaTensor) -> Any:
     return storage
 
 
+# The largest storage of PyTorch: in it every tensor lies that has a right to be asked for.
+_MOST_BYTES = 2**63 - 1
+
+
 def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTensor:
     """A tensor over a storage of this device; tensors of one storage share one buffer.
 
     The other arguments are those of ``Tensor.set_``: ``storage_offset``, ``size`` and ``stride`` in elements, or none
-    for all of the storage. Raises RuntimeError for a storage of another device, for one of another dtype and where the
-    tensor would not fit, and what PyTorch raises for arguments that are no offset, sizes and strides.
+    for all of the storage. A storage that is too small grows, as on the CPU. Raises RuntimeError for a storage of
+    another device and for one of another dtype, and what PyTorch raises for arguments that are no offset, sizes and
+    strides.
     """
     if isinstance(source, torch.TypedStorage):
         if source.dtype != dtype:
@@ -190,12 +200,17 @@ def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTens
         )
     with torch.utils._mode_utils.no_dispatch():  # a mode would see operators that nobody called
         described = torch.empty(0, dtype=dtype, device="meta")
-        described.set_(_UntypedStorage(source.nbytes(), device="meta"), *place, **named)
+        room = _MOST_BYTES if place or named else source.nbytes()
+        described.set_(_UntypedStorage(room, device="meta"), *place, **named)
     # in place of strides that it has no use for, negative ones, PyTorch takes others
     given = named.get("stride", place[2] if len(place) > 2 else ())
     if described.numel() and any(n > 1 and step < 0 for n, step in zip(described.shape, given)):
         raise overflow(tuple(described.shape), tuple(given))
-    return wrap(source._buffer, int(described.storage_offset()), meta_of_tensor(described))
+    offset, meta = int(described.storage_offset()), meta_of_tensor(described)
+    needed = meta.bytes_from(offset)
+    if needed > source.nbytes():
+        source.resize_(needed)
+    return wrap(source._buffer, offset, meta)
 
 
 def is_storage(value: object) -> bool:
@@ -211,7 +226,11 @@ def _set(self: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
     if is_storage(source):
         source, args, kwargs = over(source, self.dtype, *args, **kwargs), (), {}
     operands: Any = () if source is None else (source, *args)
-    return torch.Tensor.set_(self, *operands, **kwargs)
+    return _host_set(self, *operands, **kwargs)
+
+
+def _set_unbound(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return (_set if isinstance(self, MacaTensor) else _host_set)(self, *args, **kwargs)
 
 
 @method("new")
@@ -255,4 +274,6 @@ def register() -> None:
     torch.serialization.add_safe_globals([_on_maca])
     _UntypedStorage.__new__ = staticmethod(_new)
     _UntypedStorage.copy_ = _copy_
+    # called unbound, PyTorch's own looks for an operator of Python that takes a storage, and fails an assertion
+    torch.Tensor.set_ = functools.wraps(_host_set)(_set_unbound)  # type: ignore[method-assign]
     backend_registration._generate_storage_methods_for_privateuse1_backend("maca")

@@ -31,6 +31,16 @@ def weight_norm_backward(grad_w: Any, saved_v: Any, saved_g: Any, saved_norms: A
 
 
 @composite
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """``isin`` after PyTorch's word on the dtypes, which its decomposition does not ask."""
+    operands = elements, test_elements
+    torch.isin(*(torch.empty(0, dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in operands))
+    kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
+    parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
+    return parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
+
+
+@composite
 def view_copy(self: Any, size: list[int]) -> Any:
     """A copy of other sizes. PyTorch's reshapes where a view is impossible; its decomposition would not."""
     shaped = self.reshape(size)

@@ -113,6 +113,36 @@ def _out(func: Any) -> Launcher:
     return run
 
 
+_COMPOSED = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+
+
+@special(*(str(_overload(name)) for name in _COMPOSED))
+def _kaiser_window(func: Any) -> Launcher:
+    """PyTorch's is made of a loop that its CPU and CUDA have: here of operators, in float64."""
+
+    def make(
+        window_length: int,
+        periodic: bool = True,
+        beta: float = 12.0,
+        *,
+        dtype: Any = None,
+        device: Any,
+        **options: Any,
+    ) -> Any:
+        empty = torch.kaiser_window(min(window_length, 1), dtype=dtype, **options)  # or PyTorch's error
+        if window_length <= 1:
+            return empty.to(device)
+        last = window_length if periodic else window_length - 1
+        x = torch.arange(window_length, dtype=torch.float64, device=device) * (2 / last) - 1
+        ends = torch.special.i0(torch.tensor(beta, dtype=torch.float64, device=device))
+        return (torch.special.i0(beta * (1 - x * x).clamp(min=0).sqrt()) / ends).to(empty.dtype)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        return make(*args, **kwargs or {})
+
+    return run
+
+
 _library: Any = None
 
 
@@ -122,7 +152,7 @@ def register() -> None:
 
     global _library
     _library = torch.library.Library("aten", "IMPL")
-    for name in _FUNCTIONAL:
+    for name in (*_FUNCTIONAL, *_COMPOSED):
         func = _overload(name)
         rowless.OURS.add(f"aten::{name}")
         _library.impl(name, _Kernel(func, _fallback), "PrivateUse1")

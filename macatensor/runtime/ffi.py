@@ -217,10 +217,13 @@ def _last_failure() -> Any:
     return failure
 
 
+def _slot_of(failure: Any) -> str:
+    return "" if failure.slot == NULL else _string(failure.slot)
+
+
 def failed_slot() -> str:
     """The function of maca.h that the calling thread's last failure came from; "" when it was none."""
-    failure = _last_failure()
-    return "" if failure.slot == NULL else _string(failure.slot)
+    return _slot_of(_last_failure())
 
 
 def failure_text() -> str:
@@ -313,7 +316,7 @@ def launch_error(status: int, operator: str) -> Exception:
         return RuntimeError(f"{operator}: {_string(failure.text)}")
     if status == DEVICE_ERROR:
         return _take_error(operator, failure)
-    if status == OUT_OF_MEMORY and failed_slot() in _ALLOCATING:
+    if status == OUT_OF_MEMORY and _slot_of(failure) in _ALLOCATING:
         return _out_of_memory()
     return _library_error(failure, operator)
 
@@ -330,19 +333,33 @@ def finish_wait(status: int, operator: str) -> None:
     check(status, operator)
 
 
+def may_resize(buffer: Any) -> bool:
+    """Can :func:`resize` give the buffer other memory? A captured graph keeps the addresses of what it uses."""
+    return bool(lib.maca_buffer_may_resize(pointer(buffer)))
+
+
+def resize(buffer: Any, nbytes: int) -> None:
+    """Gives a buffer, and so every tensor in it, memory of another size with what it held. Raises RuntimeError where a
+    captured graph uses it."""
+    check(lib.maca_buffer_resize(pointer(buffer), nbytes), "resize_() of a storage")
+
+
+def move_bytes(operator: str, move: Callable[..., int], *operands: Any) -> None:
+    """Calls a function of :data:`lib` that moves or sets bytes of buffers, whose last operand is their number, for
+    ``operator``; of no bytes nothing is asked. Raises RuntimeError where they are not all the buffers' own."""
+    if operands[-1]:
+        check(move(*operands), operator)
+
+
 def copy_bytes(to: Any, to_offset: int, source: Any, source_offset: int, nbytes: int) -> None:
-    """Copies between two buffers, on the current stream. Raises RuntimeError where the bytes are not all theirs."""
-    if nbytes:
-        check(
-            lib.maca_buffer_copy(pointer(to), to_offset, pointer(source), source_offset, nbytes),
-            "copy on the device",
-        )
+    """Copies between two buffers, on the current stream."""
+    ends = pointer(to), to_offset, pointer(source), source_offset
+    move_bytes("copy on the device", lib.maca_buffer_copy, *ends, nbytes)
 
 
 def fill_bytes(buffer: Any, offset: int, byte: int, nbytes: int, operator: str) -> None:
-    """Sets bytes of a buffer for ``operator``. Raises RuntimeError where they are not all its own."""
-    if nbytes:
-        check(lib.maca_buffer_fill(pointer(buffer), offset, byte, nbytes), operator)
+    """Sets bytes of a buffer for ``operator``."""
+    move_bytes(operator, lib.maca_buffer_fill, pointer(buffer), offset, byte, nbytes)
 
 
 def device_info() -> Any:

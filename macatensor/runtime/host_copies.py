@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from macatensor.runtime import streams
-from macatensor.runtime.ffi import check, ffi, lib, pointer, raise_pending
+from macatensor.runtime.ffi import ffi, lib, move_bytes, pointer, raise_pending
 from macatensor.runtime.meta import Meta, meta_of_tensor
 from macatensor.runtime.sync_debug import host_wait
 
@@ -37,17 +37,23 @@ def checked_meta(host: torch.Tensor) -> Meta:
     return meta
 
 
+def _cross(from_host: bool, move: Any, non_blocking: bool, *operands: Any) -> bool:
+    """Moves bytes between the host and a buffer. Were there any?"""
+    if not operands[-1]:
+        return False
+    host_wait("a copy from the host" if from_host else "a copy to the host", waits=not non_blocking)
+    move_bytes("copy to the device" if from_host else "copy to the host", move, *operands)
+    if streams.observer is not None and not non_blocking:
+        streams.observer.stream_synchronized(lib.maca_streams_current())
+    return True
+
+
 def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blocking: bool = False) -> None:
     """Copies host memory into a buffer. Raises the launch error of a copy that failed.
 
     ``non_blocking`` says that the caller asked for no wait; the host's memory is free to change on return either way.
     """
-    if nbytes:
-        host_wait("a copy from the host", waits=not non_blocking)
-        status = lib.maca_buffer_from_host(pointer(buffer), byte_offset, address, nbytes)
-        check(status, "copy to the device")
-        if streams.observer is not None and not non_blocking:
-            streams.observer.stream_synchronized(lib.maca_streams_current())
+    _cross(True, lib.maca_buffer_from_host, non_blocking, pointer(buffer), byte_offset, address, nbytes)
 
 
 def download(
@@ -57,13 +63,7 @@ def download(
 
     ``non_blocking`` says that the caller asked for no wait; the bytes are there on return either way.
     """
-    if nbytes:
-        host_wait("a copy to the host", waits=not non_blocking)
-        status = lib.maca_buffer_to_host(
-            _cast("void*", host.data_ptr()), pointer(buffer), byte_offset, nbytes
-        )
-        check(status, "copy to the host")
-        if streams.observer is not None and not non_blocking:
-            streams.observer.stream_synchronized(lib.maca_streams_current())
+    address = _cast("void*", host.data_ptr())
+    if _cross(False, lib.maca_buffer_to_host, non_blocking, address, pointer(buffer), byte_offset, nbytes):
         if streams.used or lib.maca_task_queue_take_used():
             raise_pending()

@@ -54,11 +54,8 @@ std::unique_ptr<Plan> write_region(const Operand& target, const Operand* self, c
   return plan;
 }
 
-// The dimension that a view takes apart: a number has none, though index operators let it be named 0.
-size_t dimension(const Operand& o, int64_t dim) {
-  if (o.rank() == 0) throw Invalid("a number has no dimension");
-  return static_cast<size_t>(wrap_dim(dim, o.rank()));
-}
+// The dimension that a view takes apart.
+size_t dimension(const Operand& o, int64_t dim) { return static_cast<size_t>(wrap_dim(dim, o.rank())); }
 
 Region select(const Request& r, const Operand& o) {
   const size_t dim = dimension(o, r.integer("dim"));

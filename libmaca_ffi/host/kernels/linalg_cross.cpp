@@ -44,7 +44,7 @@ std::unique_ptr<Plan> linalg_cross(const Request& r) {
   expect_dtype(a, out.dtype, "the first vector");
   expect_dtype(b, out.dtype, "the second vector");
   const size_t dim = static_cast<size_t>(wrap_dim(r.integer("dim", -1), out.rank()));
-  if (out.rank() == 0 || out.sizes[dim] != 3) throw Invalid("vectors of three");
+  if (out.sizes[dim] != 3) throw Invalid("vectors of three");
   Dims sizes = out.sizes, to = out.strides, from_a = broadcast_strides(a, out.sizes),
        from_b = broadcast_strides(b, out.sizes);
   const std::array<int64_t, 3> steps{to[dim], from_a[dim], from_b[dim]};

@@ -214,7 +214,6 @@ std::unique_ptr<Plan> roll(const Request& r) {
     return roll_flat(r.out(), in, shifts[0]);
   }
   if (shifts.size() != dims.size()) throw Invalid("roll() takes a shift for each dimension");
-  if (in.rank() == 0) throw Invalid("a number has no dimension");
   for (size_t k = 0; k < dims.size(); ++k) {
     auto& table = tables[static_cast<size_t>(wrap_dim(dims[k], in.rank()))];
     const int64_t n = static_cast<int64_t>(table.size());

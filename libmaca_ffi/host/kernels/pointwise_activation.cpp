@@ -1,4 +1,6 @@
 // Activation functions, forward.
+#include <cstdio>
+
 #include "pointwise.h"
 #include "vector_normal.h"
 
@@ -146,7 +148,43 @@ struct Softshrink {
   }
 };
 static constexpr Op softshrink_op = with_values(op_of<Softshrink, 1, kFloat, 1>(), {"lambd", 0.5});
-MACA_POINTWISE("softshrink", softshrink_op);
+// PyTorch asks for a lambda in the dtype's range, and it is known at launch only.
+class RangedShrink final : public Plan {
+ public:
+  RangedShrink(std::unique_ptr<Plan> inner, int slot, Dtype dtype) : inner_(std::move(inner)), slot_(slot) {
+    work = inner_->work;
+    workspace_bytes = inner_->workspace_bytes;
+    implementation = inner_->implementation;
+    switch (dtype) {
+      case Dtype::F16: high_ = 65504, name_ = "Half"; break;
+      case Dtype::BF16: high_ = 0x1.fep127, name_ = "BFloat16"; break;
+      case Dtype::F32: high_ = std::numeric_limits<float>::max(), name_ = "Float"; break;
+      default: high_ = std::numeric_limits<double>::max(), name_ = "Double";
+    }
+  }
+  void run(const Launch& launch) const override {
+    const double lambda = value_of(launch.scalars[slot_]).real;
+    if (!(lambda >= 0 && lambda <= high_)) {
+      char text[160];
+      std::snprintf(text, sizeof text, "lambda must be in range [0, %g] for input dtype %s, but found %g", high_, name_,
+                    lambda);
+      throw LaunchError(MACA_ERROR_VALUE, text);
+    }
+    inner_->run(launch);
+  }
+
+ private:
+  std::unique_ptr<Plan> inner_;
+  int slot_;
+  double high_;
+  const char* name_;
+};
+static std::unique_ptr<Plan> softshrink(const Request& r) {
+  auto plan = make_pointwise(softshrink_op, r);
+  if (!r.has("lambd.scalar")) return plan;
+  return std::make_unique<RangedShrink>(std::move(plan), static_cast<int>(r.integer("lambd.scalar")), r.in(0).dtype);
+}
+MACA_KERNEL("softshrink", softshrink);
 
 struct Hardshrink {
   template <class T> static T of(T x, const Value* v) {

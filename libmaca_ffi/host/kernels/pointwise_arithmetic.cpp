@@ -46,7 +46,15 @@ template <class Plain, class Scaled> constexpr Op sum_op() {
 struct Rsub {
   template <class T> static T of(T a, T b, const Value*) { return sub_wrap(b, a); }
 };
-static constexpr Op add_op = sum_op<Add, AddScaled>();
+// Of truth values alpha is one, too: -1 takes nothing away.
+struct AddTruths {
+  static uint8_t of(uint8_t a, uint8_t b, const Value* v) { return a | (v[0].real != 0 ? b : uint8_t{0}); }
+};
+static constexpr Op add_op = [] {
+  Op op = sum_op<Add, AddScaled>();
+  op.loops[static_cast<int>(Compute::Bool)] = loop<uint8_t, AddTruths, 2, 1>;
+  return op;
+}();
 static constexpr Op sub_op = sum_op<Sub, SubScaled>();
 static constexpr Op rsub_op = sum_op<Rsub, RsubScaled>();
 MACA_POINTWISE("add", add_op);

@@ -91,7 +91,10 @@ static std::unique_ptr<Plan> pow(const Request& r) {
     if (is_integral(out.dtype)) return std::make_unique<IntegerPower>(std::move(plan), slot);
     return plan;
   }
-  return make_pointwise(pow_op, r);
+  auto plan = make_pointwise(pow_op, r);
+  if (base && base->dtype == Dtype::Bool && is_integral(out.dtype))
+    return std::make_unique<IntegerPower>(std::move(plan), slot);
+  return plan;
 }
 MACA_KERNEL("pow", pow);
 

@@ -13,8 +13,9 @@ std::unique_ptr<Plan> hash(const Request& r) {
   if (r.integer("mode", 0) != 0) throw Declined("one mode: exclusive or");
   std::vector<bool> reduced(in.sizes.size(), false);
   const auto dims = r.integers("dim", Dims{});
+  const int64_t rank = at_least_1d(in).rank();
   for (const int64_t d : dims) {
-    const auto at = static_cast<size_t>(wrap_dim(d, in.rank()));
+    const auto at = static_cast<size_t>(wrap_dim(d, rank));
     if (in.rank() > 0) reduced[at] = true;
   }
   if (dims.empty()) reduced.assign(in.sizes.size(), true);

@@ -38,7 +38,7 @@ struct Segments {
     else if (name != "sum")
       throw Declined("no segment_reduce of this name");
     const auto axis = static_cast<size_t>(wrap_dim(r.integer("axis", 0), data.rank()));
-    if (data.rank() == 0 || lengths.rank() != static_cast<int>(axis) + 1) throw Invalid("segment_reduce: the axis");
+    if (lengths.rank() != static_cast<int>(axis) + 1) throw Invalid("segment_reduce: the axis");
     for (size_t d = 0; d < axis; ++d) {
       if (lengths.sizes[d] != data.sizes[d]) throw Invalid("segment_reduce: lengths of other sizes");
       outer *= data.sizes[d];
