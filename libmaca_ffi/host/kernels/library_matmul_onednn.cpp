@@ -131,7 +131,7 @@ class OnednnPlan final : public Plan {
     b_offset_ = space.take(static_cast<uint64_t>(b_.numel()) * static_cast<uint64_t>(item_size(type_)));
   }
   // Rows two pages apart meet in few sets of the caches: 2048^3 takes 6 to 12 % longer than from a copy with gaps, the
-  // copy included (a Xeon with AVX-512 and AMX, model 167; one page apart no longer).
+  // copy included (AVX-512; one page apart no longer).
   bool rows_collide() const {
     return allowed_isa() == Isa::Avx512 && type_ == Dtype::F32 && !batched_ && p_.a.row_major() &&
            p_.a.leading() % 2048 == 0 && p_.m() >= 256 && p_.n() >= 1024;

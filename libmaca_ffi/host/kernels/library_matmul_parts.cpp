@@ -172,8 +172,7 @@ std::unique_ptr<Plan> parts_plan(const Problem& p) {
   static const bool allowed = is_allowed("MACA_SPLIT_FLOAT32") && available();
   if (!allowed) return nullptr;
   const bool bias = !p.self || p.self->repeats_one_row();
-  // What is gained grows with m n k, the cost of packing with m k + n k. Of 210 shapes up to 1024^3 (a Xeon with
-  // AVX-512 and AMX, model 167, against oneDNN) these are quicker
+  // What is gained grows with m n k, the cost of packing with m k + n k. Of 210 shapes up to 1024^3 these are quicker
   // than float32, those of 128 columns by little, large ones by a third, whether the right factor is packed already or
   // not.
   const bool pays = p.k() >= 64 && p.m() * p.n() >= 100 * (p.m() + p.n()) && p.multiplications() >= 1 << 22;
