@@ -171,17 +171,18 @@ Problem read_problem(const Request& r) {
 }
 
 // Products of more than thin or tiny factors whose sums oneDNN's primitives would add in longer chains than PyTorch's
-// MKL does, or in others for another number of threads. Measured on a Xeon with AVX-512 and AMX (model 167; lower
-// levels by MACA_SIMD), one thread, against oneDNN 3's matmul, its sgemm, OpenBLAS and MKL:
+// MKL does, or in others for another number of threads.
 //
-// AVX-512: the primitive adds up to 1024 terms in one accumulator, the sgemm at most 384, as MKL. Errors of products
-// 2048 deep, in eps of the sum of the terms' magnitudes (rms), primitive, sgemm, panels: uniform numbers 2.6, 1.0, 0.4,
-// equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07 of MKL's time, panels 1.05 to 1.15; but of a transposed right
-// factor the sgemm cuts the depth by the sizes of a thread's part.
-// AVX2: whatever the depth, oneDNN and OpenBLAS add the last rows and columns of a thread's part in another order than
-// the others: of 76 shapes 66 had other bits with other threads. Panels take 0.8 to 1.15 of oneDNN's time (18 shapes of
-// 40 x 64 x 40 to 128 x 3072 x 768, three layouts; most where a depth of thousands meets few rows).
-// Baseline: oneDNN's batches have other bits with other threads.
+// AVX-512 (figures of one thread; which processor was not noted): the primitive adds up to 1024 terms in one
+// accumulator, the sgemm at most 384, as MKL. Errors of products 2048 deep, in eps of the sum of the terms' magnitudes
+// (rms), primitive, sgemm, panels: uniform numbers 2.6, 1.0, 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07
+// of MKL's time, panels 1.05 to 1.15; but of a transposed right factor the sgemm cuts the depth by the sizes of a
+// thread's part.
+// AVX2, by MACA_SIMD on a Xeon with AVX-512 and AMX (model 167), not on a processor that ends there: whatever the
+// depth, oneDNN and OpenBLAS add the last rows and columns of a thread's part in another order than the others; of 76
+// shapes 66 had other bits with other threads. Panels take 0.75 to 1.23 of oneDNN's time on one thread (18 shapes of 40
+// x 64 x 40 to 128 x 3072 x 768, three layouts); the most where a depth of thousands meets few rows or few columns.
+// Baseline, so as well: oneDNN's batches have other bits with other threads; panels were not timed for batches.
 std::unique_ptr<Plan> own_plan(const Problem& p) {
   constexpr int64_t kDeep = 384;
   switch (allowed_isa()) {
