@@ -105,7 +105,10 @@ struct Panels {
         return multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias});
       }
       float tile[kRows * kColumns];
-      multiply_block(n, depth, here, panel, {tile, kColumns, false});
+      if (width <= kLanes)  // half of a panel's columns would be multiplied in vain
+        multiply_block<1>(n, depth, here, panel, {tile, kColumns, false});
+      else
+        multiply_block(n, depth, here, panel, {tile, kColumns, false});
       for (int64_t r = 0; r < n; ++r)
         for (int64_t j = 0; j < width; ++j) {
           float& sum = to[r * sums.row_step + j];

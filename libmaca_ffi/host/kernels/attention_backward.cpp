@@ -52,16 +52,24 @@ template <class T> class PlainProducts {
   }
   // dk += scale ds^T query
   void add_key(const C* ds, int64_t count, int64_t keys, C* dk) const {
-    gemm(true, false, keys, p_.query.columns, count, static_cast<C>(p_.scale), ds, kScoreStep, query_.data,
-         query_.leading, C(1), dk, std::max<int64_t>(1, p_.query.columns));
+    add(ds, count, keys, static_cast<C>(p_.scale), query_, p_.query.columns, dk);
   }
   // dv += P^T grad
   void add_value(const C* probability, int64_t count, int64_t keys, C* dv) const {
-    gemm(true, false, keys, p_.value.columns, count, C(1), probability, kScoreStep, grad_.data, grad_.leading, C(1), dv,
-         std::max<int64_t>(1, p_.value.columns));
+    add(probability, count, keys, C(1), grad_, p_.value.columns, dv);
   }
 
  private:
+  // sum += factor weights^T rows. BLAS adds the rows of a call in one accumulator: 96 of uniform numbers lose 1.0 eps
+  // of the sum of magnitudes (rms) where PyTorch's math path loses 0.56.
+  static void add(const C* weights, int64_t count, int64_t keys, C factor, const Rows<C>& rows, int64_t columns,
+                  C* sum) {
+    constexpr int64_t kAtOnce = 32;
+    for (int64_t i = 0; i < count; i += kAtOnce)
+      gemm(true, false, keys, columns, std::min(kAtOnce, count - i), factor, weights + i * kScoreStep, kScoreStep,
+           rows.data + i * rows.leading, rows.leading, C(1), sum, std::max<int64_t>(1, columns));
+  }
+
   const Problem& p_;
   const Stack& of_grad_;
   C *key_buffer_, *value_buffer_, *query_buffer_, *grad_buffer_;
@@ -271,9 +279,15 @@ template <class T, template <class> class Products> class BackwardPlan final : p
     const int64_t lse_base = lse_.offset(head);
     for (int64_t i = 0; i < count; ++i) {
       if constexpr (!kDeltaFromProbabilities) {
-        C sum = 0;
-        for (int64_t j = 0; j < v; ++j) sum += grad.data[i * grad.leading + j] * out.data[i * out.leading + j];
-        b.delta[i] = sum;
+        // Its error is the same for all keys, so that a query's gradient has it undiminished: four sums in double,
+        // which take no longer than one of float32.
+        double sum[4] = {};
+        const C *g = grad.data + i * grad.leading, *o = out.data + i * out.leading;
+        int64_t j = 0;
+        for (; j + 4 <= v; j += 4)
+          for (int64_t t = 0; t < 4; ++t) sum[t] += static_cast<double>(g[j + t]) * static_cast<double>(o[j + t]);
+        for (; j < v; ++j) sum[0] += static_cast<double>(g[j]) * static_cast<double>(o[j]);
+        b.delta[i] = static_cast<C>((sum[0] + sum[1]) + (sum[2] + sum[3]));
       }
       const int64_t at = lse_base + (row + i) * lse_.row_stride;
       const C lse = lse_.dtype == Dtype::F32 ? static_cast<C>(launch.data<float>(lse_.slot)[at])

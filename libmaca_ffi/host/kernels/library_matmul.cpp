@@ -22,8 +22,10 @@ MACA_OWN_PRODUCTS(avx512)
 namespace maca::matmul {
 
 std::unique_ptr<Plan> panels_plan(const Problem& p) {
-  if (allowed_isa() < Isa::Avx512 || !avx512::product_in_panels) return nullptr;
-  return avx512::product_in_panels(p);
+  const Isa isa = allowed_isa();
+  if (isa >= Isa::Avx512 && avx512::product_in_panels) return avx512::product_in_panels(p);
+  if (isa >= Isa::Avx2 && avx2::product_in_panels) return avx2::product_in_panels(p);
+  return baseline::product_in_panels ? baseline::product_in_panels(p) : nullptr;
 }
 
 std::unique_ptr<Plan> row_plan(const Problem& p) {
@@ -168,25 +170,30 @@ Problem read_problem(const Request& r) {
   return p;
 }
 
-// Without AVX-512 oneDNN has one product, which loses a quarter to a half where it reads across rows a power of two
-// apart: they share the sets of the first-level cache. One thread of AVX2, GFLOP/s of oneDNN, OpenBLAS, MKL: 512^3 59,
-// 90, 89; 128 x 3072 x 768 40, 77, 61; a transposed 256^3 74, 92, 91. Elsewhere the three are alike.
-bool strides_collide(const Problem& p) {
-  if (processor_isa() == Isa::Avx512 || p.out.batch > 1 || !p.a.blas() || !p.b.blas() || !p.out.row_major())
-    return false;
-  return (p.b.row_major() && p.b.leading() % 512 == 0) || (!p.a.row_major() && p.a.leading() % 128 == 0);
-}
-
-// oneDNN's product for AVX-512 adds up to 1024 terms in one accumulator, its sgemm at most 384, as MKL's. Errors of
-// products 2048 deep, in eps of the sum of the terms' magnitudes (rms): uniform numbers 2.6, 1.0, panels of our own
-// 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07 of MKL's time, panels 1.05 to 1.15 (one processor, one
-// thread); but of a transposed right factor the sgemm cuts the depth by the sizes of a thread's part, so that bits
-// would depend on the threads.
-std::unique_ptr<Plan> deep_plan(const Problem& p) {
+// Products of more than thin or tiny factors whose sums oneDNN's primitives would add in longer chains than PyTorch's
+// MKL does, or in others for another number of threads.
+//
+// AVX-512 (figures of one thread; which processor was not noted): the primitive adds up to 1024 terms in one
+// accumulator, the sgemm at most 384, as MKL. Errors of products 2048 deep, in eps of the sum of the terms' magnitudes
+// (rms), primitive, sgemm, panels: uniform numbers 2.6, 1.0, 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07
+// of MKL's time, panels 1.05 to 1.15; but of a transposed right factor the sgemm cuts the depth by the sizes of a
+// thread's part.
+// AVX2, by MACA_SIMD on a Xeon with AVX-512 and AMX (model 167), not on a processor that ends there: whatever the
+// depth, oneDNN and OpenBLAS add the last rows and columns of a thread's part in another order than the others; of 76
+// shapes 66 had other bits with other threads. Panels take 0.75 to 1.23 of oneDNN's time on one thread (18 shapes of 40
+// x 64 x 40 to 128 x 3072 x 768, three layouts); the most where a depth of thousands meets few rows or few columns.
+// Baseline, so as well: oneDNN's batches have other bits with other threads; panels were not timed for batches.
+std::unique_ptr<Plan> own_plan(const Problem& p) {
   constexpr int64_t kDeep = 384;
-  if (allowed_isa() < Isa::Avx512 || p.k() <= kDeep) return nullptr;
-  const bool suits_sgemm = p.out.batch == 1 && p.a.blas() && p.b.row_major() && p.out.row_major();
-  return suits_sgemm ? blas_plan(p) : panels_plan(p);
+  switch (allowed_isa()) {
+    case Isa::Avx512: {
+      if (p.k() <= kDeep) return nullptr;
+      const bool suits_sgemm = p.out.batch == 1 && p.a.blas() && p.b.row_major() && p.out.row_major();
+      return suits_sgemm ? blas_plan(p) : panels_plan(p);
+    }
+    case Isa::Avx2: return panels_plan(p);
+    default: return p.out.batch > 1 ? panels_plan(p) : nullptr;
+  }
 }
 
 std::unique_ptr<Plan> choose(Problem p) {
@@ -205,8 +212,8 @@ std::unique_ptr<Plan> choose(Problem p) {
       if (auto row = row_plan(p)) return row;
       if (tiny || thin || p.k() == 0) return blas_plan(p);
       if (auto parts = parts_plan(p)) return parts;
-      if (auto plan = deep_plan(p)) return plan;
-      return strides_collide(p) ? blas_plan(p, true) : onednn_plan(p);
+      if (auto plan = own_plan(p)) return plan;
+      return onednn_plan(p);
     }
     case Dtype::BF16:
       if (auto tiles = bfloat16_plan(p)) return tiles;

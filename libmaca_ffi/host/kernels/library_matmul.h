@@ -78,7 +78,7 @@ std::unique_ptr<Plan> blas_plan(const Problem& p, bool own_float = false);
 // float32, on processors that are quicker so and for products that are; nullptr for others
 std::unique_ptr<Plan> parts_plan(const Problem& p);
 std::unique_ptr<Plan> bfloat16_plan(const Problem& p);  // the same of bfloat16
-// float32, k > 0, on panels of our own, whose sums are the shortest; nullptr without AVX-512
+// float32, k > 0, on panels of our own, whose sums are the shortest; nullptr where no kernels are built for this level
 std::unique_ptr<Plan> panels_plan(const Problem& p);
 // float32, of one row and a matrix given by its columns; nullptr for others
 std::unique_ptr<Plan> row_plan(const Problem& p);

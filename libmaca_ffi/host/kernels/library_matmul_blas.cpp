@@ -37,6 +37,13 @@ template <class F> void in_region(int64_t count, F&& f) {
   ThreadPool::instance().run(static_cast<int>(count), task, &f);
 }
 
+// Where part `index` of `count` begins. The libraries' kernels add what is left over at the end of a part in an order
+// of its own: cut at multiples of what they compute at once, results do not depend on the number of threads.
+int64_t cut(int64_t size, int64_t index, int64_t count) {
+  constexpr int64_t kWhole = 16;
+  return index == count ? size : size / kWhole * index / count * kWhole;
+}
+
 template <class T> T number(const maca_scalar& s) {
   if constexpr (std::is_floating_point_v<T>)
     return static_cast<T>(scalar_to_double(s));
@@ -126,7 +133,8 @@ template <class T> class BlasPlan final : public Plan {
       in_region(high * wide, [&, high = high, wide = wide](int64_t first, int64_t step) {
         for (int64_t i = first; i < high * wide; i += step) {
           const int64_t r = i / wide, c = i % wide;
-          const int64_t m0 = m * r / high, m1 = m * (r + 1) / high, n0 = n * c / wide, n1 = n * (c + 1) / wide;
+          const int64_t m0 = cut(m, r, high), m1 = cut(m, r + 1, high), n0 = cut(n, c, wide), n1 = cut(n, c + 1, wide);
+          if (m0 == m1 || n0 == n1) continue;
           if constexpr (std::is_same_v<T, float>)
             if (onednn) {
               dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m1 - m0, n1 - n0, k, alpha, a + m0 * a_row, lda,

@@ -133,7 +133,7 @@ class OnednnPlan final : public Plan {
   // Rows two pages apart meet in few sets of the caches: 2048^3 takes 6 to 12 % longer than from a copy with gaps, the
   // copy included (AVX-512; one page apart no longer).
   bool rows_collide() const {
-    return processor_isa() == Isa::Avx512 && type_ == Dtype::F32 && !batched_ && p_.a.row_major() &&
+    return allowed_isa() == Isa::Avx512 && type_ == Dtype::F32 && !batched_ && p_.a.row_major() &&
            p_.a.leading() % 2048 == 0 && p_.m() >= 256 && p_.n() >= 1024;
   }
   // oneDNN's float16 products take a bias of float32 alone.

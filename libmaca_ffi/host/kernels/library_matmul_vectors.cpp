@@ -1,33 +1,46 @@
 // Products of vectors: dot, vdot, addr.
-#include <cblas.h>
-
 #include <complex>
 
 #include "library_matmul.h"
 #include "onednn_staging.h"
+#include "processor.h"
+
+// Where kernels are built for that level.
+#define MACA_PRODUCT_OF_VECTORS(LEVEL)                                                    \
+  namespace maca::LEVEL {                                                                 \
+  [[gnu::weak]] double product_of_vectors(int64_t count, const float* x, const float* y); \
+  }
+MACA_PRODUCT_OF_VECTORS(baseline)
+MACA_PRODUCT_OF_VECTORS(avx2)
+MACA_PRODUCT_OF_VECTORS(avx512)
 
 namespace maca::matmul {
 namespace {
 
-// float sums: 1024 terms a chunk, 16 to 64 in one accumulator, chunks added in double, so that the error does not grow
-// with the length and the bits do not depend on the thread count.
+// Of floats: 1024 terms a chunk, so that the bits do not depend on the thread count.
 constexpr int64_t kChunk = 1024;
 
+// That of the highest level that is allowed and built; a library for this machine alone has one.
+using ProductOfVectors = double (*)(int64_t, const float*, const float*);
+ProductOfVectors product_of_vectors() {
+  const Isa isa = allowed_isa();
+  if (isa >= Isa::Avx512 && avx512::product_of_vectors) return avx512::product_of_vectors;
+  if (isa >= Isa::Avx2 && avx2::product_of_vectors) return avx2::product_of_vectors;
+  return baseline::product_of_vectors ? baseline::product_of_vectors : nullptr;
+}
+
 template <class T> auto chunk_dot(const T* x, int64_t dx, const T* y, int64_t dy, int64_t count, bool conjugate) {
-  const auto n = static_cast<blasint>(count), ix = static_cast<blasint>(dx), iy = static_cast<blasint>(dy);
-  if constexpr (std::is_same_v<T, float>) {
-    if (dx > 0 && dy > 0 && dx < (1 << 18) && dy < (1 << 18))
-      return static_cast<double>(scipy_cblas_sdot(n, x, ix, y, iy));
-    double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(x[i * dx]) * y[i * dy];
-    return sum;
-  } else if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>) {
+    static const ProductOfVectors product = product_of_vectors();
     float a[kChunk], b[kChunk];
-    const int64_t size[] = {count}, sx[] = {dx}, sy[] = {dy}, one[] = {1};
-    constexpr Dtype d = dtype_tag<T>::value;
-    onednn::copy_strided(size, {d, const_cast<T*>(x), sx}, {Dtype::F32, a, one});
-    onednn::copy_strided(size, {d, const_cast<T*>(y), sy}, {Dtype::F32, b, one});
-    return static_cast<double>(scipy_cblas_sdot(n, a, 1, b, 1));
+    const auto side_by_side = [count](const T* from, int64_t step, float* to) -> const float* {
+      if constexpr (std::is_same_v<T, float>)
+        if (step == 1) return from;
+      const int64_t size[] = {count}, steps[] = {step}, one[] = {1};
+      onednn::copy_strided(size, {dtype_tag<T>::value, const_cast<T*>(from), steps}, {Dtype::F32, to, one});
+      return to;
+    };
+    return product(count, side_by_side(x, dx, a), side_by_side(y, dy, b));
   } else if constexpr (std::is_integral_v<T>) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; ++i) sum += static_cast<uint64_t>(x[i * dx]) * static_cast<uint64_t>(y[i * dy]);

@@ -19,8 +19,8 @@ using onednn::Workspace;
 // Depth of what is packed at once: a panel of the right factor takes 64 KiB with AVX-512, and the result is read and
 // written once for it. Sums of more slices are what the error grows with where the depth is thousands.
 constexpr int64_t kSlice = 512;
-constexpr int64_t kRowsAtOnce = 20 * kRows;  // of the left factor, packed: half a second-level cache of 1 MiB
-constexpr int64_t kPanelsAtOnce = 128;       // of the right factor, where it is not packed for good
+constexpr int64_t kRowsAtOnce = 240;
+constexpr int64_t kPanelsAtOnce = 128;  // of the right factor, where it is not packed for good
 
 class PanelsPlan final : public Plan {
  public:
@@ -161,15 +161,21 @@ class PanelsPlan final : public Plan {
     const int64_t row_step = a_.row_major() ? a_.leading() : 1, depth_step = a_.row_major() ? 1 : a_.leading();
     const bool last = deep + depth == p_.k();
     left += deep * depth_step;
-    for (int64_t row = part.row * kRows; row < end; row += kRowsAtOnce) {
-      const int64_t rows = std::min(kRowsAtOnce, end - row);
+    const int64_t begin = part.row * kRows, blocks = (end - begin + kRows - 1) / kRows;
+    const int64_t times = (blocks * kRows + kRowsAtOnce - 1) / kRowsAtOnce;  // alike: few rows reread all panels, too
+    for (int64_t t = 0; t < times; ++t) {
+      const int64_t row = begin + blocks * t / times * kRows,
+                    rows = std::min(begin + blocks * (t + 1) / times * kRows, end) - row;
       if (packs_left_)
         Panels::each_row_block(rows, [&](int64_t i, int64_t n) {
           const float* from = left + (row + i) * row_step;
+          float* to = packed + i * depth;
           if (depth_step == 1)
-            pack_left_rows(depth, n, from, row_step, packed + i * depth);
+            pack_left_rows(depth, n, from, row_step, to);
+          else if (n == kRows)  // a size that is known is copied in two instructions
+            for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * kRows, from + k * depth_step, kRows * 4);
           else
-            for (int64_t k = 0; k < depth; ++k) std::copy_n(from + k * depth_step, n, packed + i * depth + k * n);
+            for (int64_t k = 0; k < depth; ++k) std::copy_n(from + k * depth_step, n, to + k * n);
         });
       for (int64_t j = part.column; j < part.column_end; ++j) {
         const int64_t column = (first + j) * kColumns, width = p_.n() - column;
