@@ -81,7 +81,8 @@ struct Panels {
       const Left here{left.data + first * left.depth_step, left.row_step, left.depth_step};
       for (int64_t p = begin; p < end; ++p)
         multiply_columns(rows, std::min(size, stop - first), here, panel(packed, first, size, p),
-                         columns - p * kColumns, {sums.data + p * kColumns, sums.row_step, sums.add || first > 0},
+                         columns - p * kColumns,
+                         {sums.data + p * kColumns, sums.row_step, sums.add || first > 0, sums.chain},
                          bias && first == 0 ? bias + p * kColumns : nullptr);
     });
   }
@@ -102,13 +103,13 @@ struct Panels {
       if (width >= kColumns) {
         if (bias)
           for (int64_t r = 0; r < n; ++r) std::copy_n(bias, kColumns, to + r * sums.row_step);
-        return multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias});
+        return multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias, sums.chain});
       }
       float tile[kRows * kColumns];
       if (width <= kLanes)  // half of a panel's columns would be multiplied in vain
-        multiply_block<1>(n, depth, here, panel, {tile, kColumns, false});
+        multiply_block<1>(n, depth, here, panel, {tile, kColumns, false, sums.chain});
       else
-        multiply_block(n, depth, here, panel, {tile, kColumns, false});
+        multiply_block(n, depth, here, panel, {tile, kColumns, false, sums.chain});
       for (int64_t r = 0; r < n; ++r)
         for (int64_t j = 0; j < width; ++j) {
           float& sum = to[r * sums.row_step + j];
