@@ -50,6 +50,7 @@ class BackwardPlan final : public Plan {
       if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
     }
     if (with_dx_ && !product_) of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides);
+    if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32) gathered_ = PlacedProduct(gathered(g, true, w.strides), space);
     if (with_dw_ && !gradient_) of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides);
     for (const auto* columns : {&of_input_, &of_weight_})
       if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
@@ -72,10 +73,11 @@ class BackwardPlan final : public Plan {
     void* scratch = at(launch.workspace, scratch_);
     if (with_dx_) {
       void* dx = dx_.target(launch);
-      const bool done =
+      bool done =
           of_input_ ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
                                      static_cast<float*>(dx), scratch)
                     : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      if (!done && gathered_) done = gathered_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
       if (!done) {
         void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
         data_call_(addresses);
@@ -185,7 +187,7 @@ class BackwardPlan final : public Plan {
   Dtype type_;
   Staged dy_, x_, dx_;
   Weight weight_, dw_;
-  PlacedProduct product_;
+  PlacedProduct product_, gathered_;
   std::unique_ptr<StencilGradient> gradient_;
   std::unique_ptr<Columns> of_input_, of_weight_;
   Call data_call_, weights_call_;

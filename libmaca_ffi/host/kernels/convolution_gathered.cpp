@@ -1,0 +1,286 @@
+// Convolutions of many channels with short chains: windows are laid out in rows, a block of rows at a time ("im2col"
+// that stays in the second-level cache), and multiplied by the weight in panels. As of products, kChain terms meet in
+// one accumulator; oneDNN's kernels for channels-last images keep one of all channels and taps.
+//
+// A result of a strided transposition meets only the taps of its phase, its place modulo the stride: every phase is a
+// convolution of its own.
+#include <vector>
+
+#include "convolution_winograd.h"
+#include "library_matmul_tiles.h"
+
+namespace maca::MACA_ISA {
+namespace {
+
+using convolution::Gathered;
+using matmul::Member;
+using matmul::Part;
+using winograd::each_lane;
+using winograd::Finite;
+
+using Triple = std::array<int64_t, 3>;
+
+constexpr int64_t kSlice = 512;             // depth of the rows that are laid out at once
+constexpr int64_t kRowsAtOnce = 10 * kRows; // they and their sums take 240 KiB each
+constexpr int64_t kWidth = 512;             // columns whose sums are kept
+constexpr int64_t kPiece = 1 << 19;         // multiplications that repay a thread
+// Rows a power of two apart would meet in the same few lines of the cache.
+constexpr int64_t kRowGap = 16;
+
+struct Tap {
+  Triple shift;    // of the pixel that it meets
+  int64_t weight;  // where its numbers lie
+};
+
+struct Phase {
+  Triple first, count;  // its results: their first place and their number along each dimension
+  std::vector<Tap> taps;
+  int64_t packed;  // its weights of one group
+};
+
+class GatheredProduct final : public convolution::StencilProduct {
+ public:
+  explicit GatheredProduct(const Gathered& g)
+      : g_(g),
+        panels_((g.result_channels + kColumns - 1) / kColumns),
+        width_(std::min(panels_, kWidth / kColumns)),
+        step_(g.spread ? g.stride : Triple{1, 1, 1}) {
+    Triple phases{1, 1, 1};
+    for (size_t d = 0; d < 3; ++d) phases[d] = std::min(step_[d], g.result[d]);
+    each({}, phases, [&](const Triple& at) { add_phase(at); });
+    in_place_ = phases_.size() == 1 && phases_[0].taps.size() == 1 && phases_[0].taps[0].shift == Triple{} &&
+                g.stride == Triple{1, 1, 1} && g.read == g.result;
+    int64_t depth = 0, rows = 0;
+    for (const Phase& p : phases_) {
+      depth = std::max(depth, std::min(kSlice, this->depth(p)));
+      rows = std::max(rows, std::min(kRowsAtOnce, this->rows(p)));
+    }
+    row_step_ = depth + kRowGap;
+    rows_ = in_place_ ? 0 : rows * row_step_;
+    scratch_ = Scratch((rows_ + rows * width_ * kColumns) * 4);
+  }
+
+  uint64_t packed_bytes() const override { return static_cast<uint64_t>(g_.groups * group_) * 4; }
+  uint64_t workspace_bytes() const override { return scratch_.workspace(); }
+
+  void pack(const float* weight, float* packed) const override {
+    parallel_for(g_.groups * panels_, std::max<int64_t>(1, 32768 * panels_ / std::max<int64_t>(1, group_)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i)
+                     for (const Phase& p : phases_)
+                       pack_panel(p, i % panels_, weight + i / panels_ * g_.weight_group,
+                                  packed + i / panels_ * group_ + p.packed);
+                 });
+  }
+
+  bool run(const float* image, const float* packed, const float* bias, float* result, void* workspace) const override {
+    int64_t multiplications = 0, most = 1;
+    for (const Phase& p : phases_) {
+      multiplications += g_.groups * rows(p) * depth(p) * g_.result_channels;
+      most = std::max(most, panels_ * ((rows(p) + kRows - 1) / kRows));
+    }
+    most = std::min<int64_t>(most, ThreadPool::instance().threads());
+    const int64_t size = std::clamp<int64_t>(multiplications / ThreadPool::grain(kPiece), 1, most);
+    std::atomic<bool> finite{true};
+    on_team(static_cast<int>(size), [&](int64_t index, int64_t members) {
+      std::unique_ptr<char[]> heap;
+      auto* scratch = reinterpret_cast<float*>(scratch_.of_thread(workspace, heap));
+      const Member member{index, members};
+      for (int64_t group = 0; group < g_.groups; ++group)
+        for (const Phase& p : phases_) {
+          const Part part = member.part((rows(p) + kRows - 1) / kRows, panels_);
+          const float* own = bias ? bias + group * g_.result_channels : nullptr;
+          if (!compute(p, part, image + group * g_.read_channels, packed + group * group_ + p.packed, own,
+                       result + group * g_.result_channels, scratch))
+            finite.store(false, std::memory_order_relaxed);
+        }
+    });
+    return finite;
+  }
+
+ private:
+  int64_t depth(const Phase& p) const { return static_cast<int64_t>(p.taps.size()) * g_.read_channels; }
+  int64_t rows(const Phase& p) const { return g_.batch * p.count[0] * p.count[1] * p.count[2]; }
+
+  template <class F> static void each(const Triple& begin, const Triple& end, F&& f) {
+    for (int64_t z = begin[0]; z < end[0]; ++z)
+      for (int64_t y = begin[1]; y < end[1]; ++y)
+        for (int64_t x = begin[2]; x < end[2]; ++x) f(Triple{z, y, x});
+  }
+
+  void add_phase(const Triple& first) {
+    Phase p{first, {}, {}, group_};
+    for (size_t d = 0; d < 3; ++d) p.count[d] = (g_.result[d] - first[d] + step_[d] - 1) / step_[d];
+    each({}, g_.kernel, [&](const Triple& k) {
+      Tap tap{{}, 0};
+      for (size_t d = 0; d < 3; ++d) {
+        tap.shift[d] = g_.spread ? first[d] + g_.padding[d] - k[d] * g_.dilation[d] : k[d] * g_.dilation[d] - g_.padding[d];
+        if (tap.shift[d] % step_[d] != 0) return;
+        tap.shift[d] /= step_[d];
+        tap.weight += k[d] * g_.weight_tap[d];
+      }
+      p.taps.push_back(tap);
+    });
+    group_ += depth(p) * panels_ * kColumns;
+    phases_.push_back(std::move(p));
+  }
+
+  // f(slice's first, slice's depth)
+  template <class F> void each_slice(const Phase& p, F&& f) const {
+    for (int64_t deep = 0, all = depth(p); deep < all; deep += kSlice) f(deep, std::min(kSlice, all - deep));
+  }
+  // f(tap, its channels' begin and end, where they begin in the slice)
+  template <class F> void each_tap(const Phase& p, int64_t deep, int64_t depth, F&& f) const {
+    const int64_t channels = g_.read_channels;
+    for (int64_t at = deep; at < deep + depth;) {
+      const int64_t tap = at / channels, begin = at % channels, end = std::min(channels, begin + deep + depth - at);
+      f(p.taps[static_cast<size_t>(tap)], begin, end, at - deep);
+      at += end - begin;
+    }
+  }
+
+  // [slice][panel][depth][kColumns], zeros beyond the channels
+  void pack_panel(const Phase& p, int64_t panel, const float* weight, float* packed) const {
+    weight += panel * kColumns * g_.weight_result;
+    const int64_t width = std::min(kColumns, g_.result_channels - panel * kColumns);
+    each_slice(p, [&](int64_t deep, int64_t depth) {
+      float* to = packed + (deep * panels_ + panel * depth) * kColumns;
+      each_tap(p, deep, depth, [&](const Tap& tap, int64_t begin, int64_t end, int64_t at) {
+        pack_tap(weight + tap.weight, begin, end, width, to + at * kColumns);
+      });
+    });
+  }
+
+  void pack_tap(const float* weight, int64_t begin, int64_t end, int64_t width, float* to) const {
+    const bool squares = width == kColumns && g_.weight_read == 1;
+    int64_t c = begin;
+    for (; squares && c + kLanes <= end; c += kLanes)
+      for (int64_t half = 0; half < kColumns; half += kLanes) {
+        Lanes square[kLanes];
+        for (int64_t i = 0; i < kLanes; ++i) square[i] = read<Lanes>(weight + (half + i) * g_.weight_result + c);
+        transpose(square);
+        for (int64_t i = 0; i < kLanes; ++i) write(to + (c - begin + i) * kColumns + half, square[i]);
+      }
+    for (; c < end; ++c) {
+      const float* from = weight + c * g_.weight_read;
+      float* row = to + (c - begin) * kColumns;
+      if (g_.weight_result == 1)
+        std::copy_n(from, width, row);
+      else
+        for (int64_t j = 0; j < width; ++j) row[j] = from[j * g_.weight_result];
+      std::fill(row + width, row + kColumns, 0.0f);
+    }
+  }
+
+  struct Place {
+    int64_t image;
+    Triple at;  // in the phase
+  };
+  Place place(const Phase& p, int64_t row) const {
+    const auto& n = p.count;
+    return {row / (n[2] * n[1] * n[0]), {row / (n[2] * n[1]) % n[0], row / n[2] % n[1], row % n[2]}};
+  }
+
+  // f(row, place) for the rows [begin, end)
+  template <class F> void each_row(const Phase& p, int64_t begin, int64_t end, F&& f) const {
+    Place at = place(p, begin);
+    for (int64_t row = begin; row < end; ++row) {
+      f(row - begin, at);
+      if (++at.at[2] < p.count[2]) continue;
+      at.at[2] = 0;
+      if (++at.at[1] < p.count[1]) continue;
+      at.at[1] = 0;
+      if (++at.at[0] < p.count[0]) continue;
+      at.at[0] = 0, ++at.image;
+    }
+  }
+
+  bool compute(const Phase& p, const Part& part, const float* image, const float* packed, const float* bias,
+               float* result, float* scratch) const {
+    const int64_t end = std::min(part.row_end * kRows, rows(p)), step = width_ * kColumns;
+    float *laid_out = scratch, *sums = scratch + rows_;
+    Finite finite;
+    for (int64_t row = part.row * kRows; row < end; row += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, end - row);
+      for (int64_t first = part.column; first < part.column_end; first += width_) {
+        const int64_t last = std::min(first + width_, part.column_end);
+        if (p.taps.empty()) std::fill_n(sums, count * step, 0.0f);
+        each_slice(p, [&](int64_t deep, int64_t depth) {
+          Left left{image + row * g_.groups * g_.read_channels + deep, g_.groups * g_.read_channels, 1};
+          if (!in_place_) {
+            lay_out(p, row, count, deep, depth, image, laid_out);
+            left = {laid_out, row_step_, 1};
+          }
+          const float* slice = packed + deep * panels_ * kColumns;
+          for (int64_t j = first; j < last; ++j)
+            Panels::each_row_block(count, [&](int64_t i, int64_t n) {
+              multiply_block(n, depth, {left.data + i * left.row_step, left.row_step, 1}, slice + j * depth * kColumns,
+                             {sums + i * step + (j - first) * kColumns, step, deep > 0});
+            });
+        });
+        finish(p, row, count, first * kColumns, std::min(last * kColumns, g_.result_channels), sums, bias, result,
+               finite);
+      }
+    }
+    return static_cast<bool>(finite);
+  }
+
+  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image.
+  void lay_out(const Phase& p, int64_t first, int64_t count, int64_t deep, int64_t depth, const float* image,
+               float* to) const {
+    const Triple stride = g_.spread ? Triple{1, 1, 1} : g_.stride;
+    const int64_t pixel = g_.groups * g_.read_channels;
+    each_tap(p, deep, depth, [&](const Tap& tap, int64_t begin, int64_t end, int64_t offset) {
+      each_row(p, first, first + count, [&](int64_t row, const Place& at) {
+        int64_t from = at.image;
+        bool inside = true;
+        for (size_t d = 0; d < 3; ++d) {
+          const int64_t i = at.at[d] * stride[d] + tap.shift[d];
+          inside = inside && static_cast<uint64_t>(i) < static_cast<uint64_t>(g_.read[d]);
+          from = from * g_.read[d] + i;
+        }
+        float* target = to + row * row_step_ + offset;
+        const float* source = image + from * pixel + begin;
+        const int64_t channels = end - begin;
+        each_lane(channels, [&](auto zero, int64_t c) {
+          write(target + c, inside ? read<decltype(zero)>(source + c) : zero);
+        });
+      });
+    });
+  }
+
+  // sums + bias to the result's channels [begin, end)
+  void finish(const Phase& p, int64_t first, int64_t count, int64_t begin, int64_t end, const float* sums,
+              const float* bias, float* result, Finite& finite) const {
+    const int64_t channels = g_.groups * g_.result_channels;
+    each_row(p, first, first + count, [&](int64_t row, const Place& at) {
+      int64_t to = at.image;
+      for (size_t d = 0; d < 3; ++d) to = to * g_.result[d] + p.first[d] + at.at[d] * step_[d];
+      const float* from = sums + row * width_ * kColumns;
+      float* pixel = result + to * channels + begin;
+      each_lane(end - begin, [&](auto zero, int64_t c) {
+        using L = decltype(zero);
+        // at the end: rounded once, a bias that is larger than the products costs no more
+        const L sum = bias ? read<L>(from + c) + read<L>(bias + begin + c) : read<L>(from + c);
+        write(pixel + c, sum);
+        finite.see(sum);
+      });
+    });
+  }
+
+  Gathered g_;
+  int64_t panels_, width_;  // of all columns, of those whose sums are kept
+  Triple step_;             // from a result of a phase to the next
+  std::vector<Phase> phases_;
+  bool in_place_ = false;  // the rows are the image
+  int64_t group_ = 0, row_step_ = 0, rows_ = 0;
+  Scratch scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<convolution::StencilProduct> gathered_product(const Gathered& g) {
+  return std::make_unique<GatheredProduct>(g);
+}
+
+}  // namespace maca::MACA_ISA
