@@ -30,6 +30,10 @@ struct Left {  // factors [rows][depth]
   const float* data;
   int64_t row_step, depth_step;
 };
+template <int64_t kStep> struct DenseLeft {  // rows of one length, which takes no register: 5 % of a product
+  const float* data;
+  static constexpr int64_t row_step = kStep, depth_step = 1;
+};
 struct Sums {  // [rows][kColumns]
   float* data;
   int64_t row_step;
@@ -41,29 +45,30 @@ struct Sums {  // [rows][kColumns]
 // aside every 64 terms takes 3 % of a product, a fourth of what the error of a panel of 256 was.
 constexpr int64_t kChain = 64;
 
-// sums = left * panel for R rows; panel is dense [depth][kColumns]. The sums of kChain terms each are added in order.
-template <int64_t R> void multiply_rows(int64_t depth, const Left& left, const float* panel, const Sums& sums) {
+// sums = left * panel for R rows; panel is dense [depth][kColumns], of which the first V vectors of columns are wanted.
+// The sums of kChain terms each are added in order.
+template <int64_t R, int64_t V, class L>
+void multiply_rows(int64_t depth, const L& left, const float* panel, const Sums& sums) {
   float aside[R * kColumns];
   const float* factors = left.data;
   const int64_t row_step = left.row_step, depth_step = left.depth_step;
   for (int64_t first = 0;; first += kChain) {
-    Lanes sum[R][2] = {};
+    Lanes sum[R][V] = {};
     const int64_t end = std::min(depth, first + kChain);
     for (int64_t k = first; k < end; ++k, factors += depth_step) {
-      const Lanes low = read<Lanes>(panel + k * kColumns), high = read<Lanes>(panel + k * kColumns + kLanes);
+      Lanes columns[V];
+      for (int64_t v = 0; v < V; ++v) columns[v] = read<Lanes>(panel + k * kColumns + v * kLanes);
 #pragma GCC unroll 12
       for (int64_t i = 0; i < R; ++i) {
         const Lanes factor = factors[i * row_step] - Lanes{};
-        sum[i][0] += factor * low;
-        sum[i][1] += factor * high;
+        for (int64_t v = 0; v < V; ++v) sum[i][v] += factor * columns[v];
       }
     }
     const auto put = [&](float* to, int64_t step, bool add) {
 #pragma GCC unroll 12
-      for (int64_t i = 0; i < R; ++i, to += step) {
-        write(to, add ? read<Lanes>(to) + sum[i][0] : sum[i][0]);
-        write(to + kLanes, add ? read<Lanes>(to + kLanes) + sum[i][1] : sum[i][1]);
-      }
+      for (int64_t i = 0; i < R; ++i, to += step)
+        for (int64_t v = 0; v < V; ++v)
+          write(to + v * kLanes, add ? read<Lanes>(to + v * kLanes) + sum[i][v] : sum[i][v]);
     };
     if (end < depth) {
       put(aside, kColumns, first > 0);
@@ -71,20 +76,18 @@ template <int64_t R> void multiply_rows(int64_t depth, const Left& left, const f
     }
     if (first > 0)
 #pragma GCC unroll 12
-      for (int64_t i = 0; i < R; ++i) {
-        sum[i][0] += read<Lanes>(aside + i * kColumns);
-        sum[i][1] += read<Lanes>(aside + i * kColumns + kLanes);
-      }
+      for (int64_t i = 0; i < R; ++i)
+        for (int64_t v = 0; v < V; ++v) sum[i][v] += read<Lanes>(aside + i * kColumns + v * kLanes);
     return put(sums.data, sums.row_step, sums.add);
   }
 }
 
 // The same for 1 to kRows rows.
-template <int64_t R = kRows>
-void multiply_block(int64_t rows, int64_t depth, const Left& left, const float* panel, const Sums& sums) {
+template <int64_t V = 2, int64_t R = kRows, class L>
+void multiply_block(int64_t rows, int64_t depth, const L& left, const float* panel, const Sums& sums) {
   if constexpr (R > 0) {
-    if (rows == R) return multiply_rows<R>(depth, left, panel, sums);
-    multiply_block<R - 1>(rows, depth, left, panel, sums);
+    if (rows == R) return multiply_rows<R, V>(depth, left, panel, sums);
+    multiply_block<V, R - 1>(rows, depth, left, panel, sums);
   }
 }
 

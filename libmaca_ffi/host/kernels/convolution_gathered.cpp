@@ -20,16 +20,18 @@ using winograd::Finite;
 
 using Triple = std::array<int64_t, 3>;
 
-constexpr int64_t kSlice = 512;             // depth of the rows that are laid out at once
-constexpr int64_t kRowsAtOnce = 10 * kRows; // they and their sums take 240 KiB each
-constexpr int64_t kWidth = 512;             // columns whose sums are kept
+constexpr int64_t kSlice = 256;              // depth of the rows that are laid out at once, and of a panel
+constexpr int64_t kRowsLaidOut = 2 * kRows;  // at once: with AVX-512 24 KiB beside the panel's 32
+constexpr int64_t kRowsAtOnce = 10 * kRows;  // that a slice of the weight, brought to the second-level cache, serves
+constexpr int64_t kWidth = 512;              // columns whose sums are kept
 constexpr int64_t kPiece = 1 << 19;         // multiplications that repay a thread
-// Rows a power of two apart would meet in the same few lines of the cache.
-constexpr int64_t kRowGap = 16;
+// From a row that is laid out to the next; a power of two apart they would meet in the same few lines of the cache.
+constexpr int64_t kRowStep = kSlice + 16;
 
 struct Tap {
-  Triple shift;    // of the pixel that it meets
-  int64_t weight;  // where its numbers lie
+  Triple shift;         // of the pixel that it meets
+  int64_t weight;       // where its numbers lie
+  int64_t first, last;  // results along the innermost dimension that meet a pixel
 };
 
 struct Phase {
@@ -44,19 +46,16 @@ class GatheredProduct final : public convolution::StencilProduct {
       : g_(g),
         panels_((g.result_channels + kColumns - 1) / kColumns),
         width_(std::min(panels_, kWidth / kColumns)),
-        step_(g.spread ? g.stride : Triple{1, 1, 1}) {
+        step_(g.spread ? g.stride : Triple{1, 1, 1}),
+        read_step_(g.spread ? Triple{1, 1, 1} : g.stride) {
     Triple phases{1, 1, 1};
     for (size_t d = 0; d < 3; ++d) phases[d] = std::min(step_[d], g.result[d]);
     each({}, phases, [&](const Triple& at) { add_phase(at); });
     in_place_ = phases_.size() == 1 && phases_[0].taps.size() == 1 && phases_[0].taps[0].shift == Triple{} &&
                 g.stride == Triple{1, 1, 1} && g.read == g.result;
-    int64_t depth = 0, rows = 0;
-    for (const Phase& p : phases_) {
-      depth = std::max(depth, std::min(kSlice, this->depth(p)));
-      rows = std::max(rows, std::min(kRowsAtOnce, this->rows(p)));
-    }
-    row_step_ = depth + kRowGap;
-    rows_ = in_place_ ? 0 : rows * row_step_;
+    int64_t rows = 0;
+    for (const Phase& p : phases_) rows = std::max(rows, std::min(kRowsAtOnce, this->rows(p)));
+    rows_ = in_place_ ? 0 : kRowsLaidOut * kRowStep;
     scratch_ = Scratch((rows_ + rows * width_ * kColumns) * 4);
   }
 
@@ -112,13 +111,16 @@ class GatheredProduct final : public convolution::StencilProduct {
     Phase p{first, {}, {}, group_};
     for (size_t d = 0; d < 3; ++d) p.count[d] = (g_.result[d] - first[d] + step_[d] - 1) / step_[d];
     each({}, g_.kernel, [&](const Triple& k) {
-      Tap tap{{}, 0};
+      Tap tap{};
       for (size_t d = 0; d < 3; ++d) {
         tap.shift[d] = g_.spread ? first[d] + g_.padding[d] - k[d] * g_.dilation[d] : k[d] * g_.dilation[d] - g_.padding[d];
         if (tap.shift[d] % step_[d] != 0) return;
         tap.shift[d] /= step_[d];
         tap.weight += k[d] * g_.weight_tap[d];
       }
+      const int64_t stride = read_step_[2], room = g_.read[2] - tap.shift[2];
+      tap.first = std::clamp<int64_t>((stride - 1 - tap.shift[2]) / stride, 0, p.count[2]);
+      tap.last = std::clamp<int64_t>(room > 0 ? (room + stride - 1) / stride : 0, tap.first, p.count[2]);
       p.taps.push_back(tap);
     });
     group_ += depth(p) * panels_ * kColumns;
@@ -152,7 +154,7 @@ class GatheredProduct final : public convolution::StencilProduct {
   }
 
   void pack_tap(const float* weight, int64_t begin, int64_t end, int64_t width, float* to) const {
-    const bool squares = width == kColumns && g_.weight_read == 1;
+    const bool whole = width == kColumns, squares = whole && g_.weight_read == 1;
     int64_t c = begin;
     for (; squares && c + kLanes <= end; c += kLanes)
       for (int64_t half = 0; half < kColumns; half += kLanes) {
@@ -164,11 +166,12 @@ class GatheredProduct final : public convolution::StencilProduct {
     for (; c < end; ++c) {
       const float* from = weight + c * g_.weight_read;
       float* row = to + (c - begin) * kColumns;
-      if (g_.weight_result == 1)
-        std::copy_n(from, width, row);
-      else
+      if (whole && g_.weight_result == 1) {
+        for (int64_t half = 0; half < kColumns; half += kLanes) write(row + half, read<Lanes>(from + half));
+      } else {
         for (int64_t j = 0; j < width; ++j) row[j] = from[j * g_.weight_result];
-      std::fill(row + width, row + kColumns, 0.0f);
+        std::fill(row + width, row + kColumns, 0.0f);
+      }
     }
   }
 
@@ -186,13 +189,15 @@ class GatheredProduct final : public convolution::StencilProduct {
     Place at = place(p, begin);
     for (int64_t row = begin; row < end; ++row) {
       f(row - begin, at);
-      if (++at.at[2] < p.count[2]) continue;
-      at.at[2] = 0;
-      if (++at.at[1] < p.count[1]) continue;
-      at.at[1] = 0;
-      if (++at.at[0] < p.count[0]) continue;
-      at.at[0] = 0, ++at.image;
+      if (++at.at[2] == p.count[2]) next_row(p, at);
     }
+  }
+  static void next_row(const Phase& p, Place& at) {
+    at.at[2] = 0;
+    if (++at.at[1] < p.count[1]) return;
+    at.at[1] = 0;
+    if (++at.at[0] < p.count[0]) return;
+    at.at[0] = 0, ++at.image;
   }
 
   bool compute(const Phase& p, const Part& part, const float* image, const float* packed, const float* bias,
@@ -206,17 +211,9 @@ class GatheredProduct final : public convolution::StencilProduct {
         const int64_t last = std::min(first + width_, part.column_end);
         if (p.taps.empty()) std::fill_n(sums, count * step, 0.0f);
         each_slice(p, [&](int64_t deep, int64_t depth) {
-          Left left{image + row * g_.groups * g_.read_channels + deep, g_.groups * g_.read_channels, 1};
-          if (!in_place_) {
-            lay_out(p, row, count, deep, depth, image, laid_out);
-            left = {laid_out, row_step_, 1};
-          }
-          const float* slice = packed + deep * panels_ * kColumns;
-          for (int64_t j = first; j < last; ++j)
-            Panels::each_row_block(count, [&](int64_t i, int64_t n) {
-              multiply_block(n, depth, {left.data + i * left.row_step, left.row_step, 1}, slice + j * depth * kColumns,
-                             {sums + i * step + (j - first) * kColumns, step, deep > 0});
-            });
+          for (int64_t i = 0; i < count; i += kRowsLaidOut)
+            multiply(p, row + i, std::min(kRowsLaidOut, count - i), deep, depth, image,
+                     packed + deep * panels_ * kColumns, first, last, sums + i * step, laid_out);
         });
         finish(p, row, count, first * kColumns, std::min(last * kColumns, g_.result_channels), sums, bias, result,
                finite);
@@ -225,28 +222,63 @@ class GatheredProduct final : public convolution::StencilProduct {
     return static_cast<bool>(finite);
   }
 
-  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image.
+  // Rows [row, row + count) of the windows' columns [deep, deep + depth) times the panels [begin, end).
+  void multiply(const Phase& p, int64_t row, int64_t count, int64_t deep, int64_t depth, const float* image,
+                const float* slice, int64_t begin, int64_t end, float* sums, float* laid_out) const {
+    const int64_t pixel = g_.groups * g_.read_channels, step = width_ * kColumns;
+    if (!in_place_) lay_out(p, row, count, deep, depth, image, laid_out);
+    for (int64_t j = begin; j < end; ++j) {
+      const bool narrow = g_.result_channels - j * kColumns <= kLanes;
+      const float* panel = slice + j * depth * kColumns;
+      Panels::each_row_block(count, [&](int64_t i, int64_t n) {
+        const Sums to{sums + i * step + (j - begin) * kColumns, step, deep > 0};
+        const auto rows_of = [&](const auto& left) {
+          narrow ? multiply_block<1>(n, depth, left, panel, to) : multiply_block(n, depth, left, panel, to);
+        };
+        if (in_place_)
+          rows_of(Left{image + (row + i) * pixel + deep, pixel, 1});
+        else
+          rows_of(DenseLeft<kRowStep>{laid_out + i * kRowStep});
+      });
+    }
+  }
+
+  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image. Rows of results that lie side by
+  // side are laid out together.
   void lay_out(const Phase& p, int64_t first, int64_t count, int64_t deep, int64_t depth, const float* image,
                float* to) const {
-    const Triple stride = g_.spread ? Triple{1, 1, 1} : g_.stride;
     const int64_t pixel = g_.groups * g_.read_channels;
     each_tap(p, deep, depth, [&](const Tap& tap, int64_t begin, int64_t end, int64_t offset) {
-      each_row(p, first, first + count, [&](int64_t row, const Place& at) {
+      const int64_t channels = end - begin;
+      Place at = place(p, first);
+      for (int64_t row = 0; row < count;) {
+        const int64_t x = at.at[2], length = std::min(count - row, p.count[2] - x);
         int64_t from = at.image;
         bool inside = true;
-        for (size_t d = 0; d < 3; ++d) {
-          const int64_t i = at.at[d] * stride[d] + tap.shift[d];
-          inside = inside && static_cast<uint64_t>(i) < static_cast<uint64_t>(g_.read[d]);
+        for (size_t d = 0; d < 2; ++d) {
+          const int64_t i = at.at[d] * read_step_[d] + tap.shift[d];
+          inside = inside && i >= 0 && i < g_.read[d];
           from = from * g_.read[d] + i;
         }
-        float* target = to + row * row_step_ + offset;
-        const float* source = image + from * pixel + begin;
-        const int64_t channels = end - begin;
-        each_lane(channels, [&](auto zero, int64_t c) {
-          write(target + c, inside ? read<decltype(zero)>(source + c) : zero);
-        });
-      });
+        const int64_t some = inside ? std::clamp(tap.first - x, int64_t{0}, length) : length;
+        const int64_t none = inside ? std::clamp(tap.last - x, some, length) : length;
+        from = from * g_.read[2] + (x + some) * read_step_[2] + tap.shift[2];
+        float* target = to + row * kRowStep + offset;
+        for (int64_t i = 0; i < some; ++i) clear(channels, target + i * kRowStep);
+        copy_pixels(none - some, channels, image + from * pixel + begin, pixel * read_step_[2],
+                    target + some * kRowStep);
+        for (int64_t i = none; i < length; ++i) clear(channels, target + i * kRowStep);
+        row += length;
+        next_row(p, at);
+      }
     });
+  }
+  static void clear(int64_t channels, float* to) {
+    each_lane(channels, [&](auto zero, int64_t c) { write(to + c, zero); });
+  }
+  void copy_pixels(int64_t count, int64_t channels, const float* from, int64_t from_step, float* to) const {
+    for (int64_t i = 0; i < count; ++i, from += from_step, to += kRowStep)
+      each_lane(channels, [&](auto zero, int64_t c) { write(to + c, read<decltype(zero)>(from + c)); });
   }
 
   // sums + bias to the result's channels [begin, end)
@@ -270,10 +302,10 @@ class GatheredProduct final : public convolution::StencilProduct {
 
   Gathered g_;
   int64_t panels_, width_;  // of all columns, of those whose sums are kept
-  Triple step_;             // from a result of a phase to the next
+  Triple step_, read_step_;  // from a result of a phase to the next, and between the pixels that they meet
   std::vector<Phase> phases_;
   bool in_place_ = false;  // the rows are the image
-  int64_t group_ = 0, row_step_ = 0, rows_ = 0;
+  int64_t group_ = 0, rows_ = 0;
   Scratch scratch_;
 };
 
