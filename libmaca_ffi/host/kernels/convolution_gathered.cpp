@@ -24,7 +24,7 @@ constexpr int64_t kSlice = 256;              // depth of the rows that are laid 
 constexpr int64_t kRowsLaidOut = 2 * kRows;  // at once: with AVX-512 24 KiB beside the panel's 32
 constexpr int64_t kRowsAtOnce = 10 * kRows;  // that a slice of the weight, brought to the second-level cache, serves
 constexpr int64_t kWidth = 512;              // columns whose sums are kept
-constexpr int64_t kPiece = 1 << 19;         // multiplications that repay a thread
+constexpr int64_t kPiece = 1 << 19;          // multiplications that repay a thread
 // From a row that is laid out to the next; a power of two apart they would meet in the same few lines of the cache.
 constexpr int64_t kRowStep = kSlice + 16;
 
@@ -113,7 +113,8 @@ class GatheredProduct final : public convolution::StencilProduct {
     each({}, g_.kernel, [&](const Triple& k) {
       Tap tap{};
       for (size_t d = 0; d < 3; ++d) {
-        tap.shift[d] = g_.spread ? first[d] + g_.padding[d] - k[d] * g_.dilation[d] : k[d] * g_.dilation[d] - g_.padding[d];
+        tap.shift[d] =
+            g_.spread ? first[d] + g_.padding[d] - k[d] * g_.dilation[d] : k[d] * g_.dilation[d] - g_.padding[d];
         if (tap.shift[d] % step_[d] != 0) return;
         tap.shift[d] /= step_[d];
         tap.weight += k[d] * g_.weight_tap[d];
@@ -145,12 +146,45 @@ class GatheredProduct final : public convolution::StencilProduct {
   void pack_panel(const Phase& p, int64_t panel, const float* weight, float* packed) const {
     weight += panel * kColumns * g_.weight_result;
     const int64_t width = std::min(kColumns, g_.result_channels - panel * kColumns);
+    if (width == kColumns && taps_together()) return pack_taps_together(p, panel, weight, packed);
     each_slice(p, [&](int64_t deep, int64_t depth) {
       float* to = packed + (deep * panels_ + panel * depth) * kColumns;
       each_tap(p, deep, depth, [&](const Tap& tap, int64_t begin, int64_t end, int64_t at) {
         pack_tap(weight + tap.weight, begin, end, width, to + at * kColumns);
       });
     });
+  }
+
+  // Only the taps of a pair of channels lie side by side, as of contiguous weights.
+  bool taps_together() const {
+    const auto& k = g_.kernel;
+    return g_.weight_tap == Triple{k[1] * k[2], k[2], 1} && g_.weight_read > 1 && g_.weight_result > 1;
+  }
+
+  void pack_taps_together(const Phase& p, int64_t panel, const float* weight, float* packed) const {
+    const int64_t taps = g_.kernel[0] * g_.kernel[1] * g_.kernel[2], all = depth(p), channels = g_.read_channels;
+    const int64_t last =  // of the group's numbers, beyond which nothing is read
+        (g_.result_channels - 1 - panel * kColumns) * g_.weight_result + (channels - 1) * g_.weight_read + taps - 1;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t half = 0; half < kColumns; half += kLanes)
+        for (int64_t t = 0; t < taps; t += kLanes) {
+          Lanes square[kLanes] = {};
+          for (int64_t i = 0; i < kLanes; ++i) {
+            const int64_t from = (half + i) * g_.weight_result + c * g_.weight_read + t;
+            if (from + kLanes - 1 <= last)
+              square[i] = read<Lanes>(weight + from);
+            else
+              for (int64_t j = 0; j < std::min<int64_t>(kLanes, taps - t); ++j) square[i][j] = weight[from + j];
+          }
+          transpose(square);
+          for (size_t i = 0; i < p.taps.size(); ++i) {
+            const int64_t lane = p.taps[i].weight - t;
+            if (lane < 0 || lane >= kLanes) continue;
+            const int64_t k = static_cast<int64_t>(i) * channels + c, deep = k / kSlice * kSlice;
+            float* slice = packed + (deep * panels_ + panel * std::min(kSlice, all - deep)) * kColumns;
+            write(slice + (k - deep) * kColumns + half, square[lane]);
+          }
+        }
   }
 
   void pack_tap(const float* weight, int64_t begin, int64_t end, int64_t width, float* to) const {
@@ -243,8 +277,8 @@ class GatheredProduct final : public convolution::StencilProduct {
     }
   }
 
-  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image. Rows of results that lie side by
-  // side are laid out together.
+  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image. Rows of results that lie side
+  // by side are laid out together.
   void lay_out(const Phase& p, int64_t first, int64_t count, int64_t deep, int64_t depth, const float* image,
                float* to) const {
     const int64_t pixel = g_.groups * g_.read_channels;
@@ -301,7 +335,7 @@ class GatheredProduct final : public convolution::StencilProduct {
   }
 
   Gathered g_;
-  int64_t panels_, width_;  // of all columns, of those whose sums are kept
+  int64_t panels_, width_;   // of all columns, of those whose sums are kept
   Triple step_, read_step_;  // from a result of a phase to the next, and between the pixels that they meet
   std::vector<Phase> phases_;
   bool in_place_ = false;  // the rows are the image

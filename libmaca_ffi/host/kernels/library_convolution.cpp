@@ -270,10 +270,10 @@ class ForwardPlan final : public Plan {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
-    packed_bytes = product_   ? product_->packed_bytes()
-                   : columns_ ? columns_->packed_bytes()
+    packed_bytes = product_    ? product_->packed_bytes()
+                   : columns_  ? columns_->packed_bytes()
                    : gathered_ ? gathered_->packed_bytes()
-                              : (weight_.same() ? 0 : weight_.library_bytes());
+                               : (weight_.same() ? 0 : weight_.library_bytes());
     if (packed_bytes > 0) packed_operand = w.slot;
     workspace_bytes = space.bytes();
     work = g.work();
