@@ -94,7 +94,7 @@ def convolutions(channels: tuple[int, ...]) -> Iterator[Case]:
 
     for c in channels:
         yield from of(f"1 x 1, C {c}", (1, c, 14, 14), (64, c, 1, 1), conv(F.conv2d))
-        yield from of(f"3 x 3, C {c}", (1, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, padding=1))
+        yield from of(f"3 x 3, C {c}", (2, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, padding=1))
         yield from of(f"3 x 3 stride 2, C {c}", (1, c, 14, 13), (64, c, 3, 3), conv(F.conv2d, stride=2))
         yield from of(f"1-D, C {c}", (1, c, 100), (64, c, 5), conv(F.conv1d))
         yield from of(f"transposed, C {c}", (1, c, 7, 7), (c, 64, 4, 4), conv(F.conv_transpose2d, stride=2))
