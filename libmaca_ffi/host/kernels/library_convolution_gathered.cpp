@@ -45,7 +45,8 @@ std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient,
   p.spread = g.transposed != input_gradient;
   p.read_channels = input_gradient ? out : in;
   p.result_channels = input_gradient ? in : out;
-  if (p.read_channels <= kChannels || p.read_channels * taps <= kLongest) return nullptr;
+  if (p.read_channels <= kChannels || p.read_channels * taps <= kLongest || strided_to_few(g, input_gradient))
+    return nullptr;
   p.read = triple(input_gradient ? g.out : g.in, 1);
   p.result = triple(input_gradient ? g.in : g.out, 1);
   p.kernel = triple(g.kernel, 1);
