@@ -20,6 +20,8 @@ using winograd::Finite;
 
 using Triple = std::array<int64_t, 3>;
 
+// Sizes for a first-level cache of 48 KiB and a second-level one of 2 MiB, where they were measured (a Xeon with AMX):
+// 120 rows of 512 laid out at once in the second-level cache were 5 % slower.
 constexpr int64_t kSlice = 256;              // depth of the rows that are laid out at once, and of a panel
 constexpr int64_t kRowsLaidOut = 2 * kRows;  // at once: with AVX-512 24 KiB beside the panel's 32
 constexpr int64_t kRowsAtOnce = 10 * kRows;  // that a slice of the weight, brought to the second-level cache, serves

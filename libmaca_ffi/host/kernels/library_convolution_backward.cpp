@@ -66,6 +66,7 @@ class BackwardPlan final : public Plan {
                         : !product_ ? "weight"
                                     : "input, weight") +
                        ", where it is not finite " + implementation;
+    if (gathered_ && !product_) implementation = "gathered input, where it is not finite " + implementation;
     if (of_input_ || of_weight_) implementation = "columns, " + implementation;
   }
 
