@@ -58,7 +58,9 @@ class Error:
     largest: float = 0.0
 
     def add(self, result: torch.Tensor, exact: torch.Tensor, magnitude: torch.Tensor) -> None:
-        error = (result.double() - exact).abs() / (EPS * magnitude)
+        some = magnitude > 0  # a strided convolution may pass over pixels, whose gradient has no terms
+        assert torch.equal(result[~some], torch.zeros_like(result[~some]))
+        error = ((result.double() - exact).abs() / (EPS * magnitude))[some]
         self.squares += error.square().sum().item()
         self.count += error.numel()
         self.largest = max(self.largest, error.max().item())
@@ -104,13 +106,20 @@ def convolutions(channels: tuple[int, ...]) -> Iterator[Case]:
         return lambda x, w: function(x, w, **how)
 
     for c in channels:
-        yield from of(f"1 x 1, C {c}", (2, c, 14, 14), (64, c, 1, 1), conv(F.conv2d))
+        yield from of(f"1 x 1, C {c}", (1, c, 14, 14), (64, c, 1, 1), conv(F.conv2d))
         yield from of(f"3 x 3, C {c}", (2, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, padding=1))
-        yield from of(f"3 x 3 stride 2, C {c}", (2, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, stride=2))
-        yield from of(f"1-D, C {c}", (2, c, 100), (64, c, 5), conv(F.conv1d))
-        yield from of(f"transposed, C {c}", (2, c, 7, 7), (c, 64, 4, 4), conv(F.conv_transpose2d, stride=2))
-    yield from of("columns, C 512", (4, 512, 2, 2), (512, 512, 3, 3), conv(F.conv2d, padding=1))
+        yield from of(f"3 x 3 stride 2, C {c}", (1, c, 14, 13), (64, c, 3, 3), conv(F.conv2d, stride=2))
+        yield from of(f"1-D, C {c}", (1, c, 100), (64, c, 5), conv(F.conv1d))
+        yield from of(f"transposed, C {c}", (1, c, 7, 7), (c, 64, 4, 4), conv(F.conv_transpose2d, stride=2))
+    yield from of("columns, C 512", (4, 512, 2, 2), (96, 512, 3, 3), conv(F.conv2d, padding=1))
     yield from of("3-D, C 64", (2, 64, 4, 7, 7), (32, 64, 3, 3, 3), conv(F.conv3d, padding=1))
+    yield from of(
+        "3-D stride 2, C 96", (1, 96, 5, 8, 7), (40, 96, 3, 2, 3), conv(F.conv3d, stride=2, padding=1)
+    )
+    yield from of("dilated, C 256", (1, 256, 12, 11), (48, 256, 3, 3), conv(F.conv2d, padding=2, dilation=2))
+    yield from of("4 groups of 128", (1, 512, 9, 10), (256, 128, 3, 3), conv(F.conv2d, padding=1, groups=4))
+    yield from of("7 x 7 of 3 channels", (1, 3, 42, 40), (64, 3, 7, 7), conv(F.conv2d, stride=2, padding=3))
+    yield from of("to 3 channels, C 128", (1, 128, 16, 16), (3, 128, 3, 3), conv(F.conv2d, padding=1))
     yield from of("depthwise", (2, 64, 28, 28), (64, 1, 3, 3), conv(F.conv2d, padding=1, groups=64))
 
 
@@ -195,20 +204,9 @@ def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str, request: pyt
     )
 
 
-@pytest.mark.parametrize("inputs", ["rand", "randn", "0.1"])
-@pytest.mark.parametrize(
-    "case",
-    [c for c in convolutions((64, 512)) if c.name.startswith(("1 x 1", "3 x 3, C", "columns", "depthwise"))],
-    ids=lambda case: case.name,
-)
-def test_convolutions_are_as_exact_as_pytorchs(
-    case: Case, inputs: str, request: pytest.FixtureRequest
-) -> None:
-    if (
-        case.name in ("1 x 1, C 512", "columns, C 512", "columns, C 512, input's gradient")
-        and inputs != "randn"
-    ):
-        falls_short_below("avx512", "oneDNN's convolutions add all channels in one accumulator", request)
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("case", convolutions((64, 512)), ids=lambda case: case.name)
+def test_convolutions_are_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
     ours, theirs = measure(case, inputs, 2)
     assert meets_bar(ours, theirs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"

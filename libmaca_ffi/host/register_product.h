@@ -30,6 +30,10 @@ struct Left {  // factors [rows][depth]
   const float* data;
   int64_t row_step, depth_step;
 };
+template <int64_t kStep> struct DenseLeft {  // rows of one length, which takes no register: 5 % of a product
+  const float* data;
+  static constexpr int64_t row_step = kStep, depth_step = 1;
+};
 
 // Terms that one accumulator adds up before its sum is put aside, a factor of the error of terms of one sign: n terms
 // in one accumulator lose 0.12 sqrt(n) eps of their sum (rms of uniform numbers), equal ones up to 0.07 n. Putting sums
@@ -93,8 +97,8 @@ void multiply_rows(int64_t depth, const L& left, const float* panel, const Sums&
 }
 
 // The same for 1 to kRows rows.
-template <int64_t V = 2, int64_t R = kRows>
-void multiply_block(int64_t rows, int64_t depth, const Left& left, const float* panel, const Sums& sums) {
+template <int64_t V = 2, int64_t R = kRows, class L>
+void multiply_block(int64_t rows, int64_t depth, const L& left, const float* panel, const Sums& sums) {
   if constexpr (R > 0) {
     if (rows == R) return multiply_rows<R, V>(depth, left, panel, sums);
     multiply_block<V, R - 1>(rows, depth, left, panel, sums);

@@ -262,13 +262,18 @@ class ForwardPlan final : public Plan {
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
     if (!product_ && !y_.copied()) columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_);
+    if (x.dtype == Dtype::F32 && !columns_) {
+      gathered_ = PlacedProduct(gathered(g, false, w.strides), space);
+      if (gathered_ && !product_) implementation = "gathered, " + implementation + " where it is not finite";
+    }
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
-    packed_bytes = product_   ? product_->packed_bytes()
-                   : columns_ ? columns_->packed_bytes()
-                              : (weight_.same() ? 0 : weight_.library_bytes());
+    packed_bytes = product_    ? product_->packed_bytes()
+                   : columns_  ? columns_->packed_bytes()
+                   : gathered_ ? gathered_->packed_bytes()
+                               : (weight_.same() ? 0 : weight_.library_bytes());
     if (packed_bytes > 0) packed_operand = w.slot;
     workspace_bytes = space.bytes();
     work = g.work();
@@ -277,6 +282,7 @@ class ForwardPlan final : public Plan {
   void pack(const void* operand, void* packed) const override {
     if (product_) return product_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
     if (columns_) return columns_->pack(operand, packed);
+    if (gathered_) return gathered_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
     const auto converted = std::make_unique<char[]>(weight_.converted_bytes());
     weight_.prepare(operand, packed, converted.get());
   }
@@ -288,8 +294,10 @@ class ForwardPlan final : public Plan {
       done = columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight_.user(launch)),
                            static_cast<float*>(y), at(launch.workspace, columns_space_),
                            static_cast<const float*>(bias), launch.packed);
+    if (!done && gathered_)
+      done = gathered_.run(launch, x, weight_.user(launch), product_ ? nullptr : launch.packed, bias, y);
     if (!done) {
-      const bool packed = launch.packed && !product_ && !columns_;
+      const bool packed = launch.packed && !product_ && !columns_ && !gathered_;
       void* weight = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
       void* const addresses[] = {x, weight, y, at(launch.workspace, scratch_), bias};
       call_(std::span(addresses, has_bias_ ? 5 : 4));
@@ -300,7 +308,7 @@ class ForwardPlan final : public Plan {
  private:
   Staged x_, y_, bias_;
   Weight weight_;
-  PlacedProduct product_;
+  PlacedProduct product_, gathered_;
   std::unique_ptr<Columns> columns_;
   Call call_;
   bool has_bias_ = false;

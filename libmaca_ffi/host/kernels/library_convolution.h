@@ -1,6 +1,7 @@
 // What the convolution kernels share: the geometry that a request describes, and operands brought to channels-last.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "kernel.h"
@@ -85,7 +86,7 @@ struct Window {
 // The primitive that `describe` describes. oneDNN puts its newest kernels (brg...) first, and older ones are better:
 // single pixels on AVX2, one thread, in ResNet-50's layers 46 to 99 GFLOP/s against 76 to 101; on AVX-512, two threads,
 // in the layers of a ResNet at 64 x 64 with the weight's reordering 0.4 to 3.4 ms against 0.4 to 1.8, without it 1.0 to
-// 2 times as long.
+// 2 times as long. (All on Xeons with AVX-512, at one level or the other.)
 template <class Describe> auto primitive_for(const Geometry& g, Describe&& describe) {
   auto first = describe();
   const std::string_view name = first.impl_info_str();
@@ -98,6 +99,9 @@ template <class Describe> auto primitive_for(const Geometry& g, Describe&& descr
   }
   return first;
 }
+
+// Results of few channels of a convolution that spreads an image by a stride.
+bool strided_to_few(const Geometry& g, bool input_gradient);
 
 bool fast(Dtype d);  // oneDNN serves it, possibly in float32
 
@@ -180,6 +184,20 @@ struct StencilAlgorithms {
 bool is_stencil(const Geometry& g);                                              // and MACA_WINOGRAD is not 0
 Stencil stencil(const Geometry& g, const Sizes& weight_strides);                 // result of image
 Stencil input_gradient_stencil(const Geometry& g, const Sizes& weight_strides);  // image's gradient of the result's
+
+// A convolution of float32 images, channels-last and dense, of up to three dimensions: outer ones that are not there
+// have the extent 1. Its image is either the one that the stride leaps over (read = result * stride - padding + tap *
+// dilation), or, `spread`, the other one (result = read * stride - padding + tap * dilation).
+struct Gathered {
+  int64_t batch, groups, read_channels, result_channels;  // channels of one group
+  bool spread;
+  std::array<int64_t, 3> read, result, kernel, stride, padding, dilation;
+  int64_t weight_group, weight_result, weight_read;  // strides of the weight
+  std::array<int64_t, 3> weight_tap;
+};
+
+// With short chains, where the library's would be long; nullptr: the library's is short enough.
+std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient, const Sizes& weight_strides);
 
 // A StencilProduct with its place in the workspace; none where `product` is nullptr.
 class PlacedProduct {

@@ -50,6 +50,8 @@ class BackwardPlan final : public Plan {
       if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
     }
     if (with_dx_ && !product_) of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides);
+    if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32)
+      gathered_ = PlacedProduct(gathered(g, true, w.strides), space);
     if (with_dw_ && !gradient_) of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides);
     for (const auto* columns : {&of_input_, &of_weight_})
       if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
@@ -64,6 +66,7 @@ class BackwardPlan final : public Plan {
                         : !product_ ? "weight"
                                     : "input, weight") +
                        ", where it is not finite " + implementation;
+    if (gathered_ && !product_) implementation = "gathered input, where it is not finite " + implementation;
     if (of_input_ || of_weight_) implementation = "columns, " + implementation;
   }
 
@@ -72,10 +75,11 @@ class BackwardPlan final : public Plan {
     void* scratch = at(launch.workspace, scratch_);
     if (with_dx_) {
       void* dx = dx_.target(launch);
-      const bool done =
-          of_input_ ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
-                                     static_cast<float*>(dx), scratch)
-                    : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      bool done = of_input_
+                      ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
+                                       static_cast<float*>(dx), scratch)
+                      : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      if (!done && gathered_) done = gathered_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
       if (!done) {
         void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
         data_call_(addresses);
@@ -123,10 +127,11 @@ class BackwardPlan final : public Plan {
     const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm, src, any,
                                                       dy_.desc(), v.stride, v.dilation, v.before, v.after, attr);
     if (with_dx_) {
-      const auto pd = primitive_for(g, [&] {
+      const auto describe = [&] {
         return typename Kind::BackwardData::primitive_desc(e, Kind::algorithm, dx_.desc(), any, dy_.desc(), v.stride,
                                                            v.dilation, v.before, v.after, hint, attr);
-      });
+      };
+      const auto pd = strided_to_few(g, true) ? describe() : primitive_for(g, describe);
       weight_ = Weight(w, g, type_, pd.weights_desc(), false, space);
       data_call_ = Call(typename Kind::BackwardData(pd), {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
                                                           {DNNL_ARG_WEIGHTS, pd.weights_desc()},
@@ -185,7 +190,7 @@ class BackwardPlan final : public Plan {
   Dtype type_;
   Staged dy_, x_, dx_;
   Weight weight_, dw_;
-  PlacedProduct product_;
+  PlacedProduct product_, gathered_;
   std::unique_ptr<StencilGradient> gradient_;
   std::unique_ptr<Columns> of_input_, of_weight_;
   Call data_call_, weights_call_;
