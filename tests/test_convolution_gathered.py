@@ -57,7 +57,12 @@ def computed(compute: Compute, operands: list[torch.Tensor], how: dict[str, Any]
     return [result.detach(), *torch.autograd.grad(result, leaf, gradient)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def _name(case: tuple[Compute, tuple[int, ...], tuple[int, ...], dict[str, Any]]) -> str:
+    compute, image, weight, options = case
+    return f"{compute.__name__} {image} {weight} {options}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
 def test_results_and_gradients(case: tuple[Any, ...]) -> None:
     compute, _, _, how = case
     operands = drawn(case)
@@ -79,7 +84,7 @@ def test_results_and_gradients(case: tuple[Any, ...]) -> None:
             assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=_name)
 def test_integers_are_exact(case: tuple[Any, ...]) -> None:
     compute, _, _, how = case
     operands = [t.mul(3).round() for t in drawn(case)]
@@ -90,7 +95,7 @@ def test_integers_are_exact(case: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", [0, 3], ids=["image", "gradient"])
-@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=_name)
 def test_what_is_not_finite(case: tuple[Any, ...], where: int, value: float) -> None:
     compute, _, _, how = case
     operands = drawn(case)
