@@ -195,7 +195,7 @@ def test_a_recorder_of_no_kind_does_not_stop_the_process() -> None:
     program = (
         "import torch, macatensor\n"
         "from macatensor.accuracy.recording import modes\n"
-        "from macatensor.ffi import native_recorder as n\n"
+        "from macatensor.runtime.ffi import native_recorder as n\n"
         "n.set_recorder(3)\n"
         "mode = modes._Functions()\n"
         "try:\n    mode(torch.add, (), (torch.ones(1), 1))\n"

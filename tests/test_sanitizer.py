@@ -149,7 +149,7 @@ def test_each_pair_is_reported_once_and_results_stay(watched: None) -> None:
 def test_memory_that_is_freed_is_forgotten(watched: None) -> None:
     for _ in range(50):
         torch.ones(4, device="maca") + 1
-    watching = sites.watcher
+    watching = sites._watcher
     assert len(watching.buffers) < 20
 
 
