@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "bfloat16_tiles.h"
+#include "kernels/matmul/bfloat16_tiles.h"
 #include "device_memory.h"
 #include "kernel.h"
 #include "onednn.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "dtype.h"
-#include "thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace maca {
 

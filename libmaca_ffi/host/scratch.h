@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace maca {
 

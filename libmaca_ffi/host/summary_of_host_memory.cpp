@@ -1,6 +1,6 @@
 // The kernel "summary" on memory that is not the device's: how macatensor.accuracy measures CPU tensors, under any
 // device library. The only function of this library besides maca_get_interface that can be called from outside.
-#include "borrowed_threads.h"
+#include "threads/borrowed_threads.h"
 #include "kernel.h"
 
 namespace maca {

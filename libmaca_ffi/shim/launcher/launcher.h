@@ -1,8 +1,8 @@
 // The way of an operator from __torch_dispatch__ to a kernel and back, as types of Python: `libmaca_ffi._launcher`.
 //
-// What is decided once is Python (macatensor/dispatch/kernel_calls.py): which row, which plan, what the result is. What is done
-// at every call is here, since each attribute, call and object of Python costs 30 to 150 ns of an operator's 3 us. Only
-// Python's limited API is used and nothing of PyTorch's, so one build serves every version of both.
+// What is decided once is Python (macatensor/dispatch/kernel_calls.py): which row, which plan, what the result is. What
+// is done at every call is here, since each attribute, call and object of Python costs 30 to 150 ns of an operator's 3
+// us. Only Python's limited API is used and nothing of PyTorch's, so one build serves every version of both.
 #pragma once
 #include <Python.h>
 

@@ -1,4 +1,5 @@
-// The hashable stand-in for an argument that is part of a plan: macatensor.dispatch.launcher.static_key for what is common.
+// The hashable stand-in for an argument that is part of a plan: macatensor.dispatch.launcher.static_key for what is
+// common.
 #include "launcher.h"
 
 namespace maca_launcher {

@@ -1,0 +1,230 @@
+// Convolution backward on oneDNN: gradients of the input, the weight and the bias.
+#include "convolution.h"
+
+namespace maca::convolution {
+namespace {
+
+using onednn::at;
+using onednn::Call;
+using onednn::Desc;
+using onednn::Workspace;
+
+// Convolution and its transposition differ only in the names of oneDNN's classes.
+struct Straight {
+  using Forward = dnnl::convolution_forward;
+  using BackwardData = dnnl::convolution_backward_data;
+  using BackwardWeights = dnnl::convolution_backward_weights;
+  static constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+};
+struct Transposed {
+  using Forward = dnnl::deconvolution_forward;
+  using BackwardData = dnnl::deconvolution_backward_data;
+  using BackwardWeights = dnnl::deconvolution_backward_weights;
+  static constexpr auto algorithm = dnnl::algorithm::deconvolution_direct;
+};
+
+class BackwardPlan final : public Plan {
+ public:
+  BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type)
+      : db_(r.out(2)), type_(type) {
+    const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
+    Workspace space;
+    dy_ = Staged(dy, type_, space);
+    with_dx_ = dx.present();
+    with_dw_ = dw.present();
+    with_db_ = db_.present();
+    if (with_db_) {
+      channels_ = dy.sizes[1];
+      rows_ = dy.numel() / channels_;
+      chunks_ = std::min<int64_t>(64, (rows_ + kBlock - 1) / kBlock);
+      sums_ = space.take(static_cast<uint64_t>(chunks_ * channels_) * sizeof(double));
+    }
+    onednn::declined_if_refused([&] {
+      if (g.transposed)
+        build<Transposed>(g, x, w, dx, dw, space);
+      else
+        build<Straight>(g, x, w, dx, dw, space);
+    });
+    if (dy.dtype == Dtype::F32 && is_stencil(g)) {
+      if (with_dx_) product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides)), space);
+      if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
+    }
+    if (with_dx_ && !product_) of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides);
+    if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32)
+      gathered_ = PlacedProduct(gathered(g, true, w.strides), space);
+    if (with_dw_ && !gradient_) of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides);
+    for (const auto* columns : {&of_input_, &of_weight_})
+      if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
+    if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
+    scratch_ = space.take(scratch_bytes_);
+    workspace_bytes = space.bytes();
+    work = g.work() * ((with_dx_ ? 1 : 0) + (with_dw_ ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
+    implementation = "onednn " + implementation_;
+    if (product_ || gradient_)
+      implementation = std::string("winograd ") +
+                       (!gradient_  ? "input"
+                        : !product_ ? "weight"
+                                    : "input, weight") +
+                       ", where it is not finite " + implementation;
+    if (gathered_ && !product_) implementation = "gathered input, where it is not finite " + implementation;
+    if (of_input_ || of_weight_) implementation = "columns, " + implementation;
+  }
+
+  void run(const Launch& launch) const override {
+    void* dy = dy_.input(launch);
+    void* scratch = at(launch.workspace, scratch_);
+    if (with_dx_) {
+      void* dx = dx_.target(launch);
+      bool done = of_input_
+                      ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
+                                       static_cast<float*>(dx), scratch)
+                      : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      if (!done && gathered_) done = gathered_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      if (!done) {
+        void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
+        data_call_(addresses);
+      }
+      dx_.finish(launch, dx);
+    }
+    if (with_dw_) {
+      void* x = x_.input(launch);
+      const auto compute = [&](const auto& way) {
+        return way->run(static_cast<const float*>(x), static_cast<const float*>(dy),
+                        static_cast<float*>(dw_.user(launch)), scratch);
+      };
+      const bool done = of_weight_ ? compute(of_weight_) : gradient_ && compute(gradient_);
+      if (!done) {
+        void* const addresses[] = {x, dy, dw_.target(launch), scratch};
+        weights_call_(addresses);
+        dw_.finish(launch);
+      }
+    }
+    if (with_db_) {
+      auto* sums = reinterpret_cast<double*>(at(launch.workspace, sums_));
+      switch (type_) {
+        case Dtype::BF16: sum_rows(static_cast<const bf16*>(dy), sums); break;
+        case Dtype::F16: sum_rows(static_cast<const f16*>(dy), sums); break;
+        default: sum_rows(static_cast<const float*>(dy), sums); break;
+      }
+      std::vector<float> db(static_cast<size_t>(channels_));
+      for (int64_t c = 0; c < channels_; ++c) db[static_cast<size_t>(c)] = static_cast<float>(sums[c]);
+      const int64_t size[] = {channels_}, one[] = {1};
+      onednn::copy_strided(size, {Dtype::F32, db.data(), one}, {db_.dtype, launch.data(db_.slot), db_.strides});
+    }
+  }
+
+ private:
+  template <class Kind>
+  void build(const Geometry& g, const Operand& x, const Operand& w, const Operand& dx, const Operand& dw,
+             Workspace& space) {
+    const Window v(g);
+    const auto attr = onednn::attributes();
+    const Desc any = any_layout(weight_desc(g, type_, onednn::contiguous_strides(w.sizes)));
+    auto& e = onednn::engine();
+    if (with_dw_) x_ = Staged(x, type_, space);
+    if (with_dx_) dx_ = Staged(dx, type_, space);
+    const Desc src = with_dw_ ? x_.desc() : dx_.desc();
+    const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm, src, any,
+                                                      dy_.desc(), v.stride, v.dilation, v.before, v.after, attr);
+    if (with_dx_) {
+      const auto describe = [&] {
+        return typename Kind::BackwardData::primitive_desc(e, Kind::algorithm, dx_.desc(), any, dy_.desc(), v.stride,
+                                                           v.dilation, v.before, v.after, hint, attr);
+      };
+      const auto pd = strided_to_few(g, true) ? describe() : primitive_for(g, describe);
+      weight_ = Weight(w, g, type_, pd.weights_desc(), false, space);
+      data_call_ = Call(typename Kind::BackwardData(pd), {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                                                          {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                                          {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()},
+                                                          {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
+      note(pd, "input ");
+    }
+    if (with_dw_) {
+      typename Kind::BackwardWeights::primitive_desc pd(e, Kind::algorithm, x_.desc(), any, dy_.desc(), v.stride,
+                                                        v.dilation, v.before, v.after, hint, attr);
+      // oneDNN 3.2's weight gradient of strided pixels (jit_1x1) is wrong on two threads or more where the input's
+      // channels do not fill its blocks of 8: 3 to 64 channels of 8 x 20 pixels, stride 2.
+      const bool strided = std::ranges::any_of(g.stride, [](int64_t s) { return s > 1; });
+      if (strided && g.in_channels / g.groups % 8 != 0)
+        while (std::string_view(pd.impl_info_str()).starts_with("jit_1x1") && pd.next_impl()) continue;
+      dw_ = Weight(dw, g, type_, pd.diff_weights_desc(), true, space);
+      weights_call_ = Call(typename Kind::BackwardWeights(pd), {{DNNL_ARG_SRC, pd.src_desc()},
+                                                                {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                                                                {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
+                                                                {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
+      note(pd, "weight ");
+    }
+  }
+
+  // Sums over all positions of the channels-last gradient, into sums[0 .. channels). oneDNN adds one position after
+  // the other in float32, which loses a digit at 25,000 of them; here 32 in float, the rest in double.
+  template <class T> void sum_rows(const T* dy, double* sums) const {
+    parallel_for(chunks_, std::max<int64_t>(1, 32768 * chunks_ / std::max<int64_t>(1, rows_ * channels_)),
+                 [&](int64_t begin, int64_t end) {
+                   std::vector<float> block(static_cast<size_t>(channels_));
+                   for (int64_t chunk = begin; chunk < end; ++chunk) {
+                     double* sum = sums + chunk * channels_;
+                     std::fill_n(sum, channels_, 0.0);
+                     const int64_t last = rows_ * (chunk + 1) / chunks_;
+                     for (int64_t r0 = rows_ * chunk / chunks_; r0 < last; r0 += kBlock) {
+                       std::fill(block.begin(), block.end(), 0.0f);
+                       for (int64_t r = r0; r < std::min(last, r0 + kBlock); ++r)
+                         for (int64_t c = 0; c < channels_; ++c)
+                           block[static_cast<size_t>(c)] += static_cast<float>(dy[r * channels_ + c]);
+                       for (int64_t c = 0; c < channels_; ++c)
+                         sum[c] += static_cast<double>(block[static_cast<size_t>(c)]);
+                     }
+                   }
+                 });
+    for (int64_t chunk = 1; chunk < chunks_; ++chunk)
+      for (int64_t c = 0; c < channels_; ++c) sums[c] += sums[chunk * channels_ + c];
+  }
+  static constexpr int64_t kBlock = 32;
+
+  template <class P> void note(const P& pd, const char* what) {
+    scratch_bytes_ = std::max<uint64_t>(scratch_bytes_, pd.scratchpad_desc().get_size());
+    implementation_ += (implementation_.empty() ? "" : ", ") + std::string(what) + pd.impl_info_str();
+  }
+
+  Operand db_;
+  Dtype type_;
+  Staged dy_, x_, dx_;
+  Weight weight_, dw_;
+  PlacedProduct product_, gathered_;
+  std::unique_ptr<StencilGradient> gradient_;
+  std::unique_ptr<Columns> of_input_, of_weight_;
+  Call data_call_, weights_call_;
+  bool with_dx_ = false, with_dw_ = false, with_db_ = false;
+  int64_t channels_ = 0, rows_ = 0, chunks_ = 0;
+  uint64_t scratch_ = 0, scratch_bytes_ = 0, sums_ = 0;
+  std::string implementation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algorithms) {
+  const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2);
+  const Geometry g = read_geometry(r, x, w, dy);
+  if (dy.dtype != x.dtype || w.dtype != x.dtype) throw Declined("convolution_backward of different dtypes");
+  for (int i = 0; i < 3; ++i)
+    if (r.out(i).present() && r.out(i).dtype != x.dtype) throw Declined("convolution_backward into another dtype");
+  // the result's size is an argument of the operator, and may be any
+  const Operand& db = r.out(2);
+  if (db.present() && db.sizes != std::vector{g.out_channels}) throw Invalid("a bias has one number for each channel");
+  const bool both = r.out(0).present() || r.out(1).present();
+  if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
+  if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
+  try {
+    // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
+    // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
+    // depth.
+    const int64_t narrower = std::min(g.in.back(), g.out.back());
+    const bool wrong = x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back());
+    return onednn::plan_in(wrong ? Dtype::F32 : x.dtype,
+                           [&](Dtype type) { return std::make_unique<BackwardPlan>(r, g, algorithms, type); });
+  } catch (const Declined&) {  // e.g. an output padding beyond the stride
+    return direct_backward(r, g);
+  }
+}
+
+}  // namespace maca::convolution

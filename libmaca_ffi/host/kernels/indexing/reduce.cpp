@@ -1,0 +1,169 @@
+// scatter_reduce, scatter with reduce=, index_reduce: several elements become one by sum, prod, mean, amax or amin.
+//
+// Rare next to scatter_add, so the reduction is a switch in the loop and not a template argument.
+#include "accumulate.h"
+#include "lines.h"
+#include "selection.h"
+#include "sums.h"
+
+namespace maca::MACA_ISA {
+namespace {
+
+enum class Reduce { SUM, PROD, MEAN, AMAX, AMIN };
+
+Reduce reduce_named(const std::string& name) {
+  if (name == "sum" || name == "add") return Reduce::SUM;
+  if (name == "prod" || name == "multiply") return Reduce::PROD;
+  if (name == "mean") return Reduce::MEAN;
+  if (name == "amax") return Reduce::AMAX;
+  if (name == "amin") return Reduce::AMIN;
+  throw Invalid("reduce is one of sum, prod, mean, amax, amin and not " + name);
+}
+
+template <class A> A identity(Reduce reduce) {
+  if constexpr (!std::is_same_v<A, c64> && !std::is_same_v<A, c128>) {
+    using L = std::numeric_limits<A>;
+    if (reduce == Reduce::AMAX) return L::has_infinity ? -L::infinity() : L::lowest();
+    if (reduce == Reduce::AMIN) return L::has_infinity ? L::infinity() : L::max();
+  }
+  return A(reduce == Reduce::PROD ? 1 : 0);
+}
+
+template <class A> A combined(Reduce reduce, A a, A b) {
+  constexpr bool ordered = !std::is_same_v<A, c64> && !std::is_same_v<A, c128>;
+  switch (reduce) {
+    case Reduce::PROD:
+      // integers wrap: in uint64_t that is defined, and its low bits are the product's
+      if constexpr (std::is_integral_v<A>)
+        return static_cast<A>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+      else
+        return a * b;
+    case Reduce::AMAX:
+      if constexpr (ordered) return a != a || a >= b ? a : b;
+      return a;
+    case Reduce::AMIN:
+      if constexpr (ordered) return a != a || a <= b ? a : b;
+      return a;
+    default:
+      if constexpr (std::is_same_v<A, bool>)
+        return a | b;
+      else if constexpr (std::is_integral_v<A>)
+        return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+      else
+        return a + b;
+  }
+}
+
+template <class A> A mean_of(A sum, int64_t count) {
+  if constexpr (std::is_same_v<A, bool>)
+    return sum;
+  else if constexpr (std::is_integral_v<A>) {  // rounded down
+    const A n = static_cast<A>(count);
+    if (n == 0) return sum;
+    const A quotient = static_cast<A>(sum / n);
+    return sum % n != 0 && (sum < 0) != (n < 0) ? static_cast<A>(quotient - 1) : quotient;
+  } else {
+    using R = decltype(std::abs(sum));
+    return sum / static_cast<R>(count);
+  }
+}
+
+template <class F> void with_reducible(Dtype d, Reduce reduce, F&& f) {
+  if (d == Dtype::Bool) return f(bool{});
+  if (with_integral(d, f) || with_floating(d, f)) return;
+  if (reduce == Reduce::AMAX || reduce == Reduce::AMIN || !with_complex(d, f))
+    throw Declined(std::string("no such reduction of ") + dtype_name(d));
+}
+
+struct Pair {
+  int64_t source, target;
+};
+
+// What to combine with what, in index order: `list(launch, pairs)` fills it. Written down first, so that a dtype
+// costs four short loops and not four nests.
+template <class List>
+std::unique_ptr<Plan> reduced(const Operand& self, const Operand& target, const Operand& source, Reduce reduce,
+                              bool include_self, int64_t pair_count, uint64_t list_bytes, List list) {
+  if (source.scalar_slot < 0) expect_dtype(source, target.dtype, "the source");
+  const Sums sums(&self, target);
+  const uint64_t image_bytes = (sums.workspace_bytes() + 7) / 8 * 8;
+  const uint64_t pair_bytes = static_cast<uint64_t>(pair_count) * sizeof(Pair);
+  const int64_t span = span_of(target);
+  std::unique_ptr<Plan> plan;
+  with_reducible(target.dtype, reduce, [&](auto tag) {
+    using T = decltype(tag);
+    using A = compute_t<T>;
+    plan = make_plan(static_cast<uint64_t>(pair_count) * 8 + sums.work(), [=](const Launch& launch) {
+      char* workspace = static_cast<char*>(launch.workspace);
+      auto* pairs = reinterpret_cast<Pair*>(workspace);
+      auto* counts = reinterpret_cast<int64_t*>(workspace + pair_bytes + image_bytes);
+      list(launch, pairs, reinterpret_cast<int64_t*>(workspace + pair_bytes + image_bytes));
+      ScalarBox box;
+      const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
+      sums.run<T>(launch, workspace + pair_bytes, [&](A* to) {
+        const std::span<const Pair> all(pairs, static_cast<size_t>(pair_count));
+        if (!include_self)
+          for (const Pair& p : all) to[p.target] = identity<A>(reduce);
+        for (const Pair& p : all) to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
+        if (reduce != Reduce::MEAN) return;
+        std::fill_n(counts, span, int64_t{include_self});
+        for (const Pair& p : all) ++counts[p.target];
+        for (const Pair& p : all) {  // the first mention of a place divides it
+          if (counts[p.target] > 1) to[p.target] = mean_of(to[p.target], counts[p.target]);
+          counts[p.target] = 1;
+        }
+      });
+    });
+  });
+  const uint64_t count_bytes = reduce == Reduce::MEAN ? static_cast<uint64_t>(span) * sizeof(int64_t) : 0;
+  plan->workspace_bytes = pair_bytes + image_bytes + std::max(count_bytes, list_bytes);
+  return plan;
+}
+
+std::unique_ptr<Plan> scatter_lines(const Request& r, const Operand& source, Reduce reduce, bool include_self) {
+  const Operand target = target_of(r), index = r.in(1);
+  const Lines lines(index, source, target, r.integer("dim"));
+  with_line_index(index, [](auto) {});  // refuses other dtypes now and not at the launch
+  return reduced(r.in(0), target, source, reduce, include_self, lines.numel(), 0,
+                 [=](const Launch& launch, Pair* pairs, int64_t*) {
+                   with_line_index(index, [&](auto tag) {
+                     const auto* indices = launch.data<const decltype(tag)>(index);
+                     lines.walk([&](int64_t i, int64_t d, int64_t base) {
+                       const int64_t at = indices[i];
+                       if (at < 0 || at >= lines.extent()) throw line_error(at, lines.dim(), lines.extent());
+                       *pairs++ = {d, base + at * lines.target_step()};
+                     });
+                   });
+                 });
+}
+
+std::unique_ptr<Plan> scatter_reduce(const Request& r) {
+  return scatter_lines(r, r.in(2), reduce_named(r.text("reduce")), r.boolean("include_self", true));
+}
+
+std::unique_ptr<Plan> index_reduce(const Request& r) {
+  const Operand target = at_least_1d(target_of(r)), index = at_least_1d(r.in(1)), source = at_least_1d(r.in(2));
+  const Selection selection = Selection::along(target, wrap_dim(r.integer("dim"), target.rank()), index, source);
+  return reduced(at_least_1d(r.in(0)), target, source, reduce_named(r.text("reduce")), r.boolean("include_self", true),
+                 selection.count() * selection.rest().numel(), selection.workspace_bytes(),
+                 [=](const Launch& launch, Pair* pairs, int64_t* offsets) {
+                   selection.offsets(launch, offsets, [](int64_t at, int64_t dim, int64_t extent) {
+                     return LaunchError(MACA_ERROR_INDEX, "index out of range in self", at, dim, extent);
+                   });
+                   selection.walk(offsets, [&](int64_t d, int64_t t) { *pairs++ = {d, t}; });
+                 });
+}
+
+}  // namespace
+
+std::unique_ptr<Plan> scatter_reduced(const Request& r, bool value) {
+  Operand source = value ? Operand{} : r.in(2);
+  if (value) source.scalar_slot = static_cast<int>(r.integer("value.scalar"));
+  return scatter_lines(r, source, reduce_named(r.text("reduce")), true);
+}
+
+namespace {
+MACA_KERNEL("scatter_reduce", scatter_reduce);
+MACA_KERNEL("index_reduce", index_reduce);
+}  // namespace
+}  // namespace maca::MACA_ISA

@@ -1,0 +1,288 @@
+// LU factorization on LAPACK and what is made of it: solutions, inverses, determinants.
+#include "linalg.h"
+
+namespace maca::linalg {
+namespace {
+
+template <class T> struct Factored {
+  std::vector<T> lu;
+  std::vector<Int> pivots;  // counted from 1: row k was exchanged with row pivots[k]
+  Int info = 0;
+  int64_t rows = 0, columns = 0;
+  T at(int64_t row, int64_t column) const { return lu[static_cast<size_t>(column * rows + row)]; }
+};
+
+template <class T> Factored<T> factor(const Launch& launch, const Matrices& a, int64_t i, bool transposed = false) {
+  Factored<T> f;
+  f.rows = transposed ? a.columns : a.rows, f.columns = transposed ? a.rows : a.columns;
+  f.lu = scratch<T>(f.rows, f.columns);
+  f.pivots = scratch<Int>(std::min(f.rows, f.columns));
+  a.load(launch, i, f.lu.data(), f.rows, transposed);
+  const Int m = lapack_size(f.rows), n = lapack_size(f.columns), ld = lapack_size(leading(f.rows));
+  lapack::getrf<T>(&m, &n, f.lu.data(), &ld, f.pivots.data(), &f.info);
+  return f;
+}
+
+// Solves op(A) X = B in place of the n x columns matrix `b`.
+template <class T> void solve(char op, const T* lu, const Int* pivots, int64_t n, T* b, int64_t columns) {
+  const Int size = lapack_size(n), ld = lapack_size(leading(n)), count = lapack_size(columns);
+  Int info = 0;
+  if (n > 0 && columns > 0) lapack::getrs<T>(&op, &size, &count, lu, &ld, pivots, b, &ld, &info);
+}
+
+void check_pivots(const std::vector<Int>& pivots, int64_t count, int64_t rows, const char* what) {
+  for (int64_t k = 0; k < count; ++k)
+    if (pivots[static_cast<size_t>(k)] < 1 || pivots[static_cast<size_t>(k)] > rows)
+      throw LaunchError(MACA_ERROR_VALUE, std::string(what) + ": the pivots are not those of an LU factorization");
+}
+
+int64_t cost(const Matrices& a) { return a.rows * a.columns * std::min(a.rows, a.columns); }
+
+std::unique_ptr<Plan> lu_factor_ex(const Request& r) {
+  if (!r.boolean("pivot", true)) throw Declined("an LU factorization without pivots");
+  const Dims batch = batch_of(r.in(0), 2);
+  const Matrices a(r.in(0), batch, 2), lu(r.out(0), batch, 2), pivots(r.out(1), batch, 1), info(r.out(2), batch, 0);
+  expect_size(lu, a.rows, a.columns);
+  expect_size(pivots, std::min(a.rows, a.columns), 1);
+  const std::string api = r.boolean("check_errors", false) ? "torch.linalg.lu_factor_ex" : "";
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    return checked(batch, cost(a), api, [=](const Launch& launch, int64_t i) {
+      const Factored<T> f = factor<T>(launch, a, i);
+      lu.store(launch, i, f.lu.data(), a.rows);
+      pivots.store(launch, i, f.pivots.data(), pivots.rows);
+      info.put<int32_t>(launch, i, f.info);
+      return f.info;
+    });
+  });
+}
+
+// P, L and U of a packed factorization; absent parts have no elements.
+template <class T>
+void unpack(const Launch& launch, int64_t i, const Factored<T>& f, const Matrices* p, const Matrices* l,
+            const Matrices* u) {
+  if (p) {
+    std::vector<int64_t> order(static_cast<size_t>(f.rows));
+    for (int64_t k = 0; k < f.rows; ++k) order[static_cast<size_t>(k)] = k;
+    for (int64_t k = 0; k < std::min(f.rows, f.columns); ++k)
+      std::swap(order[static_cast<size_t>(k)], order[static_cast<size_t>(f.pivots[static_cast<size_t>(k)] - 1)]);
+    p->each<T>(launch, i, [&](int64_t row, int64_t c) { return order[static_cast<size_t>(c)] == row ? T(1) : T(0); });
+  }
+  if (l) l->each<T>(launch, i, [&](int64_t row, int64_t c) { return row > c ? f.at(row, c) : row == c ? T(1) : T(0); });
+  if (u) u->each<T>(launch, i, [&](int64_t row, int64_t c) { return row <= c ? f.at(row, c) : T(0); });
+}
+
+std::unique_ptr<Plan> lu(const Request& r) {
+  if (!r.boolean("pivot", true)) throw Declined("an LU factorization without pivots");
+  const Dims batch = batch_of(r.in(0), 2);
+  const Matrices a(r.in(0), batch, 2), p(r.out(0), batch, 2), l(r.out(1), batch, 2), u(r.out(2), batch, 2);
+  const int64_t k = std::min(a.rows, a.columns);
+  expect_size(p, a.rows, a.rows);
+  expect_size(l, a.rows, k);
+  expect_size(u, k, a.columns);
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    return batched(batch, cost(a),
+                   [=](const Launch& launch, int64_t i) { unpack(launch, i, factor<T>(launch, a, i), &p, &l, &u); });
+  });
+}
+
+std::unique_ptr<Plan> lu_unpack(const Request& r) {
+  const Dims batch = batch_of(r.in(0), 2);
+  const bool data = r.boolean("unpack_data", true), order = r.boolean("unpack_pivots", true);
+  const Matrices a(r.in(0), batch, 2);
+  const int64_t k = std::min(a.rows, a.columns);
+  Matrices pivots, p, l, u;
+  if (order) {
+    expect_dtype(r.in(1), Dtype::I32);
+    pivots = Matrices(r.in(1), batch, 1), p = Matrices(r.out(0), batch, 2);
+    expect_size(pivots, k, 1);
+    expect_size(p, a.rows, a.rows);
+  }
+  if (data) {
+    l = Matrices(r.out(1), batch, 2), u = Matrices(r.out(2), batch, 2);
+    expect_size(l, a.rows, k);
+    expect_size(u, k, a.columns);
+  }
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    return batched(batch, a.rows * a.columns, [=](const Launch& launch, int64_t i) {
+      Factored<T> f;
+      f.rows = a.rows, f.columns = a.columns;
+      f.lu = scratch<T>(a.rows, a.columns);
+      f.pivots = scratch<Int>(k);
+      if (data) a.load(launch, i, f.lu.data(), a.rows);
+      if (order) {
+        pivots.load(launch, i, f.pivots.data(), k);
+        check_pivots(f.pivots, k, a.rows, "torch.lu_unpack");
+      }
+      unpack(launch, i, f, order ? &p : nullptr, data ? &l : nullptr, data ? &u : nullptr);
+    });
+  });
+}
+
+std::unique_ptr<Plan> lu_solve(const Request& r) {
+  expect_square(r.in(0));
+  const Dims batch = batch_of(r.out(), 2);
+  const bool left = r.boolean("left", true), adjoint = r.boolean("adjoint", false);
+  const Matrices a(r.in(0), batch, 2), pivots(r.in(1), batch, 1);
+  Matrices b(r.in(2), batch, 2), out(r.out(), batch, 2);
+  if (!left) b = b.transposed(), out = out.transposed();  // X A = B is A^T X^T = B^T
+  expect_dtype(r.in(1), Dtype::I32);
+  expect_dtype(r.in(2), r.in(0).dtype);
+  expect_size(pivots, a.rows, 1);
+  expect_size(b, a.rows, b.columns);
+  expect_size(out, a.rows, b.columns);
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    return batched(batch, 2 * a.rows * a.rows * b.columns, [=](const Launch& launch, int64_t i) {
+      const int64_t n = a.rows;
+      std::vector<T> m = scratch<T>(n, n), x = scratch<T>(n, b.columns);
+      std::vector<Int> order = scratch<Int>(n);
+      a.load(launch, i, m.data(), n);
+      b.load(launch, i, x.data(), n);
+      pivots.load(launch, i, order.data(), n);
+      check_pivots(order, n, n, "torch.linalg.lu_solve");
+      // X A^H = B is conj(A) X^T = B^T
+      const bool conjugated = kComplex<T> && !left && adjoint;
+      if (conjugated)
+        for (T& v : x) v = conjugate(v);
+      const char op = left ? (adjoint ? 'C' : 'N') : (adjoint ? 'N' : 'T');
+      solve(op, m.data(), order.data(), n, x.data(), b.columns);
+      if (conjugated)
+        for (T& v : x) v = conjugate(v);
+      out.store(launch, i, x.data(), n);
+    });
+  });
+}
+
+std::unique_ptr<Plan> inv_ex(const Request& r) {
+  expect_square(r.in(0));
+  const Dims batch = batch_of(r.in(0), 2);
+  const Matrices a(r.in(0), batch, 2), out(r.out(0), batch, 2), info(r.out(1), batch, 0);
+  expect_size(out, a.rows, a.rows);
+  const std::string api = r.boolean("check_errors", false) ? "linalg.inv_ex" : "";
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    return checked(batch, 2 * cost(a), api, [=](const Launch& launch, int64_t i) {
+      const int64_t n = a.rows;
+      const Factored<T> f = factor<T>(launch, a, i);
+      std::vector<T> x = scratch<T>(n, n);
+      for (int64_t k = 0; k < n; ++k) x[static_cast<size_t>(k * n + k)] = T(1);
+      solve('N', f.lu.data(), f.pivots.data(), n, x.data(), n);
+      out.store(launch, i, x.data(), n);
+      info.put<int32_t>(launch, i, f.info);
+      return f.info;
+    });
+  });
+}
+
+std::unique_ptr<Plan> solve_ex(const Request& r) {
+  expect_square(r.in(0));
+  const Dims batch = batch_of(r.out(1), 2);
+  const bool left = r.boolean("left", true);
+  const bool vectors = r.out(0).rank() == static_cast<int>(batch.size()) + 1;
+  const Matrices a(r.in(0), batch, 2), lu(r.out(1), batch, 2), pivots(r.out(2), batch, 1), info(r.out(3), batch, 0);
+  const Dims solutions = batch_of(r.out(0), vectors ? 1 : 2);
+  const bool wider = solutions != batch;  // one matrix, several right-hand sides: results broadcast beyond A's batch
+  Matrices b(r.in(1), solutions, vectors ? 1 : 2), out(r.out(0), solutions, vectors ? 1 : 2);
+  const Matrices of_solution = wider ? Matrices(r.in(0), solutions, 2) : a;
+  if (!left && !vectors) b = b.transposed(), out = out.transposed();
+  expect_dtype(r.in(1), r.in(0).dtype);
+  expect_size(b, a.rows, b.columns);
+  expect_size(out, a.rows, b.columns);
+  expect_size(lu, a.rows, a.rows);
+  const std::string api = r.boolean("check_errors", false) ? "torch.linalg.solve_ex" : "";
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const auto one = [=](const Launch& launch, const Factored<T>& f, int64_t i) {
+      const int64_t n = a.rows;
+      std::vector<T> x = scratch<T>(n, b.columns);
+      b.load(launch, i, x.data(), n);
+      // X A = B is A^T X^T = B^T
+      solve(left ? 'N' : 'T', f.lu.data(), f.pivots.data(), n, x.data(), b.columns);
+      out.store(launch, i, x.data(), n);
+    };
+    const int64_t solution_count = product(solutions);
+    return checked(batch, cost(a) + 2 * a.rows * a.rows * b.columns, api, [=](const Launch& launch, int64_t i) {
+      const Factored<T> f = factor<T>(launch, a, i);
+      lu.store(launch, i, f.lu.data(), a.rows);
+      pivots.store(launch, i, f.pivots.data(), a.rows);
+      info.put<int32_t>(launch, i, f.info);
+      if (!wider) one(launch, f, i);
+      if (wider && i == 0)
+        for (int64_t k = 0; k < solution_count; ++k) one(launch, factor<T>(launch, of_solution, k), k);
+      return f.info;
+    });
+  });
+}
+
+// PyTorch factors A^T where A is real and row-major (no copy for its LAPACK), and its backward counts on it.
+bool factors_transpose(const Operand& a) { return a.contiguous() && !is_complex(a.dtype); }
+
+// The sign of the permutation.
+template <class T> part_t<T> parity(const Factored<T>& f) {
+  part_t<T> sign = 1;
+  for (int64_t k = 0; k < f.rows; ++k)
+    if (f.pivots[static_cast<size_t>(k)] != k + 1) sign = -sign;
+  return sign;
+}
+
+std::unique_ptr<Plan> det(const Request& r) {
+  expect_square(r.in(0));
+  const Dims batch = batch_of(r.in(0), 2);
+  const Matrices a(r.in(0), batch, 2), result(r.out(0), batch, 0), lu(r.out(1), batch, 2), pivots(r.out(2), batch, 1);
+  const bool transposed = factors_transpose(r.in(0));
+  expect_size(lu, a.rows, a.rows);
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    return batched(batch, cost(a), [=](const Launch& launch, int64_t i) {
+      const Factored<T> f = factor<T>(launch, a, i, transposed);
+      T value = T(parity(f));
+      for (int64_t k = 0; k < a.rows; ++k) value *= f.at(k, k);
+      result.put(launch, i, value);
+      lu.store(launch, i, f.lu.data(), a.rows);
+      pivots.store(launch, i, f.pivots.data(), a.rows);
+    });
+  });
+}
+
+std::unique_ptr<Plan> slogdet(const Request& r) {
+  expect_square(r.in(0));
+  const Dims batch = batch_of(r.in(0), 2);
+  const Matrices a(r.in(0), batch, 2), sign(r.out(0), batch, 0), logarithm(r.out(1), batch, 0), lu(r.out(2), batch, 2),
+      pivots(r.out(3), batch, 1);
+  const bool transposed = factors_transpose(r.in(0));
+  expect_size(lu, a.rows, a.rows);
+  return by_dtype(r.in(0).dtype, [&](auto tag) {
+    using T = decltype(tag);
+    using R = part_t<T>;
+    return batched(batch, cost(a), [=](const Launch& launch, int64_t i) {
+      const Factored<T> f = factor<T>(launch, a, i, transposed);
+      T phase = T(parity(f));
+      R sum = 0;
+      for (int64_t k = 0; k < a.rows; ++k) {
+        const T d = f.at(k, k);
+        const R size = std::abs(d);
+        phase *= size == R(0) ? T(0) : d / size;
+        sum += std::log(size);
+      }
+      sign.put(launch, i, phase);
+      logarithm.put(launch, i, sum);
+      lu.store(launch, i, f.lu.data(), a.rows);
+      pivots.store(launch, i, f.pivots.data(), a.rows);
+    });
+  });
+}
+
+MACA_KERNEL("linalg_lu_factor_ex", lu_factor_ex);
+MACA_KERNEL("linalg_lu", lu);
+MACA_KERNEL("lu_unpack", lu_unpack);
+MACA_KERNEL("linalg_lu_solve", lu_solve);
+MACA_KERNEL("linalg_inv_ex", inv_ex);
+MACA_KERNEL("_linalg_solve_ex", solve_ex);
+MACA_KERNEL("_linalg_det", det);
+MACA_KERNEL("_linalg_slogdet", slogdet);
+
+}  // namespace
+}  // namespace maca::linalg

@@ -1,0 +1,323 @@
+// Matrix products: mm, bmm, addmm, addbmm, baddbmm, mv, addmv. Reads the request into one Problem and chooses who
+// computes.
+#include "matmul.h"
+
+#include <cmath>
+
+#include "onednn.h"
+#include "onednn_staging.h"
+#include "processor.h"
+#include "tensor_float.h"
+
+// Where kernels are built for that level.
+#define MACA_OWN_PRODUCTS(LEVEL)                                                   \
+  namespace maca::LEVEL {                                                          \
+  [[gnu::weak]] std::unique_ptr<Plan> product_in_panels(const matmul::Problem& p); \
+  [[gnu::weak]] std::unique_ptr<Plan> product_of_row(const matmul::Problem& p);    \
+  }
+MACA_OWN_PRODUCTS(baseline)
+MACA_OWN_PRODUCTS(avx2)
+MACA_OWN_PRODUCTS(avx512)
+
+namespace maca::matmul {
+
+std::unique_ptr<Plan> panels_plan(const Problem& p) {
+  const Isa isa = allowed_isa();
+  if (isa >= Isa::Avx512 && avx512::product_in_panels) return avx512::product_in_panels(p);
+  if (isa >= Isa::Avx2 && avx2::product_in_panels) return avx2::product_in_panels(p);
+  return baseline::product_in_panels ? baseline::product_in_panels(p) : nullptr;
+}
+
+std::unique_ptr<Plan> row_plan(const Problem& p) {
+  const bool suits = p.m() == 1 && p.k() > 0 && p.out.batch == 1 && (p.a.column_stride == 1 || p.k() == 1) &&
+                     !p.b.row_major() && p.b.column_major();
+  if (!suits) return nullptr;
+  const Isa isa = allowed_isa();
+  if (isa >= Isa::Avx512 && avx512::product_of_row) return avx512::product_of_row(p);
+  if (isa >= Isa::Avx2 && avx2::product_of_row) return avx2::product_of_row(p);
+  return baseline::product_of_row ? baseline::product_of_row(p) : nullptr;
+}
+
+void copy(const Matrix& from, const void* from_data, const Matrix& to, void* to_data) {
+  const int64_t sizes[] = {to.batch, to.rows, to.columns};
+  const int64_t from_strides[] = {from.batch_stride, from.row_stride, from.column_stride};
+  const int64_t to_strides[] = {to.batch_stride, to.row_stride, to.column_stride};
+  onednn::copy_strided(sizes, {from.dtype, const_cast<void*>(from_data), from_strides},
+                       {to.dtype, to_data, to_strides});
+}
+
+Grid grid_of(int64_t pieces, int64_t rows, int64_t columns) {
+  int64_t high = 1;
+  for (int64_t r = 2; r <= pieces; ++r)
+    if (pieces % r == 0 && rows / r + columns * r / pieces < rows / high + columns * high / pieces) high = r;
+  return {high, pieces / high};
+}
+
+namespace {
+
+template <class C> C activate(C x, Activation activation) {
+  if constexpr (std::is_floating_point_v<C>) {
+    if (activation == Activation::Relu) return x < C(0) ? C(0) : x;  // keeps NaN
+    if (activation == Activation::Gelu) return x * C(0.5) * (C(1) + std::erf(x * C(0.70710678118654752440)));
+  }
+  return x;
+}
+
+template <class C> C scalar_as(const maca_scalar& s) {
+  if constexpr (std::is_integral_v<C>)
+    return static_cast<C>(scalar_to_int(s));
+  else if constexpr (std::is_floating_point_v<C>)
+    return static_cast<C>(scalar_to_double(s));
+  else
+    return static_cast<C>(scalar_to_complex(s));
+}
+
+template <class T, class P>
+void combine_typed(const Problem& p, const Launch& launch, const Matrix& product, const P* acc, T* out) {
+  const P alpha = scalar_as<P>(factor(launch, p.alpha_slot)), beta = scalar_as<P>(factor(launch, p.beta_slot));
+  const bool with_self = p.self && beta != P(0);
+  const T* self = with_self ? launch.data<T>(p.self->slot) : nullptr;
+  const Matrix s = with_self ? *p.self : Matrix{};
+  const Matrix& o = p.out;
+  parallel_for(
+      o.batch * o.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, o.columns)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t batch = i / o.rows, row = i % o.rows;
+          const P* from = acc + batch * product.batch_stride + row * product.row_stride;
+          T* to = out + batch * o.batch_stride + row * o.row_stride;
+          if (with_self) {
+            const T* add = self + batch * s.batch_stride + row * s.row_stride;
+            for (int64_t j = 0; j < o.columns; ++j)
+              to[j * o.column_stride] =
+                  static_cast<T>(activate(static_cast<P>(alpha * from[j * product.column_stride] +
+                                                         beta * static_cast<P>(add[j * s.column_stride])),
+                                          p.activation));
+          } else {
+            for (int64_t j = 0; j < o.columns; ++j)
+              to[j * o.column_stride] =
+                  static_cast<T>(activate(static_cast<P>(alpha * from[j * product.column_stride]), p.activation));
+          }
+        }
+      });
+}
+
+Matrix read_matrix(const Operand& o, int64_t rank) {
+  if (o.rank() != rank) throw Invalid("a matrix product got an operand of rank " + std::to_string(o.rank()));
+  Matrix m;
+  m.dtype = o.dtype;
+  m.slot = o.slot;
+  const auto r = static_cast<size_t>(rank);
+  if (rank == 3) m.batch = o.sizes[0], m.batch_stride = o.strides[0];
+  m.rows = o.sizes[r - 2], m.row_stride = o.strides[r - 2];
+  m.columns = o.sizes[r - 1], m.column_stride = o.strides[r - 1];
+  return m;
+}
+
+Matrix read_column(const Operand& o) {
+  if (o.rank() != 1) throw Invalid("a matrix-vector product got a vector of rank " + std::to_string(o.rank()));
+  Matrix m;
+  m.dtype = o.dtype;
+  m.slot = o.slot;
+  m.rows = o.sizes[0], m.row_stride = o.strides[0];
+  return m;
+}
+
+// `self` broadcast to the result: extents of one repeat.
+Matrix read_self(const Operand& o, const Matrix& out, bool vector) {
+  Matrix m = out;
+  m.dtype = o.dtype;
+  m.slot = o.slot;
+  int64_t* strides[] = {&m.batch_stride, &m.row_stride, &m.column_stride};
+  const int64_t sizes[] = {out.batch, out.rows, out.columns};
+  for (int64_t* s : strides) *s = 0;
+  const int last = vector ? 1 : 2;  // of a matrix-vector product self runs along the rows
+  if (o.rank() > last + 1) throw Invalid("a matrix product cannot broadcast its first operand");
+  for (int i = 0; i < o.rank(); ++i) {
+    const auto from = static_cast<size_t>(o.rank() - 1 - i);
+    const int to = last - i;
+    if (o.sizes[from] == sizes[to])
+      *strides[to] = sizes[to] == 1 ? 0 : o.strides[from];
+    else if (o.sizes[from] != 1)
+      throw Invalid("a matrix product cannot broadcast its first operand");
+  }
+  return m;
+}
+
+Problem read_problem(const Request& r) {
+  const std::string_view name = r.kernel();
+  const bool batched = name == "bmm" || name == "baddbmm";
+  const bool vector = name == "mv" || name == "addmv";
+  const int first = name == "mm" || name == "bmm" || name == "mv" ? 0 : 1;
+  Problem p;
+  p.a = read_matrix(r.in(first), batched ? 3 : 2);
+  p.b = vector ? read_column(r.in(first + 1)) : read_matrix(r.in(first + 1), batched ? 3 : 2);
+  p.out = vector ? read_column(r.out()) : read_matrix(r.out(), batched ? 3 : 2);
+  if (p.a.columns != p.b.rows || p.out.rows != p.a.rows || p.out.columns != p.b.columns || p.a.batch != p.b.batch ||
+      p.out.batch != p.a.batch)
+    throw Invalid("the extents of a matrix product do not match");
+  if (p.a.dtype != p.b.dtype || p.out.dtype != p.a.dtype)
+    throw Declined(std::string("matrix product of ") + dtype_name(p.a.dtype) + " and " + dtype_name(p.b.dtype) +
+                   " into " + dtype_name(p.out.dtype));
+  if (first == 1) {
+    if (r.in(0).scalar()) throw Declined("matrix product with a number as its first operand");
+    if (r.in(0).dtype != p.out.dtype) throw Declined("matrix product with a first operand of another dtype");
+    p.self = read_self(r.in(0), p.out, vector);
+    p.beta_slot = static_cast<int>(r.integer("beta.scalar", -1));
+    p.alpha_slot = static_cast<int>(r.integer("alpha.scalar", -1));
+  }
+  if (name == "_addmm_activation") p.activation = r.boolean("use_gelu", false) ? Activation::Gelu : Activation::Relu;
+  p.constant_b = !batched && !vector;
+  return p;
+}
+
+// Products of more than thin or tiny factors whose sums oneDNN's primitives would add in longer chains than PyTorch's
+// MKL does, or in others for another number of threads.
+//
+// AVX-512 (figures of one thread; which processor was not noted): the primitive adds up to 1024 terms in one
+// accumulator, the sgemm at most 384, as MKL. Errors of products 2048 deep, in eps of the sum of the terms' magnitudes
+// (rms), primitive, sgemm, panels: uniform numbers 2.6, 1.0, 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07
+// of MKL's time, panels 1.05 to 1.15; but of a transposed right factor the sgemm cuts the depth by the sizes of a
+// thread's part.
+// AVX2, by MACA_SIMD on a Xeon with AVX-512 and AMX (model 167), not on a processor that ends there: whatever the
+// depth, oneDNN and OpenBLAS add the last rows and columns of a thread's part in another order than the others; of 76
+// shapes 66 had other bits with other threads. Panels take 0.75 to 1.23 of oneDNN's time on one thread (18 shapes of 40
+// x 64 x 40 to 128 x 3072 x 768, three layouts); the most where a depth of thousands meets few rows or few columns.
+// Baseline, so as well: oneDNN's batches have other bits with other threads; panels were not timed for batches.
+std::unique_ptr<Plan> own_plan(const Problem& p) {
+  constexpr int64_t kDeep = 384;
+  switch (allowed_isa()) {
+    case Isa::Avx512: {
+      if (p.k() <= kDeep) return nullptr;
+      const bool suits_sgemm = p.out.batch == 1 && p.a.blas() && p.b.row_major() && p.out.row_major();
+      return suits_sgemm ? blas_plan(p) : panels_plan(p);
+    }
+    case Isa::Avx2: return panels_plan(p);
+    default: return p.out.batch > 1 ? panels_plan(p) : nullptr;
+  }
+}
+
+std::unique_ptr<Plan> choose(Problem p) {
+  // BLAS writes rows: a column-major result is the row-major result of the transposed product. A row vector times
+  // a matrix is what both libraries do best, so a matrix times a column goes that way, too.
+  if (!p.out.row_major() && p.out.column_major())
+    p = p.transposed();
+  else if (p.n() == 1 && p.m() > 1 && p.out.column_major())
+    p = p.transposed();
+  switch (p.out.dtype) {
+    case Dtype::F32: {
+      // Up to 32^3 the call is what costs; up to 8 rows a product is bound by memory, which oneDNN's sgemm reads
+      // as fast as a primitive does, without 0.5 ms of code generation for every new shape (decoding makes one a
+      // token).
+      const bool tiny = p.multiplications() <= 32 * 32 * 32, thin = p.m() <= 8;
+      if (auto row = row_plan(p)) return row;
+      if (tiny || thin || p.k() == 0) return blas_plan(p);
+      if (auto parts = parts_plan(p)) return parts;
+      if (auto plan = own_plan(p)) return plan;
+      return onednn_plan(p);
+    }
+    case Dtype::BF16:
+      if (auto tiles = bfloat16_plan(p)) return tiles;
+      return onednn_plan(p);
+    case Dtype::F16: return onednn_plan(p);
+    case Dtype::F64:
+    case Dtype::C64:
+    case Dtype::C128: return blas_plan(p);
+    default: return integer_plan(p);
+  }
+}
+
+std::unique_ptr<Plan> make_matmul(const Request& r) { return choose(read_problem(r)); }
+
+// addbmm: a sum over the batch is one product of the matrices laid side by side.
+class SidewaysPlan final : public Plan {
+ public:
+  explicit SidewaysPlan(const Request& r) {
+    const Operand& out = r.out();
+    from_a_ = read_matrix(r.in(1), 3);
+    from_b_ = read_matrix(r.in(2), 3);
+    if (from_a_.batch != from_b_.batch || from_a_.columns != from_b_.rows)
+      throw Invalid("the extents of addbmm do not match");
+    const int64_t batch = from_a_.batch, m = from_a_.rows, k = from_a_.columns, n = from_b_.columns;
+    Problem p;
+    p.a = {from_a_.dtype, 0, 1, m, batch * k, 0, batch * k, 1};
+    p.b = {from_b_.dtype, 1, 1, batch * k, n, 0, n, 1};
+    p.out = read_matrix(out, 2);
+    if (p.out.rows != m || p.out.columns != n) throw Invalid("the extents of addbmm do not match");
+    if (p.a.dtype != p.b.dtype || p.out.dtype != p.a.dtype || r.in(0).dtype != p.a.dtype || r.in(0).scalar())
+      throw Declined("addbmm of different dtypes");
+    p.self = read_self(r.in(0), p.out, false);
+    slots_[0] = r.in(0).slot, slots_[1] = out.slot;
+    p.self->slot = 2;
+    p.out.slot = 3;
+    p.beta_slot = static_cast<int>(r.integer("beta.scalar", -1));
+    p.alpha_slot = static_cast<int>(r.integer("alpha.scalar", -1));
+    to_a_ = {from_a_.dtype, 0, batch, m, k, k, batch * k, 1};
+    to_b_ = {from_b_.dtype, 1, batch, k, n, k * n, n, 1};
+    product_ = choose(p);
+    onednn::Workspace space;
+    const auto bytes = static_cast<uint64_t>(item_size(p.a.dtype));
+    inner_ = space.take(product_->workspace_bytes);
+    a_ = space.take(static_cast<uint64_t>(to_a_.numel()) * bytes);
+    b_ = space.take(static_cast<uint64_t>(to_b_.numel()) * bytes);
+    workspace_bytes = space.bytes();
+    work = product_->work;
+    implementation = product_->implementation;
+  }
+
+  void run(const Launch& launch) const override {
+    void* a = onednn::at(launch.workspace, a_);
+    void* b = onednn::at(launch.workspace, b_);
+    copy(from_a_, launch.data(from_a_.slot), to_a_, a);
+    copy(from_b_, launch.data(from_b_.slot), to_b_, b);
+    void* const pointers[] = {a, b, launch.data(slots_[0]), launch.data(slots_[1])};
+    Launch inner = launch;
+    inner.pointers = pointers;
+    inner.workspace = onednn::at(launch.workspace, inner_);
+    inner.packed = nullptr;
+    product_->run(inner);
+  }
+
+ private:
+  Matrix from_a_, from_b_, to_a_, to_b_;
+  int slots_[2] = {};
+  std::unique_ptr<Plan> product_;
+  uint64_t inner_ = 0, a_ = 0, b_ = 0;
+};
+
+std::unique_ptr<Plan> make_addbmm(const Request& r) { return std::make_unique<SidewaysPlan>(r); }
+
+// Under TF32 the factors are rounded, what is added is not. Products with a vector keep float32, as on CUDA.
+std::unique_ptr<Plan> make_product(const Request& r) { return tensor_float::rounded(r, {0, 1}, make_matmul); }
+std::unique_ptr<Plan> make_sum(const Request& r) { return tensor_float::rounded(r, {1, 2}, make_matmul); }
+std::unique_ptr<Plan> make_sum_of_batch(const Request& r) { return tensor_float::rounded(r, {1, 2}, make_addbmm); }
+
+}  // namespace
+
+void combine(const Problem& p, const Launch& launch, const Matrix& product, const void* acc, void* out) {
+  const auto go = [&](auto t, auto c) {
+    using T = decltype(t);
+    using P = decltype(c);
+    combine_typed<T, P>(p, launch, product, static_cast<const P*>(acc), static_cast<T*>(out));
+  };
+  switch (p.out.dtype) {
+    case Dtype::F32: return go(float{}, float{});
+    case Dtype::BF16: return go(bf16{}, float{});
+    case Dtype::F16: return go(f16{}, float{});
+    case Dtype::F64: return go(double{}, double{});
+    case Dtype::C64: return go(c64{}, c64{});
+    case Dtype::C128: return go(c128{}, c128{});
+    default: break;
+  }
+  if (!with_integral(p.out.dtype, [&](auto t) { go(t, t); })) throw Declined("matrix product of this dtype");
+}
+
+MACA_KERNEL("mm", make_product);
+MACA_KERNEL("bmm", make_product);
+MACA_KERNEL("addmm", make_sum);
+MACA_KERNEL("_addmm_activation", make_sum);
+MACA_KERNEL("baddbmm", make_sum);
+MACA_KERNEL("addbmm", make_sum_of_batch);
+MACA_KERNEL("mv", make_matmul);
+MACA_KERNEL("addmv", make_matmul);
+
+}  // namespace maca::matmul

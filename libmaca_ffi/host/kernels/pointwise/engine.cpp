@@ -1,0 +1,429 @@
+// Plans and runs pointwise ops: the common dtype, and the walk over tiles.
+#include <algorithm>
+#include <numeric>
+
+#include "pointwise.h"
+#include "convert.h"
+
+namespace maca::MACA_ISA::pointwise {
+
+namespace {
+
+// A dtype of lower priority raises one of higher priority to a new category, never within its own.
+Dtype combine(Dtype high, Dtype low) {
+  if (high == Dtype::None) return low;
+  if (low == Dtype::None || is_complex(high)) return high;
+  if (is_floating(high)) return is_complex(low) ? promote(high, Dtype::C32) : high;
+  if (high == Dtype::Bool || !is_integral(low)) return promote(high, low);
+  return high;
+}
+
+Dtype kind_of_scalar(Dtype d, Dtype default_floating) {
+  if (is_floating(d)) return default_floating;
+  if (is_complex(d)) return default_floating == Dtype::F64 ? Dtype::C128 : Dtype::C64;
+  return d;
+}
+
+Dtype common_dtype(const std::vector<PointwiseInput>& inputs, const Op& op, const Operand& out, Dtype of_values) {
+  // With no dimensioned floating operand PyTorch's default dtype decides; the result shows which it is.
+  const Dtype floating = op.result == Result::Same && is_floating(out.dtype)     ? out.dtype
+                         : op.result == Result::Same && out.dtype == Dtype::C128 ? Dtype::F64
+                                                                                 : Dtype::F32;
+  Dtype dimensioned = Dtype::None, zero = Dtype::None, numbers = Dtype::None;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (static_cast<int>(k) == op.mask) continue;
+    const Operand& o = inputs[k].operand;
+    if (inputs[k].value_slot >= 0)
+      numbers = promote(numbers, kind_of_scalar(of_values, floating));
+    else if (o.scalar())
+      numbers = promote(numbers, kind_of_scalar(o.dtype, floating));
+    else if (o.rank() > 0)
+      dimensioned = promote(dimensioned, o.dtype);
+    else
+      zero = promote(zero, o.dtype);
+  }
+  Dtype common = combine(dimensioned, combine(zero, numbers));
+  if (op.promotion == Promotion::Floating && is_integral(common))
+    common = is_floating(out.dtype) ? out.dtype : Dtype::F32;
+  return common;
+}
+
+Dtype result_dtype(Compute c, Result result) {
+  if (result == Result::Bool) return Dtype::Bool;
+  if (result == Result::Real && c == Compute::C64) return Dtype::F32;
+  if (result == Result::Real && c == Compute::C128) return Dtype::F64;
+  if (result == Result::Complex && c == Compute::F32) return Dtype::C64;
+  if (result == Result::Complex && c == Compute::F64) return Dtype::C128;
+  return dtype_of(c);
+}
+
+struct Source {
+  enum Kind : uint8_t { Memory, Number } kind = Memory;
+  bool direct = false;     // the loop reads it in place
+  bool invariant = false;  // the same in every tile: loaded once
+  Compute compute = Compute::F32;
+  int slot = -1;  // of a pointer, or of a scalar
+  Load load = nullptr;
+  // The way through the common dtype, where it is narrower than the compute type and not the operand's own.
+  Store narrow = nullptr;
+  Load widen = nullptr;
+  int narrow_item = 0;
+  void narrow_by(Dtype common) {
+    if (dtype_of(compute_of(common)) == common || compute == Compute::Bool) return;
+    narrow = storer(compute, common);
+    widen = loader(common, compute);
+    narrow_item = item_size(common);
+  }
+  void round(void* tile, int64_t n) const {
+    if (!narrow) return;
+    char copy[kTile * 8];  // complex64 is the widest that is narrowed
+    narrow(tile, copy, 0, narrow_item, 1, n);
+    widen(copy, 0, narrow_item, tile, 1, n);
+  }
+};
+
+void fill(const Source& s, const maca_scalar& scalar, void* tile, int64_t n) {
+  const Value v = value_of(scalar);
+  const auto put = [&](auto value) {
+    s.round(&value, 1);
+    std::fill_n(static_cast<decltype(value)*>(tile), n, value);
+  };
+  switch (s.compute) {
+    case Compute::F32: return put(v.as<float>());
+    case Compute::F64: return put(v.real);
+    case Compute::I64: return put(v.integer);
+    case Compute::Bool: return put(static_cast<uint8_t>(v.real != 0 || v.imaginary != 0 || v.integer != 0));
+    case Compute::C64: return put(v.as<c64>());
+    case Compute::C128: return put(v.as<c128>());
+  }
+}
+
+constexpr int64_t kTileBytes = kTile * 16;
+constexpr int64_t kPlainRow = 16384;
+constexpr int64_t kAcross = 32;  // columns of a tile that an operand crosses: 16 rows are a line of float32
+
+}  // namespace
+
+namespace {
+
+class Program {
+ public:
+  Program(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out,
+          const std::vector<PointwiseValue>& values, Dtype of_values)
+      : inputs_(static_cast<int>(inputs.size())), values_count_(static_cast<int>(values.size())), out_slot_(out.slot) {
+    const Dtype common = op.promotion == Promotion::Logical ? Dtype::Bool : common_dtype(inputs, op, out, of_values);
+    Compute c = compute_of(common);
+    if (c == Compute::Bool && !op.loops[static_cast<int>(c)]) c = Compute::I64;
+    loop_ = op.loops[static_cast<int>(c)];
+    if (!loop_) throw Declined(std::string("no loop for ") + dtype_name(common));
+    std::copy(values.begin(), values.end(), values_);
+    build(op, inputs, out, c, common);
+  }
+  // A conversion: no loop, the loads and stores are all there is to do.
+  Program(const Operand& input, const Operand& out, Compute through) : inputs_(1), out_slot_(out.slot) {
+    build(Op{}, {{input}}, out, through, dtype_of(through));
+    all_direct_ = small_ = false;
+  }
+
+  int64_t numel() const { return it_.numel; }
+
+  void run(const Launch& launch) const {
+    Value values[kMaxValues];
+    for (int k = 0; k < values_count_; ++k)
+      values[k] = values_[k].slot >= 0 ? value_of(launch.scalars[values_[k].slot]) : values_[k].constant;
+    if (small_) return run_small(launch, values);
+    if (it_.numel == 0) return;
+    if (all_direct_) {
+      return parallel_for(it_.numel, grain_, [&](int64_t begin, int64_t end) {
+        Tile tile{end - begin, launch.data<char>(out_slot_) + begin * out_item_, {}, values};
+        for (int k = 0; k < inputs_; ++k) tile.in[k] = launch.data<char>(source_[k].slot) + begin * item_[k + 1];
+        loop_(tile);
+      });
+    }
+    const int64_t tiles = outer_ * row_blocks_ * col_blocks_;
+    parallel_for(tiles, std::max<int64_t>(grain_ / (rows_ * cols_), 1),
+                 [&](int64_t begin, int64_t end) { run_tiles(launch, values, begin, end); });
+  }
+
+ private:
+  void build(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out, Compute c, Dtype common) {
+    std::vector<const Operand*> operands{&out};
+    const Operand none;
+    for (const PointwiseInput& i : inputs) operands.push_back(i.value_slot >= 0 ? &none : &i.operand);
+    it_ = make_iteration(operands);
+    const int dims = std::max(it_.dims, 1);
+    if (it_.dims == 0) it_.sizes[0] = 1;
+    inner_ = dims - 1;
+    // Tiles span the two innermost dimensions. Where no operand needs a buffer they are rows of any length, where
+    // one lies across the others they are square, so that its cache lines are used whole.
+    bool plain = it_.strides[0][inner_] == item_size(out.dtype), across = false;
+    if (loop_) plain = plain && result_dtype(c, op.result) == out.dtype;
+    for (int k = 0; k < inputs_; ++k) {
+      const Operand& o = inputs[static_cast<size_t>(k)].operand;
+      const bool memory = inputs[static_cast<size_t>(k)].value_slot < 0 && !o.scalar();
+      const int64_t col = it_.strides[k + 1][inner_], row = inner_ > 0 ? it_.strides[k + 1][inner_ - 1] : 0;
+      plain = plain && memory && col == item_size(o.dtype) && o.dtype == dtype_of(k == op.mask ? Compute::Bool : c);
+      across = across || (memory && row > 0 && row < col);
+    }
+    across = across && it_.sizes[inner_] > kAcross && it_.sizes[inner_ - 1] >= kTile / kAcross;
+    cols_ = std::min(it_.sizes[inner_], plain ? kPlainRow : across ? kAcross : kTile);
+    rows_ = 1;
+    if (across)
+      rows_ = kTile / kAcross;
+    else if (inner_ > 0 && cols_ == it_.sizes[inner_] && cols_ < kTile)
+      rows_ = std::min(kTile / std::max<int64_t>(cols_, 1), it_.sizes[inner_ - 1]);
+
+    const Dtype written = result_dtype(c, op.result);
+    out_item_ = item_size(out.dtype);
+    store_direct_ = written == out.dtype && in_place(0, out_item_);
+    if (!store_direct_) {
+      store_ = storer(compute_of(written), out.dtype);
+      if (!store_) throw Declined(std::string("no store to ") + dtype_name(out.dtype));
+    }
+    all_direct_ = store_direct_;
+    bool numbers_or_direct = store_direct_;
+    for (int k = 0; k < inputs_; ++k) {
+      const PointwiseInput& input = inputs[static_cast<size_t>(k)];
+      Source& s = source_[k];
+      s.compute = k == op.mask ? Compute::Bool : c;
+      if (input.value_slot >= 0 || input.operand.scalar()) {
+        s.kind = Source::Number;
+        s.slot = input.value_slot >= 0 ? input.value_slot : input.operand.scalar_slot;
+        s.invariant = true;
+        if (op.round_scalars || c == Compute::I64) s.narrow_by(common);
+        all_direct_ = false;
+        continue;
+      }
+      const Dtype dtype = input.operand.dtype;
+      s.slot = input.operand.slot;
+      item_[k + 1] = item_size(dtype);
+      if (loop_ && dtype != common && k != op.mask) s.narrow_by(common);
+      s.direct = !s.narrow && dtype == dtype_of(s.compute) && in_place(k + 1, item_size(dtype));
+      s.load = loader(dtype, s.compute);
+      if (!s.load) throw Declined(std::string("no load from ") + dtype_name(dtype));
+      s.invariant = !s.direct && cols_ == it_.sizes[inner_];
+      for (int d = 0; d < inner_; ++d) s.invariant = s.invariant && it_.strides[k + 1][d] == 0;
+      all_direct_ = all_direct_ && s.direct;
+      numbers_or_direct = numbers_or_direct && s.direct;
+    }
+    one_dimension_ = it_.dims <= 1;
+    small_ = numbers_or_direct && one_dimension_ && it_.numel <= kTile;
+    all_direct_ = all_direct_ && one_dimension_;
+    col_blocks_ = it_.numel == 0 ? 0 : (it_.sizes[inner_] + cols_ - 1) / cols_;
+    row_blocks_ = it_.numel == 0 ? 0 : inner_ > 0 ? (it_.sizes[inner_ - 1] + rows_ - 1) / rows_ : 1;
+    outer_ = 1;
+    for (int d = 0; d < inner_ - 1; ++d) outer_ *= it_.sizes[d];
+    // 32 Ki additions take about 20 us, what starting a second thread must be worth
+    grain_ = std::max<int64_t>(32768 / op.cost, 1024);
+    item_[0] = out_item_;
+  }
+
+  // Does operand k lie densely in every tile?
+  bool in_place(int k, int item) const {
+    const int64_t col = it_.strides[k][inner_], row = inner_ > 0 ? it_.strides[k][inner_ - 1] : 0;
+    return (cols_ <= 1 || col == item) && (rows_ <= 1 || row == cols_ * item);
+  }
+
+  // One tile, memory and numbers only: decode loops live here.
+  void run_small(const Launch& launch, const Value* values) const {
+    Tile tile{it_.numel, launch.data(out_slot_), {}, values};
+    if (all_direct_) {
+      for (int k = 0; k < inputs_; ++k) tile.in[k] = launch.data(source_[k].slot);
+      return loop_(tile);
+    }
+    alignas(64) char buffer[kMaxInputs][kTileBytes];
+    for (int k = 0; k < inputs_; ++k) {
+      const Source& s = source_[k];
+      if (s.kind == Source::Memory) {
+        tile.in[k] = launch.data(s.slot);
+      } else {
+        fill(s, launch.scalars[s.slot], buffer[k], it_.numel);
+        tile.in[k] = buffer[k];
+      }
+    }
+    loop_(tile);
+  }
+
+  void run_tiles(const Launch& launch, const Value* values, int64_t begin, int64_t end) const {
+    alignas(64) char buffer[kMaxInputs + 1][kTileBytes];
+    const int count = inputs_ + 1;
+    char* base[kMaxInputs + 1];  // of the current outer index
+    base[0] = launch.data<char>(out_slot_);
+    Tile tile{0, buffer[0], {}, values};
+    for (int k = 0; k < inputs_; ++k) {
+      const Source& s = source_[k];
+      tile.in[k] = buffer[k + 1];
+      base[k + 1] = nullptr;
+      if (s.kind == Source::Number) {
+        fill(s, launch.scalars[s.slot], buffer[k + 1], rows_ * cols_);
+      } else {
+        base[k + 1] = launch.data<char>(s.slot);
+        if (s.invariant) {
+          s.load(base[k + 1], 0, it_.strides[k + 1][inner_], buffer[k + 1], rows_, cols_);
+          s.round(buffer[k + 1], rows_ * cols_);
+        }
+      }
+    }
+    // position of the first tile
+    int64_t col = begin % col_blocks_, row = begin / col_blocks_ % row_blocks_;
+    int64_t rest = begin / col_blocks_ / row_blocks_, index[kMaxDims];
+    for (int d = inner_ - 2; d >= 0; --d) {
+      index[d] = rest % it_.sizes[d];
+      rest /= it_.sizes[d];
+      for (int k = 0; k < count; ++k) base[k] += index[d] * it_.strides[k][d];
+    }
+    const int64_t all_rows = inner_ > 0 ? it_.sizes[inner_ - 1] : 1, all_cols = it_.sizes[inner_];
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t r0 = row * rows_, c0 = col * cols_;
+      const int64_t rows = std::min(rows_, all_rows - r0), cols = std::min(cols_, all_cols - c0);
+      const auto at = [&](int k) {
+        return base[k] + (inner_ > 0 ? r0 * it_.strides[k][inner_ - 1] : 0) + c0 * it_.strides[k][inner_];
+      };
+      tile.n = rows * cols;
+      for (int k = 0; k < inputs_; ++k) {
+        const Source& s = source_[k];
+        if (s.invariant) continue;
+        char* p = at(k + 1);
+        if (s.direct) {
+          tile.in[k] = p;
+          continue;
+        }
+        const bool straight = !loop_ && store_direct_;  // a conversion with nothing in between
+        s.load(p, inner_ > 0 ? it_.strides[k + 1][inner_ - 1] : 0, it_.strides[k + 1][inner_],
+               straight ? at(0) : buffer[k + 1], rows, cols);
+        if (loop_) s.round(buffer[k + 1], rows * cols);
+      }
+      char* out = at(0);
+      if (store_direct_) {
+        tile.out = out;
+        if (loop_)
+          loop_(tile);
+        else if (source_[0].invariant || source_[0].direct)
+          std::memcpy(out, tile.in[0], static_cast<size_t>(tile.n * out_item_));
+      } else {
+        if (loop_) loop_(tile);
+        store_(loop_ ? buffer[0] : tile.in[0], out, inner_ > 0 ? it_.strides[0][inner_ - 1] : 0, it_.strides[0][inner_],
+               rows, cols);
+      }
+      if (++col < col_blocks_) continue;
+      col = 0;
+      if (++row < row_blocks_) continue;
+      row = 0;
+      for (int d = inner_ - 2; d >= 0; --d) {
+        const bool wraps = ++index[d] == it_.sizes[d];
+        const int64_t step = wraps ? 1 - it_.sizes[d] : 1;
+        for (int k = 0; k < count; ++k) base[k] += step * it_.strides[k][d];
+        if (!wraps) break;
+        index[d] = 0;
+      }
+    }
+  }
+
+  Loop loop_ = nullptr;
+  int inputs_, values_count_ = 0, out_slot_;
+  bool small_ = false, all_direct_ = false, one_dimension_ = false, store_direct_ = false;
+  int inner_ = 0, out_item_ = 0;
+  Source source_[kMaxInputs];
+  int64_t item_[kMaxInputs + 1] = {};
+  PointwiseValue values_[kMaxValues];
+  Store store_ = nullptr;
+  int64_t rows_ = 1, cols_ = 1, row_blocks_ = 1, col_blocks_ = 1, outer_ = 1, grain_ = 1;
+  Iteration it_;
+};
+
+class PointwisePlan final : public Plan {
+ public:
+  explicit PointwisePlan(Program program) : program_(std::move(program)) {}
+  void run(const Launch& launch) const override { program_.run(launch); }
+
+ private:
+  Program program_;
+};
+
+// An integral tensor compared with a Scalar argument: what it is compared in depends on the number's kind, which
+// only the launch knows.
+class ByKindPlan final : public Plan {
+ public:
+  ByKindPlan(Program integral, Program floating, Program complex, int slot)
+      : integral_(std::move(integral)), floating_(std::move(floating)), complex_(std::move(complex)), slot_(slot) {}
+  void run(const Launch& launch) const override {
+    const uint32_t tag = launch.scalars[slot_].tag;
+    (tag == MACA_SCALAR_FLOAT ? floating_ : tag == MACA_SCALAR_COMPLEX ? complex_ : integral_).run(launch);
+  }
+
+ private:
+  Program integral_, floating_, complex_;
+  int slot_;
+};
+
+}  // namespace
+
+std::unique_ptr<Plan> make_pointwise(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out,
+                                     const std::vector<PointwiseValue>& values) {
+  int slot = -1;
+  bool integral = true, real = true;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].value_slot >= 0) {
+      slot = inputs[k].value_slot;
+    } else if (static_cast<int>(k) != op.mask) {
+      integral = integral && is_integral(inputs[k].operand.dtype);
+      real = real && !is_complex(inputs[k].operand.dtype);
+    }
+  }
+  // Where the result has the operands' dtype it tells the kind of a Scalar argument.
+  const Dtype of_values = op.result != Result::Same ? Dtype::I64
+                          : is_complex(out.dtype)   ? Dtype::C128
+                          : is_floating(out.dtype)  ? Dtype::F64
+                                                    : Dtype::I64;
+  Program program(op, inputs, out, values, of_values);
+  const uint64_t work = static_cast<uint64_t>(program.numel()) * static_cast<uint64_t>(op.cost);
+  std::unique_ptr<Plan> plan;
+  if (op.result == Result::Bool && op.promotion == Promotion::Common && slot >= 0 && real) {
+    Program floating = integral ? Program(op, inputs, out, values, Dtype::F64) : program;
+    const bool complex = op.loops[static_cast<int>(Compute::C64)] != nullptr;
+    Program third = complex ? Program(op, inputs, out, values, Dtype::C128) : floating;
+    plan = std::make_unique<ByKindPlan>(std::move(program), std::move(floating), std::move(third), slot);
+  } else {
+    plan = std::make_unique<PointwisePlan>(std::move(program));
+  }
+  plan->work = work;
+  return plan;
+}
+
+std::unique_ptr<Plan> make_cast(const Operand& input, const Operand& out, Compute through) {
+  Program program(input, out, through);
+  const uint64_t work = static_cast<uint64_t>(program.numel());
+  auto plan = std::make_unique<PointwisePlan>(std::move(program));
+  plan->work = work;
+  return plan;
+}
+
+std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& r) {
+  std::vector<PointwiseInput> inputs;
+  std::vector<PointwiseValue> values;
+  int tensor = 0;
+  for (int k = 0; k < op.inputs; ++k) {
+    const char* name = op.operands[static_cast<size_t>(k)];
+    const std::string slot = name ? std::string(name) + ".scalar" : std::string();
+    PointwiseInput input;
+    if (name && r.has(slot))
+      input.value_slot = static_cast<int>(r.integer(slot));
+    else
+      input.operand = r.in(tensor++);
+    if (input.value_slot < 0 && !input.operand.present()) throw Invalid("an operand is missing");
+    inputs.push_back(std::move(input));
+  }
+  for (const ValueName& v : op.values) {
+    if (!v.name) break;
+    PointwiseValue value;
+    const std::string slot = std::string(v.name) + ".scalar";
+    if (r.has(slot))
+      value.slot = static_cast<int>(r.integer(slot));
+    else
+      value.constant = value_of(r.number(v.name, v.otherwise));
+    values.push_back(value);
+  }
+  return make_pointwise(op, inputs, r.out(), values);
+}
+
+}  // namespace maca::MACA_ISA::pointwise

@@ -1,0 +1,219 @@
+// min, max, amin, amax, aminmax, argmin, argmax. NaN wins; of equal elements the first one gives the index.
+#include <limits>
+
+#include "reduction.h"
+#include "lanes.h"
+
+namespace maca::MACA_ISA {
+namespace {
+
+template <class C, bool Max> constexpr C worst() {
+  using L = std::numeric_limits<C>;
+  if constexpr (L::has_infinity)
+    return Max ? -L::infinity() : L::infinity();
+  else
+    return Max ? L::lowest() : L::max();
+}
+template <bool Max, class C> inline bool beats(C x, C y) { return Max ? x > y : x < y; }
+
+template <class C, bool Max> struct Extremum {
+  using Input = C;
+  using Acc = C;
+  using Out = C;
+  static C identity() { return worst<C, Max>(); }
+  static C step(C a, C x) { return beats<Max>(x, a) | (x != x) ? x : a; }
+  static C join(C a, C x) { return step(a, x); }
+  static C whole(const C* x, int64_t n)
+    requires std::is_floating_point_v<C>
+  {
+    return lane_extremum<C, Max>(x, n);
+  }
+  static C result(C a, int64_t) { return a; }
+};
+
+// Value and position. While a chunk runs, a column keeps the number of the row that holds its value, as wide as a
+// value so that both vectorize alike; close() turns it into an index of the reduced space.
+template <class C, bool Max> class Position final : public Reducer {
+  using Row = std::conditional_t<sizeof(C) == 4, int32_t, int64_t>;
+  struct State {
+    C* value;
+    int64_t* index;
+    Row* row;
+  };
+  static State split(const char* state, int64_t width) {
+    char* p = const_cast<char*>(state);
+    return {reinterpret_cast<C*>(p + width * 8), reinterpret_cast<int64_t*>(p),
+            reinterpret_cast<Row*>(p + width * (8 + static_cast<int64_t>(sizeof(C))))};
+  }
+  static bool better(C value, int64_t index, C than, int64_t at) {
+    if (beats<Max>(value, than) || (value != value && than == than)) return true;
+    return (value == than || (value != value && than != than)) && index < at;
+  }
+
+ public:
+  explicit Position(bool index_only) : index_only_(index_only) {}
+  int64_t state_bytes(int64_t width) const override {
+    return width * static_cast<int64_t>(8 + sizeof(C) + sizeof(Row));
+  }
+  void begin(char* state, int64_t width, int64_t, const void*, int64_t) const override {
+    const State s = split(state, width);
+    std::fill_n(s.value, width, worst<C, Max>());
+    std::fill_n(s.row, width, Row(-1));
+  }
+  void rows(char* state, int64_t width, const void* tile, int64_t rows, int64_t stride, int64_t columns,
+            int64_t row) const override {
+    const State s = split(state, width);
+    C* __restrict value = s.value;
+    Row* __restrict at = s.row;
+    const C* p = static_cast<const C*>(tile);
+    for (int64_t r = 0; r < rows; ++r, p += stride) {
+      const Row number = static_cast<Row>(row + r);
+#pragma GCC ivdep
+      for (int64_t c = 0; c < columns; ++c) {
+        const C x = p[c], v = value[c];
+        const bool wins = (beats<Max>(x, v) | (x != x)) & (v == v);
+        value[c] = wins ? x : v;
+        at[c] = wins ? number : at[c];
+      }
+    }
+  }
+  void close(char* state, int64_t width, int64_t lanes, int64_t base) const override {
+    const State s = split(state, width);
+    // a column that no element beat holds the worst value everywhere: its first element is the answer
+    for (int64_t c = 0; c < width; ++c)
+      s.index[c] = base + (s.row[c] < 0 ? 0 : lanes ? s.row[c] * width + c : static_cast<int64_t>(s.row[c]));
+    for (int64_t c = 1; c < lanes; ++c)
+      if (better(s.value[c], s.index[c], s.value[0], s.index[0])) {
+        s.value[0] = s.value[c];
+        s.index[0] = s.index[c];
+      }
+  }
+  void merge(char* into, const char* from, int64_t width, int64_t columns, int64_t, int64_t) const override {
+    const State a = split(into, width), b = split(from, width);
+    for (int64_t c = 0; c < columns; ++c)
+      if (better(b.value[c], b.index[c], a.value[c], a.index[c])) {
+        a.value[c] = b.value[c];
+        a.index[c] = b.index[c];
+      }
+  }
+  void finish(const char* state, int64_t width, int64_t columns, int64_t, void* out0, void* out1) const override {
+    const State s = split(state, width);
+    if (!index_only_) std::copy_n(s.value, columns, static_cast<C*>(out0));
+    std::copy_n(s.index, columns, static_cast<int64_t*>(index_only_ ? out0 : out1));
+  }
+
+ private:
+  bool index_only_;
+};
+
+// Integers and bool share a lane; only uint64 does not fit it.
+Lane real_lane(const Operand& in) {
+  if (is_complex(in.dtype) || in.dtype == Dtype::U64)
+    throw Declined(std::string("no order on ") + dtype_name(in.dtype));
+  return lane_for(in.dtype);
+}
+
+// No element is the largest of none.
+void refuse_empty(const Operand& in, const Operand& out) {
+  if (in.numel() == 0 && out.numel() != 0) throw Invalid("an extremum over no elements");
+}
+
+template <bool Max> std::unique_ptr<Plan> extremum(const Request& q) {
+  refuse_empty(q.in(0), q.out(0));
+  switch (real_lane(q.in(0))) {
+    case Lane::F32: return fold_plan(q, Extremum<float, Max>{});
+    case Lane::F64: return fold_plan(q, Extremum<double, Max>{});
+    default: return fold_plan(q, Extremum<int64_t, Max>{});
+  }
+}
+
+template <bool Max> std::shared_ptr<const Reducer> position(Lane lane, bool index_only) {
+  switch (lane) {
+    case Lane::F32: return std::make_shared<Position<float, Max>>(index_only);
+    case Lane::F64: return std::make_shared<Position<double, Max>>(index_only);
+    default: return std::make_shared<Position<int64_t, Max>>(index_only);
+  }
+}
+
+// argmax (one result) and max.dim (values, indices).
+template <bool Max> std::unique_ptr<Plan> with_position(const Request& q) {
+  const Operand &in = q.in(0), &first = q.out(0);
+  refuse_empty(in, first);
+  const Lane lane = real_lane(in);
+  const bool index_only = q.outputs() == 1;
+  const auto reduced = reduced_dims(q, in, first);
+  const Reduction reduction = index_only ? Reduction(in, reduced, lane, result_of(first, Lane::I64, reduced), {}, true)
+                                         : Reduction(in, reduced, lane, result_of(first, lane, reduced),
+                                                     result_of(q.out(1), Lane::I64, reduced), true);
+  if (!reduction.single_run()) {
+    // an index over several dimensions that do not lie in order: read a row-major copy instead
+    Operand dense = in;
+    int64_t stride = 1;
+    for (size_t d = in.sizes.size(); d-- > 0;) {
+      dense.strides[d] = stride;
+      stride *= in.sizes[d];
+    }
+    ReductionNest<1> nest;
+    for (size_t d = 0; d < in.sizes.size(); ++d) nest.add(in.sizes[d], {in.strides[d]});
+    const Reduction flat(dense, reduced, lane, result_of(first, Lane::I64, reduced), {}, true);
+    auto plan = make_plan(flat.work() * 2, [flat, nest, dtype = in.dtype, reducer = position<Max>(lane, true),
+                                            i = in.slot, o = first.slot](const Launch& l) {
+      std::vector<char> copy(static_cast<size_t>(nest.numel() * item_size(dtype)));
+      const void* base = l.data(i);
+      with_item_size(item_size(dtype), [&]<class T>(T) {
+        T* to = reinterpret_cast<T*>(copy.data());
+        const int64_t step = nest.inner().stride[0];
+        nest.runs(0, nest.numel(), [&](const auto& o, int64_t n) {
+          const T* from = static_cast<const T*>(base) + o[0];
+          for (int64_t k = 0; k < n; ++k) *to++ = from[k * step];
+        });
+      });
+      flat.run(*reducer, copy.data(), l.data(o));
+    });
+    if (!index_only) throw Declined("an extremum over several dimensions has no index result");
+    return plan;
+  }
+  return make_plan(reduction.work() * 2, [reduction, reducer = position<Max>(lane, index_only), i = in.slot,
+                                          a = first.slot, b = index_only ? -1 : q.out(1).slot](const Launch& l) {
+    reduction.run(*reducer, l.data(i), l.data(a), b < 0 ? nullptr : l.data(b));
+  });
+}
+
+// max(self) and max.dim share a name.
+template <bool Max> std::unique_ptr<Plan> full_or_dim(const Request& q) {
+  return q.outputs() == 2 ? with_position<Max>(q) : extremum<Max>(q);
+}
+
+std::unique_ptr<Plan> aminmax(const Request& q) {
+  const Operand &in = q.in(0), &low = q.out(0), &high = q.out(1);
+  refuse_empty(in, low);
+  const auto reduced = reduced_dims(q, in, low);
+  std::unique_ptr<Plan> plan;
+  const Lane lane = real_lane(in);
+  const auto make = [&]<class C>(C) {
+    const Reduction a(in, reduced, lane, result_of(low, lane, reduced)),
+        b(in, reduced, lane, result_of(high, lane, reduced));
+    plan = make_plan(a.work() * 2, [a, b, i = in.slot, lo = low.slot, hi = high.slot](const Launch& l) {
+      a.run(Fold<Extremum<C, false>>(), l.data(i), l.data(lo));
+      b.run(Fold<Extremum<C, true>>(), l.data(i), l.data(hi));
+    });
+  };
+  if (lane == Lane::F32)
+    make(float{});
+  else if (lane == Lane::F64)
+    make(double{});
+  else
+    make(int64_t{});
+  return plan;
+}
+
+MACA_KERNEL("amin", extremum<false>);
+MACA_KERNEL("amax", extremum<true>);
+MACA_KERNEL("aminmax", aminmax);
+MACA_KERNEL("min", full_or_dim<false>);
+MACA_KERNEL("max", full_or_dim<true>);
+MACA_KERNEL("argmin", with_position<false>);
+MACA_KERNEL("argmax", with_position<true>);
+
+}  // namespace
+}  // namespace maca::MACA_ISA
