@@ -64,7 +64,7 @@ LONG = (
     level("demo", "make demo", 8, "baseline"),
     level("demo", "make demo", 5, "avx2"),
     level("demo", "make demo", 5, "avx512"),
-    Part("examination", ".venv/bin/macatensor parity --all", 30),
+    Part("examination", ".venv/bin/macatensor opinfo", 30),
 )  # fmt: skip
 
 

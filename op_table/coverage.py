@@ -11,7 +11,7 @@ from op_table.row import ALL, BOOL, COMPLEX, FLOATING, HALVES, INTEGERS, NUMBERS
 
 _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "coverage.md"
-EXAMINATION = _ROOT / "macatensor/examination/record.json"  # of `macatensor parity --all --write`
+EXAMINATION = _ROOT / "macatensor/examination/record.json"  # of `macatensor opinfo --write`
 _KINDS = (Kind.KERNEL, Kind.VIEW, Kind.COMPOSITE, Kind.DYNAMIC, Kind.ON_CPU)
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
     ("all", ALL),
@@ -101,7 +101,7 @@ def examination() -> list[str]:
     lines = [
         "## PyTorch's operator database",
         "",
-        "`macatensor parity --all --write` asks every entry of PyTorch's OpInfo database on the device and on the CPU and "
+        "`macatensor opinfo --write` asks every entry of PyTorch's OpInfo database on the device and on the CPU and "
         "writes this part. Shares count every task that asked something; an expected failure counts against.",
         "",
         "| question | asked | pass | share | bar |",

@@ -119,29 +119,31 @@ def test_parity_json() -> None:
 @pytest.mark.timeout(0)  # the examiner bounds the task by what it computes
 def test_examination_of_one_entry(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run(app, ["parity", "--short", "neg", "--question", "forward", "--json"])
+    result = run(app, ["opinfo", "--short", "neg", "--question", "forward", "--json"])
     assert result.exit_code == 0, result.output
     (answer,) = json.loads(result.stdout)
     assert answer["verdict"] == "pass" and answer["task"]["entry"] == "neg" and answer["samples"] >= 1
-    assert run(app, ["parity", "--all", "neg", "--write"]).exit_code == 2  # a part is no record
+    assert run(app, ["opinfo", "neg", "--write"]).exit_code == 2  # a part is no record
+    earlier = run(app, ["parity", "--short", "neg", "--question", "forward", "--json"])
+    assert json.loads(earlier.stdout)[0]["samples"] == answer["samples"]
+    assert "are `macatensor opinfo` now" in earlier.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--all", "--question", "no_such_question"], "accepted: forward"),
-        (["--all", "gelu"], "near: _refs.nn.functional.gelu, nn.functional.gelu"),
-        (["--short", "neg", "--dtype", "float99"], "'float99'; accepted: bfloat16"),
-        (["--short", "neg", "--dtype", "float64", "--question", "gradient", "--workers", "0"], "--workers"),
-        (["--short", "neg", "--layout", "sliced"], "not with --all or --short"),
-        (["neg", "--write"], "only with --all or --short"),
-        (["neg", "--question", "forward"], "only with --all or --short"),
+        (["--question", "no_such_question"], "accepted: forward"),
+        (["gelu"], "near: _refs.nn.functional.gelu, nn.functional.gelu"),
+        (["neg", "--short", "--dtype", "float99"], "'float99'; accepted: bfloat16"),
+        (["neg", "--dtype", "float64", "--question", "gradient", "--workers", "0"], "--workers"),
+        (["neg", "--layout", "sliced"], "No such option"),
     ],
 )
-def test_parity_refuses_what_it_would_not_heed(arguments: list[str], said: str) -> None:
-    result = run(app, ["parity", *arguments], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
-    assert result.exit_code == 2
-    assert said in result.output, result.output
+def test_opinfo_refuses_what_it_would_not_heed(arguments: list[str], said: str) -> None:
+    for command in (["opinfo", *arguments], ["parity", *arguments, "--all"]):
+        result = run(app, command, env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+        assert result.exit_code == 2
+        assert said in result.output, result.output
 
 
 def test_bench_list_and_unknown_case() -> None:

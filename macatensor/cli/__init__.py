@@ -7,21 +7,35 @@ which then answers ``--help`` without loading PyTorch (0.2 s instead of 2).
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from .accuracy import accuracy
 from .bench import bench
 from .check import check
-from .console import error_panel
+from .console import err, error_panel
 from .demo import demo
 from .migrate import migrate
+from .opinfo import opinfo
 from .ops import ops
 from .parity import parity
 
+
+class _Commands(typer.core.TyperGroup):
+    """The commands, and an earlier spelling of one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:1] == ["parity"] and {"--all", "--short"} & set(args):
+            args = ["opinfo", *(a for a in args[1:] if a != "--all")]
+            err.print("`macatensor parity --all` and `--short` are `macatensor opinfo` now", markup=False)
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="macatensor",
+    cls=_Commands,
     help="The device [bold]maca[/] for stock PyTorch: check it, try it, measure it.",
     rich_markup_mode="rich",
     no_args_is_help=True,
@@ -29,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (check, demo, ops, parity, bench, migrate):
+for _command in (check, demo, ops, parity, opinfo, bench, migrate):
     app.command()(_command)
 app.add_typer(accuracy)
 

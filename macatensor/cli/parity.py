@@ -15,8 +15,7 @@ def parity(
     pattern: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Operators, rows or families; shell patterns such as '_foreach_*'. With --all or --short: entries, "
-            "such as nn.functional.gelu or 'linalg.*'.",
+            help="Operators, rows or families; shell patterns such as '_foreach_*'.",
             show_default=False,
         ),
     ] = None,
@@ -26,45 +25,12 @@ def parity(
         typer.Option(help="Only this layout: contiguous, channels_last, transposed, expanded, sliced."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the operands.")] = 0,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="PyTorch's own operator database instead: the long examination (under an hour)."
-        ),
-    ] = False,
-    short: Annotated[bool, typer.Option("--short", help="The same with few samples (minutes).")] = False,
-    question: Annotated[
-        list[str] | None, typer.Option(help="With --all or --short: only this question; may be repeated.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--anew", help="With --all: keep the answers of an interrupted run.")
-    ] = True,
-    write: Annotated[
-        bool,
-        typer.Option("--write", help="With --all: write the record and docs/coverage.md of this checkout."),
-    ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="With --all or --short: processes.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Check operators against a float64 reference: samples, largest errors, bound, verdict.
 
     Exit status: 1 when a sample is wrong; what the library declines is counted and is not wrong.
     """
-    if everything or short:
-        from .examination import examination
-
-        if layout:
-            raise typer.BadParameter(
-                "not with --all or --short, which ask it: --question", param_hint="--layout"
-            )
-        examination(
-            tuple(pattern or ()), tuple(dtype or ()), tuple(question or ()),
-            short=short, resume=resume, write=write, workers=workers, as_json=as_json,
-        )  # fmt: skip
-        return
-    for name, given in (("--question", bool(question)), ("--write", write), ("--anew", not resume)):
-        if given:
-            raise typer.BadParameter("only with --all or --short", param_hint=name)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from macatensor.parity import run_row, select
