@@ -51,7 +51,7 @@ AREAS: dict[str, list[str]] = {
     "Backend flags": [
         "torch.backends.maca: matmul.allow_tf32 matmul.allow_fp16_reduced_precision_reduction "
         "matmul.allow_bf16_reduced_precision_reduction conv.allow_tf32 deterministic benchmark benchmark_limit enabled "
-        "version fft_plan_cache enable_flash_sdp enable_math_sdp enable_mem_efficient_sdp",
+        "version task_queue.mode library_info fft_plan_cache enable_flash_sdp enable_math_sdp enable_mem_efficient_sdp",
         "torch.backends.opt_einsum torch.use_deterministic_algorithms torch.set_float32_matmul_precision",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE PYTORCH_ALLOW_CUDA_CUDNN_TF32",
     ],

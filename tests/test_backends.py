@@ -59,6 +59,24 @@ def test_values_are_checked() -> None:
         backend.benchmark = "yes"
 
 
+@pytest.mark.supports("torch.backends.maca: task_queue.mode library_info")
+def test_the_library_and_its_queue() -> None:
+    from macatensor.runtime import ffi
+
+    assert backend.library_info() == torch.maca.library_info()
+    before = backend.task_queue.mode
+    try:
+        for mode in ("0", "1", "auto"):
+            backend.task_queue.mode = mode
+            assert backend.task_queue.mode == mode == ffi.task_queue()
+            assert (torch.ones(4, device="maca") + 1).tolist() == [2] * 4
+        with pytest.raises(ValueError, match="got 'some'; accepted: 0, 1, auto"):
+            backend.task_queue.mode = "some"
+        assert backend.task_queue.mode == "auto"
+    finally:
+        backend.task_queue.mode = before
+
+
 @pytest.mark.supports("torch.backends.maca: benchmark benchmark_limit deterministic")
 def test_flags_are_restored() -> None:
     with backend.flags(enabled=True, benchmark=True, benchmark_limit=3, deterministic=True, allow_tf32=True):

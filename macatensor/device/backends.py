@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from macatensor.runtime import plan_caches, plan_flags, switches
+from macatensor.device.properties import library_info
+from macatensor.runtime import ffi, plan_caches, plan_flags, switches
 from op_table import families
 
 
@@ -69,6 +70,25 @@ def _matmul_changed(attribute: str, value: Any) -> None:
 def _conv_changed(attribute: str, value: Any) -> None:
     if attribute == "allow_tf32":
         plan_flags.allow_tf32(convolution=value)
+
+
+class TaskQueue:
+    """The queue of ``MACA_TASK_QUEUE``: launches that run on a thread of the runtime, while Python goes on."""
+
+    @property
+    def mode(self) -> str:
+        """``"auto"``: long launches and what follows them; ``"1"``: all of the default stream; ``"0"``: none.
+
+        Setting it waits for what is queued. It stays ``"0"`` with ``MACA_LAUNCH_BLOCKING=1``, and with a library whose
+        default stream does not run work at once anyway. Raises ValueError for another mode.
+        """
+        return ffi.task_queue()
+
+    @mode.setter
+    def mode(self, value: str) -> None:
+        if value not in ffi.QUEUE_MODES:
+            raise ValueError(f"task_queue.mode: got {value!r}; accepted: {', '.join(ffi.QUEUE_MODES)}")
+        ffi.set_task_queue(value)
 
 
 class PlanCache:
@@ -123,6 +143,8 @@ class MacaBackend(ModuleType):
         )
         own["conv"] = _Switches(f"{name}.conv", {"allow_tf32": conv}, _conv_changed)
         own["fft_plan_cache"] = PlanCache()
+        own["task_queue"] = TaskQueue()
+        own["library_info"] = library_info
         own["_values"] = {
             "enabled": True,
             "benchmark": False,
@@ -165,9 +187,7 @@ class MacaBackend(ModuleType):
 
     def version(self) -> int:
         """Of the library's ABI: major * 1000 + minor."""
-        from macatensor.runtime.ffi import lib
-
-        return int(lib.maca_runtime_abi())
+        return int(ffi.lib.maca_runtime_abi())
 
     def is_available(self) -> bool:
         return True

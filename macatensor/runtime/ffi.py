@@ -129,7 +129,12 @@ MEMORY_LIMIT = switches.DEVICE_MEMORY.value()  # bytes; 0: none
 if MEMORY_LIMIT:
     lib.maca_memory_set_limit(MEMORY_LIMIT)
 
-_QUEUE_MODES = ("0", "1", "auto")  # as maca_task_queue_set() numbers them
+QUEUE_MODES = ("0", "1", "auto")  # as maca_task_queue_set() numbers them
+
+
+def task_queue() -> str:
+    """The mode that :func:`set_task_queue` set."""
+    return QUEUE_MODES[lib.maca_task_queue_get()]
 
 
 def set_task_queue(mode: str) -> str:
@@ -139,8 +144,8 @@ def set_task_queue(mode: str) -> str:
     ``"auto"``: there run long ones, and others while one of those is unfinished. Waits for what is queued. It stays
     ``"0"`` with ``MACA_LAUNCH_BLOCKING=1``, and with a library whose default stream does not run work at once anyway.
     """
-    before = _QUEUE_MODES[lib.maca_task_queue_get()]
-    check(lib.maca_task_queue_set(_QUEUE_MODES.index(mode)), "MACA_TASK_QUEUE")
+    before = task_queue()
+    check(lib.maca_task_queue_set(QUEUE_MODES.index(mode)), "MACA_TASK_QUEUE")
     return before
 
 
