@@ -45,10 +45,12 @@ def level(name: str, command: str, budget: float, simd: str) -> Part:
 CI = (
     Part("build", "make build", 8),
     Part("check", "make check", 3),
-    Part("test", "make test", 17),
-    level("levels", "make levels", 6, "avx2"),
-    level("levels", "make levels", 8, "baseline"),
-    Part("demo", "make demo", 3),
+    Part("test", "make test", 14),
+    level("levels", "make levels", 5, "avx2"),
+    level("levels", "make levels", 6, "baseline"),
+    Part("demo", "make demo", 2),
+    level("demo", "make demo", 2, "avx2"),
+    level("demo", "make demo", 3, "baseline"),
     Part("docs", "make docs", 2),
 )
 

@@ -21,7 +21,8 @@ void one_blas_thread();
 namespace maca::MACA_ISA::attention {
 
 // Query rows and keys that one block of scores spans: 96 x 512 floats stay in L2 (192 KiB), the rows are whole panels
-// of 6, and up to 512 keys need no rescaling of what was summed before.
+// of 6, and up to 512 keys need no rescaling of what was summed before. These and the two limits below are of times on
+// one machine, which was not noted.
 constexpr int64_t kQueries = 96, kKeys = 512;
 // From row to row of scores: a power of two would put all rows into two sets of the first-level cache.
 constexpr int64_t kScoreStep = kKeys + 16;

@@ -75,6 +75,7 @@ Columns::Columns(const Geometry& g, Pass pass, bool bias)
       window_(g.kernel[0] * g.kernel[1] * g.in_channels),
       as_they_lie_(of_single_pixels(g)) {}
 
+// Where the weight is what takes the time: limits of times on one machine, which was not noted.
 bool Columns::few_positions() const {
   constexpr int64_t kWeight = 1 << 18;
   return positions_ <= (as_they_lie_ ? 128 : 64) && g_.out_channels * window_ >= kWeight;

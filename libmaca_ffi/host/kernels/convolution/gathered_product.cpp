@@ -26,7 +26,7 @@ constexpr int64_t kSlice = 256;              // depth of the rows that are laid 
 constexpr int64_t kRowsLaidOut = 2 * kRows;  // at once: with AVX-512 24 KiB beside the panel's 32
 constexpr int64_t kRowsAtOnce = 10 * kRows;  // that a slice of the weight, brought to the second-level cache, serves
 constexpr int64_t kWidth = 512;              // columns whose sums are kept
-constexpr int64_t kPiece = 1 << 19;          // multiplications that repay a thread
+constexpr int64_t kPiece = 1 << 19;          // multiplications that repay a thread, as in matmul/blas.cpp
 // From a row that is laid out to the next; a power of two apart they would meet in the same few lines of the cache.
 constexpr int64_t kRowStep = kSlice + 16;
 

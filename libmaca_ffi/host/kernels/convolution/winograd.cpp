@@ -7,7 +7,9 @@
 namespace maca::MACA_ISA::winograd {
 namespace {
 
-constexpr int64_t kBlock = 48;  // tiles at most that a thread takes through the three stages, in its second-level cache
+// Tiles at most that a thread takes through the three stages, in its second-level cache: of times on one machine, which
+// was not noted.
+constexpr int64_t kBlock = 48;
 
 // Channels whose products are added in one accumulator, and their sums in order. Of numbers of one sign, or of signs
 // that take turns, a single point carries a result's whole sum: 64 there lost 1.7 times what oneDNN's newest

@@ -26,7 +26,8 @@ using convolution::Stencil;
 
 constexpr int64_t kPoints = 16;
 
-// Products that have fewer tiles wait for their weight, or its sums, which are 16/9 of the weight's size here.
+// Products that have fewer tiles wait for their weight, or its sums, which are 16/9 of the weight's size here. Both
+// limits are of times on one machine, which was not noted.
 inline bool pays(const Stencil& s, int64_t tiles) {
   constexpr int64_t kChannels = 16;
   return s.tiles(2) >= tiles && s.in_channels >= kChannels && s.out_channels >= kChannels;

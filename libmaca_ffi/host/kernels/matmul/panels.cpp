@@ -17,7 +17,8 @@ using matmul::Problem;
 using onednn::Workspace;
 
 // Depth of what is packed at once: a panel of the right factor takes 64 KiB with AVX-512, and the result is read and
-// written once for it. Sums of more slices are what the error grows with where the depth is thousands.
+// written once for it. Sums of more slices are what the error grows with where the depth is thousands. The numbers at
+// once are of times on one machine, which was not noted.
 constexpr int64_t kSlice = 512;
 constexpr int64_t kRowsAtOnce = 240;
 constexpr int64_t kPanelsAtOnce = 128;  // of the right factor, where it is not packed for good

@@ -41,7 +41,7 @@ struct Member {
 
 // f(member) on as many of at most `threads` as the product repays.
 template <class F> void on_members(const Problem& p, int threads, F&& f) {
-  constexpr int64_t kPiece = 1 << 19;  // multiplications that repay a thread
+  constexpr int64_t kPiece = 1 << 19;  // multiplications that repay a thread, as in blas.cpp
   const int64_t most = std::min<int64_t>({ThreadPool::instance().threads(), threads, panels(p.m()) * panels(p.n())});
   const int64_t size = std::clamp<int64_t>(p.multiplications() / ThreadPool::grain(kPiece), 1, most);
   on_team(static_cast<int>(size), [&](int64_t index, int64_t members) { f(Member{index, members}); });

@@ -102,7 +102,8 @@ struct LayerPlan : Plan {
   template <class F> void on_team(F&& f) const {
     const int64_t panels = (hidden + kColumns - 1) / kColumns, threads = ThreadPool::instance().threads();
     const int64_t of_step = batch * 4 * hidden * hidden;
-    constexpr int64_t kPiece = 1 << 16;  // multiplications of a step that repay its barrier
+    // Multiplications of a step that repay its barrier: of times on one machine, which was not noted.
+    constexpr int64_t kPiece = 1 << 16;
     const int64_t pieces = std::clamp<int64_t>(of_step / ThreadPool::grain(kPiece), 1, threads);
     const bool by_rows = batch >= pieces * kRows;
     maca::on_team(static_cast<int>(by_rows ? pieces : std::min(pieces, panels)), [&](int index, int size) {
