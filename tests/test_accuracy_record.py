@@ -445,7 +445,7 @@ def test_numbers_are_those_of_pytorch(dtype: torch.dtype) -> None:
 
 
 def test_numbers_do_not_depend_on_threads() -> None:
-    from macatensor.accuracy.recording.measure import measure
+    from macatensor.accuracy.recording.summary import measure
 
     x = torch.randn(300_000)
     with threads_restored(1):
@@ -455,7 +455,7 @@ def test_numbers_do_not_depend_on_threads() -> None:
 
 def test_numbers_in_a_forked_child() -> None:
     """It has none of the OpenMP threads that its parent had, and waiting for them would never end."""
-    from macatensor.accuracy.recording.measure import measure
+    from macatensor.accuracy.recording.summary import measure
 
     x = torch.randn(1_000_000)
     expected = measure(x)

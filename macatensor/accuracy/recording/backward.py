@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from macatensor.accuracy.recording.calls import Open
 from macatensor.accuracy.recording.flatten import Found
 from macatensor.accuracy.recording.identity import API
+from macatensor.accuracy.recording.threads import Open
 from macatensor.runtime.uncompiled import uncompiled
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own

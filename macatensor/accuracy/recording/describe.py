@@ -13,10 +13,10 @@ import torch
 from macatensor.accuracy import elements
 from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, held_by
 from macatensor.accuracy.recording.identity import Identities
-from macatensor.accuracy.recording.measure import measure
 from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
+from macatensor.accuracy.recording.summary import measure
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 

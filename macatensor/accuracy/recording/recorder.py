@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.recording.backward import Backward
-from macatensor.accuracy.recording.calls import Open, Thread
 from macatensor.accuracy.recording.collectives import Collectives
 from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
@@ -21,6 +20,7 @@ from macatensor.accuracy.recording.random_state import generator_state
 from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
+from macatensor.accuracy.recording.threads import Open, Thread
 from macatensor.accuracy.recording.writer import Writer, file_of
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled

@@ -1,6 +1,8 @@
-"""The host library's kernel "summary": a single pass over a tensor's elements, on maca and on the host.
+"""A tensor's numbers: by the host library's kernel "summary" where it can reach the elements, on maca and on the host; by
+PyTorch's operators elsewhere.
 
-It reads memory without PyTorch's dispatcher: nothing can record, trace, differentiate or transform it.
+The kernel is a single pass that reads memory without PyTorch's dispatcher: nothing can record, trace, differentiate or
+transform it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from macatensor.accuracy.recording.numbers import Numbers
+from macatensor.accuracy.recording.numbers import Numbers, by_operators
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.request import DTYPE_CODES, Declined
@@ -151,3 +153,17 @@ def _on_host(tensor: torch.Tensor) -> Any:
         return None
     found = _Result()
     return None if layout.run(*layout.arguments, data, found, _threads()) else _unpack(found)
+
+
+def measure(tensor: torch.Tensor) -> Numbers | None:
+    """The numbers of a strided tensor; None where there are no elements to read (meta and fake tensors)."""
+    found = summarize(tensor)
+    if found is None and tensor.device.type != "meta":
+        with quiet():
+            held = tensor.detach()
+            if held._is_zerotensor():
+                held = torch.zeros(held.shape, dtype=held.dtype, device=held.device)
+            elif held.numel() and (not held.untyped_storage().nbytes() or not held.data_ptr()):
+                return None  # its memory was given back
+            found = by_operators(held)
+    return found
