@@ -190,9 +190,9 @@ def launches():
         launched += 1
         time.sleep(0.0002)
 
-def opens():  # once the other thread has met the fork
+def opens():  # once the other thread has met the fork, in a launch that it began before or after
     begun.wait()
-    while attempts == at_fork[0]:
+    while attempts == at_fork[0] == at_fork[1]:
         time.sleep(0.001)
     for _ in range(50):
         time.sleep(0.001)
