@@ -229,6 +229,26 @@ def test_a_fork_waits_for_what_is_queued_and_not_for_what_other_threads_would_qu
     assert made <= 1
 
 
+def test_a_fork_beside_more_memory_than_the_machine_has() -> None:
+    """Freed, or never touched: the system asks for no more at a fork than what is used."""
+    code = """
+    import os, torch, macatensor
+    total = torch.maca.mem_get_info()[1]
+    held = [torch.empty(total * 3 // 5, dtype=torch.uint8, device="maca") for _ in range(2)]
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        held.clear()
+    try:
+        torch.empty(total * 3, dtype=torch.uint8, device="maca")
+    except torch.OutOfMemoryError:
+        print("refused")
+    """
+    assert run_python(code).stdout == "refused\n"
+
+
 class Squares(torch.utils.data.Dataset):
     """Host data; with ``device`` each worker computes it on its own fork of the device."""
 

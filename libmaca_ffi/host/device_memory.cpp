@@ -30,6 +30,10 @@ maca_status memory_free(maca_device*, void* address) {
 }
 
 maca_status memory_commit(maca_device*, void* address, uint64_t bytes) {
+  // The system refuses what it never could have; what is reserved with MAP_NORESERVE it does not look at.
+  struct sysinfo system;
+  if (sysinfo(&system) == 0 && bytes / system.mem_unit > uint64_t{system.totalram} + system.totalswap)
+    return MACA_OUT_OF_MEMORY;
   return mprotect(untagged(address), bytes, PROT_READ | PROT_WRITE) == 0 ? MACA_OK : MACA_OUT_OF_MEMORY;
 }
 
@@ -57,7 +61,9 @@ maca_status AddressRanges::reserve(uint64_t bytes, void** address, uint64_t* gra
   const size_t mapped = static_cast<size_t>(bytes) + kHugePage;
   std::lock_guard lock(mutex_);
   ranges_.reserve(ranges_.size() + 1);
-  void* p = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Else a fork, which asks for all of a mapping anew, is refused where more is committed than the machine has, though
+  // little of it was ever touched, or all of it is free again.
+  void* p = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return MACA_OUT_OF_MEMORY;
   ranges_.emplace_back(p, mapped);
   p = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
