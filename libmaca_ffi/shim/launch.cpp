@@ -155,33 +155,38 @@ int pack_weight(const maca_program& p, const maca_reference& weight, const void*
   return MACA_OK;
 }
 
-// `references` has an entry for every operand; those of allocated results are filled in here.
-int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* scalars,
-           int32_t scalar_count) {
-  runtime().queue.throttle(1);
-  StreamSlot* stream = current_stream();
-  maca_scalar joined[kInlineOperands];
-  std::vector<maca_scalar> many;
-  if (!p.defaults.empty()) {
-    if (scalar_count > 0 && scalar_count + p.defaults.size() <= kInlineOperands) {
-      std::copy_n(scalars, scalar_count, joined);
-      std::copy(p.defaults.begin(), p.defaults.end(), joined + scalar_count);
-      scalars = joined;
-    } else if (scalar_count == 0) {
-      scalars = p.defaults.data();
-    } else {
-      many.assign(scalars, scalars + scalar_count);
-      many.insert(many.end(), p.defaults.begin(), p.defaults.end());
-      scalars = many.data();
+// The numbers of a launch: the caller's, then the program's own.
+class Scalars {
+ public:
+  Scalars(const maca_program& p, const maca_scalar* given, int32_t count) : data_(given), count_(count) {
+    if (p.defaults.empty()) return;
+    count_ += static_cast<int32_t>(p.defaults.size());
+    if (count == 0) {
+      data_ = p.defaults.data();
+      return;
     }
-    scalar_count += static_cast<int32_t>(p.defaults.size());
+    if (count_ > kInlineOperands) many_.resize(static_cast<size_t>(count_));
+    maca_scalar* const joined = many_.empty() ? few_ : many_.data();
+    std::copy(p.defaults.begin(), p.defaults.end(), std::copy_n(given, count, joined));
+    data_ = joined;
   }
-  int status = MACA_OK;
-  for (int i = 0; i < p.operands && status == MACA_OK; ++i) {
+  const maca_scalar* data() const { return data_; }
+  int32_t count() const { return count_; }
+
+ private:
+  const maca_scalar* data_;
+  int32_t count_;
+  maca_scalar few_[kInlineOperands];
+  std::vector<maca_scalar> many_;
+};
+
+// Fills in the pointers of operands, and the references of results, for which memory is taken.
+int take_operands(const maca_program& p, maca_reference* references, char** pointers, StreamSlot* stream) {
+  for (int i = 0; i < p.operands; ++i) {
     const maca_role& role = p.roles[i];
     if (role.output_bytes >= 0) {
       references[i] = {make_buffer(role.output_bytes, stream), 0};
-      if (!references[i].buffer) status = allocation_status();
+      if (!references[i].buffer) return allocation_status();
     }
     maca_buffer* buffer = references[i].buffer;
     if (!buffer) {
@@ -190,54 +195,75 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     }
     const int64_t start = start_of(role, references[i]);
     if (start < 0)
-      status = misuse(
+      return misuse(
           "an operand reaches outside its memory; its sizes, strides and storage offset need more than the "
           "buffer holds");
     order_block(buffer->block, stream);
-    pointers[i] = buffer->block->address + std::max<int64_t>(start, 0);
+    pointers[i] = buffer->block->address + start;
   }
-  if (status == MACA_OK && p.checks_overlap) {
-    for (int i = 0; i < p.operands && status == MACA_OK; ++i) {
-      if (!p.roles[i].written) continue;
-      for (int j = 0; j < p.operands; ++j)
-        if (j != i && references[j].buffer && p.roles[j].output_bytes < 0 &&
-            partial_overlap(p, references, pointers, i, j))
-          status = kPartialOverlap;
-    }
+  return MACA_OK;
+}
+
+bool some_overlap_in_part(const maca_program& p, const maca_reference* references, char* const* pointers) {
+  for (int i = 0; i < p.operands; ++i) {
+    if (!p.roles[i].written) continue;
+    for (int j = 0; j < p.operands; ++j)
+      if (j != i && references[j].buffer && p.roles[j].output_bytes < 0 &&
+          partial_overlap(p, references, pointers, i, j))
+        return true;
   }
+  return false;
+}
+
+// Hands the launch to the library, or to the task queue before it.
+int submit(maca_program& p, maca_reference* references, char** pointers, const Scalars& scalars, void* workspace,
+           StreamSlot* stream) {
+  Runtime& r = runtime();
+  int status = MACA_OK;
+  maca_launch call;
+  call.size = sizeof call;
+  call.pointer_count = static_cast<uint32_t>(p.operands);
+  call.pointers = reinterpret_cast<void* const*>(pointers);
+  call.scalars = scalars.data();
+  call.scalar_count = static_cast<uint32_t>(scalars.count());
+  call.reserved = 0;
+  call.workspace = workspace;
+  call.packed = nullptr;
+  const int weight = p.info.packed_operand;
+  if (weight >= 0 && p.info.packed_bytes && references[weight].buffer)
+    status = pack_weight(p, references[weight], pointers[weight], stream, &call.packed);
+  call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
+  call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
+  const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
+  call.stream = launch_stream(stream, may_start);
+  call.correlation = next_correlation();
+  if (call.stream || r.library.is_asynchronous()) remember_launch(call.correlation, p);
+  r.launches.fetch_add(1, std::memory_order_relaxed);
+  if (status == MACA_OK) {
+    const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));
+    status = r.library.plan_launch(p.plan, &call);
+  }
+  if (r.blocking && (stream->handle || r.library.is_asynchronous()) && status == MACA_OK)
+    status = r.library.stream_synchronize(stream->handle);
+  for (int i = 0; i < p.operands; ++i)
+    if (p.roles[i].written && references[i].buffer) ++references[i].buffer->block->writes;
+  return status;
+}
+
+// `references` has an entry for every operand; those of allocated results are filled in here.
+int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* given, int32_t count) {
+  runtime().queue.throttle(1);
+  StreamSlot* const stream = current_stream();
+  const Scalars scalars(p, given, count);
   Scratch workspace;
+  int status = take_operands(p, references, pointers, stream);
+  if (status == MACA_OK && p.checks_overlap && some_overlap_in_part(p, references, pointers)) status = kPartialOverlap;
   if (status == MACA_OK && !workspace.allocate(p.info.workspace_bytes, stream)) status = allocation_status();
-  if (Graph* graph = status == MACA_OK ? capturing() : nullptr) {
-    graph->launch(p, references, pointers, scalars, scalar_count, workspace.address());
-  } else if (status == MACA_OK) {
-    Runtime& r = runtime();
-    const int weight = p.info.packed_operand;
-    maca_launch call;
-    call.size = sizeof call;
-    call.pointer_count = static_cast<uint32_t>(p.operands);
-    call.pointers = reinterpret_cast<void* const*>(pointers);
-    call.scalars = scalars;
-    call.scalar_count = static_cast<uint32_t>(scalar_count);
-    call.reserved = 0;
-    call.workspace = workspace.address();
-    call.packed = nullptr;
-    if (weight >= 0 && p.info.packed_bytes && references[weight].buffer)
-      status = pack_weight(p, references[weight], pointers[weight], stream, &call.packed);
-    call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
-    call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
-    const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
-    call.stream = launch_stream(stream, may_start);
-    call.correlation = next_correlation();
-    if (call.stream || r.library.is_asynchronous()) remember_launch(call.correlation, p);
-    r.launches.fetch_add(1, std::memory_order_relaxed);
-    if (status == MACA_OK) {
-      const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));
-      status = r.library.plan_launch(p.plan, &call);
-    }
-    if (r.blocking && (stream->handle || r.library.is_asynchronous()) && status == MACA_OK)
-      status = r.library.stream_synchronize(stream->handle);
-    for (int i = 0; i < p.operands; ++i)
-      if (p.roles[i].written && references[i].buffer) ++references[i].buffer->block->writes;
+  if (status == MACA_OK) {
+    if (Graph* graph = capturing())
+      graph->launch(p, references, pointers, scalars.data(), scalars.count(), workspace.address());
+    else
+      status = submit(p, references, pointers, scalars, workspace.address(), stream);
   }
   if (status != MACA_OK) {
     for (int i = 0; i < p.operands; ++i)

@@ -17,7 +17,7 @@ typedef struct maca_statistic {
   int64_t current, peak, allocated, freed;
 } maca_statistic;
 
-/* Each number of all blocks, of small ones (at most 256 KiB) and of large ones. */
+/* Each number of all blocks, of small ones (at most 64 KiB) and of large ones. */
 typedef struct maca_memory_statistics {
   maca_statistic allocation[3], allocated_bytes[3], requested_bytes[3], segment[3], reserved_bytes[3];
   maca_statistic inactive[3], inactive_bytes[3]; /* free in segments that others keep from being given back */
