@@ -61,8 +61,8 @@ class Aside {
 
 bool is_recorder(PyObject* object);
 bool is_ready(Recorder* self);
-// What the calling thread is doing: a macatensor.accuracy.recording.threads.Thread and what it holds, while the recorder
-// lives. Without a thread: an exception.
+// What the calling thread is doing: a macatensor.accuracy.recording.threads.Thread and what it holds, while the
+// recorder lives. Without a thread: an exception.
 struct ThreadState {
   unsigned long long epoch = 0;
   PyObject *thread = nullptr, *open = nullptr, *text = nullptr, *nodes = nullptr;
