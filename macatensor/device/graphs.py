@@ -169,7 +169,7 @@ def _recorded(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[st
     if not capture.enter(func):  # a part of another
         return _dispatch(func, types, args, kwargs)
     captured = capture.current
-    if captured is not None and captured._debug:
+    if isinstance(captured, MacaGraph) and captured._debug:
         captured._operators.append(str(func))
     try:
         return _dispatch(func, types, args, kwargs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from macatensor.dispatch.launcher import SPECIAL, Launcher
+from macatensor.dispatch.launcher import SPECIAL
 from macatensor.dispatch.signature import find_row
 from macatensor.operators.bind import wrap_launchers
+from macatensor.runtime.boxed import Launcher
 from op_table import families
 
 kinds: Counter[str] = Counter()

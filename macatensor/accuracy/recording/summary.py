@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -25,13 +25,16 @@ from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, physical
 
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
+
 _LIMIT = 1 << 14  # signatures kept
 _LONG = 1 << 18  # elements: below it keeping the interpreter's lock costs less than taking it again
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 _Result = ctypes.c_double * 8
 
-_plans = PlanCache()  # False: the device's library has no kernel for it
+_plans: PlanCache[Program | Literal[False]] = PlanCache()  # False: the device's library has no kernel for it
 _layouts: dict[Any, _Layout] = {}
 
 
@@ -106,7 +109,7 @@ def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
     if len(_plans) >= _LIMIT:
         _plans.clear()
     try:
-        plan: Any = named_kernels.plan("summary", [tensor], [_RESULT], {})
+        plan: Program | Literal[False] = named_kernels.plan("summary", [tensor], [_RESULT], {})
     except Declined:
         plan = False
     _plans[meta] = plan
