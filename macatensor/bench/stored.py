@@ -85,9 +85,10 @@ def load(path: Path) -> Run:
         facts = json_of(path)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    schema = facts.get("schema") if isinstance(facts, dict) else None
+    held = facts if isinstance(facts, dict) else {}
+    schema = held.get("schema")
     if schema != SCHEMA:
-        older = isinstance(facts, dict) and schema is None and "results" in facts
+        older = schema is None and "results" in held
         got = (
             f"schema {reprlib.repr(schema)}"
             if schema
@@ -98,10 +99,11 @@ def load(path: Path) -> Run:
         raise ValueError(
             f"{path} has {got}; expected {SCHEMA!r}, as `macatensor bench --save` writes it. Measure it again"
         )
-    facts = {name: facts[name] for name in Run.__dataclass_fields__ if name in facts}
-    if isinstance(facts.get("results"), list):
-        facts["results"] = [Result.known(r) for r in facts["results"]]
-    return made(Run, facts, f"{path} says {SCHEMA!r} and is damaged")
+    known: dict[str, object] = {name: held[name] for name in Run.__dataclass_fields__ if name in held}
+    results = known.get("results")
+    if isinstance(results, list):
+        known["results"] = [Result.known(r) for r in results]
+    return made(Run, known, f"{path} says {SCHEMA!r} and is damaged")
 
 
 def _processor() -> str:
