@@ -9,7 +9,6 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ class Run:
         """Whether no bar was missed."""
         return all(r.verdict != "missed" for r in self.results)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """JSON-able values."""
         others = {name: value for name, value in vars(self).items() if name != "results"}
         return {
@@ -57,7 +56,7 @@ def described(
     """Results of this machine."""
     from macatensor.bench.ceilings import ceilings
 
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     measured = asdict(ceilings(threads, quick)) if any(r.rate for r in results) else {}
     return Run(
         results, threads, rounds, quick, torch.__version__, module.get_device_name(),

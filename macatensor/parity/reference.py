@@ -242,6 +242,8 @@ def _magnitudes_of(
         if name:
             least = MAGNITUDES[name](*_widen(args), **_widen(kwargs))
             for i, (known, magnitude) in enumerate(zip(found, least)):
+                if magnitude is None:
+                    continue
                 size = magnitude.abs().double()
                 found[i] = size if known is None else torch.maximum(known, size)
     return found
