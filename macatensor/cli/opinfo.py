@@ -9,13 +9,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .console import Json, emit_json, err, out, progress
 from .pytorch_tests import run_pytorch_tests
 from .rates import rates_table
+
+if TYPE_CHECKING:
+    from macatensor.examination.task import Answer
 
 ANSWERS = Path("reports/examination.jsonl")  # of the run that is under way or was the last
 
@@ -117,7 +121,7 @@ def opinfo(
         raise typer.Exit(1)
 
 
-def _refuse(plan: Any, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+def _refuse(plan: ModuleType, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     """Says which of the arguments matches nothing, and what would."""
     asked = [task for task, _ in plan.tasks(plan.LONG)]
     entries, kinds = sorted({t.entry for t in asked}), sorted({t.dtype for t in asked})
@@ -133,7 +137,7 @@ def _refuse(plan: Any, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> No
 
 
 @contextlib.contextmanager
-def _kept(path: Path | None, mark: str, answers: dict[str, Any]) -> Iterator[IO[str] | None]:
+def _kept(path: Path | None, mark: str, answers: dict[str, Answer]) -> Iterator[IO[str] | None]:
     """The file that an interrupted run goes on from, begun anew with what is known."""
     if path is None:
         yield None
