@@ -78,6 +78,10 @@ class FixedAttribute(Generic[_T]):
 
 def allocate(nbytes: int) -> Buffer | None: ...
 def configure(**facts: object) -> None: ...
+def observe(watcher: Callable[[str, str, str], None] | None) -> object:
+    """``watcher(operator, kernel, implementation)`` is called before each launch; None: nothing is."""
+
+def pin(nbytes: int) -> object: ...
 
 dispatch: Callable[..., Value]  # (func, types, args=(), kwargs=None), as PyTorch calls it
 

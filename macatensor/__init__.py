@@ -18,9 +18,20 @@ from macatensor import accuracy, device  # noqa: E402
 from macatensor.dispatch.host_fallback import fallback  # noqa: E402
 from macatensor.integration.convert import maca  # noqa: E402
 from macatensor.runtime.counters import counters, reset_counters  # noqa: E402
+from macatensor.runtime.launches import launches  # noqa: E402
 from macatensor.runtime.tensor import MacaTensor  # noqa: E402
 
 sys.modules[f"{__name__}.layout"] = layout  # a public module, whichever folder it is in
 
 __version__ = "0.1.0"
-__all__ = ["MacaTensor", "accuracy", "counters", "device", "fallback", "layout", "maca", "reset_counters"]
+__all__ = [
+    "MacaTensor",
+    "accuracy",
+    "counters",
+    "device",
+    "fallback",
+    "launches",
+    "layout",
+    "maca",
+    "reset_counters",
+]

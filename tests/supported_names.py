@@ -33,6 +33,7 @@ AREAS: dict[str, list[str]] = {
         "mem_get_info memory_allocated memory_cached memory_reserved memory_snapshot memory_stats memory_summary "
         "reset_max_memory_allocated reset_max_memory_cached reset_peak_memory_stats set_per_process_memory_fraction",
         "torch.maca.memory: _record_memory_history _snapshot _dump_snapshot",
+        "torch.Tensor: pin_memory is_pinned",
     ],
     "Ranges, types, storages": [
         "torch.maca.nvtx: mark range_push range_pop",
@@ -44,7 +45,7 @@ AREAS: dict[str, list[str]] = {
     ],
     "torch.accelerator": [
         "torch.accelerator: current_accelerator current_device_index current_stream device_count device_index "
-        "empty_cache get_device_capability get_memory_info is_available max_memory_allocated max_memory_reserved "
+        "empty_cache empty_host_cache get_device_capability get_memory_info is_available max_memory_allocated max_memory_reserved "
         "memory_allocated memory_reserved memory_stats reset_accumulated_memory_stats reset_peak_memory_stats "
         "set_device_index set_stream synchronize Graph"
     ],

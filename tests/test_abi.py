@@ -117,8 +117,12 @@ print(json.dumps(said))
 """
 
 REFUSED = {
-    "major": ["version 2", "expected version 1"],
-    "refuse": ["another major version", "expected version 1"],
+    "older_major": ["implements maca.h 1.2, this macatensor speaks maca.h 2.0: build the library against"],
+    "newer_major": [
+        "implements maca.h 3.0, this macatensor speaks maca.h 2.0: ",
+        "or install the macatensor",
+    ],
+    "refuse": ["implements no version of maca.h that is known, this macatensor speaks maca.h 2.0"],
     "missing:plan_launch": ["lacks the mandatory function plan_launch"],
     "missing:memory_allocate": ["lacks the mandatory function memory_allocate"],
     "missing:error_take": ["lacks the mandatory function error_take"],
@@ -162,6 +166,14 @@ def test_a_wrong_library_is_an_import_error(refusals: dict[str, tuple[str, str]]
     path, said = refusals[mode]
     for word in [*REFUSED[mode], path, "MACA_LIBRARY", "unset it to use the host library"]:
         assert word in said
+
+
+def test_a_newer_minor_serves_as_what_is_known(interposer: Path) -> None:
+    done = through(
+        interposer, TRAINING + 'print(torch.maca.library_info()["abi"])', MACA_INTERPOSER_MODE="newer"
+    )
+    trained, version = done.stdout.splitlines()
+    assert version == "2.5" and json.loads(trained)["launches"] > 50
 
 
 def test_slots_that_may_be_missing(interposer: Path) -> None:

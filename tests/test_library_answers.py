@@ -85,15 +85,18 @@ CALLS = {
     "plan_pack": (packs, "aten.convolution"),
     "plan_launch": (lambda: x + w, "aten.add.Tensor"),
     "error_take": (torch.maca.synchronize, ""),
+    "host_allocate": (lambda: pinned.append(torch.ones(1).pin_memory()), "pin_memory()"),
 }
+pinned = []  # what lives is not used again
 AT_THE_NEXT_WAIT = {
+    "host_free": lambda: (torch.ones(1 << 10).pin_memory(), torch.accelerator.empty_host_cache()),
     "memory_decommit": frees,
     "stream_destroy": lambda: torch.maca.Stream().__del__(),
     "event_destroy": lambda: torch.maca.Event().__init__(),
     "plan_destroy": lambda: (torch.ones(next(sizes), device="maca").exp(), macatensor.runtime.plan_caches.drop_plans(), gc.collect()),
 }
 ALLOWED = {("stream_query", 4), ("event_query", 4), ("device_set_threads", 6), ("plan_pack", 1), ("plan_pack", 3),
-           ("plan_pack", 6), ("memory_decommit", 3)}
+           ("plan_pack", 6), ("memory_decommit", 3), ("host_allocate", 6)}
 
 x + w, x.cpu(), x.zero_(), packs(), frees(), torch.maca.synchronize()
 before, wanted = allocated(), x.cpu()
@@ -280,7 +283,7 @@ def test_a_queue_that_is_never_empty(interposer: Path) -> None:
 
 REFUSED = {
     "size:0": ["interface table of 0 bytes", "mandatory function device_open", "expected", "bytes or more"],
-    "size:8": ["interface table of 8 bytes", "mandatory function device_open", "of maca.h 1."],
+    "size:8": ["interface table of 8 bytes", "mandatory function device_open", "of maca.h 2."],
     "size:40": ["interface table of 40 bytes", "mandatory function device_info"],
     "number:threads": ["device_info gave threads = -5; expected 1 or more"],
     "number:no_alignment": ["device_info gave alignment = 0; expected a power of two"],

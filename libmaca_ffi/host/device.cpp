@@ -69,13 +69,11 @@ const Kernels& kernels() {
   return table;
 }
 
-maca_error make_error(uint64_t correlation, int code, const std::string& text, const int64_t* details) {
+maca_error make_error(uint64_t correlation, int code, const std::string& text) {
   maca_error e{};
-  e.size = sizeof e;
   e.status = MACA_DEVICE_ERROR;
   e.code = code;
   e.correlation = correlation;
-  if (details) std::copy(details, details + 4, e.details);
   std::snprintf(e.text, sizeof e.text, "%s", text.c_str());
   return e;
 }
@@ -86,13 +84,13 @@ maca_status run_plan(maca_device* device, const Plan& plan, const Launch& launch
     plan.run(launch);
     return MACA_OK;
   } catch (const LaunchError& e) {
-    error = make_error(correlation, e.code, e.what(), e.details);
+    error = make_error(correlation, e.code, e.what());
   } catch (const std::bad_alloc&) {
-    error = make_error(correlation, MACA_ERROR_INTERNAL, "the host has no memory left for a kernel's scratch", nullptr);
+    error = make_error(correlation, MACA_ERROR_INTERNAL, "the host has no memory left for a kernel's scratch");
   } catch (const std::exception& e) {
-    error = make_error(correlation, MACA_ERROR_INTERNAL, e.what(), nullptr);
+    error = make_error(correlation, MACA_ERROR_INTERNAL, e.what());
   } catch (...) {
-    error = make_error(correlation, MACA_ERROR_INTERNAL, "unknown failure in a kernel", nullptr);
+    error = make_error(correlation, MACA_ERROR_INTERNAL, "unknown failure in a kernel");
   }
   std::lock_guard lock(device->errors_mutex);
   device->errors.push_back(error);
@@ -124,12 +122,16 @@ maca_status device_close(maca_device* device) {
   return MACA_OK;
 }
 
-maca_status device_info(maca_device* device, maca_device_info* info) {
+// Writes what the caller's struct has room for.
+template <class Struct> void give(Struct* to, Struct full) {
+  full.size = std::min<uint32_t>(to->size, sizeof full);
+  std::memcpy(to, &full, full.size);
+}
+
+maca_status device_info(maca_device*, maca_device_info* info) {
   maca_device_info full{};
-  full.size = sizeof full;
+  full.features = MACA_DEVICE_FORKS;
   full.threads = ThreadPool::instance().threads();
-  uint64_t free_bytes = 0;
-  memory_info(device, &free_bytes, &full.memory_bytes);
   full.kernel_count = static_cast<int32_t>(kernels().names.size());
   full.alignment = kMemoryAlignment;
   std::snprintf(full.name, sizeof full.name, "MACA host CPU");
@@ -137,9 +139,7 @@ maca_status device_info(maca_device* device, maca_device_info* info) {
   const dnnl_version_t* v = dnnl_version();
   std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d (%s), OpenBLAS (%s)", v->major, v->minor,
                 v->patch, onednn::instruction_set().c_str(), scipy_openblas_get_corename());
-  const uint32_t size = std::min<uint32_t>(info->size, sizeof full);
-  std::memcpy(info, &full, size);
-  info->size = size;
+  give(info, full);
   return MACA_OK;
 }
 
@@ -178,18 +178,19 @@ void parallel_copy(void* to, const void* from, uint64_t bytes) {
   });
 }
 
-maca_status copy(maca_device*, int32_t kind, void* to, const void* from, uint64_t bytes, maca_stream* stream) {
+maca_status copy(maca_device*, int32_t kind, void* to, const void* from, uint64_t bytes, uint32_t flags,
+                 maca_stream* stream) {
   void* target = kind == MACA_COPY_TO_HOST ? to : untagged(to);
   const void* source = kind == MACA_COPY_TO_DEVICE ? from : untagged(from);
+  const bool waits = kind != MACA_COPY_ON_DEVICE && !(flags & MACA_COPY_QUEUED);
   if (bytes == 0) return MACA_OK;
-  if (stream && kind == MACA_COPY_TO_DEVICE && bytes <= 64 << 10) {  // copied twice, not waited for
+  if (stream && waits && kind == MACA_COPY_TO_DEVICE && bytes <= 64 << 10) {  // copied twice, not waited for
     std::vector<char> staged(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     on_stream(stream, [target, staged = std::move(staged)] { std::memcpy(target, staged.data(), staged.size()); });
     return MACA_OK;
   }
   on_stream(stream, [=] { parallel_copy(target, source, bytes); });
-  // the host side may be reused on return
-  if (stream && kind != MACA_COPY_ON_DEVICE) stream->stream.synchronize();
+  if (stream && waits) stream->stream.synchronize();
   return MACA_OK;
 }
 
@@ -226,7 +227,7 @@ maca_status stream_query(maca_device*, maca_stream* stream) {
   return !stream || stream->stream.idle() ? MACA_OK : MACA_NOT_READY;
 }
 
-maca_status event_create(maca_device*, maca_event** event) {
+maca_status event_create(maca_device*, uint32_t, maca_event** event) {  // all are timed: it costs nothing
   *event = new (std::nothrow) maca_event;
   return *event ? MACA_OK : MACA_OUT_OF_MEMORY;
 }
@@ -292,16 +293,13 @@ constexpr uint64_t kLongWork = 200'000;
 maca_status plan_info(maca_device*, const maca_plan* plan, maca_plan_info* info) {
   const Plan& p = *plan->plan;
   maca_plan_info full{};
-  full.size = sizeof full;
   full.cost = p.work > kLongWork ? MACA_COST_LONG : MACA_COST_SHORT;
   full.workspace_bytes = p.workspace_bytes;
   full.rng_blocks = p.rng_blocks;
   full.packed_operand = p.packed_operand;
   full.packed_bytes = p.packed_bytes;
   full.implementation = p.implementation.c_str();
-  const uint32_t size = std::min<uint32_t>(info->size, sizeof full);
-  std::memcpy(info, &full, size);
-  info->size = size;
+  give(info, full);
   return MACA_OK;
 }
 
@@ -317,7 +315,7 @@ maca_status plan_pack(maca_device* device, const maca_plan* plan, const void* op
     work();
   } catch (const std::exception& e) {
     std::lock_guard lock(device->errors_mutex);
-    device->errors.push_back(make_error(0, MACA_ERROR_INTERNAL, e.what(), nullptr));
+    device->errors.push_back(make_error(0, MACA_ERROR_INTERNAL, e.what()));
     status = MACA_DEVICE_ERROR;
   }
   return status;
@@ -366,7 +364,6 @@ maca_status plan_destroy(maca_device*, maca_plan* plan) {
 
 maca_status error_take(maca_device* device, maca_error* error) {
   maca_error taken{};
-  taken.size = sizeof taken;
   {
     std::lock_guard lock(device->errors_mutex);
     if (!device->errors.empty()) {
@@ -374,8 +371,7 @@ maca_status error_take(maca_device* device, maca_error* error) {
       device->errors.pop_front();
     }
   }
-  const uint32_t size = std::min<uint32_t>(error->size, sizeof taken);
-  std::memcpy(error, &taken, size);
+  give(error, taken);
   return MACA_OK;
 }
 
@@ -394,8 +390,11 @@ const maca_interface kInterface = {
     .memory_allocate = memory_allocate,
     .memory_free = memory_free,
     .memory_info = memory_info,
-    .host_allocate = nullptr,
-    .host_free = nullptr,
+    .memory_reserve = memory_reserve,
+    .memory_commit = memory_commit,
+    .memory_decommit = memory_decommit,
+    .host_allocate = host_allocate,
+    .host_free = host_free,
     .copy = copy,
     .fill = fill,
     .stream_create = stream_create,
@@ -415,9 +414,6 @@ const maca_interface kInterface = {
     .plan_launch = plan_launch,
     .plan_destroy = plan_destroy,
     .error_take = error_take,
-    .memory_reserve = memory_reserve,
-    .memory_commit = memory_commit,
-    .memory_decommit = memory_decommit,
 };
 
 }  // namespace

@@ -13,21 +13,30 @@ constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
 constexpr uint64_t kMost = uint64_t{1} << 46;  // bytes of one piece: what tagged addresses leave room for
 }  // namespace
 
-maca_status memory_allocate(maca_device*, uint64_t bytes, void** address) {
+// Any memory is within the device's reach: nothing has to be pinned.
+maca_status host_allocate(maca_device*, uint64_t bytes, void** address) {
   void* p = nullptr;
   if (bytes > kMost || posix_memalign(&p, bytes >= kHugePage ? kHugePage : kMemoryAlignment, bytes) != 0)
     return MACA_OUT_OF_MEMORY;
 #ifdef MADV_HUGEPAGE
   if (bytes >= kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
 #endif
-  *address = tagged(p);
+  *address = p;
   return MACA_OK;
 }
 
-maca_status memory_free(maca_device*, void* address) {
-  std::free(untagged(address));
+maca_status host_free(maca_device*, void* address) {
+  std::free(address);
   return MACA_OK;
 }
+
+maca_status memory_allocate(maca_device* device, uint64_t bytes, void** address) {
+  const maca_status status = host_allocate(device, bytes, address);
+  if (status == MACA_OK) *address = tagged(*address);
+  return status;
+}
+
+maca_status memory_free(maca_device* device, void* address) { return host_free(device, untagged(address)); }
 
 maca_status memory_commit(maca_device*, void* address, uint64_t bytes) {
   // The system refuses what it never could have; what is reserved with MAP_NORESERVE it does not look at.

@@ -19,6 +19,8 @@ inline void* untagged(const void* p) { return reinterpret_cast<void*>(reinterpre
 // As maca.h has them.
 maca_status memory_allocate(maca_device* device, uint64_t bytes, void** address);
 maca_status memory_free(maca_device* device, void* address);
+maca_status host_allocate(maca_device* device, uint64_t bytes, void** address);
+maca_status host_free(maca_device* device, void* address);
 maca_status memory_commit(maca_device* device, void* address, uint64_t bytes);
 maca_status memory_decommit(maca_device* device, void* address, uint64_t bytes);
 maca_status memory_info(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes);

@@ -26,10 +26,8 @@ struct Invalid : std::runtime_error {
 
 // Thrown by Plan::run(): becomes the Python exception that PyTorch would raise.
 struct LaunchError : std::runtime_error {
-  LaunchError(maca_error_code code_, std::string text, int64_t a = 0, int64_t b = 0, int64_t c = 0)
-      : runtime_error(std::move(text)), code(code_), details{a, b, c, 0} {}
+  LaunchError(maca_error_code code_, std::string text) : runtime_error(std::move(text)), code(code_) {}
   maca_error_code code;
-  int64_t details[4];
 };
 
 struct Operand {

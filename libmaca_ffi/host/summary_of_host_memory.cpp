@@ -14,7 +14,7 @@ extern "C" __attribute__((visibility("default"))) int32_t maca_host_summarize(in
                                                                               double* result, const void* threads) {
   static const int64_t eight = 8, one = 1;
   maca_operand operands[2] = {};
-  for (maca_operand& o : operands) o.size = sizeof o, o.scalar_slot = -1, o.alignment = 1;
+  for (maca_operand& o : operands) o.scalar_slot = -1;
   operands[0].dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
   operands[0].rank = rank;
   operands[0].sizes = sizes;
@@ -25,7 +25,6 @@ extern "C" __attribute__((visibility("default"))) int32_t maca_host_summarize(in
   operands[1].strides = &one;
   maca_argument arguments[2] = {};
   for (int i = 0; i < 2; ++i) {
-    arguments[i].size = sizeof arguments[i];
     arguments[i].kind = MACA_ARGUMENT_TENSOR;
     arguments[i].is_output = i;
     arguments[i].count = 1;

@@ -1,8 +1,10 @@
 /* maca.h: the C interface that a device implements to become the PyTorch device "maca".
  *
  * A library exports one symbol, maca_get_interface(). It returns a table of functions that only ever grows
- * at its end; the table and every struct begin with `size` (bytes, as the writer of the struct knew it), so
- * that an older reader and a newer writer of the same major understand each other. Majors must match.
+ * at its end: what a later minor appends may be NULL. The table, and every struct that is passed alone, begins with
+ * `size` (bytes, as its writer knew it) and may grow at its end as well, so an older reader and a newer writer of the
+ * same major understand each other. Structs that come in arrays (maca_operand, maca_argument, maca_attribute,
+ * maca_scalar) have no `size` and stay as they are; their `reserved` is 0. Majors must match.
  *
  * The interface does not grow with the set of operators: a kernel is named by a string, its operands are
  * described by dtype, sizes and strides, its static arguments travel as named attributes.
@@ -11,11 +13,11 @@
  *  - Which there are, with operands, attributes and scalars, `macatensor ops --kernels` prints, from the op table
  *    and PyTorch's schemas. A library may decline any of them, wholly or for some dtypes and shapes.
  *  - The arguments are those of the aten schema in its order. A tensor or a list of tensors is a maca_argument; a
- *    number that may change from call to call is one of launch.scalars, counted over the request in the schema's
- *    order (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute. out=
- *    arguments are results.
- *  - The attribute `NAME.scalar` (INT) says that the number NAME is launch.scalars[that]. It is left out where NAME
- *    is None. For a list of numbers it is the first slot, and `NAME.count` (INT) says how many follow.
+ *    scalar, a number that may change from call to call, is one of launch.scalars, counted over the request in the
+ *    schema's order (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute.
+ *    out= arguments are results.
+ *  - The attribute `NAME.scalar` (INT) says that the scalar NAME is launch.scalars[that]. It is left out where NAME
+ *    is None. For a list of scalars it is the first slot, and `NAME.count` (INT) says how many follow.
  *  - The attribute `inplace` (BOOL, true) says that a list operator writes its first list and has no results.
  *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they
  *    show in the results' dtypes and strides.
@@ -23,6 +25,8 @@
  *    from the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's
  *    promotion of the inputs', and a kernel computes in them or better.
  *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins.
+ *  - In place: a result of an elementwise kernel may lie in the very memory of an input, with its dtype, sizes and
+ *    strides, where each launch decides. Dense operands that overlap in part never reach a launch where one is written.
  *  - NaN and infinities go by IEEE 754 as in PyTorch's CPU kernels: maximum, minimum, clamp and relu give NaN for
  *    NaN, sorts put it last, comparisons are false and `ne` true. Denormal numbers are kept, unless the program asked
  *    for zeros in their place (torch.set_flush_denormal). Bounds of the rest: the op table's, which `macatensor parity`
@@ -34,6 +38,8 @@
  *    reason says why in one English sentence. Any other number is an error of the library, as is MACA_OK with a
  *    NULL handle or address. The caller raises what it gets, with the name of the function: MACA_OUT_OF_MEMORY as
  *    OutOfMemoryError, MACA_UNSUPPORTED as NotImplementedError, others as RuntimeError.
+ *  - After an error with `sticky` the device is lost: the caller calls no function of it again, and raises that error
+ *    where it would. So it is in the child of a fork() too, unless `features` has MACA_DEVICE_FORKS.
  *  - Of a struct that the library fills in (maca_device_info, maca_plan_info, maca_error, maca_reason) the caller
  *    sets `size` and makes the rest zero, packed_operand -1. The library writes no more than `size` bytes. Strings
  *    end with a zero.
@@ -53,8 +59,8 @@
 extern "C" {
 #endif
 
-#define MACA_ABI_MAJOR 1
-#define MACA_ABI_MINOR 2
+#define MACA_ABI_MAJOR 2
+#define MACA_ABI_MINOR 0
 
 typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
@@ -77,7 +83,7 @@ typedef struct maca_reason {
   char text[508];
 } maca_reason;
 
-/* Element types, with the codes of DLPack's DLDataType (lanes are always 1). */
+/* Element types: DLPack's DLDataType, with its codes; lanes is always 1. */
 typedef enum maca_dtype_code {
   MACA_INT = 0,
   MACA_UINT = 1,
@@ -93,7 +99,7 @@ typedef struct maca_dtype {
   uint16_t lanes;
 } maca_dtype;
 
-/* A number given at launch. `tag` says which members hold it; complex numbers use both doubles. */
+/* A scalar: a number given at launch. `tag` says which members hold it; complex ones use both doubles. */
 typedef enum maca_scalar_tag {
   MACA_SCALAR_INT = 0,
   MACA_SCALAR_FLOAT = 1,
@@ -111,13 +117,12 @@ typedef struct maca_scalar {
   double imaginary;
 } maca_scalar;
 
-/* One tensor operand. Strides count elements and are never negative; 0 repeats an element. */
+/* One tensor operand. Strides count elements and are never negative; 0 repeats an element. Every address passed for it
+ * is a multiple of its element's size. */
 typedef struct maca_operand {
-  uint32_t size;
   maca_dtype dtype;
-  int32_t rank;
+  int32_t rank;        /* -1: absent, and nothing else says anything */
   int32_t scalar_slot; /* -1: memory. Else a 0-dim operand whose value is launch.scalars[scalar_slot] */
-  uint32_t alignment;  /* bytes that every address passed for it is a multiple of */
   uint32_t reserved;
   const int64_t* sizes;
   const int64_t* strides;
@@ -131,10 +136,10 @@ typedef enum maca_argument_kind {
 } maca_argument_kind;
 
 typedef struct maca_argument {
-  uint32_t size;
   int32_t kind;
   int32_t is_output;
   int32_t count;
+  uint32_t reserved;
   const maca_operand* operands;
 } maca_argument;
 
@@ -150,8 +155,8 @@ typedef enum maca_attribute_kind {
 } maca_attribute_kind;
 
 typedef struct maca_attribute {
-  uint32_t size;
   int32_t kind;
+  uint32_t reserved;
   const char* name;
   int64_t integer;       /* INT, BOOL */
   double real;           /* FLOAT */
@@ -160,12 +165,6 @@ typedef struct maca_attribute {
   const int64_t* ints;   /* INTS, BOOLS */
   const double* doubles; /* FLOATS */
 } maca_attribute;
-
-/* Output `output` (counted over all operands) occupies the very memory of operand `input`. */
-typedef struct maca_alias {
-  int32_t input;
-  int32_t output;
-} maca_alias;
 
 typedef enum maca_plan_flags {
   MACA_PLAN_DETERMINISTIC = 1, /* equal inputs must give equal bits in every run */
@@ -178,11 +177,10 @@ typedef struct maca_plan_request {
   const char* kernel;
   int32_t argument_count;
   int32_t attribute_count;
-  int32_t alias_count;
   int32_t scalar_count; /* scalars that every launch brings */
+  uint32_t reserved;
   const maca_argument* arguments;
   const maca_attribute* attributes;
-  const maca_alias* aliases;
 } maca_plan_request;
 
 typedef enum maca_cost {
@@ -198,7 +196,8 @@ typedef struct maca_plan_info {
   int32_t packed_operand;   /* operand that plan_pack can prepare once (a weight), or -1 */
   uint32_t reserved;
   uint64_t packed_bytes;
-  const char* implementation; /* what was chosen, for people, or NULL; lives as long as the plan */
+  const char*
+      implementation; /* the algorithm that was chosen, for people and profiles, or NULL; lives as the plan does */
 } maca_plan_info;
 
 typedef struct maca_launch {
@@ -218,51 +217,58 @@ typedef struct maca_launch {
 
 typedef enum maca_error_code {
   MACA_ERROR_NONE = 0,
-  MACA_ERROR_INDEX = 1,    /* details: index, dimension, extent */
-  MACA_ERROR_VALUE = 2,    /* the reason says which value */
+  MACA_ERROR_INDEX = 1,    /* an index out of range: IndexError */
+  MACA_ERROR_VALUE = 2,    /* a value that the operator does not take: RuntimeError, as the next two */
   MACA_ERROR_ASSERT = 3,   /* a device-side assertion of the operator failed */
   MACA_ERROR_INTERNAL = 4, /* a defect of the library */
-  MACA_ERROR_SINGULAR = 5  /* details: order of the minor, batch */
+  MACA_ERROR_SINGULAR = 5  /* a matrix without inverse or factors: torch.linalg.LinAlgError */
 } maca_error_code;
 
 typedef struct maca_error {
   uint32_t size;
   int32_t status; /* MACA_DEVICE_ERROR; MACA_OK: there is no error */
   int32_t code;   /* of maca_error_code */
-  int32_t sticky; /* 1: the device is lost until the process ends */
+  int32_t sticky; /* 1: the device is lost until the process ends: torch.AcceleratorError */
   uint64_t correlation;
-  int64_t details[4];
-  char text[512];
+  char text[512]; /* what failed, with the numbers that PyTorch would name */
 } maca_error;
 
 typedef enum maca_device_feature {
-  MACA_DEVICE_ASYNCHRONOUS = 1 /* work on the default stream may go on when the call that gave it has returned */
+  MACA_DEVICE_ASYNCHRONOUS = 1, /* work on the default stream may go on when the call that gave it has returned */
+  MACA_DEVICE_FORKS = 2 /* a child of fork() may go on to use the device, with the parent's memory, plans and streams */
 } maca_device_feature;
 
 typedef struct maca_device_info {
   uint32_t size;
   int32_t threads; /* compute threads or multiprocessors, 1 or more */
-  uint64_t memory_bytes;
   int32_t kernel_count;
   int32_t alignment; /* of every allocation, in bytes: a power of two, 16 (a complex128) or more */
   char name[128];
   char simd[32];       /* instruction set or architecture in use */
   char libraries[256]; /* what the kernels stand on, with versions */
-  uint32_t features;   /* of maca_device_feature, since minor 2 */
-  uint32_t reserved;
+  uint32_t features;   /* of maca_device_feature */
 } maca_device_info;
 
 typedef enum maca_copy_kind { MACA_COPY_TO_DEVICE = 0, MACA_COPY_TO_HOST = 1, MACA_COPY_ON_DEVICE = 2 } maca_copy_kind;
 
+typedef enum maca_copy_flags {
+  MACA_COPY_QUEUED = 1 /* the host's side is of host_allocate, and left alone until the stream has passed the copy */
+} maca_copy_flags;
+
+typedef enum maca_event_flags {
+  MACA_EVENT_TIMED = 1 /* event_elapsed may be asked of it */
+} maca_event_flags;
+
 /* The table. [M] marks mandatory slots: loading fails without them. For the others a NULL means the default
- * that stands in parentheses. */
+ * that stands in parentheses. Later minors append theirs behind error_take. */
 typedef struct maca_interface {
   uint32_t size;
   uint16_t major;
   uint16_t minor;
   const char* library; /* name and version of the implementation, for people */
 
-  /* Devices. [M] device_open makes the context of device `index`; [M] device_close frees it. */
+  /* Devices. [M] device_open makes the context of device `index`; [M] device_close frees one that the caller refuses.
+   */
   maca_status (*device_count)(int32_t* count); /* (one device); no device of the index is an ImportError */
   maca_status (*device_open)(int32_t index, maca_device** device, maca_reason* reason);
   maca_status (*device_close)(maca_device* device);
@@ -276,12 +282,25 @@ typedef struct maca_interface {
   maca_status (*memory_free)(maca_device* device, void* address);
   maca_status (*memory_info)(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes);
 
-  /* Host memory the device reaches directly. (plain malloc) */
+  /* Memory that grows in place. memory_reserve takes a range of addresses and no memory, until the device is closed;
+   * memory_commit puts memory, of any content, behind a part of it and memory_decommit takes it away. Parts are
+   * multiples of `granularity` in place and size; none is committed twice. Nothing that runs uses a part that is taken
+   * away. Addresses and granularity are multiples of the alignment. (the three go together; without them, or with
+   * MACA_UNSUPPORTED or MACA_OUT_OF_MEMORY from memory_reserve, memory comes from memory_allocate in segments; memory
+   * that memory_decommit keeps with MACA_OUT_OF_MEMORY stays where it is) */
+  maca_status (*memory_reserve)(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity);
+  maca_status (*memory_commit)(maca_device* device, void* address, uint64_t bytes);
+  maca_status (*memory_decommit)(maca_device* device, void* address, uint64_t bytes);
+
+  /* Pinned host memory, which host code reads and writes (no tag) and copies run from and to without the host; aligned
+   * as allocations are, cached by the caller. (the two go together; without them, or with MACA_UNSUPPORTED from
+   * host_allocate, pin_memory() gives ordinary memory and says so once, and every copy returns when it is done) */
   maca_status (*host_allocate)(maca_device* device, uint64_t bytes, void** address);
   maca_status (*host_free)(maca_device* device, void* address);
 
-  /* [M] Copies return when the host side may be reused. [M] fill writes one byte value. */
-  maca_status (*copy)(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes,
+  /* [M] Copies return when the host's side may be reused, with MACA_COPY_QUEUED whenever they like. [M] fill writes one
+   * byte value. */
+  maca_status (*copy)(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes, uint32_t flags,
                       maca_stream* stream);
   maca_status (*fill)(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream);
 
@@ -292,7 +311,7 @@ typedef struct maca_interface {
   maca_status (*stream_synchronize)(maca_device* device, maca_stream* stream);
   maca_status (*stream_query)(maca_device* device, maca_stream* stream);
   maca_status (*stream_wait_event)(maca_device* device, maca_stream* stream, maca_event* event);
-  maca_status (*event_create)(maca_device* device, maca_event** event);
+  maca_status (*event_create)(maca_device* device, uint32_t flags, maca_event** event);
   maca_status (*event_destroy)(maca_device* device, maca_event* event);
   maca_status (*event_record)(maca_device* device, maca_event* event, maca_stream* stream);
   maca_status (*event_query)(maca_device* device, maca_event* event);
@@ -315,16 +334,6 @@ typedef struct maca_interface {
    * ran at once returns MACA_DEVICE_ERROR itself and leaves its error here, a queued one only that; a wait may return
    * MACA_DEVICE_ERROR for it too. */
   maca_status (*error_take)(maca_device* device, maca_error* error);
-
-  /* Memory that grows in place, since minor 1. memory_reserve takes a range of addresses and no memory, until the
-   * device is closed; memory_commit puts memory, of any content, behind a part of it and memory_decommit takes it away.
-   * Parts are multiples of `granularity` in place and size; none is committed twice. Nothing that runs uses a part that
-   * is taken away. Addresses and granularity are multiples of the alignment. (the three go together; without them, or
-   * with MACA_UNSUPPORTED or MACA_OUT_OF_MEMORY from memory_reserve, memory comes from memory_allocate in segments;
-   * memory that memory_decommit keeps with MACA_OUT_OF_MEMORY stays where it is) */
-  maca_status (*memory_reserve)(maca_device* device, uint64_t bytes, void** address, uint64_t* granularity);
-  maca_status (*memory_commit)(maca_device* device, void* address, uint64_t bytes);
-  maca_status (*memory_decommit)(maca_device* device, void* address, uint64_t bytes);
 } maca_interface;
 
 /* NULL when the library does not speak this major. */

@@ -18,13 +18,26 @@ bool is_idle(const Block* b) { return b && b->free && !b->in_bin && !b->is_hole;
 bool has_memory(const Block* b) { return b && !b->is_hole; }
 // Of free blocks: work of two streams may not be waited for at once. No stream: nothing is pending.
 bool is_joinable(const Block* a, const Block* b) { return a->stream == b->stream || !a->stream || !b->stream; }
+
+void add(maca_statistic& to, int64_t n) {
+  to.current += n;
+  (n > 0 ? to.allocated : to.freed) += n > 0 ? n : -n;
+  to.peak = std::max(to.peak, to.current);
+}
+void add(maca_statistic (&to)[3], bool is_small, int64_t n) {
+  if (n == 0) return;
+  add(to[0], n);
+  add(to[is_small ? 1 : 2], n);
+}
 }  // namespace
 
 // Smaller steps of the large range cost calls of the library while a program warms up, larger ones memory: 2 MiB are 1
 // % of what a ResNet-18 takes, and a huge page of the host.
 Allocator::Allocator()
     : small_{true, 128, 2 << 20, 256 << 10, nullptr, false, {}, {}},
-      large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}} {}
+      large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}} {
+  statistics_.limit_bytes = -1;
+}
 
 // Four bins a doubling (512, 640, 768, 896, 1024, ...): at most a quarter of a block is padding.
 int64_t Allocator::bin_bytes(int bin) {
@@ -44,13 +57,14 @@ int Allocator::bin_of(int64_t bytes) {
 
 // A segment of one free block that no set has yet.
 Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
-  if (limit_ >= 0 && bytes > limit_ - statistics_.reserved_bytes.all.current) return nullptr;
+  if (statistics_.limit_bytes >= 0 && bytes > statistics_.limit_bytes - statistics_.reserved_bytes[0].current)
+    return nullptr;
   void* address = nullptr;
   if (library_->memory_allocate(static_cast<uint64_t>(bytes), &address) != MACA_OK) return nullptr;
   auto* segment = new Segment{static_cast<char*>(address), bytes, pool.small};
   segments_.insert(segment);
-  statistics_.reserved_bytes.add(pool.small, bytes);
-  statistics_.segment.add(pool.small, 1);
+  add(statistics_.reserved_bytes, pool.small, bytes);
+  add(statistics_.segment, pool.small, 1);
   auto* whole = new Block;
   whole->address = segment->address;
   whole->bytes = bytes;
@@ -114,8 +128,8 @@ Block* Allocator::commit(Pool& pool, Block* hole, int64_t bytes) {
   ++range->blocks;
   range->bytes += bytes;
   range->runs += runs;
-  statistics_.reserved_bytes.add(pool.small, bytes);
-  statistics_.segment.add(pool.small, runs);
+  add(statistics_.reserved_bytes, pool.small, bytes);
+  add(statistics_.segment, pool.small, runs);
   return merge(pool, hole);
 }
 
@@ -129,7 +143,8 @@ Block* Allocator::extend(Pool& pool, int64_t bytes) {
       if (!after || missing > hole->bytes + after->bytes || (before && !is_joinable(before, after))) continue;
       missing = hole->bytes;
     }
-    const int64_t room = limit_ < 0 ? kLargest : limit_ - statistics_.reserved_bytes.all.current;
+    const int64_t room =
+        statistics_.limit_bytes < 0 ? kLargest : statistics_.limit_bytes - statistics_.reserved_bytes[0].current;
     // a whole step, and where there is no memory for that, what it takes
     for (const int64_t wanted : {std::min(hole->bytes, round_up(missing, pool.step)), round_up(missing, granularity_)})
       if (Block* block = wanted <= room ? commit(pool, hole, wanted) : nullptr) return block;
@@ -210,8 +225,8 @@ bool Allocator::fill_bin(int bin) {
 void Allocator::settle(Segment* segment) {
   const int64_t blocks = segment->live ? segment->blocks - segment->live : 0;
   const int64_t bytes = segment->live ? segment->bytes - segment->used : 0;
-  statistics_.inactive.add(segment->small, blocks - segment->idle_blocks);
-  statistics_.inactive_bytes.add(segment->small, bytes - segment->idle_bytes);
+  add(statistics_.inactive, segment->small, blocks - segment->idle_blocks);
+  add(statistics_.inactive_bytes, segment->small, bytes - segment->idle_bytes);
   segment->idle_blocks = blocks;
   segment->idle_bytes = bytes;
 }
@@ -222,9 +237,9 @@ void Allocator::count(Block* block, int64_t requested, int sign) {
   const bool small = segment->small;
   segment->live += sign;
   segment->used += sign * block->bytes;
-  statistics_.allocation.add(small, sign);
-  statistics_.allocated_bytes.add(small, sign * block->bytes);
-  statistics_.requested_bytes.add(small, sign * requested);
+  add(statistics_.allocation, small, sign);
+  add(statistics_.allocated_bytes, small, sign * block->bytes);
+  add(statistics_.requested_bytes, small, sign * requested);
 }
 
 Block* Allocator::allocate(int64_t bytes, int64_t site) {
@@ -246,7 +261,7 @@ Block* Allocator::allocate(int64_t bytes, int64_t site) {
   }
   if (!block) {
     ++statistics_.out_of_memory;
-    failed_bytes_ = bytes;
+    statistics_.failed_bytes = bytes;
     return nullptr;
   }
   block->free = false;
@@ -304,8 +319,8 @@ void Allocator::free_segment(Segment* segment) {
     b = next;
   }
   report(library_->memory_free(segment->address));
-  statistics_.reserved_bytes.add(segment->small, -segment->bytes);
-  statistics_.segment.add(segment->small, -segment->runs);
+  add(statistics_.reserved_bytes, segment->small, -segment->bytes);
+  add(statistics_.segment, segment->small, -segment->runs);
   segments_.erase(segment);
   delete segment;
 }
@@ -366,9 +381,9 @@ std::vector<Block*> Allocator::merge_all(Pool& pool, Segment* segment) {
 // Gives memory without a live block back to the device. Streams may still run on it, so wait first. True when there is
 // more room than before.
 bool Allocator::drop_unused(int* status) {
-  const int64_t reserved = statistics_.reserved_bytes.all.current;
+  const int64_t reserved = statistics_.reserved_bytes[0].current;
   const size_t pieces = small_.free.size() + large_.free.size();
-  if (reserved == statistics_.allocated_bytes.all.current) return false;
+  if (reserved == statistics_.allocated_bytes[0].current) return false;
   *status = library_->device_synchronize();
   if (*status != MACA_OK) return false;  // what still runs may use what is free
   for (auto& bin : bins_) {
@@ -388,8 +403,8 @@ bool Allocator::drop_unused(int* status) {
         pool.free.erase(b);
         hollow(pool, b);
       }
-      statistics_.reserved_bytes.add(s->small, s->bytes - bytes);
-      statistics_.segment.add(s->small, s->runs - runs);
+      add(statistics_.reserved_bytes, s->small, s->bytes - bytes);
+      add(statistics_.segment, s->small, s->runs - runs);
     } else if (s->live == 0) {
       for (Block* b : idle) pool.free.erase(b);
       free_segment(s);
@@ -397,7 +412,7 @@ bool Allocator::drop_unused(int* status) {
     }
     settle(s);
   }
-  return statistics_.reserved_bytes.all.current < reserved || small_.free.size() + large_.free.size() < pieces;
+  return statistics_.reserved_bytes[0].current < reserved || small_.free.size() + large_.free.size() < pieces;
 }
 
 int Allocator::empty_cache() {
@@ -409,41 +424,28 @@ int Allocator::empty_cache() {
 
 void Allocator::set_limit(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  limit_ = bytes;
-}
-
-int64_t Allocator::limit() {
-  std::lock_guard lock(mutex_);
-  return limit_;
-}
-
-int64_t Allocator::failed_bytes() {
-  std::lock_guard lock(mutex_);
-  return failed_bytes_;
+  statistics_.limit_bytes = bytes;
 }
 
 template <class F> void Allocator::each_statistic(const F& f) {
-  Statistics& s = statistics_;
-  for (PooledStatistic* p : {&s.allocation, &s.allocated_bytes, &s.requested_bytes, &s.segment, &s.reserved_bytes,
-                             &s.inactive, &s.inactive_bytes}) {
-    f(p->all);
-    f(p->small);
-    f(p->large);
-  }
+  maca_memory_statistics& s = statistics_;
+  for (auto* sizes : {&s.allocation, &s.allocated_bytes, &s.requested_bytes, &s.segment, &s.reserved_bytes, &s.inactive,
+                      &s.inactive_bytes})
+    for (maca_statistic& one : *sizes) f(one);
 }
 
 void Allocator::reset_peaks() {
   std::lock_guard lock(mutex_);
-  each_statistic([](Statistic& s) { s.peak = s.current; });
+  each_statistic([](maca_statistic& s) { s.peak = s.current; });
 }
 
 void Allocator::reset_accumulated() {
   std::lock_guard lock(mutex_);
-  each_statistic([](Statistic& s) { s.allocated = s.freed = 0; });
+  each_statistic([](maca_statistic& s) { s.allocated = s.freed = 0; });
   statistics_.retries = statistics_.out_of_memory = 0;
 }
 
-Statistics Allocator::statistics() {
+maca_memory_statistics Allocator::statistics() {
   std::lock_guard lock(mutex_);
   return statistics_;
 }

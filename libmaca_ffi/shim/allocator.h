@@ -55,32 +55,6 @@ struct Segment {
   int64_t idle_blocks = 0, idle_bytes = 0;  // as they stand in the statistics `inactive`
 };
 
-// One number and its history, as torch.cuda keeps them.
-struct Statistic {
-  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
-  void add(int64_t n) {
-    current += n;
-    (n > 0 ? allocated : freed) += n > 0 ? n : -n;
-    if (current > peak) peak = current;
-  }
-};
-
-// Of all memory, of small blocks (at most 64 KiB), of large ones.
-struct PooledStatistic {
-  Statistic all, small, large;
-  void add(bool is_small, int64_t n) {
-    if (n == 0) return;
-    all.add(n);
-    (is_small ? small : large).add(n);
-  }
-};
-
-struct Statistics {
-  // inactive: free blocks and bytes of segments, or of ranges, of which others of their blocks are in use
-  PooledStatistic allocation, allocated_bytes, requested_bytes, segment, reserved_bytes, inactive, inactive_bytes;
-  int64_t retries = 0, out_of_memory = 0;  // emptied the cache to go on; failed
-};
-
 class Allocator {
  public:
   Allocator();
@@ -89,11 +63,9 @@ class Allocator {
   void release(Block* block);
   int empty_cache();              // a status
   void set_limit(int64_t bytes);  // negative: none
-  int64_t limit();
-  int64_t failed_bytes();  // what the allocation that failed last asked for
   void reset_peaks();
   void reset_accumulated();
-  Statistics statistics();
+  maca_memory_statistics statistics();
   // Calls visit(address, bytes, segment, block) for every block, by address; the first two are of the piece of memory
   // without holes that it lies in.
   template <class F> void visit(const F& visit) {
@@ -156,8 +128,7 @@ class Allocator {
   Pool small_, large_;
   int64_t granularity_ = 4096;  // of ranges
   std::set<Segment*, ByAddress> segments_;
-  Statistics statistics_;
-  int64_t limit_ = -1, failed_bytes_ = 0;
+  maca_memory_statistics statistics_{};
 };
 
 }  // namespace maca_shim

@@ -77,10 +77,11 @@ void Graph::use(maca_buffer* buffer, bool writes) {
 
 void Graph::launch(maca_program& program, const maca_reference* references, char* const* pointers,
                    const maca_scalar* scalars, int32_t scalar_count, void* workspace) {
-  Step step = {Step::kLaunch, &program,    pointers_.size(), scalars_.size(), 0, 0, workspace,
-               nullptr,       rng_blocks_, nullptr,          nullptr,         0, 0};
-  step.pointer_count = static_cast<uint32_t>(program.operands);
-  step.scalar_count = static_cast<uint32_t>(scalar_count);
+  Step step = {Step::kLaunch, &program, {}, pointers_.size(), scalars_.size(), nullptr, nullptr, 0, 0};
+  step.call.pointer_count = static_cast<uint32_t>(program.operands);
+  step.call.scalar_count = static_cast<uint32_t>(scalar_count);
+  step.call.workspace = workspace;
+  step.call.rng_offset = rng_blocks_;
   for (int32_t i = 0; i < program.operands; ++i) {
     pointers_.push_back(pointers[i]);
     const maca_role& role = program.roles[i];
@@ -100,14 +101,13 @@ void Graph::launch(maca_program& program, const maca_reference* references, char
 void Graph::copy(maca_buffer& to, int64_t to_offset, maca_buffer& from, int64_t from_offset, int64_t bytes) {
   use(&from, false);
   use(&to, true);
-  steps_.push_back({Step::kCopy, nullptr, 0, 0, 0, 0, nullptr, nullptr, 0, to.block->address + to_offset,
-                    from.block->address + from_offset, bytes, 0});
+  steps_.push_back(
+      {Step::kCopy, nullptr, {}, 0, 0, to.block->address + to_offset, from.block->address + from_offset, bytes, 0});
 }
 
 void Graph::fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes) {
   use(&buffer, true);
-  steps_.push_back(
-      {Step::kFill, nullptr, 0, 0, 0, 0, nullptr, nullptr, 0, buffer.block->address + offset, nullptr, bytes, byte});
+  steps_.push_back({Step::kFill, nullptr, {}, 0, 0, buffer.block->address + offset, nullptr, bytes, byte});
 }
 
 // Weights that the graph does not write itself are packed before the replay that meets them changed.
@@ -132,7 +132,7 @@ int Graph::pack_weights(const StreamSlot* slot) {
     const maca_program& program = *steps_[w.step].program;
     const int status = r.library.plan_pack(program.plan, w.address, w.packed->address, slot->handle);
     if (status != MACA_OK && !may_go_unpacked(status)) return status;
-    steps_[w.step].packed = status == MACA_OK ? w.packed->address : nullptr;
+    steps_[w.step].call.packed = status == MACA_OK ? w.packed->address : nullptr;
     w.writes = w.buffer->writes();
     ++r.packs;
   }
@@ -141,25 +141,16 @@ int Graph::pack_weights(const StreamSlot* slot) {
 
 int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
   Runtime& r = runtime();
-  const auto bytes = static_cast<uint64_t>(step.bytes);
   const bool is_long = step.kind == Step::kLaunch ? step.program->is_long : step.bytes > kLongCopy;
   maca_stream* const stream = launch_stream(slot, is_long);
-  if (step.kind == Step::kCopy) return r.library.copy(MACA_COPY_ON_DEVICE, step.to, step.from, bytes, stream);
-  if (step.kind == Step::kFill) return r.library.fill(step.to, step.byte, bytes, stream);
-  maca_launch call = {};
-  call.size = sizeof call;
-  call.pointer_count = step.pointer_count;
+  if (step.kind == Step::kCopy) return r.library.copy(MACA_COPY_ON_DEVICE, step.to, step.from, step.bytes, 0, stream);
+  if (step.kind == Step::kFill) return r.library.fill(step.to, step.byte, step.bytes, stream);
+  maca_launch call = step.call;
   call.pointers = pointers_.data() + step.pointers;
   call.scalars = scalars_.data() + step.scalars;
-  call.scalar_count = step.scalar_count;
-  call.workspace = step.workspace;
-  call.packed = step.packed;
-  call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
-  call.rng_offset = rng_offset + step.rng_offset;
+  call.rng_offset += rng_offset;
   call.stream = stream;
-  call.correlation = next_correlation();
-  if (stream || r.library.is_asynchronous()) remember_launch(call.correlation, *step.program);
-  return r.library.plan_launch(step.program->plan, &call);
+  return give_launch(*step.program, call);
 }
 
 int Graph::replay() {
@@ -176,9 +167,7 @@ int Graph::replay() {
     for (size_t i = 0; i < steps_.size() && status == MACA_OK; ++i) status = run(steps_[i], rng_offset, stream);
   }
   for (Block* block : written_) ++block->writes;
-  if (r.blocking && (stream->handle || r.library.is_asynchronous()) && status == MACA_OK)
-    status = r.library.stream_synchronize(stream->handle);
-  return status;
+  return wait_if_blocking(stream, status);
 }
 
 }  // namespace maca_shim

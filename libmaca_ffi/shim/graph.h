@@ -48,12 +48,9 @@ class Graph {
   struct Step {
     enum Kind { kLaunch, kCopy, kFill } kind;
     maca_program* program;
-    size_t pointers, scalars;  // where theirs begin in pointers_ and scalars_
-    uint32_t pointer_count, scalar_count;
-    void* workspace;
-    const void* packed;
-    uint64_t rng_offset;  // from the replay's first
-    char *to, *from;      // of copies and fills
+    maca_launch call;          // its rng_offset counts from the replay's first
+    size_t pointers, scalars;  // where the call's begin in pointers_ and scalars_
+    char *to, *from;           // of copies and fills
     int64_t bytes;
     int32_t byte;
   };

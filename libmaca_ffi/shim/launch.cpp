@@ -36,23 +36,10 @@ const char* kept_name(const char* name) {
   return names->insert(name).first->c_str();
 }
 
-// A block that lives for one launch.
-class Scratch {
- public:
-  bool allocate(uint64_t bytes, StreamSlot* stream) {
-    if (bytes == 0) return true;
-    block_ = allocate_block(static_cast<int64_t>(bytes));
-    if (block_) order_block(block_, stream);
-    return block_ != nullptr;
-  }
-  void* address() const { return block_ ? block_->address : nullptr; }
-  ~Scratch() {
-    if (block_) release_block(block_);
-  }
-
- private:
-  Block* block_ = nullptr;
+struct Release {
+  void operator()(Block* block) const { release_block(block); }
 };
+using Scratch = std::unique_ptr<Block, Release>;  // memory for one launch
 
 // Bytes from an operand's first element to past the last; -1 where they cannot be counted or lie before the first.
 int64_t extent_of(const maca_operand& operand) {
@@ -220,31 +207,24 @@ int submit(maca_program& p, maca_reference* references, char** pointers, const S
            StreamSlot* stream) {
   Runtime& r = runtime();
   int status = MACA_OK;
-  maca_launch call;
-  call.size = sizeof call;
+  maca_launch call{};
   call.pointer_count = static_cast<uint32_t>(p.operands);
   call.pointers = reinterpret_cast<void* const*>(pointers);
   call.scalars = scalars.data();
   call.scalar_count = static_cast<uint32_t>(scalars.count());
-  call.reserved = 0;
   call.workspace = workspace;
-  call.packed = nullptr;
   const int weight = p.info.packed_operand;
   if (weight >= 0 && p.info.packed_bytes && references[weight].buffer)
     status = pack_weight(p, references[weight], pointers[weight], stream, &call.packed);
-  call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
   call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
   const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
   call.stream = launch_stream(stream, may_start);
-  call.correlation = next_correlation();
-  if (call.stream || r.library.is_asynchronous()) remember_launch(call.correlation, p);
   r.launches.fetch_add(1, std::memory_order_relaxed);
   if (status == MACA_OK) {
     const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));
-    status = r.library.plan_launch(p.plan, &call);
+    status = give_launch(p, call);
   }
-  if (r.blocking && (stream->handle || r.library.is_asynchronous()) && status == MACA_OK)
-    status = r.library.stream_synchronize(stream->handle);
+  status = wait_if_blocking(stream, status);
   for (int i = 0; i < p.operands; ++i)
     if (p.roles[i].written && references[i].buffer) ++references[i].buffer->block->writes;
   return status;
@@ -258,13 +238,16 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
   Scratch workspace;
   int status = take_operands(p, references, pointers, stream);
   if (status == MACA_OK && p.checks_overlap && some_overlap_in_part(p, references, pointers)) status = kPartialOverlap;
-  if (status == MACA_OK && !workspace.allocate(p.info.workspace_bytes, stream)) status = allocation_status();
-  if (status == MACA_OK) {
-    if (Graph* graph = capturing())
-      graph->launch(p, references, pointers, scalars.data(), scalars.count(), workspace.address());
-    else
-      status = submit(p, references, pointers, scalars, workspace.address(), stream);
+  if (status == MACA_OK && p.info.workspace_bytes) {
+    workspace.reset(allocate_block(static_cast<int64_t>(p.info.workspace_bytes)));
+    if (!workspace) status = allocation_status();
   }
+  if (workspace) order_block(workspace.get(), stream);
+  void* const scratch = workspace ? workspace->address : nullptr;
+  if (Graph* graph = status == MACA_OK ? capturing() : nullptr)
+    graph->launch(p, references, pointers, scalars.data(), scalars.count(), scratch);
+  else if (status == MACA_OK)
+    status = submit(p, references, pointers, scalars, scratch, stream);
   if (status != MACA_OK) {
     for (int i = 0; i < p.operands; ++i)
       if (p.roles[i].output_bytes >= 0 && references[i].buffer) maca_buffer_release(references[i].buffer);
@@ -276,15 +259,24 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
 
 namespace maca_shim {
 
-void remember_launch(uint64_t correlation, const maca_program& program) {
-  Launched& l = g_launched[correlation % kRemembered];
-  l.kernel = program.kernel;
-  l.correlation = correlation;
+int give_launch(const maca_program& program, maca_launch& call) {
+  static std::atomic<uint64_t> last{0};
+  Runtime& r = runtime();
+  call.size = sizeof call;
+  call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
+  call.correlation = ++last;
+  if (call.stream || r.library.is_asynchronous()) {  // its error may come later
+    Launched& l = g_launched[call.correlation % kRemembered];
+    l.kernel = program.kernel;
+    l.correlation = call.correlation;
+  }
+  return r.library.plan_launch(program.plan, &call);
 }
 
-uint64_t next_correlation() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
+int wait_if_blocking(const StreamSlot* stream, int status) {
+  const Runtime& r = runtime();
+  const bool waits = status == MACA_OK && r.blocking && (stream->handle || r.library.is_asynchronous());
+  return waits ? r.library.stream_synchronize(stream->handle) : status;
 }
 
 int32_t operand_count(const maca_program& program) { return program.operands; }
@@ -353,11 +345,6 @@ void maca_program_destroy(maca_program* program) {
 const char* maca_runtime_kernel_of(uint64_t correlation) {
   const Launched& l = g_launched[correlation % kRemembered];
   return l.correlation == correlation ? l.kernel.load() : nullptr;
-}
-
-int maca_program_info(maca_program* program, maca_plan_info* info) {
-  *info = program->info;
-  return MACA_OK;
 }
 
 }  // extern "C"

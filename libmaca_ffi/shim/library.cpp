@@ -7,6 +7,7 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -19,6 +20,7 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 // complex128 takes 16 bytes, and every operand is promised to lie at a multiple of its elements' size.
 constexpr int32_t kLeastAlignment = 16;
 constexpr size_t kMostReported = 64;
+constexpr int32_t kMajorsAsked = 16;  // of a library that does not speak ours
 
 thread_local maca_failure t_failure{};
 
@@ -33,32 +35,15 @@ struct Slot {
   size_t offset;
 };
 #define SLOT(NAME) {#NAME, offsetof(maca_interface, NAME)}
-constexpr Slot kMandatory[] = {SLOT(device_open),
-                               SLOT(device_close),
-                               SLOT(device_info),
-                               SLOT(device_synchronize),
-                               SLOT(kernel_name),
-                               SLOT(memory_allocate),
-                               SLOT(memory_free),
-                               SLOT(memory_info),
-                               SLOT(copy),
-                               SLOT(fill),
-                               SLOT(stream_create),
-                               SLOT(stream_destroy),
-                               SLOT(stream_synchronize),
-                               SLOT(stream_query),
-                               SLOT(stream_wait_event),
-                               SLOT(event_create),
-                               SLOT(event_destroy),
-                               SLOT(event_record),
-                               SLOT(event_query),
-                               SLOT(event_synchronize),
-                               SLOT(event_elapsed),
-                               SLOT(plan_create),
-                               SLOT(plan_info),
-                               SLOT(plan_launch),
-                               SLOT(plan_destroy),
-                               SLOT(error_take)};
+// clang-format off
+constexpr Slot kMandatory[] = {
+    SLOT(device_open), SLOT(device_close), SLOT(device_info), SLOT(device_synchronize), SLOT(kernel_name),
+    SLOT(memory_allocate), SLOT(memory_free), SLOT(memory_info), SLOT(copy), SLOT(fill), SLOT(stream_create),
+    SLOT(stream_destroy), SLOT(stream_synchronize), SLOT(stream_query), SLOT(stream_wait_event), SLOT(event_create),
+    SLOT(event_destroy), SLOT(event_record), SLOT(event_query), SLOT(event_synchronize), SLOT(event_elapsed),
+    SLOT(plan_create), SLOT(plan_info), SLOT(plan_launch), SLOT(plan_destroy), SLOT(error_take),
+};
+// clang-format on
 #undef SLOT
 constexpr size_t kLeastTable = offsetof(maca_interface, error_take) + sizeof(maca_interface::error_take);
 
@@ -84,7 +69,7 @@ int misuse(const char* text) {
 int allocation_status() { return t_failure.slot ? t_failure.status : MACA_OUT_OF_MEMORY; }
 
 void report(int status) {
-  if (status == MACA_OK || status == MACA_NOT_READY) return;
+  if (status == MACA_OK || status == MACA_NOT_READY || status == kLost) return;
   std::lock_guard lock(g_reported_mutex);
   if (reported().size() < kMostReported) reported().push_back(t_failure);
 }
@@ -121,6 +106,19 @@ int Library::broken(const char* slot, const char* format, ...) {
   return kBroken;
 }
 
+int Library::unasked(const char* slot) const {
+  t_failure.slot = slot;
+  t_failure.status = kLost;
+  std::snprintf(t_failure.text, sizeof t_failure.text, "%s", lost());
+  return kLost;
+}
+
+void Library::lose(const std::string& why) {
+  const char* expected = nullptr;
+  char* const text = strdup(why.c_str());
+  if (!text || !lost_.compare_exchange_strong(expected, text)) std::free(text);
+}
+
 std::string Library::read_table(const char* path) {
   // DEEPBIND: the host library's stand-in for OpenMP must be found by its oneDNN before libgomp is
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
@@ -129,14 +127,16 @@ std::string Library::read_table(const char* path) {
   const auto entry = reinterpret_cast<Entry>(dlsym(handle, "maca_get_interface"));
   if (!entry) return std::string(path) + " exports no maca_get_interface; expected a library that implements maca.h";
   const maca_interface* table = entry(MACA_ABI_MAJOR);
+  for (int32_t major = 1; !table && major < kMajorsAsked; ++major) table = entry(major);  // which one does it speak?
   const bool has_version = table && table->size >= offsetof(maca_interface, library);
-  if (!table || (has_version && table->major != MACA_ABI_MAJOR))
-    return std::string(path) + " implements " +
-           (table ? "version " + std::to_string(table->major) : "another major version") +
-           " of maca.h; expected version " + std::to_string(MACA_ABI_MAJOR);
-  std::memcpy(&table_, table, std::min<size_t>(table->size, sizeof table_));
   const std::string version =
       "maca.h" + (has_version ? " " + std::to_string(table->major) + "." + std::to_string(table->minor) : "");
+  if (!table || (has_version && table->major != MACA_ABI_MAJOR))
+    return std::string(path) + " implements " + (table ? version : "no version of maca.h that is known") +
+           ", this macatensor speaks maca.h " + std::to_string(MACA_ABI_MAJOR) + "." + std::to_string(MACA_ABI_MINOR) +
+           ": build the library against libmaca_ffi/include/maca.h of this macatensor, or install the macatensor "
+           "that speaks the library's version";
+  std::memcpy(&table_, table, std::min<size_t>(table->size, sizeof table_));
   for (const Slot& slot : kMandatory) {
     if (slot.offset + sizeof(void*) > table->size)
       return std::string(path) + " has an interface table of " + std::to_string(table->size) +
@@ -170,19 +170,24 @@ std::string Library::open(const char* path, int32_t index) {
   else if (!device_)
     broken("device_open", "returned MACA_OK and the device NULL");
   if (opened != MACA_OK || !device_) return closed + t_failure.text;
-  maca_device_info info{};
-  info.size = sizeof info;
-  if (device_info(&info) != MACA_OK) return std::string(path) + " is not usable: " + t_failure.text;
-  if (const char* more = kernel_name(info.kernel_count))
-    return std::string(path) + " is not usable: kernel_name gave a name, " + std::string(more, strnlen(more, 100)) +
-           ", at index " + std::to_string(info.kernel_count) +
-           ", the number of kernels that device_info gives; expected NULL past the last";
-  alignment_ = static_cast<uint64_t>(info.alignment);
-  asynchronous_ = info.features & MACA_DEVICE_ASYNCHRONOUS;
-  return "";
+  const std::string problem = check_device(path);
+  if (!problem.empty()) table_.device_close(device_);
+  return problem;
+}
+
+std::string Library::check_device(const char* path) {
+  const std::string unusable = std::string(path) + " is not usable: ";
+  if (device_info(&info_) != MACA_OK) return unusable + t_failure.text;
+  const char* more = kernel_name(info_.kernel_count);
+  if (!more) return "";
+  return unusable + "kernel_name gave a name, " + std::string(more, strnlen(more, 100)) + ", at index " +
+         std::to_string(info_.kernel_count) +
+         ", the number of kernels that device_info gives; expected NULL past the last";
 }
 
 int Library::device_info(maca_device_info* info) const {
+  *info = lost() ? info_ : maca_device_info{sizeof *info};
+  if (lost()) return MACA_OK;
   const int status = call<&maca_interface::device_info>("device_info", info);
   if (status != MACA_OK) return status;
   terminate(info->name);
@@ -198,7 +203,7 @@ int Library::device_info(maca_device_info* info) const {
 }
 
 int Library::device_set_threads(int32_t threads) const {
-  if (!table_.device_set_threads) return MACA_OK;
+  if (!table_.device_set_threads || lost()) return MACA_OK;
   const int status = call<&maca_interface::device_set_threads>("device_set_threads", threads);
   return status == MACA_UNSUPPORTED ? MACA_OK : status;  // as without the slot
 }
@@ -206,10 +211,15 @@ int Library::device_set_threads(int32_t threads) const {
 int Library::check_address(const char* slot, const void* address) const {
   if (!address) return broken(slot, "returned MACA_OK and the address NULL");
   // not given back: nobody knows whose it is
-  if (reinterpret_cast<uintptr_t>(address) % alignment_)
-    return broken(slot, "gave the address %p; expected a multiple of %" PRIu64 ", the alignment of device_info",
-                  address, alignment_);
+  if (reinterpret_cast<uintptr_t>(address) % static_cast<uint64_t>(info_.alignment))
+    return broken(slot, "gave the address %p; expected a multiple of %d, the alignment of device_info", address,
+                  info_.alignment);
   return MACA_OK;
+}
+
+int Library::host_allocate(uint64_t bytes, void** address) const {
+  const int status = call<&maca_interface::host_allocate>("host_allocate", bytes, address);
+  return status == MACA_OK ? check_address("host_allocate", *address) : status;
 }
 
 int Library::memory_allocate(uint64_t bytes, void** address) const {
@@ -229,16 +239,17 @@ int Library::memory_info(uint64_t* free_bytes, uint64_t* total_bytes) const {
 int Library::memory_reserve(uint64_t bytes, void** address, uint64_t* granularity) const {
   const int status = call<&maca_interface::memory_reserve>("memory_reserve", bytes, address, granularity);
   if (status != MACA_OK) return status;
-  if (*granularity == 0 || *granularity > bytes || *granularity % alignment_)
+  if (*granularity == 0 || *granularity > bytes || *granularity % static_cast<uint64_t>(info_.alignment))
     return broken("memory_reserve",
-                  "gave granularity = %" PRIu64 "; expected a multiple of the alignment, %" PRIu64
-                  ", up to the %" PRIu64 " bytes asked for",
-                  *granularity, alignment_, bytes);
+                  "gave granularity = %" PRIu64 "; expected a multiple of the alignment, %d, up to the %" PRIu64
+                  " bytes asked for",
+                  *granularity, info_.alignment, bytes);
   return check_address("memory_reserve", *address);
 }
 
 int Library::plan_create(const maca_plan_request* request, maca_plan** plan, maca_reason* reason) const {
   *plan = nullptr;
+  if (lost()) return unasked("plan_create");
   const int status = table_.plan_create(device_, request, plan, reason);
   terminate(reason->text);
   if (status != MACA_OK) return failed("plan_create", status, reason->text);
@@ -267,6 +278,17 @@ int Library::plan_info(const maca_plan* plan, int32_t operands, maca_plan_info* 
     return broken("plan_info", "gave packed_operand = %d; expected -1, or one of the plan's %d operands",
                   info->packed_operand, operands);
   return MACA_OK;
+}
+
+int Library::error_take(maca_error* error) {
+  *error = {sizeof *error};
+  if (lost()) return MACA_OK;
+  const int status = call<&maca_interface::error_take>("error_take", error);
+  terminate(error->text);
+  if (status == MACA_OK && error->status != MACA_OK && error->sticky)
+    lose((*error->text ? error->text : "an error of which the device library says no more") +
+         std::string(". The device is lost until this process ends; MACA_LAUNCH_BLOCKING=1 raises this at its launch"));
+  return status;
 }
 
 }  // namespace maca_shim

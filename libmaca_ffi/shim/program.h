@@ -19,3 +19,12 @@ struct maca_program {
   std::vector<maca_scalar> defaults;  // of arguments left out; they follow the scalars given at launch
   int64_t uses = 1;                   // by Python, and by captured graphs
 };
+
+namespace maca_shim {
+
+// Hands a launch to the library: operands, scalars, scratch, numbers drawn so far and stream are filled in.
+int give_launch(const maca_program& program, maca_launch& call);
+// After launches to `stream`: waits for them where each launch is to wait. `status` is theirs, unless that fails.
+int wait_if_blocking(const StreamSlot* stream, int status);
+
+}  // namespace maca_shim

@@ -45,11 +45,25 @@ std::string load(const char* path, int32_t index) {
   if (!problem.empty()) return problem;
   r.allocator.attach(&r.library);
   r.queue.attach(&r.library);
-  pthread_atfork([] { runtime().allocator.mutex().lock(); }, [] { runtime().allocator.mutex().unlock(); },
-                 [] {
-                   runtime().allocator.mutex().unlock();
-                   Unlocked::forget_others();
-                 });
+  static const auto unlock = [] {
+    runtime().allocator.mutex().unlock();
+    runtime().pinned.mutex().unlock();
+  };
+  pthread_atfork(
+      [] {
+        runtime().pinned.mutex().lock();
+        runtime().allocator.mutex().lock();
+      },
+      [] { unlock(); },
+      [] {
+        unlock();
+        Unlocked::forget_others();
+        Library& library = runtime().library;
+        if (!library.forks())
+          library.lose(
+              "Cannot use maca in a forked subprocess: the device library does not survive a fork. To use maca with "
+              "multiprocessing, you must use the 'spawn' start method");
+      });
   return "";
 }
 
@@ -75,7 +89,7 @@ void order_block(Block* block, StreamSlot* stream) {
   maca_stream* before = copy_stream(last);
   if (r.library.stream_query(before) == MACA_OK) return;  // an event would wake its thread for nothing
   maca_event* event = nullptr;
-  int status = r.library.event_create(&event);
+  int status = r.library.event_create(0, &event);
   if (status == MACA_OK) {
     status = r.library.event_record(event, before);
     if (status == MACA_OK) status = wait_for_event(stream, event);
@@ -101,6 +115,57 @@ int wait_for_event(StreamSlot* stream, maca_event* event) {
 
 using namespace maca_shim;
 
+namespace {
+
+bool within(const maca_buffer* buffer, int64_t offset, int64_t bytes) {
+  return offset >= 0 && bytes >= 0 && offset <= buffer->bytes && bytes <= buffer->bytes - offset;
+}
+
+int outside() { return misuse("the bytes to be moved reach outside the buffer"); }
+
+// Between a buffer and the host. Where the host's memory is pinned, the copy may run on as a launch does.
+int cross(maca_copy_kind kind, maca_buffer* buffer, int64_t offset, void* host, int64_t bytes, bool runs_on) {
+  if (!within(buffer, offset, bytes)) return outside();
+  Runtime& r = runtime();
+  PinnedBlock* const pinned = r.pinned.find(host, bytes);
+  runs_on = runs_on && pinned && !r.blocking;
+  if (runs_on) r.queue.throttle(1);
+  StreamSlot* const stream = current_stream();
+  Block* const block = buffer->block;
+  const bool is_upload = kind == MACA_COPY_TO_DEVICE;
+  (is_upload ? r.bytes_to_device : r.bytes_to_host) += bytes;
+  block->writes += is_upload;
+  const Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream) ||
+                          (block->stream && may_be_pending(block->stream)));
+  order_block(block, stream);
+  if (maca_event* const event = pinned ? r.pinned.pending(*pinned) : nullptr)
+    if (const int status = wait_for_event(stream, event)) return status;
+  maca_stream* const target = runs_on ? launch_stream(stream, bytes > kLongCopy) : copy_stream(stream);
+  char* const address = block->address + offset;
+  const int status = r.library.copy(kind, is_upload ? address : host, is_upload ? host : address, bytes,
+                                    runs_on ? uint32_t{MACA_COPY_QUEUED} : 0, target);
+  if (status == MACA_OK && runs_on) r.pinned.queued(*pinned, target);
+  return status;
+}
+
+// Runs what the current stream does to `buffer`; where a graph is captured, that takes it down.
+template <class Capture, class Run>
+int write_on_device(maca_buffer* buffer, int64_t bytes, const Capture& capture, const Run& run) {
+  runtime().queue.throttle(1);
+  StreamSlot* stream = current_stream();
+  order_block(buffer->block, stream);
+  if (Graph* graph = capturing()) {
+    capture(*graph);
+    return MACA_OK;
+  }
+  ++buffer->block->writes;
+  maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
+  const Unlocked unlocked(bytes > kLongCopy && !target);
+  return run(target);
+}
+
+}  // namespace
+
 extern "C" {
 
 int maca_runtime_load(const char* path, int32_t index, int32_t blocking, char* message, int capacity) {
@@ -122,6 +187,7 @@ int maca_runtime_synchronize(void) {
   Unlocked unlocked(true);
   return runtime().library.device_synchronize();
 }
+const char* maca_runtime_lost(void) { return runtime().library.lost(); }
 int maca_runtime_error(maca_error* error) { return runtime().library.error_take(error); }
 void maca_runtime_failure(maca_failure* out) { *out = failure(); }
 int maca_runtime_take_failure(maca_failure* taken) { return take_failure(taken); }
@@ -140,54 +206,26 @@ void maca_buffer_release(maca_buffer* buffer) {
   delete buffer;
 }
 
-int64_t maca_buffer_bytes(maca_buffer* buffer) { return buffer->bytes; }
-int64_t maca_buffer_writes(maca_buffer* buffer) { return buffer->writes(); }
-uint64_t maca_buffer_address(maca_buffer* buffer) { return reinterpret_cast<uint64_t>(buffer->block->address); }
-
-static bool within(const maca_buffer* buffer, int64_t offset, int64_t bytes) {
-  return offset >= 0 && bytes >= 0 && offset <= buffer->bytes && bytes <= buffer->bytes - offset;
+int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int32_t may_run_on, int64_t bytes) {
+  return cross(MACA_COPY_TO_DEVICE, to, offset, const_cast<void*>(from), bytes, may_run_on);
 }
 
-static int outside() { return misuse("the bytes to be moved reach outside the buffer"); }
-
-int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int64_t bytes) {
-  if (!within(to, offset, bytes)) return outside();
-  StreamSlot* stream = current_stream();
-  order_block(to->block, stream);
-  ++to->block->writes;
-  runtime().bytes_to_device += bytes;
-  Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream));
-  return runtime().library.copy(MACA_COPY_TO_DEVICE, to->block->address + offset, from, static_cast<uint64_t>(bytes),
-                                copy_stream(stream));
+int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int32_t may_run_on, int64_t bytes) {
+  return cross(MACA_COPY_TO_HOST, from, offset, to, bytes, may_run_on);
 }
 
-int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int64_t bytes) {
-  if (!within(from, offset, bytes)) return outside();
-  StreamSlot* stream = current_stream();
-  runtime().bytes_to_host += bytes;
-  Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream) ||
-                    (from->block->stream && may_be_pending(from->block->stream)));
-  order_block(from->block, stream);
-  return runtime().library.copy(MACA_COPY_TO_HOST, to, from->block->address + offset, static_cast<uint64_t>(bytes),
-                                copy_stream(stream));
-}
+int32_t maca_host_is_pinned(const void* address) { return runtime().pinned.find(address, 1) != nullptr; }
+void maca_host_empty_cache(void) { runtime().pinned.empty_cache(); }
 
 int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes) {
   if (!within(to, to_offset, bytes) || !within(from, from_offset, bytes)) return outside();
-  runtime().queue.throttle(1);
-  StreamSlot* stream = current_stream();
-  order_block(to->block, stream);
-  order_block(from->block, stream);
-  if (Graph* graph = capturing()) {
-    graph->copy(*to, to_offset, *from, from_offset, bytes);
-    return MACA_OK;
-  }
-  ++to->block->writes;
-  runtime().bytes_on_device += bytes;
-  maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
-  Unlocked unlocked(bytes > kLongCopy && !target);
-  return runtime().library.copy(MACA_COPY_ON_DEVICE, to->block->address + to_offset, from->block->address + from_offset,
-                                static_cast<uint64_t>(bytes), target);
+  order_block(from->block, current_stream());
+  const auto capture = [&](Graph& graph) { graph.copy(*to, to_offset, *from, from_offset, bytes); };
+  return write_on_device(to, bytes, capture, [&](maca_stream* stream) {
+    runtime().bytes_on_device += bytes;
+    return runtime().library.copy(MACA_COPY_ON_DEVICE, to->block->address + to_offset,
+                                  from->block->address + from_offset, bytes, 0, stream);
+  });
 }
 
 int32_t maca_buffer_may_resize(maca_buffer* buffer) {
@@ -214,37 +252,13 @@ int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
   if (!within(buffer, offset, bytes)) return outside();
-  runtime().queue.throttle(1);
-  StreamSlot* stream = current_stream();
-  order_block(buffer->block, stream);
-  if (Graph* graph = capturing()) {
-    graph->fill(*buffer, offset, byte, bytes);
-    return MACA_OK;
-  }
-  ++buffer->block->writes;
-  maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
-  Unlocked unlocked(bytes > kLongCopy && !target);
-  return runtime().library.fill(buffer->block->address + offset, byte, static_cast<uint64_t>(bytes), target);
+  const auto capture = [&](Graph& graph) { graph.fill(*buffer, offset, byte, bytes); };
+  return write_on_device(buffer, bytes, capture, [&](maca_stream* stream) {
+    return runtime().library.fill(buffer->block->address + offset, byte, bytes, stream);
+  });
 }
 
-static void copy_statistic(maca_statistic* out, const PooledStatistic& p) {
-  int i = 0;
-  for (const Statistic& s : {p.all, p.small, p.large}) out[i++] = {s.current, s.peak, s.allocated, s.freed};
-}
-void maca_memory_get_statistics(maca_memory_statistics* out) {
-  const Statistics s = runtime().allocator.statistics();
-  copy_statistic(out->allocation, s.allocation);
-  copy_statistic(out->allocated_bytes, s.allocated_bytes);
-  copy_statistic(out->requested_bytes, s.requested_bytes);
-  copy_statistic(out->segment, s.segment);
-  copy_statistic(out->reserved_bytes, s.reserved_bytes);
-  copy_statistic(out->inactive, s.inactive);
-  copy_statistic(out->inactive_bytes, s.inactive_bytes);
-  out->retries = s.retries;
-  out->out_of_memory = s.out_of_memory;
-  out->limit_bytes = runtime().allocator.limit();
-  out->failed_bytes = runtime().allocator.failed_bytes();
-}
+void maca_memory_get_statistics(maca_memory_statistics* out) { *out = runtime().allocator.statistics(); }
 int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity) {
   int64_t n = 0;
   runtime().allocator.visit([&](const char* address, int64_t bytes, const Segment& s, const Block& b) {
@@ -306,9 +320,8 @@ int maca_streams_destroy(int64_t stream) {
 
 int maca_streams_synchronize(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
-  if (!slot) return no_stream();
-  Unlocked unlocked(true);
-  return runtime().library.stream_synchronize(copy_stream(slot));
+  const Unlocked unlocked(slot);
+  return slot ? runtime().library.stream_synchronize(copy_stream(slot)) : no_stream();
 }
 
 int maca_streams_query(int64_t stream) {
@@ -328,9 +341,8 @@ int maca_streams_set_current(int64_t stream) {
 
 int maca_streams_wait_event(int64_t stream, maca_event* event) {
   StreamSlot* slot = stream_slot(stream);
-  if (!slot) return no_stream();
-  Unlocked unlocked(slot->is_default && runtime().queue.mode() == TaskQueue::kOff);
-  return wait_for_event(slot, event);
+  const Unlocked unlocked(slot && slot->is_default && runtime().queue.mode() == TaskQueue::kOff);
+  return slot ? wait_for_event(slot, event) : no_stream();
 }
 
 int maca_task_queue_set(int32_t mode) {
@@ -351,7 +363,9 @@ void maca_task_queue_wait(void) {
 void maca_task_queue_before_fork(void) { report(runtime().queue.drain()); }
 int32_t maca_task_queue_take_used(void) { return runtime().library.is_asynchronous() || runtime().queue.take_used(); }
 
-int maca_events_create(maca_event** event) { return runtime().library.event_create(event); }
+int maca_events_create(int32_t is_timed, maca_event** event) {
+  return runtime().library.event_create(is_timed ? uint32_t{MACA_EVENT_TIMED} : 0, event);
+}
 void maca_events_destroy(maca_event* event) {
   if (event) report(runtime().library.event_destroy(event));
 }

@@ -7,6 +7,7 @@
 #include "allocator.h"
 #include "library.h"
 #include "maca.h"
+#include "pinned.h"
 #include "task_queue.h"
 
 namespace maca_shim {
@@ -46,6 +47,7 @@ struct Runtime {
   bool blocking = false;  // every launch waits for its end
   TaskQueue queue;        // for a library whose default stream runs work at once
   Allocator allocator;
+  PinnedMemory pinned;
   std::atomic<int64_t> launches{0}, packs{0}, bytes_to_device{0}, bytes_to_host{0}, bytes_on_device{0}, stream_waits{0};
   std::atomic<uint64_t> rng_seed{0}, rng_offset{0};
 };
@@ -74,9 +76,6 @@ void order_block(Block* block, StreamSlot* stream);
 int wait_for_event(StreamSlot* stream, maca_event* event);
 
 inline constexpr int64_t kLongCopy = 1 << 20;  // bytes; about 100 us
-
-uint64_t next_correlation();                                              // never used twice
-void remember_launch(uint64_t correlation, const maca_program& program);  // that is queued, for its error
 
 // A new buffer in a block of the allocator, or of the pool of the graph that is being captured. nullptr: see
 // allocation_status().

@@ -51,13 +51,14 @@ typedef struct maca_program maca_program;
 enum {
   MACA_SHIM_PARTIAL_OVERLAP = 100, /* a written operand overlaps another in part */
   MACA_SHIM_MISUSE = 101,          /* the runtime itself refuses; the failure's text says why */
-  MACA_SHIM_BROKEN = 102           /* the library answered what maca.h does not allow */
+  MACA_SHIM_BROKEN = 102,          /* the library answered what maca.h does not allow */
+  MACA_SHIM_LOST = 103             /* the device is lost, and the library was not asked; the failure's text says why */
 };
 
 /* What the library answered to a call that did not succeed. */
 typedef struct maca_failure {
   const char* slot; /* the function of maca.h; NULL: the runtime itself refused */
-  int32_t status;   /* of maca.h, or MACA_SHIM_BROKEN */
+  int32_t status;   /* of maca.h, MACA_SHIM_BROKEN or MACA_SHIM_LOST */
   char text[700];   /* slot, status and the library's reason; or what it gave and what was expected */
 } maca_failure;
 
@@ -84,6 +85,7 @@ int maca_runtime_abi(void); /* major * 1000 + minor of the library */
 const char* maca_runtime_kernel(int32_t index);
 int maca_runtime_set_threads(int32_t threads);
 int maca_runtime_synchronize(void);               /* releases the lock */
+const char* maca_runtime_lost(void);              /* why nothing can be asked of the device again; NULL: it can */
 int maca_runtime_error(maca_error* error);        /* the oldest untaken error of a launch */
 void maca_runtime_failure(maca_failure* failure); /* of the calling thread's last call that failed */
 /* 1: the oldest failure that no caller could be told of (a free, a wait inside of a launch); 0: there is none. */
@@ -93,12 +95,12 @@ void maca_runtime_counters(maca_counters* counters);
 /* --- memory -------------------------------------------------------------------------------------------- */
 maca_buffer* maca_buffer_allocate(int64_t bytes); /* NULL: see maca_runtime_failure(), without a slot: no memory */
 void maca_buffer_release(maca_buffer* buffer);
-int64_t maca_buffer_bytes(maca_buffer* buffer);
-int64_t maca_buffer_writes(maca_buffer* buffer); /* moves with every launch or copy that writes the buffer */
-uint64_t maca_buffer_address(maca_buffer* buffer);
-/* Offsets and lengths in bytes. Release the lock when they move much. */
-int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int64_t bytes);
-int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int64_t bytes);
+/* Offsets and lengths in bytes. Release the lock when they move much. `may_run_on`: a copy from or to pinned memory
+ * need not be over on return. */
+int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int32_t may_run_on, int64_t bytes);
+int maca_buffer_to_host(void* to, maca_buffer* from, int64_t offset, int32_t may_run_on, int64_t bytes);
+int32_t maca_host_is_pinned(const void* address);
+void maca_host_empty_cache(void); /* gives back pinned memory that no tensor holds */
 /* Gives a buffer, and so all tensors in it, other memory of so many bytes with what it held. Refused where a captured
    graph uses it, whose launches keep addresses. */
 int maca_buffer_resize(maca_buffer* buffer, int64_t bytes);
@@ -130,7 +132,7 @@ int maca_streams_query(int64_t stream);       /* MACA_OK, MACA_NOT_READY, or a f
 int64_t maca_streams_current(void);           /* of the calling thread */
 int maca_streams_set_current(int64_t stream);
 int maca_streams_wait_event(int64_t stream, maca_event* event);
-int maca_events_create(maca_event** event);
+int maca_events_create(int32_t is_timed, maca_event** event);
 void maca_events_destroy(maca_event* event);
 int maca_events_record(maca_event* event, int64_t stream);
 int maca_events_query(maca_event* event);
@@ -159,7 +161,6 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason);
 void maca_program_destroy(maca_program* program);
-int maca_program_info(maca_program* program, maca_plan_info* info);
 
 /* --- graphs --------------------------------------------------------------------------------------------- */
 maca_graph_pool* maca_graph_pools_create(void);

@@ -66,7 +66,8 @@ maca_stream* TaskQueue::next(bool is_long) {
 
 maca_stream* TaskQueue::pending() const {
   maca_stream* stream = stream_.load(std::memory_order_acquire);
-  return stream && library_->stream_query(stream) != MACA_OK ? stream : nullptr;
+  const int status = stream ? library_->stream_query(stream) : MACA_OK;
+  return status == MACA_OK || status == kLost ? nullptr : stream;
 }
 
 int TaskQueue::wait() {
@@ -106,7 +107,7 @@ void TaskQueue::throttle(int64_t launches) {
   if (!stream) return;
   maca_event*& mark = marks_[next_mark_];
   next_mark_ = 1 - next_mark_;
-  if (!mark && library_->event_create(&mark) != MACA_OK) {
+  if (!mark && library_->event_create(0, &mark) != MACA_OK) {
     report(wait());
     return;
   }

@@ -136,7 +136,15 @@ class CudaMode(TorchFunctionMode):
                 args = tuple([device_of(a) for a in args])
             if kwargs:
                 kwargs = {name: device_of(value) for name, value in kwargs.items()}
+        if kwargs.get("pin_memory"):
+            return _pinned(func(*args, **{**kwargs, "pin_memory": False}))
         return func(*args, **kwargs)
+
+
+def _pinned(made: torch.Tensor) -> torch.Tensor:
+    """What a factory with ``pin_memory=True`` gives; PyTorch asks an allocator in C++ for it."""
+    with torch._C.DisableTorchFunction():
+        return made.detach().pin_memory().requires_grad_(made.requires_grad)
 
 
 _mode: CudaMode | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,12 @@ def ops(
         ),
     ] = None,
     as_json: Json = False,
+    implementation: Annotated[
+        bool,
+        typer.Option(
+            "--implementation", help="The algorithms that the library chooses for sample calls instead."
+        ),
+    ] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Operands, scalars and attributes of each kernel instead.")
     ] = False,
@@ -42,6 +49,9 @@ def ops(
     rows.sort(key=lambda row: (family_of.get(row.name, ""), row.name))
     if kernels:
         print_kernels([row for row in rows if row.kind.value == "kernel"], as_json, whole=pattern is None)
+        return
+    if implementation:
+        print_implementations(rows, as_json)
         return
     if as_json:
         emit_json([facts(row, family_of.get(row.name, "")) for row in rows])
@@ -81,6 +91,29 @@ def print_kernels(rows: list[Row], as_json: bool, whole: bool) -> None:
         out.print(kernel_line(kernel), markup=False, highlight=False, soft_wrap=True)
     if whole:
         out.print(f"of the runtime itself: {' '.join(other_kernels(rows))}", soft_wrap=True)
+
+
+def print_implementations(rows: list[Row], as_json: bool) -> None:
+    """What the library chooses for sample calls of the rows that launch kernels."""
+    from macatensor.parity.implementations import choices
+
+    found = [
+        c for row in rows if row.kind.value in ("kernel", "dynamic") and not row.random for c in choices(row)
+    ]
+    if as_json:
+        emit_json([asdict(choice) for choice in found])
+        return
+    page = table(
+        "Implementations that the library chooses",
+        "operator",
+        "implementation",
+        "calls",
+        "as of",
+        right=("calls",),
+    )
+    for choice in found:
+        page.add_row(choice.row, Text(choice.implementation or "-"), str(choice.calls), Text(choice.example))
+    out.print(page)
 
 
 def matches(name: str, pattern: str | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch.types import Device
 
@@ -63,7 +65,7 @@ from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.request import Declined
 from macatensor.runtime import random
 from macatensor.runtime import streams as streams
-from macatensor.runtime.ffi import finish_wait, lib
+from macatensor.runtime.ffi import finish_wait, lib, lost
 from macatensor.runtime.ordinal import ordinal
 from macatensor.runtime.random import (
     get_rng_state,
@@ -95,7 +97,8 @@ _initialized = True  # torch.utils.checkpoint keeps random states only of device
 
 
 def is_available() -> bool:
-    """A library is loaded, or importing macatensor would have failed."""
+    """True: a library is loaded, or importing macatensor would have failed. A device that was lost later is still
+    counted, as torch.cuda counts it."""
     return True
 
 
@@ -112,8 +115,12 @@ def _lazy_init() -> None:
     pass
 
 
+_process = os.getpid()
+
+
 def _is_in_bad_fork() -> bool:
-    return False
+    """Is this a child of the process that opened the device, in which its library cannot go on?"""
+    return os.getpid() != _process and bool(lost())
 
 
 def device_count() -> int:

@@ -2,8 +2,8 @@
 
 PyTorch's C++ asks a device's guard, hooks and allocator, and from Python a backend can give it hardly any of them:
 ``synchronize()`` and the memory functions fail in C++. Here they go to torch.maca while the current accelerator is
-maca, and to PyTorch's own function for any other. ``Graph`` and ``empty_host_cache`` stay PyTorch's, and fail: a
-graph needs a class of C++ behind it (``torch.maca.MacaGraph`` captures), and no cache of pinned memory is kept.
+maca, and to PyTorch's own function for any other. ``Graph`` stays PyTorch's, and fails: it needs a class of C++ behind
+it (``torch.maca.MacaGraph`` captures).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from macatensor.device.memory import (
     reset_peak_memory_stats,
 )
 from macatensor.dispatch.request import DTYPE_CODES
+from macatensor.runtime.ffi import lib
 from macatensor.runtime.streams import current_stream, set_stream
 
 
@@ -36,12 +37,18 @@ def get_device_capability(device: Device = None) -> dict[str, set[torch.dtype]]:
     return {"supported_dtypes": set(DTYPE_CODES)}
 
 
+def empty_host_cache() -> None:
+    """Gives back pinned memory that no tensor holds and no copy uses."""
+    lib.maca_host_empty_cache()
+
+
 _FUNCTIONS: dict[str, Callable[..., object]] = {
     "synchronize": maca.synchronize,
     "current_stream": current_stream,
     "set_stream": set_stream,
     "get_device_capability": get_device_capability,
     "empty_cache": empty_cache,
+    "empty_host_cache": empty_host_cache,
     "memory_stats": memory_stats,
     "memory_allocated": memory_allocated,
     "max_memory_allocated": max_memory_allocated,

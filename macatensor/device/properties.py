@@ -32,16 +32,20 @@ def _text(field: CData) -> str:
     return str(ffi.string(field).decode())
 
 
-def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Name, memory, threads and instruction set of the device. Raises AssertionError for an index there is not."""
+def _check_index(device: Device) -> None:
     try:
         valid = ordinal(device) >= 0
     except RuntimeError:
         valid = False
     if not valid:
         raise AssertionError("Invalid device id")
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Name, memory, threads and instruction set of the device. Raises AssertionError for an index there is not."""
+    _check_index(device)
     info = device_info()
-    major, minor = divmod(int(lib.maca_runtime_abi()), 1000)
+    major, minor = _version()
     return DeviceProperties(
         _text(info.name),
         int(mem_get_info()[1]),
@@ -56,13 +60,18 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 
 def get_device_name(device: Device = None) -> str:
     """Name of the device. Raises AssertionError for an index there is not."""
-    return get_device_properties(device).name
+    _check_index(device)
+    return _text(device_info().name)
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
     """(major, minor) version of maca.h that the library implements: what a program may rely on."""
-    properties = get_device_properties(device)
-    return properties.major, properties.minor
+    _check_index(device)
+    return _version()
+
+
+def _version() -> tuple[int, int]:
+    return divmod(int(lib.maca_runtime_abi()), 1000)
 
 
 def get_arch_list() -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from macatensor.runtime.ffi import DECLINED, INVALID, check, failed_slot, failure_text, ffi, lib
+from macatensor.runtime.ffi import DECLINED, INVALID, check, ffi, last_failure, lib
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_flags import plan_flags
 
@@ -111,7 +111,6 @@ class Request:
         return value
 
     def _operand(self, operand: CData, meta: Meta | None, scalar_slot: int) -> None:
-        operand.size = _sizeof("maca_operand")
         operand.scalar_slot = scalar_slot
         if meta is None:
             operand.rank = -1
@@ -123,12 +122,10 @@ class Request:
         operand.dtype.code = code
         operand.dtype.bits = meta.itemsize * 8
         operand.dtype.lanes = 1
-        operand.alignment = meta.itemsize
         operand.sizes = self._hold(_new("int64_t[]", list(meta.size)))
         operand.strides = self._hold(_new("int64_t[]", list(meta.stride)))
 
     def _attribute(self, attribute: CData, name: str, value: Attribute) -> None:
-        attribute.size = _sizeof("maca_attribute")
         attribute.name = self._hold(_new("char[]", name.encode()))
         if isinstance(value, torch.dtype):
             value = str(value).removeprefix("torch.")
@@ -157,7 +154,6 @@ class Request:
             operands = self._hold(_new("maca_operand[]", max(len(metas), 1)))
             for operand, (meta, slot) in zip(operands, metas):
                 self._operand(operand, meta, slot)
-            argument.size = _sizeof("maca_argument")
             argument.kind, argument.is_output = kind, int(is_output)
             argument.count = len(metas)
             argument.operands = operands
@@ -213,10 +209,10 @@ class Request:
         status = _create(
             self.build(), len(self.operands), roles, len(defaults), scalar_array(defaults), program, reason
         )
-        if status in (DECLINED, INVALID) and failed_slot() == "plan_create":
+        if status in (DECLINED, INVALID) and (failure := last_failure()).slot == "plan_create":
             kind = Refused if status == INVALID else Declined
             raise kind(
-                _string(reason.text).decode(errors="replace") or f"the device library's {failure_text()}"
+                _string(reason.text).decode(errors="replace") or f"the device library's {failure.text}"
             )
         check(status, operator)
         return _gc(program[0], _destroy)

@@ -14,13 +14,16 @@ from op_table import TABLE, Row
 
 
 class Role(Enum):
-    """What an argument is to a plan."""
+    """What an argument is to a plan; the values are the letters by which shim/launcher/kernel_call.cpp knows them."""
 
-    TENSOR = 1  # Tensor or Tensor?
-    TENSORS = 2  # Tensor[] or Tensor?[]
-    SCALAR = 3  # a number that travels at launch
-    SCALARS = 4  # a list of those
-    STATIC = 5  # part of the plan
+    TENSOR = b"T"  # Tensor or Tensor?
+    TENSORS = b"L"  # Tensor[] or Tensor?[]
+    SCALAR = b"N"  # a number that travels at launch
+    SCALARS = b"M"  # a list of those
+    STATIC = b"S"  # part of the plan
+
+
+_OUT = b"O"  # the letter of a tensor that takes a result
 
 
 _ROLES = {
@@ -44,15 +47,6 @@ class Argument:
     default: Value
     written: bool
     is_out: bool
-
-
-_LETTERS = {
-    Role.TENSOR: b"T",
-    Role.TENSORS: b"L",
-    Role.SCALAR: b"N",
-    Role.SCALARS: b"M",
-    Role.STATIC: b"S",
-}  # as shim/launcher/kernel_call.cpp has them; b"O" is a tensor that takes a result
 
 
 class Form(Enum):
@@ -87,9 +81,7 @@ class Signature:
     @property
     def letters(self) -> bytes:
         """What every argument is to a plan, as the launchers written in C read it."""
-        return b"".join(
-            b"O" if a.is_out and a.role is Role.TENSOR else _LETTERS[a.role] for a in self.arguments
-        )
+        return b"".join(_OUT if a.is_out and a.role is Role.TENSOR else a.role.value for a in self.arguments)
 
     @property
     def tensors_end(self) -> int:

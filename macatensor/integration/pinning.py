@@ -1,29 +1,46 @@
-"""Pinned host memory. Once a device is registered PyTorch asks it for pinned memory, which a Python backend cannot
-give; so ``pin_memory`` copies, and remembers what it copied."""
+"""Pinned host memory: the device library's, where it has some. PyTorch asks an allocator in C++ for it, which a Python
+backend cannot give; so ``pin_memory`` and ``is_pinned`` of host tensors are ours."""
 
 from __future__ import annotations
 
-import weakref
+import warnings
 
 import torch
 from torch.types import Device
 
-_pinned: dict[int, int] = {}  # address of a storage -> bytes
+from macatensor.runtime.ffi import ffi, lib, pinned_memory
+from macatensor.runtime.meta import meta_of_tensor
+
 _library: torch.library.Library | None = None
+_is_said = False
 
 
 def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
-    copied = torch.empty_like(self)
-    copied.copy_(self)
-    storage = copied.untyped_storage()
-    address = storage.data_ptr()
-    _pinned[address] = storage.nbytes()
-    weakref.finalize(storage, _pinned.pop, address, None)
-    return copied
+    nbytes = meta_of_tensor(self).nbytes
+    capsule = pinned_memory(nbytes) if nbytes else None
+    if capsule is None:
+        if nbytes:
+            _say_once()
+        return torch.empty_like(self).copy_(self)
+    storage = torch._C._from_dlpack(capsule).untyped_storage()  # type: ignore[attr-defined]
+    pinned = torch.empty(0, dtype=self.dtype, device="cpu")
+    return pinned.set_(storage, 0, self.size(), self.stride()).copy_(self)
+
+
+def _say_once() -> None:
+    global _is_said
+    if not _is_said:
+        _is_said = True
+        warnings.warn(
+            "the device library pins no host memory: pin_memory() copies to ordinary memory, is_pinned() says False, "
+            "and copies between it and maca wait with non_blocking=True too",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
-    return self.untyped_storage().data_ptr() in _pinned
+    return bool(lib.maca_host_is_pinned(ffi.cast("void*", self.untyped_storage().data_ptr())))
 
 
 def register() -> None:

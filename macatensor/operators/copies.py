@@ -56,6 +56,16 @@ def _to_copy(func: OpOverload) -> Launcher:
     return run
 
 
+def _lies_like(host: torch.Tensor, tensor: MacaTensor) -> bool:
+    """Do the two lie in memory alike and without gaps, so that their bytes can be copied as they are?"""
+    if host.device.type != "cpu" or host.layout != torch.strided:
+        return False
+    meta = tensor._payload[2]
+    lazy = meta.conj or meta.neg or host.is_conj() or host.is_neg()
+    same = host.shape == tensor.shape and host.dtype == meta.dtype
+    return same and meta.dense and host.stride() == meta.stride and not lazy
+
+
 @special("aten.copy_.default")
 def _copy_(func: OpOverload) -> Launcher:
     found = find_row(func)
@@ -69,15 +79,19 @@ def _copy_(func: OpOverload) -> Launcher:
         non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
         if not isinstance(target, MacaTensor):
             assert isinstance(source, MacaTensor)  # or the call would not be ours
-            return target.copy_(to_host(source, non_blocking))
+            if not _lies_like(target, source):
+                return target.copy_(to_host(source, non_blocking))
+            if target.numel():
+                checked_meta(target)
+                host_address(target)
+                buffer, offset, meta = source._payload
+                download(target, buffer, offset * meta.itemsize, meta.nbytes, non_blocking)
+            return target
         if not isinstance(source, MacaTensor):
-            meta = target._payload[2]
-            same = source.shape == target.shape and source.dtype == meta.dtype
-            lazy = meta.conj or meta.neg or source.is_conj() or source.is_neg()
-            if same and meta.dense and source.stride() == meta.stride and not lazy:
-                if meta.numel:
+            if _lies_like(source, target):
+                if source.numel():
                     checked_meta(source)
-                    buffer, offset, _ = target._payload
+                    buffer, offset, meta = target._payload
                     upload(buffer, offset * meta.itemsize, host_address(source), meta.nbytes, non_blocking)
                 return target
             source = to_device(source, torch.preserve_format, None, non_blocking)

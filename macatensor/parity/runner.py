@@ -195,7 +195,7 @@ def _run_samples(
                 worst, wrong, got = _one(func, row, call, want)
             except _NO_KERNEL as error:
                 result.decline(
-                    f"{line}  # sample {number}: {row.name}({_arguments(call)}): {_first_line(error)}"
+                    f"{line}  # sample {number}: {row.name}({arguments_text(call)}): {_first_line(error)}"
                 )
                 continue
             result.samples += 1
@@ -212,7 +212,7 @@ def _run_samples(
                 result.share = max(result.share, worst.share)
                 result.bound = bound_text(row.bound, dtype_of_result)
             for text in wrong:
-                result.fail(f"{line}  # sample {number}: {row.name}({_arguments(call)}): {text}; "
+                result.fail(f"{line}  # sample {number}: {row.name}({arguments_text(call)}): {text}; "
                             f"bound {bound_text(row.bound, dtype_of_result)}")  # fmt: skip
     except LookupError as error:
         result.fail(f"{line}  # {error}")
@@ -233,12 +233,14 @@ def _unsupported(error: Exception) -> bool:
     return any(w in str(error) for w in words)
 
 
-def _arguments(call: Call) -> str:
+def arguments_text(call: Call) -> str:
+    """The arguments of a call in one line."""
     given = [describe(a) for a in call.args] + [f"{k}={describe(v)}" for k, v in call.kwargs.items()]
     return ", ".join(given)
 
 
-def _on_device(call: Call) -> tuple[Arguments, Keywords]:
+def on_device(call: Call) -> tuple[Arguments, Keywords]:
+    """The arguments of a call on maca."""
     stay = {id(t) for t in call.on_host}
     args, kwargs = replace((call.args, call.kwargs), lambda t: t if id(t) in stay else place(t))
     kwargs = {k: torch.device("maca") if isinstance(v, torch.device) else v for k, v in kwargs.items()}
@@ -249,7 +251,7 @@ def _one(
     func: OpOverload, row: Row, call: Call, want: Expected
 ) -> tuple[Distance, list[str], list[torch.Tensor]]:
     """Runs one call. What is wrong comes as text; an exception too, but that there is no kernel."""
-    args, kwargs = _on_device(call)
+    args, kwargs = on_device(call)
     try:
         outcome = func(*args, **kwargs)
         results = tensors(outcome)
@@ -313,7 +315,7 @@ def _other_forms(
             form = getattr(packet, name)
             if form is func or _shape_of(form._schema) != shape:
                 continue
-            args, kwargs = _on_device(call)
+            args, kwargs = on_device(call)
             outs = [a.name for a in form._schema.arguments if a.is_out]
             if outs:
                 kwargs[outs[0]] = torch.empty_strided(

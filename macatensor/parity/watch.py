@@ -34,6 +34,7 @@ from macatensor.parity.transport import host_copy, replace, tensors
 from macatensor.runtime import streams
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import native
+from macatensor.runtime.launches import implementations, launches
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
@@ -128,6 +129,7 @@ class Seen:
     host: Tensors = field(default_factory=list)  # the results, on the host
     changed: Tensors = field(default_factory=list)  # written operands after the call, None for the others
     seconds: float = 0.0
+    implementation: str = ""  # the algorithm that the library chose
     held: object = None  # what :meth:`Watch.before` wants to find again in :meth:`Watch.after`
 
 
@@ -317,8 +319,9 @@ class Watch:
             self.before(call_seen)
             synchronize()
         start = time.perf_counter()
-        with self.closed():
+        with self.closed(), launches() as made:
             call_seen.outcome = call()
+        call_seen.implementation = implementations(made)
         with self.closed(), _no_modes(), _unobserved():
             synchronize()
             call_seen.seconds = time.perf_counter() - start

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -59,6 +59,7 @@ UNSUPPORTED = lib.MACA_UNSUPPORTED
 PARTIAL_OVERLAP = lib.MACA_SHIM_PARTIAL_OVERLAP
 MISUSE = lib.MACA_SHIM_MISUSE
 BROKEN = lib.MACA_SHIM_BROKEN
+LOST = lib.MACA_SHIM_LOST
 
 
 def library_path() -> Path:
@@ -175,8 +176,16 @@ def allocate(nbytes: int) -> Buffer:
     """A ``Buffer`` of device memory, released with its last reference. Raises torch.OutOfMemoryError."""
     buffer = _allocate(nbytes)
     if buffer is None:
-        raise launch_error(_last_failure().status or OUT_OF_MEMORY, "an allocation")
+        raise launch_error(last_failure().status or OUT_OF_MEMORY, "an allocation")
     return buffer
+
+
+def pinned_memory(nbytes: int) -> object:
+    """Pinned host memory as a capsule of DLPack, None where the library has none. Raises torch.OutOfMemoryError."""
+    capsule = native.pin(nbytes)
+    if capsule is None and last_failure().status != UNSUPPORTED:
+        raise launch_error(last_failure().status, "pin_memory()")
+    return capsule
 
 
 def pointer(buffer: Buffer) -> CData:
@@ -226,34 +235,41 @@ _ALLOCATING = ("", "memory_allocate", "memory_reserve", "memory_commit", "memory
 _MOST_ERRORS = 10_000  # taken at once; Python runs at most 1024 launches ahead of the default stream
 
 
-def _last_failure() -> CData:
-    """The ``maca_failure`` of the calling thread's last call that failed."""
+class Failure(NamedTuple):
+    """What the library answered to a call that did not succeed."""
+
+    slot: str  # the function of maca.h; "": the runtime itself refused
+    status: int
+    text: str  # slot, status and the library's reason; or what it gave and what was expected
+
+
+def _read(failure: CData) -> Failure:
+    slot = "" if failure.slot == NULL else _string(failure.slot)
+    return Failure(slot, int(failure.status), _string(failure.text))
+
+
+def last_failure() -> Failure:
+    """Of the calling thread's last call that failed."""
     failure = ffi.new("maca_failure*")
     lib.maca_runtime_failure(failure)
-    return failure
-
-
-def _slot_of(failure: CData) -> str:
-    return "" if failure.slot == NULL else _string(failure.slot)
-
-
-def failed_slot() -> str:
-    """The function of maca.h that the calling thread's last failure came from; "" when it was none."""
-    return _slot_of(_last_failure())
-
-
-def failure_text() -> str:
-    """What the device library answered to the calling thread's last call that failed, with its slot and status."""
-    return _string(_last_failure().text)
+    return _read(failure)
 
 
 def _string(text: CData) -> str:
     return str(ffi.string(text).decode(errors="replace"))
 
 
-def _library_error(failure: CData, operator: str) -> Exception:
+def lost() -> str:
+    """Why nothing can be asked of the device again; "" while it can."""
+    why = lib.maca_runtime_lost()
+    return "" if why == NULL else _string(why)
+
+
+def _library_error(failure: Failure, operator: str) -> Exception:
     """The exception for what the library answered: ``operator``, slot, status and reason, and what to do."""
-    said = f"{operator}: the device library's {_string(failure.text)}"
+    if failure.status == LOST:
+        return torch.AcceleratorError(f"MACA error: {failure.text}")
+    said = f"{operator}: the device library's {failure.text}"
     if failure.status == OUT_OF_MEMORY:
         return _out_of_memory(said)
     if failure.status != BROKEN:
@@ -270,12 +286,11 @@ def _collect_errors() -> None:
     """Takes the library's errors over, and the failures that no call could return."""
     failure = ffi.new("maca_failure*")
     while lib.maca_runtime_take_failure(failure):
-        _pending.append(_library_error(failure, "earlier work"))
+        _pending.append(_library_error(_read(failure), "earlier work"))
     for _ in range(_MOST_ERRORS):
         error = ffi.new("maca_error*")
-        error.size = ffi.sizeof("maca_error")
         if lib.maca_runtime_error(error) != OK:
-            _pending.append(_library_error(_last_failure(), "earlier work"))
+            _pending.append(_library_error(last_failure(), "earlier work"))
             return
         if error.status == OK:
             return
@@ -288,7 +303,9 @@ def _collect_errors() -> None:
                 f" (found by the kernel {_string(kernel)} after its launch had returned; "
                 "MACA_LAUNCH_BLOCKING=1 raises this at the launch)"
             )
-        if error.code == lib.MACA_ERROR_INDEX:
+        if error.sticky:
+            _pending.append(torch.AcceleratorError(f"MACA error: {lost()}"))
+        elif error.code == lib.MACA_ERROR_INDEX:
             _pending.append(IndexError(text))
         elif error.code == lib.MACA_ERROR_SINGULAR:
             _pending.append(torch.linalg.LinAlgError(text))  # type: ignore[attr-defined]
@@ -305,7 +322,7 @@ def _collect_errors() -> None:
     _pending.insert(0, _pending.pop())
 
 
-def _take_error(operator: str, failure: CData) -> Exception:
+def _take_error(operator: str, failure: Failure) -> Exception:
     """The newest error, that of the launch that just failed, as the exception that PyTorch raises for it."""
     _collect_errors()
     return _pending.pop() if _pending else _library_error(failure, operator)
@@ -327,12 +344,12 @@ def launch_error(status: int, operator: str) -> Exception:
             "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
             "memory location. Please clone() the tensor before performing the operation."
         )
-    failure = _last_failure()
+    failure = last_failure()
     if status == MISUSE:
-        return RuntimeError(f"{operator}: {_string(failure.text)}")
+        return RuntimeError(f"{operator}: {failure.text}")
     if status == DEVICE_ERROR:
         return _take_error(operator, failure)
-    if status == OUT_OF_MEMORY and _slot_of(failure) in _ALLOCATING:
+    if status == OUT_OF_MEMORY and failure.slot in _ALLOCATING:
         return _out_of_memory()
     return _library_error(failure, operator)
 
@@ -360,11 +377,13 @@ def resize(buffer: Buffer, nbytes: int) -> None:
     check(lib.maca_buffer_resize(pointer(buffer), nbytes), "resize_() of a storage")
 
 
-def move_bytes(operator: str, move: Callable[..., int], *operands: CData | int) -> None:
+def move_bytes(operator: str, move: Callable[..., int], *operands: CData | int) -> bool:
     """Calls a function of :data:`lib` that moves or sets bytes of buffers, whose last operand is their number, for
-    ``operator``; of no bytes nothing is asked. Raises RuntimeError where they are not all the buffers' own."""
+    ``operator``; of no bytes nothing is asked. Were there any? Raises RuntimeError where they are not all the buffers'
+    own."""
     if operands[-1]:
         check(move(*operands), operator)
+    return bool(operands[-1])
 
 
 def copy_bytes(to: Buffer, to_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
@@ -381,7 +400,6 @@ def fill_bytes(buffer: Buffer, offset: int, byte: int, nbytes: int, operator: st
 def device_info() -> CData:
     """The library's ``maca_device_info``."""
     info = ffi.new("maca_device_info*")
-    info.size = ffi.sizeof("maca_device_info")
     check(lib.maca_runtime_info(info), "device_info()")
     return info
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,23 +40,17 @@ def checked_meta(host: torch.Tensor) -> Meta:
     return meta
 
 
-def _cross(from_host: bool, move: Callable[..., int], non_blocking: bool, *operands: CData | int) -> bool:
-    """Moves bytes between the host and a buffer. Were there any?"""
-    if not operands[-1]:
-        return False
-    host_wait("a copy from the host" if from_host else "a copy to the host", waits=not non_blocking)
-    move_bytes("copy to the device" if from_host else "copy to the host", move, *operands)
-    if streams.observer is not None and not non_blocking:
-        streams.observer.stream_synchronized(lib.maca_streams_current())
-    return True
-
-
 def upload(buffer: Buffer, byte_offset: int, address: CData, nbytes: int, non_blocking: bool = False) -> None:
     """Copies host memory into a buffer. Raises the launch error of a copy that failed.
 
-    ``non_blocking`` says that the caller asked for no wait; the host's memory is free to change on return either way.
+    ``non_blocking``: from pinned memory, which must stay as it is meanwhile, the copy goes on when this returns. Other
+    memory is free to change on return either way.
     """
-    _cross(True, lib.maca_buffer_from_host, non_blocking, pointer(buffer), byte_offset, address, nbytes)
+    if nbytes:
+        host_wait("a copy from the host", waits=not non_blocking)
+    ends = pointer(buffer), byte_offset, address
+    if move_bytes("copy to the device", lib.maca_buffer_from_host, *ends, non_blocking, nbytes):
+        _has_waited(non_blocking)
 
 
 def download(
@@ -65,9 +58,18 @@ def download(
 ) -> None:
     """Copies a buffer's bytes to the memory of a host tensor; waits for what the device still computes.
 
-    ``non_blocking`` says that the caller asked for no wait; the bytes are there on return either way.
+    ``non_blocking``: into pinned memory the copy goes on when this returns, and who reads it waits for the stream. In
+    other memory the bytes are there on return either way.
     """
-    address = _cast("void*", host.data_ptr())
-    if _cross(False, lib.maca_buffer_to_host, non_blocking, address, pointer(buffer), byte_offset, nbytes):
+    if nbytes:
+        host_wait("a copy to the host", waits=not non_blocking)
+    ends = _cast("void*", host.data_ptr()), pointer(buffer), byte_offset
+    if move_bytes("copy to the host", lib.maca_buffer_to_host, *ends, non_blocking, nbytes):
+        _has_waited(non_blocking)
         if streams.used or lib.maca_task_queue_take_used():
             raise_pending()
+
+
+def _has_waited(non_blocking: bool) -> None:
+    if streams.observer is not None and not non_blocking:
+        streams.observer.stream_synchronized(lib.maca_streams_current())

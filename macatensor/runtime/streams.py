@@ -83,7 +83,7 @@ class Event:
         if external:
             raise NotImplementedError("maca events cannot be external: graphs record no events")
         made = ffi.new("maca_event**")
-        check(lib.maca_events_create(made), "torch.maca.Event")
+        check(lib.maca_events_create(enable_timing, made), "torch.maca.Event")
         self._handle: CData = ffi.gc(made[0], lib.maca_events_destroy)
         self.enable_timing = enable_timing
         self.blocking = blocking

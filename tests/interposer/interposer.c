@@ -23,10 +23,11 @@ static const uintptr_t kTag = (uintptr_t)1 << 61;
 // clang-format off
 #define SLOTS(X) \
   X(device_count) X(device_open) X(device_close) X(device_info) X(device_synchronize) X(device_set_threads) \
-  X(kernel_name) X(memory_allocate) X(memory_free) X(memory_info) X(host_allocate) X(host_free) X(copy) X(fill) \
-  X(stream_create) X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_wait_event) X(event_create) \
-  X(event_destroy) X(event_record) X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create) X(plan_info) \
-  X(plan_pack) X(plan_launch) X(plan_destroy) X(error_take) X(memory_reserve) X(memory_commit) X(memory_decommit)
+  X(kernel_name) X(memory_allocate) X(memory_free) X(memory_info) X(memory_reserve) X(memory_commit) \
+  X(memory_decommit) X(host_allocate) X(host_free) X(copy) X(fill) X(stream_create) X(stream_destroy) \
+  X(stream_synchronize) X(stream_query) X(stream_wait_event) X(event_create) X(event_destroy) X(event_record) \
+  X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) \
+  X(plan_destroy) X(error_take)
 // clang-format on
 
 enum {
@@ -47,12 +48,19 @@ static int64_t counts[SLOT_COUNT];
 static int64_t foreign;            /* addresses without our tag */
 static int64_t allocate_countdown; /* 1: the next allocation fails; < 0: every one does */
 static int64_t launch_countdown, copy_countdown, pack_countdown;
-static int32_t launch_code;
+static int32_t launch_code, launch_is_sticky, launch_is_late;
+static int64_t after_the_end;      /* calls of slots since an error that was sticky */
+static int64_t queued_copies, timed_events;
 static char declined[128];
 static maca_error queued;
 static maca_stream* default_stream; /* with mode "asynchronous", else NULL */
+static int does_not_fork;           /* mode "no_fork" */
 
-#define COUNT(NAME) __atomic_add_fetch(&counts[SLOT_##NAME], 1, __ATOMIC_RELAXED)
+static int is_over; /* a sticky error was taken */
+
+#define COUNT(NAME)                                                \
+  __atomic_add_fetch(&counts[SLOT_##NAME], 1, __ATOMIC_RELAXED); \
+  if (is_over) __atomic_add_fetch(&after_the_end, 1, __ATOMIC_RELAXED)
 
 /* What every slot that returns a status begins with: it is counted, and may be told to answer wrongly. */
 #define ENTER_WITH(NAME, REASON) \
@@ -103,6 +111,7 @@ static maca_status device_info(maca_device* device, maca_device_info* info) {
   maca_status status = target->device_info(device, info);
   snprintf(info->name, sizeof info->name, "interposed");
   if (default_stream) info->features |= MACA_DEVICE_ASYNCHRONOUS;
+  if (does_not_fork) info->features &= ~(uint32_t)MACA_DEVICE_FORKS;
   answers_device_info(info);
   return status;
 }
@@ -162,12 +171,13 @@ static maca_status host_free(maca_device* device, void* address) {
   ENTER(host_free);
   return target->host_free(device, address);
 }
-static maca_status copy(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes,
+static maca_status copy(maca_device* device, int32_t kind, void* to, const void* from, uint64_t bytes, uint32_t flags,
                         maca_stream* stream) {
   ENTER(copy);
+  if (flags & MACA_COPY_QUEUED) __atomic_add_fetch(&queued_copies, 1, __ATOMIC_RELAXED);
   if (strikes(&copy_countdown)) return MACA_DEVICE_ERROR;
   return target->copy(device, kind, kind == MACA_COPY_TO_HOST ? to : stripped(to),
-                      kind == MACA_COPY_TO_DEVICE ? from : stripped(from), bytes, own(stream));
+                      kind == MACA_COPY_TO_DEVICE ? from : stripped(from), bytes, flags, own(stream));
 }
 static maca_status fill(maca_device* device, void* to, int32_t byte, uint64_t bytes, maca_stream* stream) {
   ENTER(fill);
@@ -194,9 +204,10 @@ static maca_status stream_wait_event(maca_device* device, maca_stream* stream, m
   ENTER(stream_wait_event);
   return target->stream_wait_event(device, own(stream), event);
 }
-static maca_status event_create(maca_device* device, maca_event** event) {
+static maca_status event_create(maca_device* device, uint32_t flags, maca_event** event) {
   ENTER(event_create);
-  return target->event_create(device, event);
+  if (flags & MACA_EVENT_TIMED) __atomic_add_fetch(&timed_events, 1, __ATOMIC_RELAXED);
+  return target->event_create(device, flags, event);
 }
 static maca_status event_destroy(maca_device* device, maca_event* event) {
   ENTER(event_destroy);
@@ -249,9 +260,10 @@ static maca_status plan_launch(maca_device* device, const maca_plan* plan, const
     queued.size = sizeof queued;
     queued.status = MACA_DEVICE_ERROR;
     queued.code = launch_code;
+    queued.sticky = launch_is_sticky;
     queued.correlation = launch->correlation;
     snprintf(queued.text, sizeof queued.text, "injected failure %d", launch_code);
-    return MACA_DEVICE_ERROR;
+    return launch_is_late ? MACA_OK : MACA_DEVICE_ERROR;
   }
   void* few[64];
   const uint32_t count = launch->pointer_count;
@@ -288,6 +300,7 @@ static maca_status error_take(maca_device* device, maca_error* error) {
     const uint32_t size = error->size < sizeof queued ? error->size : (uint32_t)sizeof queued;
     memcpy(error, &queued, size);
     error->size = size;
+    is_over = queued.sticky;
     queued.status = MACA_OK;
     return MACA_OK;
   }
@@ -308,6 +321,16 @@ EXPORT void interposer_reset(void) {
   answers_choose("");
 }
 EXPORT int64_t interposer_foreign_addresses(void) { return foreign; }
+EXPORT int64_t interposer_calls_after_the_end(void) { return after_the_end; }
+EXPORT int64_t interposer_queued_copies(void) { return queued_copies; }
+EXPORT int64_t interposer_timed_events(void) { return timed_events; }
+/* The nth launch loses the device; `late`: its error comes when it is asked for. */
+EXPORT void interposer_lose_device(int64_t nth, int32_t late) {
+  launch_code = MACA_ERROR_ASSERT;
+  launch_is_sticky = 1;
+  launch_is_late = late;
+  launch_countdown = nth;
+}
 EXPORT void interposer_fail_allocation(int64_t nth) { allocate_countdown = nth; }
 EXPORT void interposer_fail_launch(int64_t nth, int32_t code) {
   launch_code = code;
@@ -328,6 +351,10 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
   const char* path = getenv("MACA_INTERPOSER_TARGET");
   const char* mode = getenv("MACA_INTERPOSER_MODE");
   if (mode && strcmp(mode, "refuse") == 0) return NULL;
+  if (mode && strcmp(mode, "older_major") == 0) { /* a library of the header before: only the head of its table is read */
+    static const maca_interface older = {.size = 280, .major = 1, .minor = 2, .library = "interposer"};
+    return major == 1 ? &older : NULL;
+  }
   if (!faults_choose(getenv("MACA_INTERPOSER_FAULT"))) return NULL;
   void* handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
   if (!handle) return NULL;
@@ -352,7 +379,19 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
     if (sscanf(mode, "answer:%63[^:]:%d", slot, &status) != 2) return NULL;
     answers_set(slot, status, "as the interposer was told", -1);
   }
-  if (strcmp(mode, "major") == 0) table.major = 2;
+  if (strcmp(mode, "newer_major") == 0) table.major = MACA_ABI_MAJOR + 1;
+  if (strcmp(mode, "newer") == 0) { /* a later minor has more slots; nobody who knows less looks at them */
+    static struct {
+      maca_interface known;
+      void* unknown[4];
+    } longer;
+    table.minor = MACA_ABI_MINOR + 5;
+    table.size = sizeof longer;
+    longer.known = table;
+    memset(longer.unknown, 0x55, sizeof longer.unknown);
+    return &longer.known;
+  }
+  if (strcmp(mode, "no_fork") == 0) does_not_fork = 1;
   if (strcmp(mode, "short") == 0) table.size = offsetof(maca_interface, plan_create);
   if (strcmp(mode, "segments") == 0) table.memory_reserve = NULL;
   if (strcmp(mode, "optional") == 0) { /* every slot that may be absent is */
@@ -360,6 +399,7 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
     table.device_set_threads = NULL;
     table.plan_pack = NULL;
     table.memory_reserve = NULL;
+    table.host_allocate = NULL;
   }
 #define X(NAME) \
   if (strncmp(mode, "missing:", 8) == 0 && strcmp(mode + 8, #NAME) == 0) memset(&table.NAME, 0, sizeof table.NAME);

@@ -33,7 +33,8 @@ PyObject* writes(PyObject* self, void*) {
 }
 
 PyObject* address(PyObject* self, void*) {
-  return PyLong_FromUnsignedLongLong(maca_buffer_address(reinterpret_cast<Buffer*>(self)->buffer));
+  return PyLong_FromUnsignedLongLong(
+      reinterpret_cast<uint64_t>(reinterpret_cast<Buffer*>(self)->buffer->block->address));
 }
 
 PyObject* handle(PyObject* self, void*) { return PyLong_FromVoidPtr(reinterpret_cast<Buffer*>(self)->buffer); }

@@ -19,8 +19,8 @@ struct DlTensor {
   uint64_t byte_offset;
 };
 
-constexpr int32_t kDlHost = 1;     // of device.type
-constexpr uint8_t kDlComplex = 5;  // of dtype.code
+constexpr int32_t kDlHost = 1;                  // of device.type
+constexpr uint8_t kDlUint = 1, kDlComplex = 5;  // of dtype.code
 
 struct DlExchange {
   uint32_t major, minor;

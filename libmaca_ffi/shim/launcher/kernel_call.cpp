@@ -81,8 +81,8 @@ struct KernelCall : CachedCall {
   PyObject* run(PyObject* args, PyObject* kwargs);
 };
 
-// What an argument is to a plan; macatensor.dispatch.signature.Role.
-enum Role : char { kTensor = 'T', kTensors = 'L', kOut = 'O', kNumber = 'N', kNumbers = 'M', kStatic = 'S' };
+// What an argument is to a plan: the letters are the values of macatensor.dispatch.signature.Role.
+enum Role : char { kTensor = 'T', kTensors = 'L', kOut = 'O', kScalar = 'N', kScalars = 'M', kStatic = 'S' };
 
 bool is_number(PyObject* value) {
   return PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);  // a bool is an int
@@ -164,8 +164,8 @@ PyObject* operand(KernelCall* self, char role, PyObject* value, PyObject* args, 
     case kTensor:
     case kOut: return tensor_operand(self, value, args, operands);
     case kTensors: return list_operand(self, value, args, operands);
-    case kNumber: return number_operand(self, value, operands);
-    case kNumbers: return numbers_operand(value, operands);
+    case kScalar: return number_operand(self, value, operands);
+    case kScalars: return numbers_operand(value, operands);
     default: return static_key(value);
   }
 }

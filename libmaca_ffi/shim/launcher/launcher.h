@@ -126,6 +126,7 @@ PyObject* new_buffer(maca_buffer* buffer);  // takes it over; releases it when t
 // The memory of a payload, (Buffer, offset in elements, Meta); nullptr and TypeError when it is none.
 maca_buffer* memory_of(PyObject* payload);
 PyObject* allocate(PyObject* module, PyObject* nbytes);
+PyObject* pin(PyObject* module, PyObject* nbytes);
 
 // --- operands -----------------------------------------------------------------------------------------------
 // What one launch is given. Holds the payloads, so that nobody frees the memory while a kernel runs.
@@ -154,6 +155,7 @@ class Operands {
 // --- programs -----------------------------------------------------------------------------------------------
 bool add_program_type(PyObject* module);
 bool is_program(PyObject* object);
+PyObject* observe(PyObject* module, PyObject* observer);
 // Are the numbers such that every element type that the program writes has room for them?
 bool has_room(PyObject* program, Operands& operands);
 PyObject* run_program(PyObject* program, Operands& operands, PyObject* args);

@@ -65,6 +65,9 @@ PyMethodDef g_functions[] = {
      "set_launcher(func, launcher): launcher(args, kwargs) is called for func from now on."},
     {"forget_launchers", forget_launchers, METH_NOARGS, "forget_launchers(): every OpOverload is bound anew."},
     {"allocate", allocate, METH_O, "allocate(nbytes): a Buffer, or None when there is no memory."},
+    {"observe", observe, METH_O,
+     "observe(f): f(operator, kernel, implementation) is called before each launch; None: nothing is."},
+    {"pin", pin, METH_O, "pin(nbytes): a capsule of DLPack over pinned bytes, or None when there are none."},
     {},
 };
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "program.h"
 #include "shim.h"
 
 using maca_shim::allocates;
@@ -66,6 +68,7 @@ struct Program {
 };
 
 PyTypeObject* g_type = nullptr;
+PyObject* g_observer = Py_None;
 
 Facts& facts_of(PyObject* program) { return *reinterpret_cast<Program*>(program)->facts; }
 
@@ -155,8 +158,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
 
 int other_operands() { return maca_shim::misuse("the launch brings other operands than its plan was made for"); }
 
-// Launches with `operands`; `references` then has the memory of every operand.
-int launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
+int hand_over(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
   size_t next = 0;
   const int32_t count = operand_count(*f.program);
   const size_t given = f.order.empty() ? operands.references.size() : f.order.size();
@@ -170,6 +172,21 @@ int launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& reference
   if (next != given) return other_operands();
   return launch_program(*f.program, references.data(), operands.scalars.data(),
                         static_cast<int32_t>(operands.scalars.size()));
+}
+
+// Tells whoever watches launches: the operator, the kernel, the algorithm that the library chose.
+bool tell(const Facts& f) {
+  const char* const chosen = f.program->info.implementation ? f.program->info.implementation : "";
+  return static_cast<bool>(Ref(
+      PyObject_CallFunction(g_observer, "OsN", f.operator_name.get(), f.program->kernel,
+                            PyUnicode_DecodeUTF8(chosen, static_cast<Py_ssize_t>(std::strlen(chosen)), "replace"))));
+}
+
+// Launches with `operands`; `references` then has the memory of every operand. False and an exception where it failed.
+bool launch(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
+  if (g_observer != Py_None && !tell(f)) return false;
+  const int status = hand_over(f, operands, references);
+  return status == MACA_OK || fail(f, status);
 }
 
 // The memory of allocated results, in order; what nobody takes is released.
@@ -271,7 +288,7 @@ PyObject* launch_method(PyObject* self, PyObject* args) {
     return nullptr;
   const Facts& f = facts_of(self);
   Few<maca_reference, 8> references;
-  if (const int status = launch(f, operands, references)) return fail(f, status);
+  if (!launch(f, operands, references)) return nullptr;
   Made made(f, references);
   return flat_results(f, made, f.results.size());
 }
@@ -282,7 +299,7 @@ PyObject* launch_into_buffer(PyObject* self, PyObject* payload) {
   Operands operands;
   if (!operands.add(Ref::borrowed(payload))) return nullptr;
   Few<maca_reference, 8> references;
-  if (const int status = launch(f, operands, references)) return fail(f, status);
+  if (!launch(f, operands, references)) return nullptr;
   Made made(f, references);
   maca_buffer* memory = made.next();
   return memory ? new_buffer(memory) : fail(f, maca_shim::misuse("the plan has no result"));
@@ -314,6 +331,10 @@ bool add_program_type(PyObject* module) {
   return g_type && PyModule_AddObjectRef(module, "Program", reinterpret_cast<PyObject*>(g_type)) == 0;
 }
 
+PyObject* observe(PyObject*, PyObject* observer) {
+  return std::exchange(g_observer, Ref::borrowed(observer).release());
+}
+
 bool is_program(PyObject* object) { return Py_TYPE(object) == g_type; }
 
 bool has_room(PyObject* program, Operands& operands) {
@@ -327,7 +348,7 @@ PyObject* run_program(PyObject* program, Operands& operands, PyObject* args) {
   const Facts& f = facts_of(program);
   if (f.repeats_first) operands.repeat_first();
   Few<maca_reference, 8> references;
-  if (const int status = launch(f, operands, references)) return fail(f, status);
+  if (!launch(f, operands, references)) return nullptr;
   if (f.writes_only) return returned_arguments(f, args);
   Made made(f, references);
   return shaped_results(f, made);

@@ -27,6 +27,7 @@ from macatensor.accuracy.local.shrink import shrink, sizes_of
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.device import sanitizer
 from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca
+from macatensor.runtime.launches import implementations, launches
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind, Row
 
@@ -56,6 +57,7 @@ class Finding:
     repro: Path | None = None
     note: str = ""  # why there is no repro
     rate: float = 1.0  # share of launches that are wrong
+    implementation: str = ""  # the algorithm that the device library chose for the shrunk call
 
     def __str__(self) -> str:
         what = {
@@ -68,6 +70,8 @@ class Finding:
             *(f"    {frame}" for frame in self.origin.shown),
             f"  inputs {sizes_of(self.original)}, still wrong with {sizes_of(self.call)}",
         ]
+        if self.implementation:
+            lines.append(f"  the library's implementation: {self.implementation}")
         if self.kind == "race":
             lines.append(f"  {self.rate:.0%} of {_RACE_RUNS} launches differ")
         lines.append(f"  repro: python {self.repro}" if self.repro else f"  no repro: {self.note}")
@@ -215,7 +219,19 @@ def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Pat
         smaller = shrink(original, still, seconds) if still(original) else original
         verdict = smaller.judge(device)
     text = verdict.text.removeprefix("FAIL: ") + (f"; bound {verdict.bound}" if verdict.bound else "")
-    finding = Finding(seen.name, kind, text, number, came, original, smaller, rate=rate)
+    with launches() as made:
+        smaller.run(device)
+    finding = Finding(
+        seen.name,
+        kind,
+        text,
+        number,
+        came,
+        original,
+        smaller,
+        rate=rate,
+        implementation=implementations(made),
+    )
     file = folder / f"repro_{seen.name.replace('.', '_')}.py"
     try:
         finding.repro = write_repro(file, smaller, text, str(came), device, kind == "race")

@@ -53,6 +53,7 @@ class OpError:
     amplification: float | None = None
     seconds: float = 0.0
     frames: tuple[str, ...] = ()
+    implementation: str = ""  # the algorithm that the device library chose
 
     @property
     def failed(self) -> bool:
@@ -70,6 +71,7 @@ _COLUMNS = (
     "amplification",
     "verdict",
     "line",
+    "implementation",
 )
 
 
@@ -117,6 +119,7 @@ class LocalErrors:
             lines.append(
                 f"{mark} {c.number:6d} {c.op:36} {c.direction} local {_number(c.local)} ({_number(c.share)} of its bound)  "
                 f"inherited {_number(c.inherited)}  gain {_number(c.amplification)}  {c.line}"
+                + (f"  by {c.implementation}" if c.failed and c.implementation else "")
             )
         return "\n".join(lines)
 
@@ -236,6 +239,7 @@ class _Parity(Watch):
             len(self.report.calls), seen.name, came.direction, came.node, came.line,
             [describe(t) if t is not None else "None" for t in _tensors(seen.copies)] if seen.copies else [],
             verdict.text, verdict.bound, seconds=seen.seconds, frames=came.frames,
+            implementation=seen.implementation,
         )  # fmt: skip
         self.report.calls.append(error)
         if verdict.expected is None:

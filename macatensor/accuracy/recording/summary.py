@@ -101,7 +101,7 @@ def _on_maca(tensor: MacaTensor) -> tuple[float, ...] | None:
         return None
     made = plan.launch_into_buffer(tensor._payload)
     held = bytearray(64)
-    check(lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 64), "copy to the host")
+    check(lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 0, 64), "copy to the host")
     counters.discount(launches=1, bytes_to_host=64)
     return _unpack(held)
 

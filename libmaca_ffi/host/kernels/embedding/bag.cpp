@@ -27,28 +27,26 @@ void expect_index(const Operand& o) {
 
 // First index of each bag and, at the end, of the bag after the last.
 std::vector<int64_t> bounds_of(std::vector<int64_t> offsets, int64_t indices, bool include_last) {
-  const auto fail = [](const std::string& text, int64_t at) -> LaunchError { return {MACA_ERROR_VALUE, text, at}; };
+  const auto fail = [](const std::string& text) { return LaunchError(MACA_ERROR_VALUE, text); };
   if (offsets.empty()) {
-    if (include_last) throw fail("include_last_offset: number of offset should be at least 1", 0);
+    if (include_last) throw fail("include_last_offset: number of offset should be at least 1");
     return {0};
   }
   if (offsets[0] != 0)
     throw fail(
         "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
         "However, got " +
-            std::to_string(offsets[0]),
-        offsets[0]);
+        std::to_string(offsets[0]));
   if (offsets.back() > indices)
     throw fail("offsets[-1] can not be greater than input's length " + std::to_string(indices) +
-                   " but got offsets[-1] of " + std::to_string(offsets.back()),
-               offsets.back());
+               " but got offsets[-1] of " + std::to_string(offsets.back()));
   if (include_last)
     offsets.back() = indices;
   else
     offsets.push_back(indices);
   for (size_t b = 1; b < offsets.size(); ++b)
     if (offsets[b] < offsets[b - 1] || offsets[b] > indices)
-      throw fail("embedding_bag: offsets have to be increasing, but got " + std::to_string(offsets[b]), offsets[b]);
+      throw fail("embedding_bag: offsets have to be increasing, but got " + std::to_string(offsets[b]));
   return offsets;
 }
 
@@ -60,10 +58,9 @@ struct Table {
   }
   int64_t row(int64_t word, int64_t i) const {
     if (word < 0 || word >= rows)
-      throw LaunchError(MACA_ERROR_VALUE,
-                        "Index " + std::to_string(i) + " of input takes value " + std::to_string(word) +
-                            " which is not in the valid range [0, " + std::to_string(rows) + ")",
-                        word, 0, rows);
+      throw LaunchError(MACA_ERROR_VALUE, "Index " + std::to_string(i) + " of input takes value " +
+                                              std::to_string(word) + " which is not in the valid range [0, " +
+                                              std::to_string(rows) + ")");
     return word * row_step;
   }
 };
@@ -268,8 +265,7 @@ std::unique_ptr<Plan> renorm(const Request& r) {
     plan = make_plan(static_cast<uint64_t>(indices.numel() * to.width) * 4, [=](const Launch& launch) {
       auto words = whole_numbers(launch, indices);
       for (size_t i = 0; i < words.size(); ++i)
-        if (words[i] < 0 || words[i] >= to.rows)
-          throw LaunchError(MACA_ERROR_INDEX, "index out of range in self", words[i], 0, to.rows);
+        if (words[i] < 0 || words[i] >= to.rows) throw LaunchError(MACA_ERROR_INDEX, "index out of range in self");
       std::sort(words.begin(), words.end());
       words.erase(std::unique(words.begin(), words.end()), words.end());
       T* data = launch.data<T>(table);

@@ -9,9 +9,7 @@
 namespace maca::MACA_ISA {
 
 namespace {
-LaunchError self_error(int64_t index, int64_t dim, int64_t extent) {
-  return {MACA_ERROR_INDEX, "index out of range in self", index, dim, extent};
-}
+LaunchError self_error(int64_t, int64_t, int64_t) { return {MACA_ERROR_INDEX, "index out of range in self"}; }
 
 template <class T> T scalar_as(const maca_scalar& s) {
   if constexpr (std::is_same_v<T, c64> || std::is_same_v<T, c128>)
@@ -68,10 +66,8 @@ std::unique_ptr<Plan> put_accumulate(const Request& r) {
             for (int64_t i = 0; i < count; ++i) {
               const int64_t at = indices[i_place(i)], position = at < 0 ? at + extent : at;
               if (position < 0 || position >= extent)
-                throw LaunchError(MACA_ERROR_INDEX,
-                                  "out of range: tried to access index " + std::to_string(at) + " on a tensor of " +
-                                      std::to_string(extent) + " elements.",
-                                  at, 0, extent);
+                throw LaunchError(MACA_ERROR_INDEX, "out of range: tried to access index " + std::to_string(at) +
+                                                        " on a tensor of " + std::to_string(extent) + " elements.");
               add_to(to[to_place(position)], static_cast<A>(from[from_place(i)]));
             }
           });
@@ -84,9 +80,7 @@ std::unique_ptr<Plan> put_accumulate(const Request& r) {
 namespace {
 
 // Of vectors PyTorch says it in other words, and as an IndexError.
-LaunchError vector_error(int64_t index, int64_t dim, int64_t extent) {
-  return {MACA_ERROR_INDEX, "index out of range in self", index, dim, extent};
-}
+LaunchError vector_error(int64_t, int64_t, int64_t) { return {MACA_ERROR_INDEX, "index out of range in self"}; }
 
 std::unique_ptr<Plan> index_add(const Request& r) {
   const auto error = r.in(0).rank() > 1 ? line_error : vector_error;

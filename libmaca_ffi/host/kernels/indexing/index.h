@@ -236,15 +236,13 @@ struct Unravel {
 };
 
 inline LaunchError index_error(int64_t index, int64_t dim, int64_t extent) {
-  return {MACA_ERROR_INDEX,
-          "index " + std::to_string(index) + " is out of bounds for dimension " + std::to_string(dim) + " with size " +
-              std::to_string(extent),
-          index, dim, extent};
+  return {MACA_ERROR_INDEX, "index " + std::to_string(index) + " is out of bounds for dimension " +
+                                std::to_string(dim) + " with size " + std::to_string(extent)};
 }
 
 // The same words where PyTorch raises RuntimeError: gather, the scatters, index_add.
 inline LaunchError line_error(int64_t index, int64_t dim, int64_t extent) {
-  return {MACA_ERROR_VALUE, index_error(index, dim, extent).what(), index, dim, extent};
+  return {MACA_ERROR_VALUE, index_error(index, dim, extent).what()};
 }
 
 }  // namespace maca::MACA_ISA

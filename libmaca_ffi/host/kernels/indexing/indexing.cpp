@@ -7,9 +7,7 @@ namespace {
 
 using Fail = LaunchError (*)(int64_t index, int64_t dim, int64_t extent);
 
-LaunchError select_error(int64_t index, int64_t dim, int64_t extent) {
-  return {MACA_ERROR_INDEX, "index out of range in self", index, dim, extent};
-}
+LaunchError select_error(int64_t, int64_t, int64_t) { return {MACA_ERROR_INDEX, "index out of range in self"}; }
 
 std::unique_ptr<Plan> read_selection(const Operand& self, const Operand& out, Selection selection, Fail fail) {
   expect_dtype(self, out.dtype, "the tensor");
@@ -64,10 +62,8 @@ std::unique_ptr<Plan> take(const Request& r) {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t at = indices[o[1] + i * index_step], position = at < 0 ? at + extent : at;
           if (position < 0 || position >= extent)
-            throw LaunchError(MACA_ERROR_INDEX,
-                              "out of range: tried to access index " + std::to_string(at) + " on a tensor of " +
-                                  std::to_string(extent) + " elements.",
-                              at, 0, extent);
+            throw LaunchError(MACA_ERROR_INDEX, "out of range: tried to access index " + std::to_string(at) +
+                                                    " on a tensor of " + std::to_string(extent) + " elements.");
           to[o[0] + i * out_step] = from[place(position)];
         }
       });

@@ -147,8 +147,8 @@ std::unique_ptr<Plan> index_reduce(const Request& r) {
   return reduced(at_least_1d(r.in(0)), target, source, reduce_named(r.text("reduce")), r.boolean("include_self", true),
                  selection.count() * selection.rest().numel(), selection.workspace_bytes(),
                  [=](const Launch& launch, Pair* pairs, int64_t* offsets) {
-                   selection.offsets(launch, offsets, [](int64_t at, int64_t dim, int64_t extent) {
-                     return LaunchError(MACA_ERROR_INDEX, "index out of range in self", at, dim, extent);
+                   selection.offsets(launch, offsets, [](int64_t, int64_t, int64_t) {
+                     return LaunchError(MACA_ERROR_INDEX, "index out of range in self");
                    });
                    selection.walk(offsets, [&](int64_t d, int64_t t) { *pairs++ = {d, t}; });
                  });

@@ -60,10 +60,8 @@ std::unique_ptr<Plan> index_put(const Request& r) {
 }
 
 LaunchError copy_error(int64_t index, int64_t dim, int64_t extent) {
-  return {MACA_ERROR_INDEX,
-          "index_copy_(): index " + std::to_string(index) + " is out of bounds for dimension " + std::to_string(dim) +
-              " with size " + std::to_string(extent),
-          index, dim, extent};
+  return {MACA_ERROR_INDEX, "index_copy_(): index " + std::to_string(index) + " is out of bounds for dimension " +
+                                std::to_string(dim) + " with size " + std::to_string(extent)};
 }
 std::unique_ptr<Plan> index_copy(const Request& r) {
   const Operand target = at_least_1d(target_of(r)), index = at_least_1d(r.in(1)), source = at_least_1d(r.in(2));
@@ -109,10 +107,8 @@ std::unique_ptr<Plan> put(const Request& r) {
           for (int64_t i = 0; i < count; ++i) {
             const int64_t at = indices[i_place(i)], position = at < 0 ? at + extent : at;
             if (position < 0 || position >= extent)
-              throw LaunchError(MACA_ERROR_INDEX,
-                                "out of range: tried to access index " + std::to_string(at) + " on a tensor of " +
-                                    std::to_string(extent) + " elements.",
-                                at, 0, extent);
+              throw LaunchError(MACA_ERROR_INDEX, "out of range: tried to access index " + std::to_string(at) +
+                                                      " on a tensor of " + std::to_string(extent) + " elements.");
             to[to_place(position)] = from[from_place(i)];
           }
         });
@@ -174,7 +170,7 @@ std::unique_ptr<Plan> masked_scatter(const Request& r) {
         for (int64_t i = 0; i < n; ++i) {
           if (!chosen[o[1] + i * steps[1]]) continue;
           if (taken == limit)
-            throw LaunchError(MACA_ERROR_VALUE, "Number of elements of source < number of ones in mask", limit);
+            throw LaunchError(MACA_ERROR_VALUE, "Number of elements of source < number of ones in mask");
           to[o[0] + i * steps[0]] = from[place(taken++)];
         }
       });

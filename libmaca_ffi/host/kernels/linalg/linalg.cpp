@@ -7,7 +7,7 @@ void fail(const std::string& api, bool is_matrix, int64_t index, Int info) {
   const auto has = [&](const char* part) { return api.find(part) != std::string::npos; };
   const std::string number = std::to_string(info);
   const std::string what = api + (is_matrix ? "" : ": (Batch element " + std::to_string(index) + ")") + ": ";
-  const auto raise = [&](const std::string& text) { throw LaunchError(MACA_ERROR_SINGULAR, what + text, info, index); };
+  const auto raise = [&](const std::string& text) { throw LaunchError(MACA_ERROR_SINGULAR, what + text); };
   if (info < 0) {
     if (has("svd")) raise("The algorithm failed to converge because the input matrix contained non-finite values.");
     throw LaunchError(MACA_ERROR_INTERNAL, what + "argument " + std::to_string(-info) + " has an illegal value");

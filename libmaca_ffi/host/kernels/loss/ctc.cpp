@@ -55,10 +55,8 @@ struct Lattice {
       const int64_t label = targets.dtype == Dtype::I64 ? launch.data<const int64_t>(targets)[at]
                                                         : launch.data<const int32_t>(targets)[at];
       if (label < 0 || label >= classes)
-        throw LaunchError(
-            MACA_ERROR_VALUE,
-            "ctc_loss: target " + std::to_string(label) + " is not in [0, " + std::to_string(classes) + ")", label, 0,
-            classes);
+        throw LaunchError(MACA_ERROR_VALUE, "ctc_loss: target " + std::to_string(label) + " is not in [0, " +
+                                                std::to_string(classes) + ")");
       to[static_cast<size_t>(2 * i + 1)] = label;
     }
     return to;

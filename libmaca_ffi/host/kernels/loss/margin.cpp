@@ -47,7 +47,7 @@ template <class T, class F> void reduce_samples(const Samples& s, int64_t step, 
 int64_t step_of(const Operand& o) { return o.rank() ? o.strides.back() : 0; }
 
 int64_t one_class(int64_t target, int64_t classes) {
-  if (target < 0 || target >= classes) throw LaunchError(MACA_ERROR_VALUE, "target out of range", target, 0, classes);
+  if (target < 0 || target >= classes) throw LaunchError(MACA_ERROR_VALUE, "target out of range");
   return target;
 }
 
@@ -159,8 +159,7 @@ int64_t labels_of(const int64_t* targets, int64_t classes) {
   for (int64_t i = classes; i-- > 0;) {
     if (targets[i] < -1 || targets[i] >= classes)
       throw LaunchError(MACA_ERROR_VALUE,
-                        "multilabel_margin_loss: argument #2 'target' is out of range: " + std::to_string(targets[i]),
-                        targets[i], 0, classes);
+                        "multilabel_margin_loss: argument #2 'target' is out of range: " + std::to_string(targets[i]));
     if (targets[i] < 0) count = i;
   }
   return count;

@@ -87,7 +87,7 @@ template <class F, class G> void positions(const Nll& s, const Launch& l, int64_
         if (t == s.ignored)
           g(o);
         else if (t < 0 || t >= s.classes)
-          throw LaunchError(MACA_ERROR_INDEX, "Target " + std::to_string(t) + " is out of bounds.", t, 1, s.classes);
+          throw LaunchError(MACA_ERROR_INDEX, "Target " + std::to_string(t) + " is out of bounds.");
         else
           f(o, t);
         for (size_t k = 0; k < 4; ++k) o[k] += step[k];

@@ -24,7 +24,7 @@ void starts(compute_t<T> sample, int64_t input, int64_t output, int64_t pool, st
   if (output > 0) to.back() = input - pool;
   for (const int64_t start : to)
     if (start < 0 || start > input - pool)
-      throw LaunchError(MACA_ERROR_VALUE, "fractional_max_pool: a random sample is not in [0, 1)", start, 0, input);
+      throw LaunchError(MACA_ERROR_VALUE, "fractional_max_pool: a random sample is not in [0, 1)");
 }
 
 std::unique_ptr<Plan> forward(const Request& r, int spatial) {

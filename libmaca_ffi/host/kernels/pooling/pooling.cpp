@@ -237,10 +237,8 @@ template <class T> void add_windows(const MaxPoolBackward& p, T* to, const T* gr
                      for (int64_t c = 0; c < count; ++c) sum[x * step + c * channel_step] = A(0);
                    const auto add = [&](int64_t x, int64_t c, T value) {
                      if (static_cast<uint64_t>(x) >= static_cast<uint64_t>(plane))
-                       throw LaunchError(
-                           MACA_ERROR_VALUE,
-                           "max pooling: index " + std::to_string(x) + " in a plane of " + std::to_string(plane), x, 0,
-                           plane);
+                       throw LaunchError(MACA_ERROR_VALUE, "max pooling: index " + std::to_string(x) +
+                                                               " in a plane of " + std::to_string(plane));
                      sum[x * step + c * channel_step] += static_cast<A>(value);
                    };
                    const auto &g_steps = p.gradient.strides, &i_steps = p.indices.strides;
@@ -311,10 +309,9 @@ std::unique_ptr<Plan> unpool(const Request& r, int spatial) {
             const int64_t n = i / s[1], c = i % s[1], d = j / (s[3] * s[4]), h = j / s[4] % s[3], w = j % s[4];
             const int64_t p = positions[at(where, n, c, d, h, w)];
             if (p < 0 || p >= plane)
-              throw LaunchError(MACA_ERROR_VALUE,
-                                "Found an invalid max index: " + std::to_string(p) + " (output volumes are of size " +
-                                    std::to_string(height) + "x" + std::to_string(width) + ")",
-                                p, 0, plane);
+              throw LaunchError(MACA_ERROR_VALUE, "Found an invalid max index: " + std::to_string(p) +
+                                                      " (output volumes are of size " + std::to_string(height) + "x" +
+                                                      std::to_string(width) + ")");
             result[at(to, n, c, p / (height * width), p / width % height, p % width)] = values[at(from, n, c, d, h, w)];
           }
       });

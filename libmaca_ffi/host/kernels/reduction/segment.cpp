@@ -55,10 +55,8 @@ struct Segments {
     if (!given.empty())
       RowConverter(lengths.dtype, Dtype::I64)(launch.data(lengths), 1, given.data(), 1, lengths.numel());
     const auto range = [&](int64_t at) -> LaunchError {
-      return {
-          MACA_ERROR_VALUE,
-          "segment_reduce(): a segment ends at " + std::to_string(at) + " of " + std::to_string(elements) + " elements",
-          at, 0, elements};
+      return {MACA_ERROR_VALUE, "segment_reduce(): a segment ends at " + std::to_string(at) + " of " +
+                                    std::to_string(elements) + " elements"};
     };
     if (offsets) {
       for (size_t i = 0; i < given.size(); ++i)
@@ -68,7 +66,7 @@ struct Segments {
       return given;
     }
     for (const int64_t n : given)
-      if (n < 0) throw LaunchError(MACA_ERROR_VALUE, "lengths contains negative value!", n);
+      if (n < 0) throw LaunchError(MACA_ERROR_VALUE, "lengths contains negative value!");
     std::vector<int64_t> to;
     for (int64_t o = 0; o < outer; ++o) {
       int64_t at = 0;
@@ -82,8 +80,7 @@ struct Segments {
       if (checked && at != elements)
         throw LaunchError(MACA_ERROR_VALUE,
                           "segment_reduce(): Expected all rows of lengths along axis to sum to "
-                          "data.size(lengths.dim()-1) when !unsafe.",
-                          at, 0, elements);
+                          "data.size(lengths.dim()-1) when !unsafe.");
       if (at > elements) throw range(at);
     }
     return to;

@@ -73,8 +73,7 @@ std::unique_ptr<Plan> fill(const Request& r) {
     std::fill_n(size_of, count, int64_t{0});
     for (int64_t i = 0; i < n; ++i) {
       const int64_t g = number[i], row = at[i];
-      if (g < 0 || g >= count || row < 0 || row >= n)
-        throw LaunchError(MACA_ERROR_VALUE, "unique: a group", g, 0, count);
+      if (g < 0 || g >= count || row < 0 || row >= n) throw LaunchError(MACA_ERROR_VALUE, "unique: a group");
       if (size_of[g]++ == 0)
         std::memcpy(to + static_cast<size_t>(g) * bytes, from + static_cast<size_t>(row) * bytes, bytes);
       group_of[row] = g;
