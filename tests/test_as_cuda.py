@@ -305,6 +305,18 @@ def test_data_loader_pins(as_cuda, workers: int) -> None:
     assert torch.cat([b.cuda(non_blocking=True) for b in batches]).tolist() == [0, 1, 2, 3]
 
 
+def test_factories_pin(as_cuda) -> None:
+    for make in (torch.empty, torch.zeros, torch.randn):
+        made = make(3, pin_memory=True)
+        assert made.is_pinned() and made.device.type == "cpu" and type(made) is torch.Tensor
+    learned = torch.ones(3, pin_memory=True, requires_grad=True)
+    assert learned.is_pinned() and learned.is_leaf and learned.requires_grad
+    assert torch.zeros_like(torch.ones(2), pin_memory=True).is_pinned()
+    assert not torch.zeros(3, pin_memory=False).is_pinned()
+    with pytest.raises(RuntimeError):
+        torch.empty(3, device="cuda", pin_memory=True)
+
+
 def test_data_parallel(as_cuda) -> None:
     model = torch.nn.DataParallel(torch.nn.Linear(3, 2)).cuda()
     out = model(torch.ones(4, 3))

@@ -75,26 +75,20 @@ void Graph::use(maca_buffer* buffer, bool writes) {
   if (block->pool != pool_ && held_.insert(buffer).second) ++buffer->uses;
 }
 
-void Graph::launch(maca_program& program, const maca_reference* references, char* const* pointers,
-                   const maca_scalar* scalars, int32_t scalar_count, void* workspace) {
-  Step step = {Step::kLaunch, &program, {}, pointers_.size(), scalars_.size(), nullptr, nullptr, 0, 0};
-  step.call.pointer_count = static_cast<uint32_t>(program.operands);
-  step.call.scalar_count = static_cast<uint32_t>(scalar_count);
-  step.call.workspace = workspace;
+void Graph::launch(maca_program& program, const maca_reference* references, const maca_launch& call) {
+  Step step = {Step::kLaunch, &program, call, pointers_.size(), scalars_.size(), nullptr, nullptr, 0, 0};
   step.call.rng_offset = rng_blocks_;
-  for (int32_t i = 0; i < program.operands; ++i) {
-    pointers_.push_back(pointers[i]);
-    const maca_role& role = program.roles[i];
-    if (references[i].buffer) use(references[i].buffer, role.written || role.output_bytes >= 0);
-  }
-  scalars_.insert(scalars_.end(), scalars, scalars + scalar_count);
+  pointers_.insert(pointers_.end(), call.pointers, call.pointers + call.pointer_count);
+  scalars_.insert(scalars_.end(), call.scalars, call.scalars + call.scalar_count);
+  for (int32_t i = 0; i < program.operands; ++i)
+    if (references[i].buffer) use(references[i].buffer, program.roles[i].written || program.allocates(i));
   rng_blocks_ += program.info.rng_blocks;
   is_long_ = is_long_ || program.is_long;
   ++launches_;
   if (programs_.insert(&program).second) ++program.uses;
   const int weight = program.info.packed_operand;
   if (weight >= 0 && program.info.packed_bytes && references[weight].buffer)
-    weights_.push_back({steps_.size(), references[weight].buffer, pointers[weight], nullptr, -1});
+    weights_.push_back({steps_.size(), references[weight].buffer, call.pointers[weight], nullptr, -1});
   steps_.push_back(step);
 }
 

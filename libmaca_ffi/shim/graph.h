@@ -35,8 +35,7 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  void launch(maca_program& program, const maca_reference* references, char* const* pointers,
-              const maca_scalar* scalars, int32_t scalar_count, void* workspace);
+  void launch(maca_program& program, const maca_reference* references, const maca_launch& call);
   void copy(maca_buffer& to, int64_t to_offset, maca_buffer& from, int64_t from_offset, int64_t bytes);
   void fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes);
   void finish();  // after the last launch: chooses the weights that are packed

@@ -142,31 +142,6 @@ int pack_weight(const maca_program& p, const maca_reference& weight, const void*
   return MACA_OK;
 }
 
-// The numbers of a launch: the caller's, then the program's own.
-class Scalars {
- public:
-  Scalars(const maca_program& p, const maca_scalar* given, int32_t count) : data_(given), count_(count) {
-    if (p.defaults.empty()) return;
-    count_ += static_cast<int32_t>(p.defaults.size());
-    if (count == 0) {
-      data_ = p.defaults.data();
-      return;
-    }
-    if (count_ > kInlineOperands) many_.resize(static_cast<size_t>(count_));
-    maca_scalar* const joined = many_.empty() ? few_ : many_.data();
-    std::copy(p.defaults.begin(), p.defaults.end(), std::copy_n(given, count, joined));
-    data_ = joined;
-  }
-  const maca_scalar* data() const { return data_; }
-  int32_t count() const { return count_; }
-
- private:
-  const maca_scalar* data_;
-  int32_t count_;
-  maca_scalar few_[kInlineOperands];
-  std::vector<maca_scalar> many_;
-};
-
 // Fills in the pointers of operands, and the references of results, for which memory is taken.
 int take_operands(const maca_program& p, maca_reference* references, char** pointers, StreamSlot* stream) {
   for (int i = 0; i < p.operands; ++i) {
@@ -203,19 +178,12 @@ bool some_overlap_in_part(const maca_program& p, const maca_reference* reference
 }
 
 // Hands the launch to the library, or to the task queue before it.
-int submit(maca_program& p, maca_reference* references, char** pointers, const Scalars& scalars, void* workspace,
-           StreamSlot* stream) {
+int submit(const maca_program& p, const maca_reference* references, maca_launch& call, StreamSlot* stream) {
   Runtime& r = runtime();
   int status = MACA_OK;
-  maca_launch call{};
-  call.pointer_count = static_cast<uint32_t>(p.operands);
-  call.pointers = reinterpret_cast<void* const*>(pointers);
-  call.scalars = scalars.data();
-  call.scalar_count = static_cast<uint32_t>(scalars.count());
-  call.workspace = workspace;
   const int weight = p.info.packed_operand;
   if (weight >= 0 && p.info.packed_bytes && references[weight].buffer)
-    status = pack_weight(p, references[weight], pointers[weight], stream, &call.packed);
+    status = pack_weight(p, references[weight], call.pointers[weight], stream, &call.packed);
   call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
   const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
   call.stream = launch_stream(stream, may_start);
@@ -231,10 +199,9 @@ int submit(maca_program& p, maca_reference* references, char** pointers, const S
 }
 
 // `references` has an entry for every operand; those of allocated results are filled in here.
-int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* given, int32_t count) {
+int launch(maca_program& p, maca_reference* references, char** pointers, const maca_scalar* scalars, size_t count) {
   runtime().queue.throttle(1);
   StreamSlot* const stream = current_stream();
-  const Scalars scalars(p, given, count);
   Scratch workspace;
   int status = take_operands(p, references, pointers, stream);
   if (status == MACA_OK && p.checks_overlap && some_overlap_in_part(p, references, pointers)) status = kPartialOverlap;
@@ -243,15 +210,18 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
     if (!workspace) status = allocation_status();
   }
   if (workspace) order_block(workspace.get(), stream);
-  void* const scratch = workspace ? workspace->address : nullptr;
+  maca_launch call{};
+  call.pointer_count = static_cast<uint32_t>(p.operands);
+  call.pointers = reinterpret_cast<void* const*>(pointers);
+  call.scalars = scalars;
+  call.scalar_count = static_cast<uint32_t>(count);
+  call.workspace = workspace ? workspace->address : nullptr;
   if (Graph* graph = status == MACA_OK ? capturing() : nullptr)
-    graph->launch(p, references, pointers, scalars.data(), scalars.count(), scratch);
+    graph->launch(p, references, call);
   else if (status == MACA_OK)
-    status = submit(p, references, pointers, scalars, scratch, stream);
-  if (status != MACA_OK) {
-    for (int i = 0; i < p.operands; ++i)
-      if (p.roles[i].output_bytes >= 0 && references[i].buffer) maca_buffer_release(references[i].buffer);
-  }
+    status = submit(p, references, call, stream);
+  for (int i = 0; status != MACA_OK && i < p.operands; ++i)
+    if (p.allocates(i) && references[i].buffer) maca_buffer_release(references[i].buffer);
   return status;
 }
 
@@ -279,16 +249,11 @@ int wait_if_blocking(const StreamSlot* stream, int status) {
   return waits ? r.library.stream_synchronize(stream->handle) : status;
 }
 
-int32_t operand_count(const maca_program& program) { return program.operands; }
-
-bool allocates(const maca_program& program, int32_t operand) { return program.roles[operand].output_bytes >= 0; }
-
 bool may_go_unpacked(int status) {
   return status == MACA_OUT_OF_MEMORY || status == MACA_UNSUPPORTED || status == MACA_DECLINED;
 }
 
-int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars,
-                   int32_t scalar_count) {
+int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars, size_t scalar_count) {
   if (program.operands <= kInlineOperands) {
     char* pointers[kInlineOperands];
     return launch(program, references, pointers, scalars, scalar_count);
@@ -315,13 +280,11 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
   p->kernel = kept_name(request->kernel);
   p->id = next++;
   p->operands = operand_count;
-  p->made = 0;
   p->roles = std::make_unique<maca_role[]>(static_cast<size_t>(operand_count));
   p->checks_overlap = false;
   p->defaults.assign(defaults, defaults + default_count);
   for (int i = 0; i < operand_count; ++i) {
     p->roles[i] = roles[i];
-    p->made += roles[i].output_bytes >= 0;
     p->checks_overlap = p->checks_overlap || roles[i].written;
   }
   if (const int status = library.plan_info(plan, operand_count, &p->info)) {

@@ -84,12 +84,9 @@ maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream);
 // Is that status of plan_pack a library that cannot pack, so that the launch takes the weight as it lies?
 bool may_go_unpacked(int status);
 
-int32_t operand_count(const maca_program& program);
-bool allocates(const maca_program& program, int32_t operand);  // is it a result that every launch allocates?
-
 // `references`: one entry an operand; those of allocated results are filled in, and then the caller's to release.
 // Returns a status, kPartialOverlap when an operand that is written overlaps another in part. Long plans
 // release the interpreter's lock.
-int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars, int32_t scalar_count);
+int launch_program(maca_program& program, maca_reference* references, const maca_scalar* scalars, size_t scalar_count);
 
 }  // namespace maca_shim

@@ -41,7 +41,7 @@ def _check_index(device: Device) -> None:
         raise AssertionError("Invalid device id")
 
 
-def get_device_properties(device: Any = None) -> DeviceProperties:
+def get_device_properties(device: Device = None) -> DeviceProperties:
     """Name, memory, threads and instruction set of the device. Raises AssertionError for an index there is not."""
     _check_index(device)
     info = device_info()

@@ -79,7 +79,7 @@ def _copy_(func: OpOverload) -> Launcher:
         non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
         if not isinstance(target, MacaTensor):
             assert isinstance(source, MacaTensor)  # or the call would not be ours
-            if not _lies_like(target, source):
+            if type(target) not in (torch.Tensor, torch.nn.Parameter) or not _lies_like(target, source):
                 return target.copy_(to_host(source, non_blocking))
             if target.numel():
                 checked_meta(target)

@@ -22,6 +22,7 @@ from macatensor.parity.reference import Expected, expected, judge
 from macatensor.parity.samples import LAYOUTS, Call, describe, overload, samples
 from macatensor.parity.transport import fetch, place, replace, tensors
 from macatensor.runtime.boxed import Arguments, Keywords
+from macatensor.runtime.launches import implementations, launches
 from macatensor.runtime.tensor import MacaTensor, payload
 from op_table import TABLE, Kind, Row, families
 
@@ -192,7 +193,8 @@ def _run_samples(
                 result.fail(f"{line}  # sample {number}: the reference raised {want.error}")
                 continue
             try:
-                worst, wrong, got = _one(func, row, call, want)
+                with launches() as made:
+                    worst, wrong, got = _one(func, row, call, want)
             except _NO_KERNEL as error:
                 result.decline(
                     f"{line}  # sample {number}: {row.name}({arguments_text(call)}): {_first_line(error)}"
@@ -211,9 +213,10 @@ def _run_samples(
             if worst.share >= result.share or not result.bound:
                 result.share = max(result.share, worst.share)
                 result.bound = bound_text(row.bound, dtype_of_result)
+            by = implementations(made) and f"; by {implementations(made)}"
             for text in wrong:
                 result.fail(f"{line}  # sample {number}: {row.name}({arguments_text(call)}): {text}; "
-                            f"bound {bound_text(row.bound, dtype_of_result)}")  # fmt: skip
+                            f"bound {bound_text(row.bound, dtype_of_result)}{by}")  # fmt: skip
     except LookupError as error:
         result.fail(f"{line}  # {error}")
 

@@ -8,10 +8,6 @@
 #include "program.h"
 #include "shim.h"
 
-using maca_shim::allocates;
-using maca_shim::launch_program;
-using maca_shim::operand_count;
-
 namespace maca_launcher {
 namespace {
 
@@ -160,18 +156,18 @@ int other_operands() { return maca_shim::misuse("the launch brings other operand
 
 int hand_over(const Facts& f, Operands& operands, Few<maca_reference, 8>& references) {
   size_t next = 0;
-  const int32_t count = operand_count(*f.program);
+  const int32_t count = f.program->operands;
   const size_t given = f.order.empty() ? operands.references.size() : f.order.size();
   for (int32_t i = 0; i < count; ++i) {
-    const bool is_given = !allocates(*f.program, i) && next < given;
+    const bool is_given = !f.program->allocates(i) && next < given;
     const size_t at = is_given && !f.order.empty() ? f.order[next] : next;
     if (is_given && at >= operands.references.size()) return other_operands();
     next += is_given;
     references.push(is_given ? operands.references[at] : maca_reference{nullptr, 0});
   }
   if (next != given) return other_operands();
-  return launch_program(*f.program, references.data(), operands.scalars.data(),
-                        static_cast<int32_t>(operands.scalars.size()));
+  for (const maca_scalar& scalar : f.program->defaults) operands.scalars.push(scalar);
+  return maca_shim::launch_program(*f.program, references.data(), operands.scalars.data(), operands.scalars.size());
 }
 
 // Tells whoever watches launches: the operator, the kernel, the algorithm that the library chose.
@@ -199,7 +195,7 @@ class Made {
   maca_buffer* next() {
     while (at_ < static_cast<int32_t>(references_.size())) {
       const int32_t i = at_++;
-      if (allocates(*f_.program, i)) return references_[static_cast<size_t>(i)].buffer;
+      if (f_.program->allocates(i)) return references_[static_cast<size_t>(i)].buffer;
     }
     return nullptr;
   }

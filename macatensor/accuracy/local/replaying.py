@@ -25,6 +25,7 @@ from macatensor.files.untrusted import DEPTH, readable
 from macatensor.parity.transport import tensors
 from macatensor.parity.watch import verdict_of, why_not_judged
 from macatensor.runtime.boxed import Keywords, Value
+from macatensor.runtime.launches import implementations, launches
 from op_table import Row
 
 
@@ -43,6 +44,7 @@ class Replayed:
     bound: str = ""
     recorded: str = ""
     recorded_share: float | None = None
+    implementation: str = ""  # the algorithm that the device library chose here
     stack: list[str] = field(default_factory=list)
 
     @property
@@ -85,7 +87,8 @@ class Replay:
             f"{done} of {len(self.calls)} recorded operators replayed on {self.device}, {len(self.failures)} wrong"
         ]
         for c in self.failures[:20]:
-            lines.append(f"{c.name}: here {c.verdict}; recorded {c.recorded}")
+            by = c.implementation and f", by {c.implementation}"
+            lines.append(f"{c.name}: here {c.verdict}{by}; recorded {c.recorded}")
             lines += [f"    {frame}" for frame in c.stack]
         lines += [f"not replayed: {op} ({why})" for op, why in sorted(self.not_replayed.items())]
         return "\n".join(lines)
@@ -286,13 +289,13 @@ class _Replayer:
         if row.random:
             self._random(call, one, done, recorded)
             return
-        if not row.cpu_checks:
-            # PyTorch's kernels, the reference's too, would read past the ends of operands that contradict each other;
-            # ours check them
-            proven = one.run("maca", on_host="error")
-            results, changed = proven if self.device == "maca" else one.run(self.device)
-        else:
-            results, changed = one.run(self.device)
+        # PyTorch's kernels, the reference's too, would read past the ends of operands that contradict each other; where
+        # they do, ours check them first
+        if not row.cpu_checks and self.device != "maca":
+            one.run("maca", on_host="error")
+        with launches() as made:
+            results, changed = one.run(self.device, "silent" if row.cpu_checks else "error")
+        done.implementation = implementations(made)
         with torch.no_grad():
             elsewhere = self.device != "maca"
             verdict = verdict_of(one.func, row, (one.args, one.kwargs), results, changed, elsewhere)
