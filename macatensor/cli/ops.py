@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -117,7 +117,7 @@ def bound_text(bound: Bound) -> str:
     return f"{base:g} {unit}" + (f" ({', '.join(others)})" if others else "") + bound.chain_text
 
 
-def facts(row: Row, family: str) -> dict[str, Any]:
+def facts(row: Row, family: str) -> dict[str, object]:
     """A row as JSON."""
     return {
         "operator": row.name,
