@@ -79,9 +79,7 @@ def test_integers_and_identities_are_exact() -> None:
 
 
 @pytest.mark.parametrize("dtype, shapes", [(torch.float32, SHAPES), (torch.bfloat16, HALF_SHAPES)], ids=str)
-def test_packing_and_threads_change_no_bit(
-    dtype: torch.dtype, shapes: list[tuple[int, int, int]]
-) -> None:
+def test_packing_and_threads_change_no_bit(dtype: torch.dtype, shapes: list[tuple[int, int, int]]) -> None:
     """Of products on tiles; oneDNN's for AVX2 are cut by the number of threads."""
     tolerance = 0.0 if ON_TILES else 1e-4 if dtype is torch.float32 else 0.02
     torch.manual_seed(0)
