@@ -78,7 +78,7 @@ def through(library: Path, code: str, **environment: str | Path | None) -> subpr
     return run_python(code, MACA_LIBRARY=library, MACA_INTERPOSER_TARGET=TARGET, **environment)
 
 
-def test_every_launch_passes_through_the_abi_and_results_are_the_host_librarys(interposer: Path) -> None:
+def test_every_launch_passes_through_the_abi_unchanged(interposer: Path) -> None:
     direct = json.loads(run_python(TRAINING, MACA_LIBRARY=TARGET, MACA_FALLBACK="error").stdout)
     spied = json.loads(through(interposer, TRAINING, MACA_FALLBACK="error").stdout)
     assert spied["name"] == "interposed"
@@ -321,7 +321,7 @@ def test_launch_failures(interposer: Path) -> None:
     through(interposer, CONTROLS + textwrap.dedent(code))
 
 
-def test_parity_counts_what_is_declined_apart_from_what_is_wrong(interposer: Path) -> None:
+def test_parity_counts_declined_apart_from_wrong(interposer: Path) -> None:
     code = """
     import json
     from typer.testing import CliRunner

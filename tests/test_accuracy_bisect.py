@@ -199,7 +199,7 @@ def test_clean_training_steps_have_no_finding(make, kind: torch.dtype | None, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_a_race_between_streams_is_certain_with_the_sanitizer() -> None:
+def test_the_sanitizer_makes_a_race_certain() -> None:
     side = torch.maca.Stream()
 
     def program() -> None:
@@ -360,7 +360,7 @@ def test_the_command_refuses_bad_input(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "No such file" in json.loads(result.stdout)["error"]
 
 
-def test_a_cpu_program_and_a_script_with_an_exit_status(tmp_path: Path) -> None:
+def test_cpu_programs_and_scripts_with_exit_status(tmp_path: Path) -> None:
     script = tmp_path / "one.py"
     script.write_text(
         "import sys, torch\nassert sys.argv[1:] == ['--n', '3']\n(torch.rand(3, 4) @ torch.rand(4, 3)).sum()\nsys.exit(0)\n"

@@ -77,7 +77,7 @@ def test_a_pickle_that_calls_is_refused(tmp_path, monkeypatch, maca_tools, funct
     assert not (tmp_path / "harmed").exists()
 
 
-def test_modules_of_torch_are_inert_and_other_classes_refused(tmp_path):
+def test_torch_modules_are_inert_other_classes_refused(tmp_path):
     torch.save(torch.nn.Conv2d(1, 2, 3), tmp_path / "m.pt")
     held = load(tmp_path / "m.pt")
     assert repr(held) == "<torch.nn.modules.conv.Conv2d>" and not isinstance(held, torch.nn.Module)

@@ -42,7 +42,7 @@ def test_in_backward_the_forward_line_is_named() -> None:
     assert event.origin.line.endswith("test_in_backward_the_forward_line_is_named")
 
 
-def test_all_are_listed_and_what_was_there_before_is_not() -> None:
+def test_all_are_listed_but_what_was_there() -> None:
     x = torch.tensor([1.0, 0.0]).maca()
     with accuracy.overflow(stop=False) as seen:
         y = x / x  # NaN
@@ -113,7 +113,7 @@ def test_elements_move_by_one_unit(dtype: torch.dtype) -> None:
     assert moved_by_one(x.to(torch.complex64), torch.Generator())[0].real != 1.5
 
 
-def test_an_unstable_operator_is_told_from_a_steady_one() -> None:
+def test_unstable_operators_are_told_from_steady_ones() -> None:
     x = torch.rand(6, 6).maca()
     nearly = torch.ones(3, 3).maca() + 1e-5 * torch.rand(3, 3).maca()
     moved = accuracy.perturbation(lambda: ((x @ x).tanh(), torch.linalg.inv(nearly)))

@@ -111,7 +111,7 @@ def test_nan_infinity_empty_and_zero_dim() -> None:
     assert distance(torch.tensor([1]), torch.tensor([2])) is None
 
 
-def test_a_wrong_kernel_is_local_and_what_follows_inherits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_kernels_are_local_and_later_calls_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(8, 8).maca()
     plain = MacaTensor.__dict__["__torch_dispatch__"]
 
@@ -133,7 +133,7 @@ def test_a_wrong_kernel_is_local_and_what_follows_inherits_it(monkeypatch: pytes
     assert relu.local == 0 and relu.total == pytest.approx(0.01, rel=0.01)
 
 
-def test_as_a_context_manager_with_threads_and_a_choice_of_operators() -> None:
+def test_context_manager_with_threads_and_chosen_operators() -> None:
     x = torch.rand(4).maca()
     with accuracy.parity(op_list=["exp"], device="maca", shadows=False) as report:
         thread = threading.Thread(target=lambda: (x + 1).exp())

@@ -116,7 +116,7 @@ def test_levels(device: str, tmp_path: Path) -> None:
     assert held.stride() == (1, 3)
 
 
-def test_every_level_two_tensor_is_there_before_its_line(tmp_path: Path) -> None:
+def test_level_two_tensors_are_there_before_their_lines(tmp_path: Path) -> None:
     with accuracy.record(tmp_path):
         step("cpu")
     process = read(tmp_path).processes[0]

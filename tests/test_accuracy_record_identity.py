@@ -27,7 +27,7 @@ def shape(entries: list[Any], place: str) -> list[int]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_operator_that_resizes_what_its_function_was_given(device: str, tmp_path: Path) -> None:
+def test_an_operator_resizes_its_functions_operand(device: str, tmp_path: Path) -> None:
     a, out = torch.ones(4, device=device), torch.empty(0, device=device)
     with accuracy.record(str(tmp_path), record_level=1):
         torch.add(a, 1, out=out)

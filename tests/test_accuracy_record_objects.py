@@ -190,7 +190,7 @@ def _methods_of_c(thing: Any) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_recorder_of_no_kind_does_not_stop_the_process() -> None:
+def test_a_recorder_of_no_kind_is_harmless() -> None:
     """Calls that are given to what is no recorder raise, until there is none again."""
     program = (
         "import torch, macatensor\n"

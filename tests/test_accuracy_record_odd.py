@@ -159,7 +159,7 @@ class Passes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_mode_of_the_program_stays_on_in_backward(tmp_path: Path) -> None:
+def test_the_programs_mode_stays_on_in_backward(tmp_path: Path) -> None:
     x = torch.randn(4, requires_grad=True)
     with accuracy.record(str(tmp_path), record_level=0):
         y = torch.tanh(x * 2).sum()

@@ -254,7 +254,7 @@ class Several(nn.Module):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_limit_results_in_tuples_and_dataclasses_and_named_tensors(device: str, tmp_path: Path) -> None:
+def test_limit_of_tuples_dataclasses_and_named_tensors(device: str, tmp_path: Path) -> None:
     model = Several().to(device)
     x, scale = torch.randn(2, 3).to(device), torch.full((3,), 2.0).to(device)
     _, calls = recorded(tmp_path, lambda: model(x, scale=scale).loss.backward())

@@ -112,7 +112,7 @@ def test_calls_that_are_no_record_are_named(content: bytes, tmp_path: Path) -> N
         accuracy.replay(tmp_path)
 
 
-def test_a_file_where_a_folder_should_be_is_refused_before_the_program_runs(tmp_path: Path) -> None:
+def test_a_file_for_a_folder_is_refused_first(tmp_path: Path) -> None:
     recorded(tmp_path / "a", "cpu")
     recorded(tmp_path / "b", "cpu")
     file, ran = tmp_path / "file", []

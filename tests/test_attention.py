@@ -212,7 +212,7 @@ def test_second_gradients_see_the_mask() -> None:
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-def test_a_float32_mask_of_halves_and_a_mask_beside_causal() -> None:
+def test_halves_take_float32_masks_and_masks_beside_causal() -> None:
     q, k, v = operands((2, 2, 70, 70, 16, 16))
     mask = torch.randn(70, 70)
     both = F.scaled_dot_product_attention(q.maca(), k.maca(), v.maca(), mask.maca(), is_causal=True)

@@ -228,7 +228,7 @@ def test_weights_are_cast_once() -> None:
         assert autocast.cached_casts() == 0
 
 
-def test_cast_made_without_grad_does_not_cut_the_graph() -> None:
+def test_a_cast_without_grad_keeps_the_graph() -> None:
     layer, x = nn.Linear(3, 3).to("maca"), torch.rand(2, 3, device="maca")
     with torch.autocast("maca", dtype=torch.bfloat16):
         with torch.no_grad():

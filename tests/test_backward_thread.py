@@ -86,7 +86,7 @@ def test_passes_run_here(name: str) -> None:
         assert torch.equal(leaf.grad.cpu(), host.grad)
 
 
-def test_passes_of_the_host_see_the_flag_as_it_was() -> None:
+def test_host_passes_see_the_flag_unchanged() -> None:
     v = _leaf("cpu")
     assert _run(lambda: watched(v * v).sum().backward()) == [(HERE, True)]
     with torch.autograd.set_multithreading_enabled(False):

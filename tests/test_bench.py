@@ -163,7 +163,7 @@ def test_multiply_adds_take_the_time_of_their_number() -> None:
         launch("arithmetic_peak", [], [], {"operations": 0})
 
 
-def test_a_library_without_multiply_adds_is_held_against_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_multiply_adds_a_product_is_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     def declines(*_: object) -> None:
         raise Declined("no such kernel")
 
@@ -199,7 +199,7 @@ def test_baselines_compute_what_they_say() -> None:
     assert type(floor) is Floor and floor.shape == (16,) and floor.device.type == "maca"
 
 
-def test_operands_keep_their_layout_where_a_case_says_so() -> None:
+def test_cases_may_keep_their_operands_layout() -> None:
     cases = {case.name: case for suite in kernels.SUITES.values() for case in suite(True)}
     q = cases["attention.forward.512"].make()[0]
     assert kernels._moved(q, True).is_contiguous() and not kernels._moved(q, False).is_contiguous()

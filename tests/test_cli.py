@@ -88,7 +88,7 @@ def test_tables_show_styles_and_not_their_names(words: list[str]) -> None:
     assert "kernel" in done.output and "[/]" not in done.output
 
 
-def test_ops_kernels_says_what_a_library_is_asked_for() -> None:
+def test_ops_kernels_says_what_libraries_are_asked() -> None:
     found = {k["operator"]: k for k in json.loads(run(app, ["ops", "--kernels", "--json"]).stdout)}
     assert len(found) == sum(row.kind.value == "kernel" for row in TABLE.values())
     add = found["aten.add.Tensor"]
@@ -153,7 +153,7 @@ def test_bench_list_and_unknown_case() -> None:
     assert run(app, ["bench", "no_such_case"]).exit_code == 2
 
 
-def test_module_entry_reports_a_missing_library_without_a_traceback() -> None:
+def test_module_entry_reports_a_missing_library_plainly() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from macatensor.cli import main; main()", "--help"],
         capture_output=True,

@@ -142,7 +142,7 @@ def test_nesting() -> None:
         (Batch(torch.ones(1), "label"), "builtins.str"),
     ],
 )
-def test_anything_else_is_a_type_error_that_names_the_type(value: object, name: str) -> None:
+def test_other_types_are_errors_that_name_them(value: object, name: str) -> None:
     with pytest.raises(TypeError, match=name):
         maca(value)
 

@@ -133,7 +133,7 @@ def test_it_can_be_refused() -> None:
     assert run_python(IDENTITY, MACA_WINOGRAD="1").stdout == "False True\n"
 
 
-def test_a_weight_is_packed_once_and_anew_when_written() -> None:
+def test_a_written_weight_is_packed_anew() -> None:
     x, w = torch.randn(1, 32, 20, 20).maca(), torch.randn(32, 32, 3, 3).maca()
     with torch.inference_mode():
         F.conv2d(x, w, padding=1)

@@ -89,7 +89,7 @@ def test_compile_on_the_host() -> None:
     assert done.stdout == "compiled\n"
 
 
-def test_nothing_of_torch_is_replaced_that_host_code_calls_often() -> None:
+def test_nothing_that_host_code_calls_is_replaced() -> None:
     done = run_python(
         """
         import torch

@@ -101,7 +101,7 @@ def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
 
 
-def test_figures_of_the_examination_are_those_of_its_record() -> None:
+def test_examination_figures_are_those_of_its_record() -> None:
     rates = {rate["name"]: rate for rate in json.loads(EXAMINATION.read_text())["rates"]}
     strict, every = rates["forward, typical dtype, first 5 samples"], rates["forward, every dtype"]
     share = f"{strict['passed']} of {strict['asked']} entries"

@@ -144,7 +144,7 @@ def test_devices_that_differ(position: int) -> None:
     assert ours.tolist() == [[1, 1], [1, 1]] and host.tolist() == [[1, 1], [1, 1]]
 
 
-def test_zero_dimensional_host_tensors_are_let_in_as_on_cuda() -> None:
+def test_zero_dimensional_host_tensors_enter_as_on_cuda() -> None:
     x = maca(torch.ones(2))
     for f in (lambda s: x + s, lambda s: s + x, lambda s: x * s, lambda s: torch.where(x > 0, x, s), lambda s: x.mul_(s),
               lambda s: s / x, lambda s: torch.maximum(x, s), lambda s: x**s, lambda s: x < s):  # fmt: skip
@@ -181,7 +181,7 @@ def test_an_index_out_of_range(position: int) -> None:
     assert torch.equal(ours.cpu(), host)
 
 
-def test_the_hint_about_layout_comes_where_layout_is_to_blame() -> None:
+def test_the_layout_hint_comes_where_layout_fails() -> None:
     image, square = maca(torch.ones(1, 3, 4, 5)), maca(torch.ones(3, 4))
     for call, is_to_blame in (
         (lambda: image.view(60), True),
@@ -300,7 +300,7 @@ def test_foreign_arguments() -> None:
     ],
     ids=["index_add", "index_add rows", "arange", "eye", "cross_entropy", "nll_loss"],
 )  # fmt: skip
-def test_the_class_of_the_error_is_that_of_the_cpu(call: Any) -> None:
+def test_errors_have_the_class_of_the_cpu(call: Any) -> None:
     with pytest.raises(Exception) as host:
         call("cpu")
     with pytest.raises(type(host.value)) as ours:

@@ -73,7 +73,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_crash_and_a_hang_fail_one_task_each() -> None:
+def test_crashes_and_hangs_fail_one_task_each() -> None:
     names = ("a", "crashes", "b", "hangs", "c")
     tasks = [(Task("forward", "operators", name, "float32"), None) for name in names]
     got = list(examine(tasks, time_limit=0.5, command=(sys.executable, "-c", textwrap.dedent(_SCRIPT))))
@@ -83,7 +83,7 @@ def test_a_crash_and_a_hang_fail_one_task_each() -> None:
     assert hang.seconds > 0.5 and "processor time" in hang.detail
 
 
-def test_a_task_that_waits_for_a_processor_is_waited_for() -> None:
+def test_a_task_awaiting_a_processor_is_no_hang() -> None:
     """A loaded machine: an hour by the clock, and a hundredth of it computed."""
     watch = Watch(now=0.0, computed=5.0)
     for second in range(0, 3600, 10):
@@ -92,7 +92,7 @@ def test_a_task_that_waits_for_a_processor_is_waited_for() -> None:
     assert "within 120 s of processor time" in watch.objection(3600.0, 5.0 + 121.0, limit=120.0)
 
 
-def test_a_task_that_waits_for_what_never_comes_is_not_waited_for() -> None:
+def test_a_task_that_waits_forever_hangs() -> None:
     watch = Watch(now=0.0, computed=5.0)
     assert watch.objection(IDLE_LIMIT, 5.0, limit=600.0) == ""
     assert watch.objection(IDLE_LIMIT + 1, 5.5, limit=600.0) == ""  # it has worked meanwhile
@@ -125,7 +125,7 @@ def test_a_wrong_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "close" in answer.detail
 
 
-def test_a_wrong_gradient_and_a_wrong_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gradients_and_wrong_outs_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     info = database("operators")["sin"]
     honest = info.op
 

@@ -85,7 +85,7 @@ def test_made_again_in_the_image(position: int) -> None:
     assert second.numel() == 0 or (bool(first.all()) and not bool(second.any()))
 
 
-def test_made_again_under_deterministic_algorithms_and_on_other_devices() -> None:
+def test_made_again_deterministically_and_on_other_devices() -> None:
     image = torch.ones(2, 3, device="maca")
     for _ in range(2):
         torch.empty_like(image)
@@ -249,7 +249,7 @@ def test_numbers_of_tensors_in_a_list() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_float8_is_converted_and_copied_though_no_kernel_knows_it(dtype: torch.dtype) -> None:
+def test_float8_is_converted_and_copied_without_kernels(dtype: torch.dtype) -> None:
     host = torch.tensor([[0.0, -1.0, 2.0, float("nan")], [4.0, 5.0, 6.0, 448.0]])
     results = []
     for device in ("cpu", "maca"):

@@ -51,7 +51,7 @@ def test_scale_of_a_loss() -> None:
 @pytest.mark.supports("torch.amp.GradScaler")
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("bad", [INF, NAN])
-def test_step_with_inf_is_skipped_and_the_scale_halves(fused: bool, bad: float) -> None:
+def test_inf_skips_the_step_and_halves_the_scale(fused: bool, bad: float) -> None:
     scaler = _scaler(init_scale=8.0, growth_interval=2)
     p = _parameter([8.0, 8.0])
     optimizer = torch.optim.Adam([p], lr=0.1, fused=fused)

@@ -50,7 +50,7 @@ def test_a_capture_runs_nothing() -> None:
     assert x.tolist() == [0, 7, 7, 0, 0]
 
 
-def test_memory_freed_in_a_capture_is_used_again_and_no_one_elses() -> None:
+def test_a_capture_reuses_memory_that_it_freed() -> None:
     x = torch.rand(1 << 16).maca()
     expected = x.cpu()
     for _ in range(20):
@@ -75,7 +75,7 @@ def test_memory_freed_in_a_capture_is_used_again_and_no_one_elses() -> None:
     assert torch.maca.memory_allocated() == before
 
 
-def test_what_a_graph_found_lives_as_long_as_it() -> None:
+def test_a_graph_keeps_alive_what_it_found() -> None:
     x = torch.ones(1000).maca()
     g, y = captured(torch.mul, x, 3)
     del x
@@ -164,7 +164,7 @@ def test_graphs_share_a_pool() -> None:
     torch.testing.assert_close(z.cpu(), x.cpu() * 2 + 1)
 
 
-def test_a_side_stream_and_a_backward_thread_are_captured_in_order() -> None:
+def test_side_streams_and_backward_threads_keep_their_order() -> None:
     side = torch.maca.Stream()
     x = torch.rand(64, 64, device="maca", requires_grad=True)
 
@@ -200,7 +200,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("named", REFUSED)
-def test_what_a_replay_cannot_repeat_is_refused_by_name(named: str) -> None:
+def test_unrepeatable_operators_are_refused_by_name(named: str) -> None:
     x = torch.rand(8).maca()
     g = torch.maca.MacaGraph()
     with pytest.raises(RuntimeError, match="while a graph is being captured") as error, torch.maca.graph(g):
@@ -233,7 +233,7 @@ def test_misuse() -> None:
         g.capture_begin()
 
 
-def test_a_launch_that_fails_in_a_replay_is_an_error() -> None:
+def test_a_failed_launch_in_a_replay_raises() -> None:
     x, index = torch.rand(4, 3).maca(), torch.tensor([0, 3]).maca()
     g, _ = captured(lambda: x.index_select(0, index))
     g.replay()
@@ -330,7 +330,7 @@ def test_what_a_replay_could_not_repeat_is_refused() -> None:
     plain.step()
 
 
-def test_packed_weights_do_not_lie_in_what_a_replay_writes() -> None:
+def test_packed_weights_lie_outside_what_replays_write() -> None:
     """A temporary that is as large as the packed weight, and idle when the capture ends."""
     torch.manual_seed(0)
     x, weight = torch.rand(128, 100), torch.rand(200, 100)

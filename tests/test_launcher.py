@@ -31,7 +31,7 @@ def test_dispatch_takes_what_a_subclass_hands_on() -> None:
 
 
 @pytest.mark.parametrize("payload", [(), (1,), None, 7, (object(), 0, None), ("", "", "")])
-def test_a_payload_that_is_none_is_an_error_not_a_crash(payload: object) -> None:
+def test_a_payload_of_none_is_no_crash(payload: object) -> None:
     x, y = torch.ones(3).maca(), torch.ones(3).maca()
     _ = x + y, x.view(3)
     x._payload = payload
@@ -47,7 +47,7 @@ def test_a_payload_that_is_none_is_an_error_not_a_crash(payload: object) -> None
     x._payload = y._payload
 
 
-def test_a_wrapper_that_reaches_outside_its_memory_is_refused() -> None:
+def test_a_wrapper_beyond_its_memory_is_refused() -> None:
     x, small = torch.ones(1000).maca(), torch.ones(2).maca()
     meta = x._payload[2]
     x._payload = (small._payload[0], 0, meta)
@@ -73,7 +73,7 @@ def test_numbers_that_no_64_bits_hold() -> None:
         torch.zeros(2, dtype=torch.int64).maca() + 2**64
 
 
-def test_a_buffer_lives_as_long_as_its_last_view() -> None:
+def test_the_last_view_keeps_its_buffer() -> None:
     x = torch.arange(6.0).maca()
     buffer = weakref.ref(x._payload[0])
     assert buffer().nbytes == 24 and buffer().address == x.data_ptr() and int(pointer(buffer()) != 0)
@@ -97,7 +97,7 @@ def test_buffers_are_not_made_by_hand() -> None:
         native.Buffer()
 
 
-def test_the_last_signature_is_not_kept_beyond_its_plans() -> None:
+def test_the_last_signature_dies_with_its_plans() -> None:
     """The launcher knows the signature it met last without a look-up, and forgets it with the cache."""
     x, y, scalar = torch.full((3,), 2.0).maca(), torch.full((5,), 3.0).maca(), torch.tensor(4).maca()
     for _ in range(3):  # alternating, repeated, and with what is no key of a tensor

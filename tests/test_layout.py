@@ -79,7 +79,7 @@ def test_transfers_between_tensors_of_the_device_keep_strides() -> None:
     assert x.cpu().stride() == NHWC
 
 
-def test_a_view_that_is_impossible_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_view_says_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     x = maca(torch.rand(2, 3, 4, 5))
     with pytest.raises(RuntimeError, match="view size is not compatible") as raised:
         x.view(2, -1)

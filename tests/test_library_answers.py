@@ -204,7 +204,7 @@ def test_ranges_that_are_wrong(interposer: Path) -> None:
     through(interposer, code)
 
 
-def test_a_wait_while_memory_is_given_back_may_fail(interposer: Path) -> None:
+def test_a_wait_may_fail_while_memory_returns(interposer: Path) -> None:
     """What still runs may use what is free, so nothing is given back."""
     code = """
     kept = torch.empty(1 << 24, device="maca")

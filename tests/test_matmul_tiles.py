@@ -79,9 +79,7 @@ def test_integers_and_identities_are_exact() -> None:
 
 
 @pytest.mark.parametrize("dtype, shapes", [(torch.float32, SHAPES), (torch.bfloat16, HALF_SHAPES)], ids=str)
-def test_the_same_bits_packed_or_not_and_for_any_number_of_threads(
-    dtype: torch.dtype, shapes: list[tuple[int, int, int]]
-) -> None:
+def test_packing_and_threads_change_no_bit(dtype: torch.dtype, shapes: list[tuple[int, int, int]]) -> None:
     """Of products on tiles; oneDNN's for AVX2 are cut by the number of threads."""
     tolerance = 0.0 if ON_TILES else 1e-4 if dtype is torch.float32 else 0.02
     torch.manual_seed(0)
@@ -123,7 +121,7 @@ def test_scales_at_the_ends_of_float32(left: float, right: float) -> None:
     assert (close | overflows & ~got.isfinite()).all()
 
 
-def test_one_row_out_of_range_leaves_the_others_right() -> None:
+def test_a_row_out_of_range_spares_others() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(256, 128), torch.randn(128, 256)
     a[7] *= 1e-34

@@ -62,7 +62,7 @@ def test_live_tensors_keep_their_memory_in_segments(interposer: Path) -> None:
     )
 
 
-def test_memory_in_the_middle_is_given_back_and_taken_again() -> None:
+def test_middle_memory_is_returned_and_taken_again() -> None:
     run_python(
         """
         import torch, macatensor
@@ -84,7 +84,7 @@ def test_memory_in_the_middle_is_given_back_and_taken_again() -> None:
     )
 
 
-def test_fragments_do_not_add_up_to_out_of_memory() -> None:
+def test_fragments_never_add_up_to_an_oom() -> None:
     run_python(
         """
         import torch, macatensor

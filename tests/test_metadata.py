@@ -123,7 +123,7 @@ def _outcome(call: Any, device: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [n for n in REFUSED if "view of" not in n])
-def test_what_the_cpu_refuses_is_refused_in_its_words(name: str) -> None:
+def test_refusals_have_the_words_of_the_cpu(name: str) -> None:
     host = _outcome(REFUSED[name], "cpu")
     assert isinstance(host[0], type), host
     assert _outcome(REFUSED[name], "maca") == host
@@ -232,7 +232,7 @@ def test_saved_tensors_keep_their_place() -> None:
     assert b.t_().tolist() == [0, 0] and b._payload[2] is a._payload[2]
 
 
-def test_a_host_tensor_whose_storage_shrank_is_not_copied() -> None:
+def test_a_tensor_beyond_its_storage_is_not_copied() -> None:
     code = """
     import pytest, torch, macatensor
     for place in (lambda t: t.to("maca"), lambda t: t.to("maca", torch.float64), macatensor.maca,
@@ -321,7 +321,7 @@ def _planned(operand: Any) -> Any:
     return request.create_program("aten.relu.default", [False])
 
 
-def test_the_runtime_refuses_a_plan_whose_operand_reaches_too_far() -> None:
+def test_the_runtime_refuses_operands_that_reach_outside() -> None:
     assert _planned(_Claim((4,), (1,), 16))
     for size, stride, nbytes in (
         ((4,), (-1,), 16),
@@ -441,7 +441,7 @@ def test_no_launch_is_outside(held: int, offset: int, call: str) -> None:
 
 @settings(max_examples=_examples(), deadline=None)
 @given(place=_place, told=_number, dtype=st.sampled_from([torch.float32, torch.float64]))
-def test_no_plan_is_made_for_less_than_it_touches(place: Any, told: int, dtype: torch.dtype) -> None:
+def test_every_plan_covers_what_it_touches(place: Any, told: int, dtype: torch.dtype) -> None:
     _, size, stride = place
     limit = 2**63
     if not all(-limit <= n < limit for n in [told, *size, *stride]):

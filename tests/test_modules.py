@@ -70,7 +70,7 @@ def test_tied_weights_stay_tied(convert: object) -> None:
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=str)
-def test_an_optimizer_built_before_the_move_works_after_it(kind: type, options: dict[str, bool]) -> None:
+def test_an_optimizer_from_before_the_move_works(kind: type, options: dict[str, bool]) -> None:
     torch.manual_seed(0)
     host, ours = nn.Linear(3, 2), nn.Linear(3, 2)
     ours.load_state_dict(host.state_dict())
@@ -230,7 +230,7 @@ def test_a_move_leaks_nothing() -> None:
         del model
 
 
-def test_a_module_in_a_live_graph_says_what_holds_it() -> None:
+def test_a_module_names_the_graph_holding_it() -> None:
     model = nn.Linear(2, 2)
     kept = model(model(torch.ones(1, 2)))
     with pytest.raises(RuntimeError, match="graph of an earlier forward holds it"):

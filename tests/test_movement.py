@@ -60,6 +60,6 @@ def test_one_long_dimension_of_every_size_of_element() -> None:
         assert torch.equal(ours.flip(0).cpu(), host.flip(0))
 
 
-def test_more_than_the_device_has_is_refused_before_it_is_prepared() -> None:
+def test_too_large_a_transfer_is_refused_unprepared() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         torch.zeros(1).maca().repeat(1 << 45)

@@ -146,7 +146,7 @@ def test_the_guards_let_through_what_is_right() -> None:
                 torch.testing.assert_close(mine.cpu(), host)
 
 
-def test_the_indices_of_triangles_whose_first_rows_are_empty() -> None:
+def test_indices_of_triangles_with_empty_first_rows() -> None:
     for size in ((5, 3, -3), (5, 3, 2), (3, 5, -9), (4, 4, 9), (2**33, 2, 3 - 2**33)):
         for make in (torch.tril_indices, torch.triu_indices):
             if size[0] > 5 and make is torch.triu_indices:
@@ -154,7 +154,7 @@ def test_the_indices_of_triangles_whose_first_rows_are_empty() -> None:
             assert torch.equal(make(*size, device="maca").cpu(), make(*size)), size
 
 
-def test_of_every_internal_operator_the_table_says_what_its_cpu_kernel_does() -> None:
+def test_the_table_knows_every_internal_cpu_kernel() -> None:
     assert not CHECKING & TRUSTING
     rows = {row.operator for row in TABLE.values()}
     unsaid = sorted(name for name in rows - CHECKING - TRUSTING if name.startswith("_") or "backward" in name)
@@ -167,7 +167,7 @@ def test_of_every_internal_operator_the_table_says_what_its_cpu_kernel_does() ->
     assert all(row.cpu_checks == cpu_checks(row.operator) for row in TABLE.values())
 
 
-def test_out_of_an_operator_without_a_row_is_written_by_the_device() -> None:
+def test_the_device_writes_out_without_a_row() -> None:
     name = "aten::adaptive_avg_pool2d.out"  # its kernel on the CPU would be handed the caller's tensor
     assert has_kernel(name, "CPU") and not has_kernel(name, "CompositeExplicitAutograd")
     image = torch.randn(1, 2, 4, 6)

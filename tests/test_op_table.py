@@ -89,6 +89,6 @@ def test_page_words() -> None:
     assert bound_text(per_term(f32=2)) == "per_term f32 2"
 
 
-def test_limit_of_an_unnamed_dtype_is_that_of_float32() -> None:
+def test_an_unnamed_dtype_has_the_limit_of_float32() -> None:
     assert ulp(f32=3, f64=1).limit("bfloat16") == 3
     assert ulp(f32=3, f64=1).limit("float64") == 1

@@ -44,7 +44,7 @@ def test_registration_from_python() -> None:
     assert torch.maca is not None and torch.device("maca").type == "maca"
 
 
-def test_a_wrapper_has_real_sizes_strides_offset_and_device() -> None:
+def test_wrappers_have_real_sizes_strides_offset_and_device() -> None:
     class Wrapper(torch.Tensor):
         __torch_dispatch__ = classmethod(lambda *a: NotImplemented)
 
@@ -58,7 +58,7 @@ def test_a_wrapper_has_real_sizes_strides_offset_and_device() -> None:
     assert t.is_conj() and t.is_neg()
 
 
-def test_factories_reach_the_key_of_the_device_and_not_torch_dispatch() -> None:
+def test_factories_reach_the_devices_key_without_torch_dispatch() -> None:
     name = "aten::empty.memory_format"
     assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
     assert torch._C._dispatch_has_kernel_for_dispatch_key("aten::_to_copy", "PrivateUse1")
@@ -80,11 +80,11 @@ def test_to_copy_is_selected_by_its_device_argument(monkeypatch: pytest.MonkeyPa
     assert len(calls) == 2
 
 
-def test_tensor_of_data_runs_with_the_python_key_excluded() -> None:
+def test_torch_tensor_excludes_the_python_key() -> None:
     assert torch.tensor([[1.0, 2.0]], device="maca").tolist() == [[1.0, 2.0]]
 
 
-def test_recurrent_layers_take_the_fused_cells_or_are_taken_over_whole() -> None:
+def test_recurrent_layers_take_fused_cells_or_arrive_whole() -> None:
     for layer, names in (
         (torch.nn.LSTM, ("_thnn_fused_lstm_cell", "lstm")),
         (torch.nn.GRU, ("_thnn_fused_gru_cell", "gru")),
@@ -160,7 +160,7 @@ def test_pinning_asks_the_device_once_one_is_registered() -> None:
     assert torch.ones(2).pin_memory().is_pinned()
 
 
-def test_overloads_live_for_ever_and_hash_by_a_python_function() -> None:
+def test_overloads_live_forever_and_hash_in_python() -> None:
     overload = aten.add.Tensor
     assert getattr(torch.ops.aten, "add").Tensor is overload  # noqa: B009 - a fresh look-up
     assert isinstance(type(overload).__hash__, type(lambda: 0)), (
@@ -177,7 +177,7 @@ def test_rebuilders_that_every_pytorch_has() -> None:
     assert "torch._utils._rebuild_device_tensor_from_cpu_tensor" in rebuilders
 
 
-def test_subclasses_are_refused_by_tolist_and_numpy_of_pytorch() -> None:
+def test_pytorchs_tolist_and_numpy_refuse_subclasses() -> None:
     x = maca([1.0])
     for refuse in (torch.Tensor.tolist, torch.Tensor.numpy):
         with pytest.raises((RuntimeError, TypeError)):
@@ -232,7 +232,7 @@ def test_strides_follow_the_hosts(call: Any, form: torch.memory_format) -> None:
     assert call(host.to("maca", memory_format=form)).stride() == call(host).stride()
 
 
-def test_the_engine_has_a_thread_for_the_device_unless_it_is_forbidden() -> None:
+def test_the_engine_threads_the_device_unless_forbidden() -> None:
     import threading
 
     seen = []
@@ -250,7 +250,7 @@ def test_the_engine_has_a_thread_for_the_device_unless_it_is_forbidden() -> None
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
 
 
-def test_autocast_of_the_device_reads_its_dtypes_from_the_module() -> None:
+def test_autocast_reads_its_dtypes_from_the_module() -> None:
     assert torch.bfloat16 in torch.maca.get_amp_supported_dtype()
     with torch.autocast("maca", dtype=torch.bfloat16):
         assert torch.is_autocast_enabled("maca")

@@ -90,7 +90,7 @@ def test_in_place_gives_the_same_bits(layout):
     assert torch.equal(device.cpu(), expected.cpu())
 
 
-def test_bits_do_not_depend_on_the_number_of_threads():
+def test_any_number_of_threads_gives_the_same_bits():
     device = torch.randn(200, 3000).to("maca")
     found = []
     for threads in (1, 2, 3):

@@ -105,7 +105,7 @@ def test_events_time_and_order() -> None:
         torch.maca.Event(interprocess=True)
 
 
-def test_torch_stream_and_event_of_the_device_do_not_crash() -> None:
+def test_torch_stream_and_event_do_not_crash() -> None:
     for make in (lambda: torch.Stream(device="maca"), lambda: torch.Event(device="maca"),
                  lambda: torch.accelerator.current_stream(), lambda: torch.accelerator.synchronize(),
                  lambda: torch.accelerator.current_device_index(), lambda: torch.accelerator.device_count()):  # fmt: skip
@@ -128,7 +128,7 @@ def test_synchronize() -> None:
     assert x[0, 0].item() == pytest.approx(1)
 
 
-def test_an_error_of_queued_work_is_raised_where_one_waits() -> None:
+def test_waits_raise_the_errors_of_queued_work() -> None:
     table = maca(torch.arange(5.0))
     bad = maca(torch.tensor([0, 99]))
     stream = torch.maca.Stream()
@@ -275,7 +275,7 @@ def test_a_delay_is_measured_by_events_in_milliseconds() -> None:
             refused()
 
 
-def test_work_may_fail_while_the_device_is_waited_for() -> None:
+def test_work_may_fail_during_a_wait() -> None:
     table, bad = maca(torch.arange(5.0)), maca(torch.tensor([99]))
     stream = torch.maca.Stream()
     for _ in range(20):
@@ -286,7 +286,7 @@ def test_work_may_fail_while_the_device_is_waited_for() -> None:
             torch.maca.synchronize()  # waits while the worker puts its failure down
 
 
-def test_memory_freed_on_one_stream_is_not_handed_out_early() -> None:
+def test_freed_memory_waits_for_its_stream() -> None:
     """What record_stream() is for on CUDA: the runtime does it by itself."""
     stream = torch.maca.Stream()
     x = torch.full((1 << 16,), 3.0, device="maca")

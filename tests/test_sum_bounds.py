@@ -144,9 +144,7 @@ def test_weight_gradients_of_either_sign() -> None:
 @pytest.mark.parametrize("size", [48, 64])
 @pytest.mark.parametrize("bits", [8, 11])
 @pytest.mark.parametrize("accumulated", [False, True])
-def test_weight_gradients_of_fewer_bits_are_told_by_what_they_are_made_of(
-    size: int, bits: int, accumulated: bool
-) -> None:
+def test_weight_gradients_of_fewer_bits_are_told_apart(size: int, bits: int, accumulated: bool) -> None:
     """Sums of 9,216 and 16,384 positive terms, whose one chain of float32 is no more exact than TF32's products."""
     ((_, _), (_, _), (row, args)) = _convolution(torch.rand, 16, size, 1, batch=4)
     _clean(row, args)

@@ -21,7 +21,7 @@ def test_every_name_is_proven_once_listed() -> None:
     assert not proven - set(NAMES), f"not in supported_names.py: {sorted(proven - set(NAMES))}"
 
 
-def test_what_a_test_is_marked_with_stands_in_it() -> None:
+def test_it_has_what_tests_are_marked_with() -> None:
     for claim in claims():
         if claim.name.startswith("torch.optim."):
             continue  # from PyTorch's database; the next test compares

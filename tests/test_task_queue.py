@@ -93,7 +93,7 @@ def test_a_training_step_has_the_same_bits(make: Callable[[], nn.Module], shape:
             assert torch.equal(found, wanted)
 
 
-def test_the_host_goes_on_while_a_kernel_runs_and_sees_what_it_wrote(queue: str) -> None:
+def test_the_host_overlaps_kernels_and_sees_their_results(queue: str) -> None:
     x = torch.zeros(5, device="maca")
     gate = busy()
     for _ in range(5):
@@ -121,7 +121,7 @@ def test_the_host_goes_on_while_a_kernel_runs_and_sees_what_it_wrote(queue: str)
     assert torch.tensor([0, 1, 0, 1]).maca().nonzero().flatten().tolist() == [1, 3]  # its size is data
 
 
-def test_a_large_upload_and_a_small_one_keep_their_places(queue: str) -> None:
+def test_large_and_small_uploads_keep_their_order(queue: str) -> None:
     for n in (10, 1 << 20):
         source = torch.zeros(n)
         x = torch.full((n,), 7.0, device="maca")
@@ -184,7 +184,7 @@ def test_no_memory_left_while_work_is_queued(queue: str) -> None:
         ffi.lib.maca_memory_set_limit(ffi.MEMORY_LIMIT or -1)
 
 
-def test_errors_come_where_one_waits_and_name_the_kernel(queue: str) -> None:
+def test_waits_raise_errors_that_name_the_kernel(queue: str) -> None:
     table, bad = maca(torch.arange(5.0)), maca(torch.tensor([0, 99]))
     event = torch.maca.Event()
     found = table
@@ -347,7 +347,7 @@ def test_python_does_not_run_far_ahead(queue: str) -> None:
     assert x.cpu().eq(1600).all()
 
 
-def test_backward_on_its_own_thread_and_a_hook_that_reads(queue: str) -> None:
+def test_a_hook_may_read_on_backwards_own_thread(queue: str) -> None:
     w = torch.rand(200, 200, device="maca", requires_grad=True)
     seen: list[float] = []
     w.register_hook(lambda g: seen.append(g.sum().item()))
@@ -403,7 +403,7 @@ def test_fork_and_exit_with_work_in_the_queue(mode: str) -> None:
     assert done.stderr == "" and done.stdout == "sum 27000000.0\n"
 
 
-def test_an_error_that_no_one_met_is_told_at_exit() -> None:
+def test_an_unmet_error_is_told_at_exit() -> None:
     failing = """
     import torch, macatensor
     x, i = torch.arange(5).maca(), torch.tensor([9]).maca()

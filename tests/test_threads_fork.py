@@ -223,13 +223,13 @@ print(made)
 """
 
 
-def test_a_fork_waits_for_what_is_queued_and_not_for_what_other_threads_would_queue() -> None:
+def test_a_fork_waits_for_what_is_queued_alone() -> None:
     """The interpreter's lock is free meanwhile: another thread opens the gate that the fork waits for."""
     made = int(run_python(FORK_BESIDE_A_LAUNCHING_THREAD, MACA_TASK_QUEUE="1").stdout)
     assert made <= 1
 
 
-def test_a_fork_beside_more_memory_than_the_machine_has() -> None:
+def test_a_fork_beside_memory_beyond_the_machine() -> None:
     """Freed, or never touched: the system asks for no more at a fork than what is used."""
     code = """
     import os, torch, macatensor

@@ -82,7 +82,7 @@ def test_links_out_of_a_record_are_not_followed(tmp_path: Path) -> None:
         read(tmp_path / "a")
 
 
-def test_a_link_within_a_record_and_a_link_to_a_record_are(tmp_path: Path) -> None:
+def test_links_within_and_to_a_record_are_followed(tmp_path: Path) -> None:
     process = record(tmp_path / "a")
     os.rename(process / "tensors", process / "elsewhere")
     (process / "tensors").symlink_to("elsewhere")
@@ -129,7 +129,7 @@ WRONG = ["null", "[]", "7", '"x"', "NaN", "-1", DEEP, "1" * 5000, '{"x": 1}', "1
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda w: w[:12])
 @pytest.mark.parametrize("key", ["number", "inputs", "op", "name", "dtype", "shape", "place"])
-def test_a_wrong_value_is_refused_by_file_line_and_key(tmp_path: Path, key: str, wrong: str) -> None:
+def test_errors_name_file_line_and_key(tmp_path: Path, key: str, wrong: str) -> None:
     if (key, wrong) in {("number", "7"), ("inputs", "[]"), ("shape", "[]")} or (wrong == '"x"' and key not in
                                                                              ("number", "inputs", "shape")):  # fmt: skip
         return
@@ -175,7 +175,7 @@ def test_other_damage_of_a_record(tmp_path: Path) -> None:
             read(tmp_path / f"e{i}")
 
 
-def test_half_a_surrogate_pair_is_shown_as_a_question_mark(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
     folders = []
     for name, wrong in (("a", 0.0), ("b", 1.0)):
         process = record(tmp_path / name, wrong)
@@ -238,7 +238,7 @@ def test_texts_of_a_report_are_no_formulas(tmp_path: Path, text: str) -> None:
     assert any(c.data_type == "n" and c.value == 5 for c in sheet[2])
 
 
-def test_infinities_stay_as_they_are_and_lists_of_a_migration_hold_no_formula(tmp_path: Path) -> None:
+def test_infinities_stay_and_migration_lists_hold_no_formula(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     done = Migration(tmp_path, tmp_path / "out", 1, ["a.py"], [Change("=a.py", -3, "@old", "-inf", "\x01rule")],
                      [Finding("a.py", 1, "=HYPERLINK(1)", "+why\x02", "r")], {})  # fmt: skip
@@ -342,7 +342,7 @@ def test_programs_in_pickles_are_refused(tmp_path: Path, program: bytes, why: st
     assert "x.pt" in str(refused.value)
 
 
-def test_a_sparse_memo_and_a_shared_list_cost_what_their_bytes_say(tmp_path: Path) -> None:
+def test_sparse_memos_and_shared_lists_cost_their_bytes(tmp_path: Path) -> None:
     assert load(archive(tmp_path / "x.pt", b"\x80\x02K\x01r\xff\xff\xff\x7f.")) == 1
     held = load(archive(tmp_path / "x.pt", b"\x80\x02" + SHARED + b"."))
     with pytest.raises(ValueError, match="nested more than|values"):
@@ -386,7 +386,7 @@ def test_a_safetensors_header_that_claims_much(tmp_path: Path) -> None:
             found.tensor(found.calls[0].inputs[0].tensor)
 
 
-def test_a_dtype_without_a_storage_of_its_own_is_read(tmp_path: Path) -> None:
+def test_a_dtype_without_its_own_storage_is_read(tmp_path: Path) -> None:
     for dtype in (torch.uint16, torch.float8_e4m3fn):
         torch.save(X.to(dtype), tmp_path / "x.pt")
         held = elements_of(tmp_path / "x.pt", load(tmp_path / "x.pt"))

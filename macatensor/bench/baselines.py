@@ -23,8 +23,9 @@ class Floor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls: type, size: tuple[int, ...]) -> torch.Tensor:
-        return _make(cls, size, torch.empty(size).stride(), dtype=torch.float32, device=_DEVICE)
+    def __new__(cls: type, size: tuple[int, ...]) -> Floor:
+        made: Floor = _make(cls, size, torch.empty(size).stride(), dtype=torch.float32, device=_DEVICE)
+        return made
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -47,7 +48,7 @@ class Delegate(torch.Tensor):
     """The lean way to a device in Python: unwrap, run PyTorch's CPU kernel, wrap. No pytree, no checks."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    inner: torch.Tensor
+    inner: torch.Tensor  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls: type, inner: torch.Tensor) -> Delegate:

@@ -17,7 +17,7 @@ from macatensor.bench.ceilings import ceilings
 from macatensor.bench.measure import interleave, interleave_short
 from macatensor.bench.result import Rate, Result
 
-Function = Callable[..., torch.Tensor]
+Function = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
 Operands = tuple[torch.Tensor, ...]
 NEAR_CEILING = 0.9  # of the ceiling: as good as a ratio within the bar
 STREAMING = 1.05  # bar of what is bound by memory
@@ -295,6 +295,7 @@ def _call(function: Function, operands: Operands) -> Callable[[], object]:
 def _gradient(function: Function, operands: Operands) -> Callable[[], object]:
     leaves = tuple(t.detach().requires_grad_() for t in operands)
     result = function(*leaves)
+    assert isinstance(result, torch.Tensor)
     gradient = torch.ones_like(result)
     return lambda: torch.autograd.grad(result, leaves, gradient, retain_graph=True)
 

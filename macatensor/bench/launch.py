@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 from macatensor.bench.baselines import Delegate, Floor, LeanFloor
-from macatensor.bench.measure import interleave_short, quartiles
+from macatensor.bench.measure import Timing, interleave_short, quartiles
 from macatensor.bench.result import Result
 
 ADD_OVER_DELEGATE = 0.8
@@ -22,7 +22,7 @@ BUSY_OVER_FLOOR = 1.25
 
 _TURN = 1e6  # nanoseconds: a call that took longer has waited while another thread ran
 
-Operator = Callable[[torch.Tensor, torch.Tensor], object]
+Operator = Callable[..., object]
 KERNELS: dict[str, Operator] = {
     "add": lambda a, b: a + b,
     "relu": lambda a, b: torch.relu(a),
@@ -150,7 +150,7 @@ def busy(rounds: int, quick: bool) -> list[Result]:
 
 
 def _bound(
-    operator: Operator, pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    operator: Operator, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]
 ) -> dict[str, Callable[[], object]]:
     return {name: lambda a=a, b=b: operator(a, b) for name, (a, b) in pairs.items()}  # type: ignore[misc]
 

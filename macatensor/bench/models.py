@@ -48,7 +48,7 @@ def resnet_inference(depth: int, batch: int, size: int) -> Callable[[int, bool],
     def run(rounds: int, quick: bool) -> list[Result]:
         model, x = resnet(depth, quick).eval(), torch.randn(batch, 3, *(2 * (32 if quick else size,)))
         channels_last = copy.deepcopy(model)
-        channels_last.to(memory_format=torch.channels_last)
+        channels_last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         contenders = {
             "maca": _forward(copy.deepcopy(model).to("maca"), x.to("maca")),
             "NCHW": _forward(model, x),
@@ -67,7 +67,7 @@ def resnet_training(depth: int) -> Callable[[int, bool], list[Result]]:
         model = resnet(depth, quick)
         x, y = torch.randn(8, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (8,))
         channels_last = copy.deepcopy(model)
-        channels_last.to(memory_format=torch.channels_last)
+        channels_last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         contenders = {
             "maca": resnet_step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
             "NCHW": resnet_step(model, x, y),
@@ -167,7 +167,8 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
 def _forward(model: torch.nn.Module, x: torch.Tensor) -> Call:
     def run() -> torch.Tensor:
         with torch.inference_mode():
-            return model(x)
+            result: torch.Tensor = model(x)
+            return result
 
     return run
 

@@ -79,6 +79,7 @@ def memory(rounds: int, quick: bool) -> list[Result]:
     x = torch.randn(64, requires_grad=True)
     with tempfile.TemporaryDirectory() as folder, record(folder, record_level=1) as session:
         recorder = session.recorder
+        assert recorder is not None
         torch.tanh(x).sum().backward()
         before = resident()
         peak = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.panel import Panel
 from rich.table import Table
@@ -44,8 +44,8 @@ def check(as_json: Json = False) -> None:
     page = table("Environment switches", "variable", "value", "origin", "meaning")
     for name, switch in facts["switches"].items():
         is_set = switch["value"] is not None
-        value = Text(str(switch["value"]), style="bold yellow") if is_set else Text("unset", style="dim")
-        page.add_row(name, value, switch["origin"], switch["meaning"])
+        shown = Text(str(switch["value"]), style="bold yellow") if is_set else Text("unset", style="dim")
+        page.add_row(name, shown, switch["origin"], switch["meaning"])
     for name, nearest in facts["unknown_switches"].items():
         page.add_row(
             Text(name, style="red"),
@@ -57,7 +57,36 @@ def check(as_json: Json = False) -> None:
     out.print(f"[green]torch.ones(2).maca()[/]  →  [bold]{facts['proof']}[/]", highlight=False)
 
 
-def gather() -> dict[str, object]:
+class DeviceFacts(TypedDict):
+    name: str
+    simd: str
+    threads: int
+    pytorch_threads: int
+    memory_free: int
+    memory_total: int
+    libraries: str
+    kernel_count: int
+
+
+class SwitchFacts(TypedDict):
+    value: str | None
+    origin: str
+    meaning: str
+
+
+class Facts(TypedDict):
+    """What the command prints with ``--json``."""
+
+    versions: dict[str, str]
+    library: dict[str, str]
+    device: DeviceFacts
+    rows: dict[str, int]
+    switches: dict[str, SwitchFacts]
+    unknown_switches: dict[str, str | None]
+    proof: str
+
+
+def gather() -> Facts:
     """The facts as JSON-able values. Raises ImportError where the library does not load."""
     import torch
 
@@ -92,7 +121,7 @@ def gather() -> dict[str, object]:
     }
 
 
-def _switch(switch: Switch[object]) -> dict[str, str | None]:
+def _switch(switch: Switch[object]) -> SwitchFacts:
     text = switch.text()
     return {
         "value": text,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.progress import (
     BarColumn,
@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +30,7 @@ err = Console(stderr=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def emit_json(value: Any) -> None:
+def emit_json(value: object) -> None:
     """Writes ``value`` to standard output, unstyled, as one JSON document."""
     print(json.dumps(value, indent=2, default=str))
 
@@ -37,8 +38,14 @@ def emit_json(value: Any) -> None:
 class _PlainTable(Table):
     """A table whose texts are shown as they are: what stands in brackets in a name is no markup."""
 
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+    def add_row(
+        self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False
+    ) -> None:
+        super().add_row(
+            *(Text(cell) if isinstance(cell, str) else cell for cell in cells),
+            style=style,
+            end_section=end_section,
+        )
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = (), caption: str | None = None) -> Table:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from op_table import Row
 
 
-def kernel_facts(row: Row) -> dict[str, Any]:
+class KernelFacts(TypedDict):
+    """What ``macatensor ops --kernels --json`` says of a kernel."""
+
+    kernel: str
+    operator: str
+    operands: list[str]
+    scalars: list[str]
+    attributes: list[str]
+    results: list[str]
+
+
+def kernel_facts(row: Row) -> KernelFacts:
     """What a plan of the row's kernel gets, as maca.h names it.
 
     Operands and results in order, ``?`` for one that may be absent and ``[]`` for lists; scalars, of which each has an
@@ -21,7 +32,7 @@ def kernel_facts(row: Row) -> dict[str, Any]:
     operator, _, overload = row.name.partition(".")
     func = getattr(getattr(torch.ops.aten, operator), overload or "default")
     types = {a.name: str(a.type) for a in func._schema.arguments}
-    facts: dict[str, Any] = {
+    facts: KernelFacts = {
         "kernel": row.kernel_name,
         "operator": str(func),
         "operands": [],
@@ -41,13 +52,13 @@ def kernel_facts(row: Row) -> dict[str, Any]:
     return facts
 
 
-def kernel_line(facts: dict[str, Any]) -> str:
+def kernel_line(facts: KernelFacts) -> str:
     """One line of :func:`kernel_facts`."""
     parts = [f"{facts['kernel']} <- {facts['operator']}({', '.join(facts['operands'])})"]
     parts.append(f"-> {', '.join(facts['results']) or 'nothing'}")
-    for what in ("scalars", "attributes"):
-        if facts[what]:
-            parts.append(f"{what}: {', '.join(facts[what])}")
+    for what, names in (("scalars", facts["scalars"]), ("attributes", facts["attributes"])):
+        if names:
+            parts.append(f"{what}: {', '.join(names)}")
     return "  ".join(parts)
 
 

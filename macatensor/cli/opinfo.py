@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -149,7 +149,7 @@ def _kept(path: Path | None, mark: str, answers: dict[str, Answer]) -> Iterator[
         yield file
 
 
-def _print(answers: list[Any], verdicts: dict[str, str]) -> None:
+def _print(answers: list[Answer], verdicts: dict[str, str]) -> None:
     from collections import Counter
 
     from macatensor.examination import summary
@@ -169,7 +169,7 @@ def _print(answers: list[Any], verdicts: dict[str, str]) -> None:
     )
 
 
-def _write(answers: list[Any]) -> None:
+def _write(answers: list[Answer]) -> None:
     """The record of this checkout, and the coverage page that is made from it."""
     from macatensor.examination import summary
     from op_table.coverage import PAGE, page

@@ -150,7 +150,7 @@ def bound_text(bound: Bound) -> str:
     return f"{base:g} {unit}" + (f" ({', '.join(others)})" if others else "") + bound.chain_text
 
 
-def facts(row: Row, family: str) -> dict[str, Any]:
+def facts(row: Row, family: str) -> dict[str, object]:
     """A row as JSON."""
     return {
         "operator": row.name,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from .console import Json, emit_json, err, out, table, verdict
+
+if TYPE_CHECKING:
+    from macatensor.parity.runner import Result
 
 
 def parity(
@@ -85,7 +88,7 @@ def _number(value: float) -> str:
     return "0" if not value else f"{value:.3g}"
 
 
-def _print(results: list[Any]) -> None:
+def _print(results: list[Result]) -> None:
     numbers = ("samples", "declined", "max ULP", "max relative", "of bound", "seconds")
     page = table(
         "Parity with float64 references", "operator", "kind", "samples", "declined", "max ULP", "max relative", "bound",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from macatensor.demo.models import digits_resnet
 from macatensor.demo.training import Report, Training, silent
+
+if TYPE_CHECKING:
+    from numpy import ndarray
 
 ACCURACY_BAR = 0.97
 BATCH = 64
@@ -25,12 +28,12 @@ def load(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Ten
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    digits: Any = load_digits()
+    digits = load_digits()
     x_train, x_test, y_train, y_test = train_test_split(
         digits.images, digits.target, test_size=0.2, random_state=seed, stratify=digits.target
     )
 
-    def images(array: Any) -> torch.Tensor:
+    def images(array: ndarray) -> torch.Tensor:
         return (torch.from_numpy(array).float() / 8 - 1).unsqueeze(1).repeat(1, 3, 1, 1)
 
     return images(x_train), torch.from_numpy(y_train), images(x_test), torch.from_numpy(y_test)

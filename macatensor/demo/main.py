@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -104,7 +104,7 @@ def run(seed: int = 0, budget: Budget = Budget(), tracker: Tracker = lambda name
 
 def environment() -> dict[str, str]:
     """What the figures depend on."""
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     properties = module.get_device_properties()
     return {
         "device": f"{properties.name} (maca:0)",
@@ -116,7 +116,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def facts(demo: Demo, page: Path | None) -> dict[str, Any]:
+def facts(demo: Demo, page: Path | None) -> dict[str, object]:
     """The demo as JSON-able values."""
     from dataclasses import asdict
 

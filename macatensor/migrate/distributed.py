@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -82,7 +81,9 @@ class _Inserter(cst.CSTTransformer):
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         return updated_node.with_changes(body=self._with_wrap(updated_node.body))
 
-    def _with_wrap(self, body: Sequence[Any]) -> list[Any]:
+    def _with_wrap(
+        self, body: Sequence[cst.BaseStatement | cst.BaseSmallStatement]
+    ) -> list[cst.BaseStatement | cst.BaseSmallStatement]:
         places = [i for i, statement in enumerate(body) if self._makes(statement)]
         if self.done or not any(self._assigns(body[i]) for i in places):
             return list(body)
@@ -95,7 +96,7 @@ class _Inserter(cst.CSTTransformer):
         wrap = cst.parse_module(_WRAP.format(model=self.model)).body
         return [*body[: last + 1], *wrap, *body[last + 1 :]]
 
-    def _makes(self, statement: Any) -> bool:
+    def _makes(self, statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
         if self._assigns(statement):
             return True
         if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
@@ -108,7 +109,7 @@ class _Inserter(cst.CSTTransformer):
             and call.func.attr.value in _PREPARES
         )
 
-    def _assigns(self, statement: Any) -> bool:
+    def _assigns(self, statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
         if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(
             statement.body[0], cst.Assign
         ):

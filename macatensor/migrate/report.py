@@ -52,7 +52,7 @@ def _workbook(done: Migration, path: Path) -> None:
     book.save(path)
 
 
-def facts(done: Migration, reports: tuple[Path, ...] = ()) -> dict[str, Any]:
+def facts(done: Migration, reports: tuple[Path, ...] = ()) -> dict[str, object]:
     """The migration as JSON-able values."""
     return {
         "source": str(done.source),

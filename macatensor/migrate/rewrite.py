@@ -171,7 +171,9 @@ class Rewriter(cst.CSTTransformer):
 
     # -- imports
 
-    def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> Any:
+    def leave_Import(
+        self, original_node: cst.Import, updated_node: cst.Import
+    ) -> cst.BaseSmallStatement | cst.FlattenSentinel[cst.BaseSmallStatement]:
         """``import torch.backends.cudnn as cudnn``, ``import torch.cuda.amp``."""
         result = []
         for alias in original_node.names:
@@ -187,7 +189,9 @@ class Rewriter(cst.CSTTransformer):
             self.change(original_node, statement, "import")
         return made[0] if len(made) == 1 else cst.FlattenSentinel(made)
 
-    def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> Any:
+    def leave_ImportFrom(
+        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
+    ) -> cst.BaseSmallStatement | cst.FlattenSentinel[cst.BaseSmallStatement]:
         """``from torch.cuda.amp import autocast``, ``from torch import cuda``."""
         if original_node.relative or original_node.module is None:
             return updated_node

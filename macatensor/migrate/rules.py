@@ -6,7 +6,6 @@ import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from macatensor.files.untrusted import json_of
 
@@ -34,7 +33,7 @@ class Finding:
 
 
 # JSON schema of a file of rules
-SCHEMA: dict[str, Any] = {
+SCHEMA: dict[str, object] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "Rules for macatensor migrate",
     "type": "object",
@@ -86,15 +85,15 @@ class UserRules:
         return cls.from_json(data, str(path))
 
     @classmethod
-    def from_json(cls, data: Any, where: str = "rules") -> UserRules:
+    def from_json(cls, data: object, where: str = "rules") -> UserRules:
         """Checks and takes the parsed JSON."""
         if not isinstance(data, dict):
             raise RulesError(f"{where}: expected an object, got {type(data).__name__}")
-        unknown = sorted(set(data) - set(SCHEMA["properties"]))
+        known = SCHEMA["properties"]
+        assert isinstance(known, dict)
+        unknown = sorted(set(data) - set(known))
         if unknown:
-            raise RulesError(
-                f"{where}: unknown key {unknown[0]!r}; accepted: {', '.join(SCHEMA['properties'])}"
-            )
+            raise RulesError(f"{where}: unknown key {unknown[0]!r}; accepted: {', '.join(known)}")
         for key, table in data.items():
             _check_names(table, f"{where}: {key}", nested=key == "arguments")
         return cls(**data)
@@ -111,7 +110,7 @@ class UserRules:
         return None
 
 
-def _check_names(table: Any, where: str, nested: bool) -> None:
+def _check_names(table: object, where: str, nested: bool) -> None:
     if not isinstance(table, dict):
         raise RulesError(f"{where}: expected an object, got {type(table).__name__}")
     for old, new in table.items():
@@ -206,7 +205,7 @@ def in_torch(name: str) -> bool:
 
     import macatensor  # noqa: F401 - registers the device
 
-    value: Any = torch
+    value: object = torch
     for part in name.split(".")[1:]:
         value = getattr(value, part, None)
         if value is None:
