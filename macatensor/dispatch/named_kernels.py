@@ -17,7 +17,7 @@ from macatensor.runtime.tensor import MacaTensor, payload
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
 
-_plans: PlanCache[Program] = PlanCache()
+_programs: PlanCache[Program] = PlanCache()
 
 
 def launch(
@@ -31,11 +31,10 @@ def launch(
     Raises :class:`macatensor.dispatch.request.Declined` when the library has no kernel for them.
     """
     payloads = [payload(t) if t is not None else ABSENT for t in inputs]
-    made: list[MacaTensor] = plan(kernel, inputs, results, attributes).launch(payloads, ())
-    return made
+    return program_of(kernel, inputs, results, attributes).launch(payloads, ())
 
 
-def plan(
+def program_of(
     kernel: str,
     inputs: Sequence[torch.Tensor | None],
     results: list[Meta | None],
@@ -48,12 +47,12 @@ def plan(
         tuple(results),
         tuple((k, type(v), v) for k, v in attributes.items()),
     )
-    found = _plans.get(key)
+    found = _programs.get(key)
     if found is None:
         generation = plan_caches.generation
         found = _create(kernel, inputs, results, attributes)
         counters.count("plan_misses")
-        _plans.remember(key, found, generation)
+        _programs.remember(key, found, generation)
     return found
 
 

@@ -34,10 +34,6 @@ _SCALAR_META: dict[type, Meta] = {
 }
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, (bool, int, float, complex))
-
-
 def meta_tensor(meta: Meta) -> torch.Tensor:
     """An empty tensor on the meta device."""
     return set_lazy_bits(torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device="meta"), meta)
@@ -119,8 +115,8 @@ def _operand_of(value: Value, request: Request) -> tuple[Meta | None, int]:
     return _SCALAR_META[type(value)], request.slots(1)
 
 
-def room_for_numbers(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool, bool]:
-    """Which numbers surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
+def room_for_scalars(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool, bool]:
+    """Which scalars surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
     imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
     low, high = -math.inf, math.inf
     is_integral = is_real = False
@@ -128,9 +124,9 @@ def room_for_numbers(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool,
         is_real = is_real or not dtype.is_complex
         if dtype is torch.bool:
             continue
-        is_number = dtype.is_floating_point or dtype.is_complex
-        is_integral = is_integral or not is_number
-        info = torch.finfo(dtype) if is_number else torch.iinfo(dtype)
+        is_inexact = dtype.is_floating_point or dtype.is_complex
+        is_integral = is_integral or not is_inexact
+        info = torch.finfo(dtype) if is_inexact else torch.iinfo(dtype)
         low = max(low, float(info.min))
         # the float nearest to 2^63 - 1 is 2^63, which does not fit
         high = min(
@@ -152,7 +148,7 @@ def program(
     defaults: Sequence[Scalar] = (),
     order: Sequence[int] = (),
 ) -> Program:
-    """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
+    """The ``Program`` of a request: called with (arguments, payloads, scalars) it launches and returns the results.
 
     ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
     operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
@@ -170,7 +166,7 @@ def program(
         for i, (meta, slot) in enumerate(request.operands)
         if meta is not None and slot < 0 and (i >= len(written) or written[i])
     ]
-    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else ())
+    room = room_for_scalars({meta.dtype for meta in results} if request.scalars else ())
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
 
 

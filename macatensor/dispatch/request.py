@@ -43,7 +43,7 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 }
 
 
-Scalar: TypeAlias = bool | int | float | complex  # a number that travels at launch
+Scalar: TypeAlias = bool | int | float | complex  # a number that a launch brings
 # What is part of a plan: the kinds of maca_attribute, and a dtype, whose name is the attribute.
 Attribute: TypeAlias = bool | int | float | str | torch.dtype | Sequence[int] | Sequence[float]
 

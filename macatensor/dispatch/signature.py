@@ -1,4 +1,4 @@
-"""An operator's schema, read once: which arguments are tensors, which numbers travel at launch, what is written."""
+"""An operator's schema, read once: which arguments are tensors, which are scalars of a launch, what is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Role(Enum):
 
     TENSOR = 1  # Tensor or Tensor?
     TENSORS = 2  # Tensor[] or Tensor?[]
-    SCALAR = 3  # a number that travels at launch
+    SCALAR = 3  # a scalar of the launch, which may change from call to call
     SCALARS = 4  # a list of those
     STATIC = 5  # part of the plan
 
@@ -117,7 +117,7 @@ class Signature:
 
 
 def read(func: OpOverload, launch_scalars: tuple[str, ...] = ()) -> Signature:
-    """The Signature of an OpOverload. ``launch_scalars`` names further numbers that change from call to call."""
+    """The Signature of an OpOverload. ``launch_scalars`` names further arguments that are scalars of a launch."""
     schema = func._schema
     arguments = []
     alias_sets: dict[str, int] = {}

@@ -39,7 +39,7 @@ def _plain(meta: Meta) -> bool:
 
 
 class WholeLauncher(native.KernelCall):
-    """Calls of one composite operator, each one launch of the plan that ``create`` makes.
+    """Calls of one composite operator, each one launch of the program that ``create`` makes.
 
     ``create`` gets every argument and returns a ``Program``, or None where the call is not plain.
     """
@@ -63,22 +63,22 @@ class WholeLauncher(native.KernelCall):
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         full = self.signature.fill(args, None)
-        plan: Run | None = None
+        run: Run | None = None
         if all(
             v is None or type(v) is MacaTensor
             for a, v in zip(self.signature.arguments, full)
             if a.role is Role.TENSOR
         ):
             try:
-                plan = self.create(*full)
+                run = self.create(*full)
             except Declined:
                 pass
-        if plan is None:
-            plan = self.otherwise
+        if run is None:
+            run = self.otherwise
         else:
             counters.count("plan_misses")
-        self.cache.remember(key, plan, generation)
-        return plan
+        self.cache.remember(key, run, generation)
+        return run
 
     def otherwise(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         split = self.signature.positional
