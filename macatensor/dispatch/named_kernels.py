@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from macatensor.dispatch.plan import ABSENT, program
-from macatensor.dispatch.request import Attribute, Declined, Request
+from macatensor.dispatch.request import Attribute, Declined, Operand, Request
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
@@ -64,9 +64,9 @@ def _create(
 ) -> Program:
     request = Request(kernel)
     for t in inputs:
-        request.add([(payload(t)[2] if t is not None else None, -1)], is_list=False, is_output=False)
+        request.add([Operand(payload(t)[2] if t is not None else None)], is_list=False, is_output=False)
     for meta in results:
-        request.add([(meta, -1)], is_list=False, is_output=True)
+        request.add([Operand(meta)], is_list=False, is_output=True)
     request.attributes = [(k, v) for k, v in attributes.items() if v is not None]
     try:
         return program(request, kernel, [False] * len(inputs), results, [-1] * len(results))

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor, program
-from macatensor.dispatch.request import Declined, Request, Scalar
+from macatensor.dispatch.request import Declined, Operand, Request, Scalar
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Role, read
 from macatensor.dispatch.view_calls import Special, View, ViewLauncher, Views
@@ -107,8 +107,8 @@ def _linear(func: OpOverload) -> Launcher:
             meta_of((k, n), (w.stride[1], w.stride[0]), dtype),
         ]
         for meta in [*metas[2:], *factors]:
-            request.add([(meta, -1)], is_list=False, is_output=False)
-        request.add([(meta_of((rows, n), (n, 1), dtype), -1)], is_list=False, is_output=True)
+            request.add([Operand(meta)], is_list=False, is_output=False)
+        request.add([Operand(meta_of((rows, n), (n, 1), dtype))], is_list=False, is_output=True)
         size = (*x.size[:-1], n)
         result = meta_of(size, contiguous_strides(size), dtype)
         order = (0, 1) if bias is None else (2, 0, 1)
@@ -143,12 +143,12 @@ def _layer_norm(func: OpOverload) -> Launcher:
             return None
         request = Request("native_layer_norm")
         for meta in (x, *parameters):
-            request.add([(meta, -1)], is_list=False, is_output=False)
+            request.add([Operand(meta)], is_list=False, is_output=False)
         rows = (*x.size[: -len(size)], *[1] * len(size))
         statistics = meta_of(rows, contiguous_strides(rows), x.dtype)
         results = [x, statistics, statistics]
         for result in results:
-            request.add([(result, -1)], is_list=False, is_output=True)
+            request.add([Operand(result)], is_list=False, is_output=True)
         request.attributes = [("normalized_shape", list(size)), ("eps", eps)]
         return program(request, "aten.layer_norm.default", [False] * 3, results, [-1])
 
