@@ -125,7 +125,8 @@ class Room(NamedTuple):
 
 
 def room_for_scalars(dtypes: Iterable[torch.dtype]) -> Room:
-    """Which scalars surely fit into all of ``dtypes``. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
+    """Which scalars surely fit into all of ``dtypes``. PyTorch may wrap others, round them to infinity or refuse
+    them, each operator in its own way."""
     low, high = -math.inf, math.inf
     is_integral = is_real = False
     for dtype in dtypes:
