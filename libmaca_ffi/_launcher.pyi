@@ -41,7 +41,7 @@ class Program:
         returned: Sequence[int] | None,
         repeats_first: bool,
         order: Sequence[int],
-        room: tuple[float, float, bool, bool] | tuple[()],
+        room: tuple[float, float, bool, bool],
     ) -> Program: ...
     def __call__(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[complex]) -> Value: ...
     def launch(self, payloads: Sequence[Payload], scalars: Sequence[complex]) -> list[MacaTensor]:

@@ -149,7 +149,7 @@ def test_leak_and_import() -> None:
     assert found["leak.device"]["value"] == 0
 
 
-# What is measured is what it says
+# The kernels of the diagnostics measure what they say.
 
 
 def test_multiply_adds_take_the_time_of_their_number() -> None:

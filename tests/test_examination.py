@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from macatensor.examination import plan, summary
+from macatensor.examination import forms, summary
 from macatensor.examination.entries import database
 from macatensor.examination.examiner import IDLE_LIMIT, Watch, examine, processor_time, read_answers
 from macatensor.examination.expectations import FAILING, Reason, expectations, expected, verdict
@@ -23,20 +23,20 @@ from macatensor.examination.worker import answer_task
 @pytest.fixture(scope="module")
 def answers() -> list[Answer]:
     """The short form, in two worker processes."""
-    return list(examine(plan.tasks(plan.SHORT)))
+    return list(examine(forms.tasks(forms.SHORT)))
 
 
 # The first of these waits for all answers, on a loaded machine long: the examiner itself bounds each task.
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("question", dict.fromkeys(asked.question for asked in plan.SHORT))
+@pytest.mark.parametrize("question", dict.fromkeys(asked.question for asked in forms.SHORT))
 def test_short_form(answers: list[Answer], question: str) -> None:
-    limits = {task.key: limit for task, limit in plan.tasks(plan.SHORT)}
+    limits = {task.key: limit for task, limit in forms.tasks(forms.SHORT)}
     asked = [a for a in answers if a.task.question == question]
     assert sum(a.outcome != "empty" for a in asked) > 100
     wrong = [
         f"{judged} {a.task.key}: {a.detail}"
         for a in asked
-        if (judged := verdict(a, plan.is_whole(a.task, limits[a.task.key]))) in FAILING
+        if (judged := verdict(a, forms.is_whole(a.task, limits[a.task.key]))) in FAILING
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -53,7 +53,7 @@ def test_bars(answers: list[Answer]) -> None:
 
 
 def test_every_expectation_has_a_task() -> None:
-    known = [task for task, _ in plan.tasks(plan.LONG)]
+    known = [task for task, _ in forms.tasks(forms.LONG)]
     unused = [e for e in expectations() if not any(e.covers(task) for task in known)]
     assert not unused
     assert all(isinstance(e.reason, Reason) for e in expectations())

@@ -127,7 +127,7 @@ def test_dropout_backward_uses_the_forwards_mask() -> None:
     assert torch.equal(nn.functional.dropout(x, 0.5, training=False).cpu(), x.detach().cpu())
 
 
-def test_checkpoint_replays_dropout() -> None:
+def test_checkpoint_repeats_dropout() -> None:
     from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
     x = torch.rand(200, device="maca", requires_grad=True)

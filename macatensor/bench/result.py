@@ -45,7 +45,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``missed`` or ``report`` (no bar). With any fallback a bar is missed."""
+        """``met``, ``missed`` or ``report`` (no bar). Any fallback misses the bar."""
         if self.fallbacks:
             return "missed"
         if self.bar is None:

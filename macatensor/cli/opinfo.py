@@ -61,16 +61,16 @@ def opinfo(
             )
         run_pytorch_tests(pytorch_tests, patterns, workers, as_json)
         return
-    from macatensor.examination import plan
+    from macatensor.examination import forms
     from macatensor.examination.examiner import examine, read_answers, stamp
     from macatensor.examination.expectations import FAILING
     from macatensor.examination.expectations import verdict as judge
     from macatensor.examination.task import Task
 
-    unknown = [q for q in questions if q not in plan.QUESTIONS]
+    unknown = [q for q in questions if q not in forms.QUESTIONS]
     if unknown:
         raise typer.BadParameter(
-            f"{unknown[0]!r}; accepted: {', '.join(plan.QUESTIONS)}", param_hint="--question"
+            f"{unknown[0]!r}; accepted: {', '.join(forms.QUESTIONS)}", param_hint="--question"
         )
 
     def wanted(task: Task) -> bool:
@@ -80,9 +80,9 @@ def opinfo(
             and (not questions or task.question in questions)
         )
 
-    tasks = plan.tasks(plan.SHORT if short else plan.LONG, wanted)
+    tasks = forms.tasks(forms.SHORT if short else forms.LONG, wanted)
     if not tasks:
-        _refuse(plan, patterns, dtypes)
+        _refuse(forms, patterns, dtypes)
     limits = {task.key: limit for task, limit in tasks}
     whole = not (short or patterns or dtypes or questions)
     if write and not whole:
@@ -105,7 +105,7 @@ def opinfo(
                 file.write(json.dumps(answer.as_json()) + "\n")
                 file.flush()
             bar.update(line, advance=1, description=f"{answer.task.question} {answer.task.entry}")
-    verdicts = {key: judge(a, plan.is_whole(a.task, limits[key])) for key, a in answers.items()}
+    verdicts = {key: judge(a, forms.is_whole(a.task, limits[key])) for key, a in answers.items()}
     failing = [key for key, v in verdicts.items() if v in FAILING]
     if as_json:
         emit_json([{**asdict(a), "verdict": verdicts[key]} for key, a in answers.items()])
@@ -121,9 +121,9 @@ def opinfo(
         raise typer.Exit(1)
 
 
-def _refuse(plan: ModuleType, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+def _refuse(forms: ModuleType, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     """Says which of the arguments matches nothing, and what would."""
-    asked = [task for task, _ in plan.tasks(plan.LONG)]
+    asked = [task for task, _ in forms.tasks(forms.LONG)]
     entries, kinds = sorted({t.entry for t in asked}), sorted({t.dtype for t in asked})
     for pattern in patterns:
         if not fnmatch.filter(entries, pattern):

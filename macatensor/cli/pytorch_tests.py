@@ -52,7 +52,7 @@ def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, a
             "PyTorch's own tests of every device",
             "file",
             pytorch_tests.rates(answers),
-            "Asked is what passes on the CPU or is marked for CUDA; sparse, nested and quantized tensors aside.",
+            "These are the tests that pass on the CPU or are marked for CUDA; sparse, nested and quantized tensors aside.",
         )
         out.print(page)
         out.print(", ".join(f"{n} {name}" for name, n in sorted(Counter(verdicts.values()).items())))

@@ -2,8 +2,8 @@
 
 On CUDA such a program races. On maca it does not: the runtime makes a stream wait for the one that used an operand
 last. The sanitizer reports the places where that automatic wait was needed, so that a program that is clean here keeps
-its results on CUDA. Ordered are uses on one stream, and those that ``wait_stream``, events, ``synchronize()`` and
-blocking copies put in order; a backward pass counts as work of the stream that called it, since CUDA's autograd engine
+its results on CUDA. Uses on one stream are in order, and so are those that ``wait_stream``, events, ``synchronize()``
+and blocking copies put in order; a backward pass counts as work of the stream that called it, since CUDA's autograd engine
 waits for the streams of the forward pass by itself. A buffer is watched as a whole: two views of it count as one memory.
 
 Each pair of places is reported once, as a :class:`StreamHazardWarning` with both operators and Python stacks, and kept

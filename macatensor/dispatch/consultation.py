@@ -35,8 +35,8 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
     if with_values and end - start > _LARGEST_COPY:
         raise MemoryError  # kernels that look at values would see none
     # uninitialized integers would be random indices
-    is_number = all(t.is_floating_point() or t.is_complex() for t in tensors)
-    memory = (torch.empty if is_number else torch.zeros)(end - start, dtype=torch.uint8)
+    is_inexact = all(t.is_floating_point() or t.is_complex() for t in tensors)
+    memory = (torch.empty if is_inexact else torch.zeros)(end - start, dtype=torch.uint8)
     if with_values:
         download(memory, tensors[0]._payload[0], start, end - start)
     made = []

@@ -43,7 +43,7 @@ class KernelLauncher(native.KernelCall):
     """Calls of one overload that a kernel serves.
 
     Called with (args, kwargs). The base class, written in C, looks the signature up and launches: the metas of the
-    operands, the arguments that are part of the plan, and the kinds of numbers. What it does not know comes here.
+    operands, the arguments that are part of the plan, and the kinds of scalars. What it does not know comes here.
     """
 
     def __init__(self, func: OpOverload, row: Row, form: Form, twin: OpOverload):
@@ -56,12 +56,12 @@ class KernelLauncher(native.KernelCall):
         self.cache: PlanCache[Run] = PlanCache(row.kernel_name)
         self.weighed: PlanCache[bool] = (
             PlanCache()
-        )  # numbers that PyTorch takes though the result has no room for them
+        )  # scalars that PyTorch takes though the result has no room for them
         super().__init__(
             self.signature.letters,
             self.cache,
             self.signature.tensors_end,
-            # creation functions: the result's size may follow from the numbers (arange)
+            # creation functions: the result's size may follow from the scalars (arange)
             not any(a.role in (Role.TENSOR, Role.TENSORS) for a in arguments),
         )
         first = arguments[0] if arguments else None
@@ -95,12 +95,12 @@ class KernelLauncher(native.KernelCall):
         self.cache.remember(key, run, generation)
         return run
 
-    def weigh(self, program: Program, args: Arguments, numbers: list[Scalar]) -> None:
-        """Raises where PyTorch refuses a number that the result's dtype may have no room for: 1e6 in float16.
+    def weigh(self, program: Program, args: Arguments, scalars: list[Scalar]) -> None:
+        """Raises where PyTorch refuses a scalar that the result's dtype may have no room for: 1e6 in float16.
 
-        Some operators refuse it, others wrap it or make it infinite: its CPU kernel is asked once for each number.
+        Some operators refuse it, others wrap it or make it infinite: its CPU kernel is consulted once for each.
         """
-        key = (program, *map(static_key, numbers))
+        key = (program, *map(static_key, scalars))
         if key in self.weighed:
             return
         generation = plan_caches.generation
@@ -138,7 +138,7 @@ class KernelLauncher(native.KernelCall):
                 )
             if self.inplace:
                 return self.build_inplace(full, given)
-            plan: Run = create(self.signature, self.row, full, given, inferred)
+            run: Run = create(self.signature, self.row, full, given, inferred)
         except Refused as refused:
             self.refuse(full, str(refused))
         except Declined as declined:
@@ -147,10 +147,10 @@ class KernelLauncher(native.KernelCall):
 
             def run_counted(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
                 counters.count("layout_conversions")
-                return plan(args, payloads, scalars)
+                return run(args, payloads, scalars)
 
             return run_counted
-        return plan
+        return run
 
     def resolved(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         """Operators that PyTorch lets see lazy conjugate and negative bits: kernels do not know them."""
@@ -215,12 +215,12 @@ class KernelLauncher(native.KernelCall):
 
     def ask_host(self, full: list[Value]) -> None:
         """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
-        may be as large as a number says."""
+        may be as large as a scalar says."""
         if any(isinstance(t, _Maca) for t in flatten(full)):
             consult_cpu(self.signature, full, narrowed=self.row.elementwise)
 
     def check_kinds(self, full: list[Value], results: Value) -> None:
-        """Raises where PyTorch refuses a number's kind, as a fraction of integers, or does not cast what comes out to
+        """Raises where PyTorch refuses a scalar's kind, as a fraction of integers, or does not cast what comes out to
         the dtype of what it is written to. Its meta kernels, many of them Python, do not look at that."""
         dtypes = [t.dtype for t in flatten([results, full]) if isinstance(t, torch.Tensor)]
         rank = max(map(_rank, dtypes), default=0)

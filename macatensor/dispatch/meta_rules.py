@@ -261,7 +261,7 @@ def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Sca
     rest = [n for d, n in enumerate(self.shape) if d != dim % max(self.dim(), 1)]
     given = [n for d, n in enumerate(source.shape) if d != dim % max(source.dim(), 1)]
     _refuse(rest != given and self.dim() > 0)
-    # nor do the CPU's mind a fraction as alpha of integers
+    # the CPU's kernels accept a fraction as alpha of integers, too
     result: Tensor = torch.ops.aten.index_add.default(self, dim, index, source)
     return result
 

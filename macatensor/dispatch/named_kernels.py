@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from macatensor.dispatch.plan import ABSENT, program
-from macatensor.dispatch.request import Attribute, Declined, Request
+from macatensor.dispatch.request import Attribute, Declined, Operand, Request
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
@@ -17,7 +17,7 @@ from macatensor.runtime.tensor import MacaTensor, payload
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
 
-_plans: PlanCache[Program] = PlanCache()
+_programs: PlanCache[Program] = PlanCache()
 
 
 def launch(
@@ -31,11 +31,10 @@ def launch(
     Raises :class:`macatensor.dispatch.request.Declined` when the library has no kernel for them.
     """
     payloads = [payload(t) if t is not None else ABSENT for t in inputs]
-    made: list[MacaTensor] = plan(kernel, inputs, results, attributes).launch(payloads, ())
-    return made
+    return program_of(kernel, inputs, results, attributes).launch(payloads, ())
 
 
-def plan(
+def program_of(
     kernel: str,
     inputs: Sequence[torch.Tensor | None],
     results: list[Meta | None],
@@ -48,12 +47,12 @@ def plan(
         tuple(results),
         tuple((k, type(v), v) for k, v in attributes.items()),
     )
-    found = _plans.get(key)
+    found = _programs.get(key)
     if found is None:
         generation = plan_caches.generation
         found = _create(kernel, inputs, results, attributes)
         counters.count("plan_misses")
-        _plans.remember(key, found, generation)
+        _programs.remember(key, found, generation)
     return found
 
 
@@ -65,9 +64,9 @@ def _create(
 ) -> Program:
     request = Request(kernel)
     for t in inputs:
-        request.add([(payload(t)[2] if t is not None else None, -1)], is_list=False, is_output=False)
+        request.add([Operand(payload(t)[2] if t is not None else None)], is_list=False, is_output=False)
     for meta in results:
-        request.add([(meta, -1)], is_list=False, is_output=True)
+        request.add([Operand(meta)], is_list=False, is_output=True)
     request.attributes = [(k, v) for k, v in attributes.items() if v is not None]
     try:
         return program(request, kernel, [False] * len(inputs), results, [-1] * len(results))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from macatensor.dispatch.meta_rules import META_RULES
-from macatensor.dispatch.request import Request, Scalar
+from macatensor.dispatch.request import Operand, Request, Scalar
 from macatensor.dispatch.signature import Role, Signature
 from macatensor.dispatch.stride_rules import STRIDE_RULES
 from macatensor.runtime import counters
@@ -32,10 +32,6 @@ _SCALAR_META: dict[type, Meta] = {
     float: meta_of((), (), torch.float64),
     complex: meta_of((), (), torch.complex128),
 }
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, (bool, int, float, complex))
 
 
 def meta_tensor(meta: Meta) -> torch.Tensor:
@@ -109,34 +105,43 @@ def _is_attribute(value: object) -> bool:
     return isinstance(value, (bool, int, float, str, torch.dtype))
 
 
-def _operand_of(value: Value, request: Request) -> tuple[Meta | None, int]:
+def _operand_of(value: Value, request: Request) -> Operand:
     if value is None:
-        return None, -1
+        return Operand(None)
     if isinstance(value, MacaTensor):
-        return value._payload[2], -1
+        return Operand(value._payload[2])
     if isinstance(value, torch.Tensor):  # a 0-dim host tensor: its value travels as a scalar
-        return meta_of((), (), value.dtype), request.slots(1)
-    return _SCALAR_META[type(value)], request.slots(1)
+        return Operand(meta_of((), (), value.dtype), request.slots(1))
+    return Operand(_SCALAR_META[type(value)], request.slots(1))
 
 
-def room_for_numbers(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool, bool]:
-    """Which numbers surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
-    imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
+class Room(NamedTuple):
+    """Which scalars surely fit."""
+
+    low: float
+    high: float
+    is_integral: bool  # NaN and infinities do not
+    is_real: bool  # imaginary parts do not
+
+
+def room_for_scalars(dtypes: Iterable[torch.dtype]) -> Room:
+    """Which scalars surely fit into all of ``dtypes``. PyTorch may wrap others, round them to infinity or refuse
+    them, each operator in its own way."""
     low, high = -math.inf, math.inf
     is_integral = is_real = False
     for dtype in dtypes:
         is_real = is_real or not dtype.is_complex
         if dtype is torch.bool:
             continue
-        is_number = dtype.is_floating_point or dtype.is_complex
-        is_integral = is_integral or not is_number
-        info = torch.finfo(dtype) if is_number else torch.iinfo(dtype)
+        is_inexact = dtype.is_floating_point or dtype.is_complex
+        is_integral = is_integral or not is_inexact
+        info = torch.finfo(dtype) if is_inexact else torch.iinfo(dtype)
         low = max(low, float(info.min))
         # the float nearest to 2^63 - 1 is 2^63, which does not fit
         high = min(
             high, float(info.max) if float(info.max) <= info.max else math.nextafter(float(info.max), 0)
         )
-    return low, high, is_integral, is_real
+    return Room(low, high, is_integral, is_real)
 
 
 def program(
@@ -152,7 +157,7 @@ def program(
     defaults: Sequence[Scalar] = (),
     order: Sequence[int] = (),
 ) -> Program:
-    """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
+    """The ``Program`` of a request: called with (arguments, payloads, scalars) it launches and returns the results.
 
     ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
     operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
@@ -170,7 +175,7 @@ def program(
         for i, (meta, slot) in enumerate(request.operands)
         if meta is not None and slot < 0 and (i >= len(written) or written[i])
     ]
-    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else ())
+    room = room_for_scalars({meta.dtype for meta in results} if request.scalars else ())
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
 
 
@@ -204,7 +209,7 @@ def create(
             written.append(argument.written)
         elif argument.role is Role.TENSORS:
             if value is None:
-                request.add([(None, -1)], is_list=False, is_output=False)
+                request.add([Operand(None)], is_list=False, is_output=False)
                 written.append(False)
             else:
                 request.add([_operand_of(v, request) for v in value], is_list=True, is_output=False)
@@ -228,12 +233,12 @@ def create(
     flat = iter(metas)
     for n in lists:
         request.add(
-            [(next(flat), -1) for _ in range(max(n, 1) if n < 0 else n)], is_list=n >= 0, is_output=True
+            [Operand(next(flat)) for _ in range(max(n, 1) if n < 0 else n)], is_list=n >= 0, is_output=True
         )
     if result_memory is not None:
         for position, target in enumerate(result_memory):
-            request.operands[inputs + position] = (target, -1)
-            request.arguments[len(request.arguments) - len(lists) + position][2][0] = (target, -1)
+            request.operands[inputs + position] = Operand(target)
+            request.arguments[len(request.arguments) - len(lists) + position].operands[0] = Operand(target)
 
     in_memory = result_memory is not None
     made = program(

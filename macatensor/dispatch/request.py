@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
@@ -43,7 +43,7 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 }
 
 
-Scalar: TypeAlias = bool | int | float | complex  # a number that travels at launch
+Scalar: TypeAlias = bool | int | float | complex  # a number that a launch brings
 # What is part of a plan: the kinds of maca_attribute, and a dtype, whose name is the attribute.
 Attribute: TypeAlias = bool | int | float | str | torch.dtype | Sequence[int] | Sequence[float]
 
@@ -82,25 +82,40 @@ def scalar_array(values: Sequence[Scalar]) -> CData:
     return array
 
 
+class Operand(NamedTuple):
+    """One operand of a request. ``meta``: None where it is absent."""
+
+    meta: Meta | None
+    scalar_slot: int = -1  # -1: memory; else a 0-dim operand whose value is this scalar of the launch
+
+
+class Argument(NamedTuple):
+    """One argument of a request: an operand or a list of them."""
+
+    kind: int
+    is_output: bool
+    operands: list[Operand]
+
+
 class Request:
     """Builds a ``maca_plan_request`` and keeps what it points to alive."""
 
     def __init__(self, kernel: str):
         self.keep: list[CData] = []
-        self.arguments: list[tuple[int, bool, list[tuple[Meta | None, int]]]] = []
+        self.arguments: list[Argument] = []
         self.attributes: list[tuple[str, Attribute]] = []
-        self.operands: list[tuple[Meta | None, int]] = []  # meta, scalar slot
+        self.operands: list[Operand] = []  # of all arguments
         self.scalars = 0
         self.kernel = kernel
 
-    def add(self, metas: Sequence[tuple[Meta | None, int]], *, is_list: bool, is_output: bool) -> None:
+    def add(self, operands: Sequence[Operand], *, is_list: bool, is_output: bool) -> None:
         kind = _ARGUMENT_TENSOR
         if is_list:
             kind = _ARGUMENT_LIST
-        elif metas[0][0] is None:
+        elif operands[0].meta is None:
             kind = _ARGUMENT_ABSENT
-        self.arguments.append((kind, is_output, list(metas)))
-        self.operands.extend(metas)
+        self.arguments.append(Argument(kind, is_output, list(operands)))
+        self.operands.extend(operands)
 
     def slots(self, count: int) -> int:
         self.scalars += count
@@ -150,12 +165,12 @@ class Request:
     def build(self) -> CData:
         request = self._hold(_new("maca_plan_request*"))
         arguments = self._hold(_new("maca_argument[]", len(self.arguments)))
-        for argument, (kind, is_output, metas) in zip(arguments, self.arguments):
-            operands = self._hold(_new("maca_operand[]", max(len(metas), 1)))
-            for operand, (meta, slot) in zip(operands, metas):
+        for argument, given in zip(arguments, self.arguments):
+            operands = self._hold(_new("maca_operand[]", max(len(given.operands), 1)))
+            for operand, (meta, slot) in zip(operands, given.operands):
                 self._operand(operand, meta, slot)
-            argument.kind, argument.is_output = kind, int(is_output)
-            argument.count = len(metas)
+            argument.kind, argument.is_output = given.kind, int(given.is_output)
+            argument.count = len(given.operands)
             argument.operands = operands
         attributes = self._hold(_new("maca_attribute[]", max(len(self.attributes), 1)))
         for attribute, (name, value) in zip(attributes, self.attributes):

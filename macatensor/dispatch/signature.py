@@ -1,4 +1,4 @@
-"""An operator's schema, read once: which arguments are tensors, which numbers travel at launch, what is written."""
+"""An operator's schema, read once: which arguments are tensors, which are scalars of a launch, what is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Role(Enum):
 
     TENSOR = b"T"  # Tensor or Tensor?
     TENSORS = b"L"  # Tensor[] or Tensor?[]
-    SCALAR = b"N"  # a number that travels at launch
+    SCALAR = b"N"  # a scalar of the launch, which may change from call to call
     SCALARS = b"M"  # a list of those
     STATIC = b"S"  # part of the plan
 
@@ -109,7 +109,7 @@ class Signature:
 
 
 def read(func: OpOverload, launch_scalars: tuple[str, ...] = ()) -> Signature:
-    """The Signature of an OpOverload. ``launch_scalars`` names further numbers that change from call to call."""
+    """The Signature of an OpOverload. ``launch_scalars`` names further arguments that are scalars of a launch."""
     schema = func._schema
     arguments = []
     alias_sets: dict[str, int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch._ops import OpOverload
@@ -25,9 +25,17 @@ _BANNED = (
     "safe to autocast."
 )
 
-# (id of a leaf, dtype, whether the cast was recorded) -> the leaf, its version, its cast. The leaf is kept, so that
-# its id stays its own, until the outermost autocast ends.
-_casts: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+class _Kept(NamedTuple):
+    """A cast of a leaf. The leaf is kept, so that its id stays its own, until the outermost autocast ends."""
+
+    leaf: torch.Tensor
+    version: int  # of the leaf when it was cast
+    cast: torch.Tensor
+
+
+# By the id of the leaf, the dtype, and whether the cast was recorded.
+_casts: dict[tuple[int, torch.dtype, bool], _Kept] = {}
 _clearing = False
 
 
@@ -79,12 +87,12 @@ def _cast_of_leaf(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     key = (id(leaf), dtype, torch.is_grad_enabled())
     version = 0 if leaf.is_inference() else leaf._version
     kept = _casts.get(key)
-    if kept is not None and kept[0] is leaf and kept[1] == version:
-        return kept[2]
+    if kept is not None and kept.leaf is leaf and kept.version == version:
+        return kept.cast
     if not _clearing:
         _follow_clearing()
     cast = leaf.to(dtype)
-    _casts[key] = (leaf, version, cast)
+    _casts[key] = _Kept(leaf, version, cast)
     return cast
 
 

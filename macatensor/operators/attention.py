@@ -19,7 +19,7 @@ from torch.autograd.function import FunctionCtx
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import ABSENT, meta_tensor, program
-from macatensor.dispatch.request import Declined, Request
+from macatensor.dispatch.request import Declined, Operand, Request
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
@@ -172,10 +172,10 @@ def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> P
     """The output alone. Raises Declined."""
     request = Request("sdpa_forward")
     for operand in (*operands, None):
-        request.add([(operand, -1)], is_list=False, is_output=False)
+        request.add([Operand(operand)], is_list=False, is_output=False)
     results = _results(operands[0], operands[2])
     for meta in results:
-        request.add([(meta, -1)], is_list=False, is_output=True)
+        request.add([Operand(meta)], is_list=False, is_output=True)
     request.attributes = [("is_causal", is_causal), ("scale", scale)]
     counters.count("plan_misses")
     return program(request, "aten.scaled_dot_product_attention.default", [False] * 4, results, [-1])

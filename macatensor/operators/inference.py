@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor, program
-from macatensor.dispatch.request import Declined, Request, Scalar
+from macatensor.dispatch.request import Declined, Operand, Request, Scalar
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Role, read
 from macatensor.dispatch.view_calls import Special, View, ViewLauncher, Views
@@ -39,7 +39,7 @@ def _plain(meta: Meta) -> bool:
 
 
 class WholeLauncher(native.KernelCall):
-    """Calls of one composite operator, each one launch of the plan that ``create`` makes.
+    """Calls of one composite operator, each one launch of the program that ``create`` makes.
 
     ``create`` gets every argument and returns a ``Program``, or None where the call is not plain.
     """
@@ -63,22 +63,22 @@ class WholeLauncher(native.KernelCall):
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         full = self.signature.fill(args, None)
-        plan: Run | None = None
+        run: Run | None = None
         if all(
             v is None or type(v) is MacaTensor
             for a, v in zip(self.signature.arguments, full)
             if a.role is Role.TENSOR
         ):
             try:
-                plan = self.create(*full)
+                run = self.create(*full)
             except Declined:
                 pass
-        if plan is None:
-            plan = self.otherwise
+        if run is None:
+            run = self.otherwise
         else:
             counters.count("plan_misses")
-        self.cache.remember(key, plan, generation)
-        return plan
+        self.cache.remember(key, run, generation)
+        return run
 
     def otherwise(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         split = self.signature.positional
@@ -107,8 +107,8 @@ def _linear(func: OpOverload) -> Launcher:
             meta_of((k, n), (w.stride[1], w.stride[0]), dtype),
         ]
         for meta in [*metas[2:], *factors]:
-            request.add([(meta, -1)], is_list=False, is_output=False)
-        request.add([(meta_of((rows, n), (n, 1), dtype), -1)], is_list=False, is_output=True)
+            request.add([Operand(meta)], is_list=False, is_output=False)
+        request.add([Operand(meta_of((rows, n), (n, 1), dtype))], is_list=False, is_output=True)
         size = (*x.size[:-1], n)
         result = meta_of(size, contiguous_strides(size), dtype)
         order = (0, 1) if bias is None else (2, 0, 1)
@@ -143,12 +143,12 @@ def _layer_norm(func: OpOverload) -> Launcher:
             return None
         request = Request("native_layer_norm")
         for meta in (x, *parameters):
-            request.add([(meta, -1)], is_list=False, is_output=False)
+            request.add([Operand(meta)], is_list=False, is_output=False)
         rows = (*x.size[: -len(size)], *[1] * len(size))
         statistics = meta_of(rows, contiguous_strides(rows), x.dtype)
         results = [x, statistics, statistics]
         for result in results:
-            request.add([(result, -1)], is_list=False, is_output=True)
+            request.add([Operand(result)], is_list=False, is_output=True)
         request.attributes = [("normalized_shape", list(size)), ("eps", eps)]
         return program(request, "aten.layer_norm.default", [False] * 3, results, [-1])
 

@@ -153,7 +153,7 @@ def set_task_queue(mode: str) -> str:
     """Sets what ``MACA_TASK_QUEUE`` set at import, for all threads, and returns what was set before.
 
     ``"0"``: the default stream's launches run at once. ``"1"``: on a thread of the runtime, while Python goes on.
-    ``"auto"``: there run long ones, and others while one of those is unfinished. Waits for what is queued. It stays
+    ``"auto"``: long ones run there, and others while one of those is unfinished. Waits for what is queued. It stays
     ``"0"`` with ``MACA_LAUNCH_BLOCKING=1``, and with a library whose default stream does not run work at once anyway.
     """
     before = task_queue()

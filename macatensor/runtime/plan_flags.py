@@ -71,7 +71,7 @@ def _state() -> tuple[torch.dtype, bool, bool]:
     return (
         torch.get_default_dtype(),  # of integers divided, of numbers beside integers, of factories
         torch._C._get_deterministic_algorithms(),
-        torch._C._get_deterministic_algorithms_warn_only(),  # what a replay on the host raises
+        torch._C._get_deterministic_algorithms_warn_only(),  # what a consultation of the CPU raises
     )
 
 

@@ -16,7 +16,7 @@ struct Result {
   PyObject* meta;
 };
 
-// Which numbers surely fit into every element type that a program writes; macatensor.dispatch.plan.room_for_numbers.
+// Which numbers surely fit into every element type that a program writes; macatensor.dispatch.plan.room_for_scalars.
 struct Room {
   double low = -HUGE_VAL, high = HUGE_VAL;
   int is_integral = 0;  // no room for NaN and infinities

@@ -35,7 +35,9 @@ _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 _Result = ctypes.c_double * 8
 
-_plans: PlanCache[Program | Literal[False]] = PlanCache()  # False: the device's library has no kernel for it
+_programs: PlanCache[Program | Literal[False]] = (
+    PlanCache()
+)  # False: the device's library has no kernel for it
 _layouts: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], _Layout] = {}
 
 
@@ -94,27 +96,27 @@ def _on_maca(tensor: MacaTensor) -> tuple[float, ...] | None:
     if meta.conj or meta.neg:
         tensor = physical(tensor)
         meta = tensor._payload[2]
-    plan = _plans.get(meta)
-    if plan is None:
-        plan = _plan_of(tensor, meta)
-    if plan is False:
+    program = _programs.get(meta)
+    if program is None:
+        program = _program_of(tensor, meta)
+    if program is False:
         return None
-    made = plan.launch_into_buffer(tensor._payload)
+    made = program.launch_into_buffer(tensor._payload)
     held = bytearray(64)
     check(lib.maca_buffer_to_host(ffi.from_buffer(held), pointer(made), 0, 0, 64), "copy to the host")
     counters.discount(launches=1, bytes_to_host=64)
     return _unpack(held)
 
 
-def _plan_of(tensor: MacaTensor, meta: Meta) -> Program | Literal[False]:
-    if len(_plans) >= _LIMIT:
-        _plans.clear()
+def _program_of(tensor: MacaTensor, meta: Meta) -> Program | Literal[False]:
+    if len(_programs) >= _LIMIT:
+        _programs.clear()
     try:
-        plan: Program | Literal[False] = named_kernels.plan("summary", [tensor], [_RESULT], {})
+        program: Program | Literal[False] = named_kernels.program_of("summary", [tensor], [_RESULT], {})
     except Declined:
-        plan = False
-    _plans[meta] = plan
-    return plan
+        program = False
+    _programs[meta] = program
+    return program
 
 
 class _Layout(NamedTuple):
