@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -32,15 +32,15 @@ struct Number {
     maca_scalar s{};
     if (is_complex(tensor.dtype)) {
       c128 value;
-      RowConverter(tensor.dtype, Dtype::C128)(launch.data(tensor), 1, &value, 1, 1);
+      load_tile(Compute::C128, &value, tensor.dtype, launch.data(tensor), 1, 1);
       s.tag = MACA_SCALAR_COMPLEX;
       s.value.real = value.real();
       s.imaginary = value.imag();
     } else if (is_floating(tensor.dtype)) {
       s.tag = MACA_SCALAR_FLOAT;
-      RowConverter(tensor.dtype, Dtype::F64)(launch.data(tensor), 1, &s.value.real, 1, 1);
+      load_tile(Compute::F64, &s.value.real, tensor.dtype, launch.data(tensor), 1, 1);
     } else {
-      RowConverter(tensor.dtype, Dtype::I64)(launch.data(tensor), 1, &s.value.integer, 1, 1);
+      load_tile(Compute::I64, &s.value.integer, tensor.dtype, launch.data(tensor), 1, 1);
     }
     return s;
   }

@@ -1,6 +1,6 @@
 // searchsorted and bucketize: binary search in sorted sequences, compared as int64 or as double.
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -43,10 +43,10 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
       ScalarBox box;
       const char* from = data_or_scalar<char>(launch, values, wide, box);
       const int64_t value_size = values.scalar() ? 8 : item_size(value_dtype);
-      const auto [out_step, value_step] = cells.steps();
+      const auto [out_step, value_step] = cells.inner().stride;
       std::vector<W> sorted(static_cast<size_t>(length)), plain;
-      const auto r_steps = rows.steps();
-      rows.run(0, rows.numel(), [&](const auto& o, int64_t n) {
+      const auto r_steps = rows.inner().stride;
+      rows.runs(0, rows.numel(), [&](const auto& o, int64_t n) {
         for (int64_t k = 0; k < n; ++k) {
           (*load_sequence)(base + (o[2] + k * r_steps[2]) * item_size(sequence.dtype), step, sorted.data(), 1, length);
           if (order) {
