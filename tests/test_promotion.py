@@ -142,7 +142,7 @@ def test_mixed_binary_operators_have_pytorchs_bits(name: str, a: torch.Tensor, b
     same(name, a, b)
 
 
-@given(tensors([torch.bool, torch.uint8]), operands(_DTYPES), operands(_DTYPES))
+@given(tensors([torch.bool]), operands(_DTYPES), operands(_DTYPES))
 def test_mixed_selection_has_pytorchs_bits(condition: torch.Tensor, a: Any, b: Any) -> None:
     same("where", condition, a, b)
 

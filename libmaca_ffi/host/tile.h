@@ -1,8 +1,9 @@
 // Elementwise work on operands of any dtype and layout with one loop a compute type.
 //
-// A Walk visits a tensor in an order of its own, as one index from 0 to numel. A Port is one operand along it:
-// either memory that the loop may use as it is (`direct`: it has the compute type and lies densely in that order),
-// or memory that is gathered into, and scattered from, a small buffer of the compute type that stays in the L1.
+// A Walk visits a tensor in an order of its own, as one index from 0 to numel. A Port is one operand along it, with a
+// nest of its own, since only the order is common: a port reads or writes alone. It is either memory that the loop may
+// use as it is (`direct`: it has the compute type and lies densely in that order), or memory that is gathered into, and
+// scattered from, a small buffer of the compute type that stays in the L1.
 #pragma once
 #include <algorithm>
 
