@@ -9,6 +9,7 @@ pointwise("_to_copy", ALL, bound=exact())
 
 pointwise("fill.Scalar", ALL, bound=exact())
 pointwise("fill.Tensor", ALL, bound=exact())
+also("copy fill", promotes=("self",))
 pointwise("zero", ALL, bound=exact())
 
 also("copy _to_copy", underflows=True, copies=True)

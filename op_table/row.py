@@ -201,6 +201,9 @@ class Row:
     copies: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it
     number: str = ""
+    # elementwise kernels: the arguments whose dtypes promote to the one that is computed in, where those are not all
+    # tensors and the numbers in their place
+    promotes: tuple[str, ...] = ()
     # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one
     meta: str = ""
 

@@ -3,6 +3,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "maca.h"
 
@@ -37,7 +38,8 @@ constexpr bool is_floating(Dtype d) { return type_code(d) == MACA_FLOAT || type_
 constexpr bool is_integral(Dtype d) {
   return type_code(d) == MACA_INT || type_code(d) == MACA_UINT || type_code(d) == MACA_BOOL;
 }
-const char* dtype_name(Dtype d);  // "float32", as PyTorch writes it
+const char* dtype_name(Dtype d);           // "float32", as PyTorch writes it
+Dtype dtype_named(std::string_view name);  // None: there is none of that name
 
 using f16 = _Float16;  // arithmetic in float on targets without half instructions
 
@@ -85,18 +87,6 @@ MACA_DTYPE_TAG(double, F64)
 MACA_DTYPE_TAG(c64, C64)
 MACA_DTYPE_TAG(c128, C128)
 #undef MACA_DTYPE_TAG
-
-// The type arithmetic is done in: half types widen to float (in bf16 adding ones stops at 256).
-template <class T> struct compute {
-  using type = T;
-};
-template <> struct compute<f16> {
-  using type = float;
-};
-template <> struct compute<bf16> {
-  using type = float;
-};
-template <class T> using compute_t = typename compute<T>::type;
 
 // Calls f(T{}) with the C++ type of `d`; false when the family does not contain it.
 template <class F> bool with_floating(Dtype d, F&& f) {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtype.h"
+#include "compute.h"
 #include "threads/thread_pool.h"
 
 namespace maca {

@@ -28,6 +28,14 @@ const char* dtype_name(Dtype d) {
   return "unknown";
 }
 
+Dtype dtype_named(std::string_view name) {
+  for (const Dtype d :
+       {Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64, Dtype::U8, Dtype::U16, Dtype::U32, Dtype::U64, Dtype::F16,
+        Dtype::F32, Dtype::F64, Dtype::BF16, Dtype::C32, Dtype::C64, Dtype::C128, Dtype::Bool})
+    if (name == dtype_name(d)) return d;
+  return Dtype::None;
+}
+
 int64_t Operand::numel() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()); }
 
 namespace {

@@ -1,49 +1,27 @@
 // Elementwise work on operands of any dtype and layout with one loop a compute type.
 //
-// A Walk visits a tensor in an order of its own, as one index from 0 to numel. A Port is one operand along it:
-// either memory that the loop may use as it is (`direct`: it has the compute type and lies densely in that order),
-// or memory that is gathered into, and scattered from, a small buffer of the compute type that stays in the L1.
+// A Walk visits a tensor in an order of its own, as one index from 0 to numel. A Port is one operand along it, with a
+// nest of its own, since only the order is common: a port reads or writes alone. It is either memory that the loop may
+// use as it is (`direct`: it has the compute type and lies densely in that order), or memory that is gathered into, and
+// scattered from, a small buffer of the compute type that stays in the L1.
 #pragma once
 #include <algorithm>
 
-#include "kernel.h"
+#include "conversion.h"
+#include "nest.h"
 
 namespace maca::MACA_ISA {
 
 constexpr int64_t kTile = 1024;  // elements a buffer holds: five of float are 20 KiB of the L1's 32
 
-// Both take element addresses and strides in elements.
-using LoadRun = void (*)(const void* from, int64_t stride, void* to, int64_t n);
-using StoreRun = void (*)(const void* from, void* to, int64_t stride, int64_t n);
-
-// `compute` is F32, F64, I64, C64 or C128. Throws Declined for pairs that lose the imaginary part.
-LoadRun load_run(Dtype from, Dtype compute);
-StoreRun store_run(Dtype compute, Dtype to);
-
-// The type arithmetic on `d` is done in.
-Dtype compute_dtype(Dtype d);
-// The smaller of F32, F64, I64, C64, C128 that both fit in.
-Dtype wider_compute(Dtype a, Dtype b);
-
-// Calls f(T{}) for the five compute types.
-template <class F> void with_compute(Dtype d, F&& f) {
-  switch (d) {
-    case Dtype::F32: f(float{}); return;
-    case Dtype::F64: f(double{}); return;
-    case Dtype::I64: f(int64_t{}); return;
-    case Dtype::C64: f(c64{}); return;
-    case Dtype::C128: f(c128{}); return;
-    default: throw Declined(std::string("no arithmetic in ") + dtype_name(d));
-  }
-}
-
 struct Port {
   int slot = -1;
   int item = 0;  // bytes of one element in memory
   bool direct = false;
-  std::vector<int64_t> strides;  // of the walk's dimensions, in elements
-  LoadRun load = nullptr;
-  StoreRun store = nullptr;
+  Nest<1> nest;  // in the walk's order, in elements
+  Load load = nullptr;
+  Store store = nullptr;
+  bool dense() const { return nest.rank() == 0 || (nest.rank() == 1 && nest.inner().stride[0] == 1); }
 };
 
 enum class Order {
@@ -52,7 +30,6 @@ enum class Order {
 };
 
 struct Walk {
-  std::vector<int64_t> sizes;
   int64_t numel = 0;
   int compute_item = 0;  // bytes of one element in a buffer
   std::vector<Port> ports;
@@ -67,7 +44,7 @@ struct Walk {
 
 // `operands` broadcast to the sizes of the first. Absent operands give a port with slot -1. Throws Declined where a
 // loop could neither read nor write the first in `compute`, or not read another.
-Walk make_walk(std::span<const Operand* const> operands, Dtype compute, Order order = Order::Memory);
+Walk make_walk(std::span<const Operand* const> operands, Compute compute, Order order = Order::Memory);
 
 // Several walks as one index space, so that one launch serves a whole list of tensors.
 struct WalkList {
@@ -111,7 +88,7 @@ inline double one_value(const Operand& o, const Launch& launch, double otherwise
   if (!o.present()) return otherwise;
   if (o.scalar()) return scalar_to_double(launch.scalars[o.scalar_slot]);
   double value;
-  load_run(o.dtype, Dtype::F64)(launch.data(o), 1, &value, 1);
+  load_tile(Compute::F64, &value, o.dtype, launch.data(o), 1, 1);
   return value;
 }
 

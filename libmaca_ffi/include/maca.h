@@ -19,11 +19,14 @@
  *  - The attribute `NAME.scalar` (INT) says that the scalar NAME is launch.scalars[that]. It is left out where NAME
  *    is None. For a list of scalars it is the first slot, and `NAME.count` (INT) says how many follow.
  *  - The attribute `inplace` (BOOL, true) says that a list operator writes its first list and has no results.
+ *  - The attribute `common_dtype` (a dtype) of an elementwise kernel says to which dtype PyTorch promotes the operands,
+ *    dimensions, numbers and the default dtype considered (torch.result_type). It computes in that or better; functions
+ *    that have no integers, as sqrt, compute these in the result's. A mask and what is only a parameter do not count.
  *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they
  *    show in the results' dtypes and strides.
  *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes
- *    from the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's
- *    promotion of the inputs', and a kernel computes in them or better.
+ *    from the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's, and a
+ *    kernel computes in them or better.
  *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins.
  *  - In place: a result of an elementwise kernel may lie in the very memory of an input, with its dtype, sizes and
  *    strides, where each launch decides. Dense operands that overlap in part never reach a launch where one is written.

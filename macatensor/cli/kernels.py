@@ -27,20 +27,22 @@ def kernel_facts(row: Row) -> KernelFacts:
     """
     import torch
 
+    from macatensor.dispatch.promotion import promoted
     from macatensor.dispatch.signature import Role, read
 
     operator, _, overload = row.name.partition(".")
     func = getattr(getattr(torch.ops.aten, operator), overload or "default")
     types = {a.name: str(a.type) for a in func._schema.arguments}
+    signature = read(func, row.launch_scalars)
     facts: KernelFacts = {
         "kernel": row.kernel_name,
         "operator": str(func),
         "operands": [],
         "scalars": [],
         "attributes": [],
-        "results": ["Tensor[]" if is_list else "Tensor" for is_list in read(func).returns],
+        "results": ["Tensor[]" if is_list else "Tensor" for is_list in signature.returns],
     }
-    for argument in read(func, row.launch_scalars).arguments:
+    for argument in signature.arguments:
         kind = types[argument.name]
         if argument.role in (Role.TENSOR, Role.TENSORS):
             mark = ("[]" if argument.role is Role.TENSORS else "") + ("?" if "Optional" in kind else "")
@@ -49,6 +51,8 @@ def kernel_facts(row: Row) -> KernelFacts:
             facts["scalars"].append(argument.name + ("[]" if argument.role is Role.SCALARS else ""))
         elif not any(word in kind for word in ("Device", "Generator", "Layout", "MemoryFormat")):
             facts["attributes"].append(f"{argument.name}: {kind}")
+    if promoted(signature, row):
+        facts["attributes"].append("common_dtype: ScalarType")
     return facts
 
 

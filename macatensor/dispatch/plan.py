@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from macatensor.dispatch.meta_rules import META_RULES
+from macatensor.dispatch.promotion import common_dtype
 from macatensor.dispatch.request import Operand, Request, Scalar
 from macatensor.dispatch.signature import Role, Signature
 from macatensor.dispatch.stride_rules import STRIDE_RULES
@@ -224,6 +225,9 @@ def create(
             request.attributes.append((f"{argument.name}.count", len(value)))
         elif _is_attribute(value):
             request.attributes.append((argument.name, value))
+    common = common_dtype(signature, row, full)
+    if common is not None:
+        request.attributes.append(("common_dtype", common))
     if inplace_list:
         request.attributes.append(("inplace", True))
     inputs = len(request.operands)

@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "lane_shuffle.h"
+#include "conversion.h"
+#include "kernels/indexing/index.h"
 #include "kernels/pointwise/pointwise.h"
-#include "kernels/pointwise/convert.h"
+#include "lane_shuffle.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -16,22 +17,28 @@ constexpr int64_t kBytesPerPiece = 128 * 1024;  // about 20 us of copying
 class MovePlan final : public Plan {
  public:
   MovePlan(const Operand& from, const Operand& to)
-      : from_(from.slot), to_(to.slot), item_(item_size(to.dtype)), it_(make_iteration({&to, &from})) {
-    work = static_cast<uint64_t>(it_.numel) * static_cast<uint64_t>(item_) / 4;
-    if (it_.dims == 0) it_ = {.dims = 1, .sizes = {1}, .strides = {{item_}, {item_}}, .numel = it_.numel};
-    inner_ = it_.dims - 1;
-    if (it_.strides[0][inner_] != item_ || it_.strides[1][inner_] == item_) return;
-    for (int d = 0; d < inner_; ++d)
-      if (it_.strides[1][d] == item_) across_ = d;
+      : from_(from.slot), to_(to.slot), item_(item_size(to.dtype)), nest_(to.sizes, {to.strides, from.strides}) {
+    work = static_cast<uint64_t>(nest_.numel()) * static_cast<uint64_t>(item_) / 4;
+    const auto& dims = nest_.dims();
+    size_t across = dims.size();
+    if (nest_.inner().stride[0] == 1 && nest_.inner().stride[1] != 1)
+      for (size_t d = 0; d + 1 < dims.size(); ++d)
+        if (dims[d].stride[1] == 1) across = d;
+    for (size_t d = 0; d + 1 < dims.size(); ++d)
+      if (d == across)
+        across_ = dims[d];
+      else
+        outer_.add(dims[d].size, dims[d].stride);
   }
 
   void run(const Launch& launch) const override {
-    if (it_.numel == 0) return;
+    if (nest_.numel() == 0) return;
     const char* from = launch.data<char>(from_);
     char* to = launch.data<char>(to_);
-    if (from == to && std::equal(it_.strides[0], it_.strides[0] + it_.dims, it_.strides[1])) return;
-    if (it_.dims == 1 && it_.strides[0][0] == item_ && it_.strides[1][0] == item_) {
-      const int64_t bytes = it_.numel * item_;
+    const auto is_in_place = [](const auto& d) { return d.stride[0] == d.stride[1]; };
+    if (from == to && std::all_of(nest_.dims().begin(), nest_.dims().end(), is_in_place)) return;
+    if (nest_.rank() == 0 || (nest_.rank() == 1 && nest_.inner().stride == Nest<2>::Strides{1, 1})) {
+      const int64_t bytes = nest_.numel() * item_;
       if (bytes <= kBytesPerPiece) return void(std::memcpy(to, from, static_cast<size_t>(bytes)));
       return parallel_for(bytes, kBytesPerPiece, [&](int64_t begin, int64_t end) {
         std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
@@ -39,98 +46,58 @@ class MovePlan final : public Plan {
     }
     with_item_size(item_, [&](auto zero) {
       using T = decltype(zero);
-      if (across_ >= 0)
-        transpose<T>(from, to);
+      if (across_.size > 0)
+        transpose(reinterpret_cast<const T*>(from), reinterpret_cast<T*>(to));
       else
-        rows<T>(from, to);
+        rows(reinterpret_cast<const T*>(from), reinterpret_cast<T*>(to));
     });
   }
 
  private:
-  // The position of outer index `i`, counted over all dimensions but two, in both operands.
-  void locate(int64_t i, int skip, const char*& from, char*& to) const {
-    for (int d = inner_ - 1; d >= 0; --d) {
-      if (d == skip) continue;
-      const int64_t at = i % it_.sizes[d];
-      i /= it_.sizes[d];
-      to += at * it_.strides[0][d];
-      from += at * it_.strides[1][d];
-    }
-  }
-
-  template <class T> void rows(const char* from, char* to) const {
-    const int64_t n = it_.sizes[inner_], to_step = it_.strides[0][inner_], from_step = it_.strides[1][inner_];
-    const int64_t count = it_.numel / n;
-    const auto part = [&](const char* f, char* t, int64_t m) {
-      if (to_step == item_ && from_step == item_) {
-        if (m * item_ >= 64) return void(std::memcpy(t, f, static_cast<size_t>(m * item_)));
-        for (int64_t i = 0; i < m; ++i) reinterpret_cast<T*>(t)[i] = reinterpret_cast<const T*>(f)[i];
-      } else if (to_step == item_ && from_step == 0) {
-        std::fill_n(reinterpret_cast<T*>(t), m, *reinterpret_cast<const T*>(f));
-      } else {
-        for (int64_t i = 0; i < m; ++i, t += to_step, f += from_step)
-          *reinterpret_cast<T*>(t) = *reinterpret_cast<const T*>(f);
-      }
-    };
-    if (count == 1) {
-      return parallel_for(n, kBytesPerPiece / item_, [&](int64_t begin, int64_t end) {
-        part(from + begin * from_step, to + begin * to_step, end - begin);
+  template <class T> void rows(const T* from, T* to) const {
+    const int64_t n = nest_.inner().size;
+    const auto [to_step, from_step] = nest_.inner().stride;
+    const auto part = [ts = to_step, fs = from_step](const T* f, T* t, int64_t m) { copy_row(t, ts, f, fs, m); };
+    if (outer_.numel() == 1) {
+      return parallel_for(n, kBytesPerPiece / item_, [&, ts = to_step, fs = from_step](int64_t begin, int64_t end) {
+        part(from + begin * fs, to + begin * ts, end - begin);
       });
     }
-    parallel_for(count, std::max<int64_t>(kBytesPerPiece / (n * item_), 1), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end;) {
-        // runs along the dimension above the rows are located once
-        const int64_t size = it_.sizes[inner_ - 1], first = row % size, last = std::min(size, first + end - row);
-        const char* f = from;
-        char* t = to;
-        locate(row, -1, f, t);
-        for (int64_t i = first; i < last; ++i, f += it_.strides[1][inner_ - 1], t += it_.strides[0][inner_ - 1])
-          part(f, t, n);
-        row += last - first;
-      }
-    });
+    const auto [to_row, from_row] = outer_.inner().stride;
+    outer_.parallel(
+        [&, tr = to_row, fr = from_row](const auto& o, int64_t count) {
+          for (int64_t i = 0; i < count; ++i) part(from + o[1] + i * fr, to + o[0] + i * tr, n);
+        },
+        std::max<int64_t>(kBytesPerPiece / (n * item_), 1));
   }
 
   // The result is dense along its rows, the source across them: strips as wide as a cache line are exchanged in
   // squares, so that every line is read once and written once.
-  template <class T> void transpose(const char* from, char* to) const {
+  template <class T> void transpose(const T* from, T* to) const {
     constexpr int64_t side = kSquare<T>;
-    const int64_t n = it_.sizes[inner_], m = it_.sizes[across_];
-    const int64_t from_step = it_.strides[1][inner_] / item_, to_step = it_.strides[0][across_] / item_;
-    const int64_t blocks = (m + side - 1) / side, count = it_.numel / (n * m) * blocks;
+    const int64_t n = nest_.inner().size, m = across_.size;
+    const int64_t from_step = nest_.inner().stride[1], to_step = across_.stride[0];
+    const int64_t blocks = (m + side - 1) / side, count = outer_.numel() * blocks;
     parallel_for(count, std::max<int64_t>(kBytesPerPiece / (n * side * item_), 1), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const char* f = from;
-        char* t = to;
-        locate(b / blocks, across_, f, t);
+        const auto o = outer_.offset(b / blocks);
         const int64_t j0 = b % blocks * side, height = std::min(side, m - j0);
-        f += j0 * item_;
-        t += j0 * to_step * item_;
-        exchange(reinterpret_cast<const T*>(f), from_step, n, height, reinterpret_cast<T*>(t), to_step);
+        exchange(from + o[1] + j0, from_step, n, height, to + o[0] + j0 * to_step, to_step);
       }
     });
   }
 
-  int from_, to_, inner_ = 0, across_ = -1;
+  int from_, to_;
   int64_t item_;
-  Iteration it_;
+  Nest<2> nest_;                // the result, the source
+  Nest<2> outer_;               // without the innermost dimension and without
+  Nest<2>::Dim across_{0, {}};  // the one along which the source is dense, where the result's innermost is another
 };
-
-bool native(Dtype d) { return dtype_of(compute_of(d)) == d; }
-
-// The type a conversion goes through: one end's own where it is a compute type, so that one pass does it.
-Compute through(Dtype from, Dtype to) {
-  if (native(to)) return compute_of(to);
-  if (is_complex(from) && !is_complex(to)) return from == Dtype::C128 ? Compute::F64 : Compute::F32;
-  if (native(from)) return compute_of(from);
-  if (is_complex(to)) return Compute::C64;
-  return is_floating(from) || is_floating(to) ? Compute::F32 : Compute::I64;
-}
 
 std::unique_ptr<Plan> copy_plan(const Operand& from, const Operand& to) {
   if (from.scalar() || from.dtype != to.dtype) {
     if (from.scalar()) throw Declined("the source is a number");
-    return make_cast(from, to, through(from.dtype, to.dtype));
+    return make_cast(from, to, between(from.dtype, to.dtype));
   }
   return std::make_unique<MovePlan>(from, to);
 }
@@ -234,39 +201,19 @@ struct FillValue {
 class FillPlan final : public Plan {
  public:
   FillPlan(const Operand& to, FillValue value)
-      : to_(to.slot), dtype_(to.dtype), value_(value), it_(make_iteration({&to})) {
-    work = static_cast<uint64_t>(it_.numel) * static_cast<uint64_t>(item_size(dtype_)) / 8;
+      : to_(to.slot), dtype_(to.dtype), value_(value), nest_(to.sizes, {to.strides}) {
+    work = static_cast<uint64_t>(nest_.numel()) * static_cast<uint64_t>(item_size(dtype_)) / 8;
   }
   void run(const Launch& launch) const override {
-    if (it_.numel == 0) return;
+    if (nest_.numel() == 0) return;
     if (value_.checked) check_fits(launch.scalars[value_.scalar_slot], dtype_);
     const Element e = element(value_.read(launch), dtype_);
-    char* to = launch.data<char>(to_);
+    const int64_t bytes = nest_.rank() <= 1 ? 2 * kBytesPerPiece : kBytesPerPiece;
     with_item_size(item_size(dtype_), [&](auto zero) {
       using T = decltype(zero);
       T value;
       std::memcpy(&value, e.bytes, sizeof value);
-      const int inner = std::max(it_.dims, 1) - 1;
-      const int64_t n = it_.dims == 0 ? 1 : it_.sizes[inner], step = it_.dims == 0 ? 0 : it_.strides[0][inner];
-      const int64_t count = it_.numel / n;
-      const auto part = [&](char* t, int64_t m) {
-        if (step == static_cast<int64_t>(sizeof(T)))
-          std::fill_n(reinterpret_cast<T*>(t), m, value);
-        else
-          for (int64_t i = 0; i < m; ++i, t += step) *reinterpret_cast<T*>(t) = value;
-      };
-      if (count == 1)
-        return parallel_for(n, 2 * kBytesPerPiece / static_cast<int64_t>(sizeof(T)),
-                            [&](int64_t begin, int64_t end) { part(to + begin * step, end - begin); });
-      parallel_for(count, std::max<int64_t>(kBytesPerPiece / (n * static_cast<int64_t>(sizeof(T))), 1),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t row = begin; row < end; ++row) {
-                       char* t = to;
-                       for (int64_t i = row, d = inner - 1; d >= 0; i /= it_.sizes[d], --d)
-                         t += i % it_.sizes[d] * it_.strides[0][d];
-                       part(t, n);
-                     }
-                   });
+      fill_nest(nest_, launch.data<T>(to_), value, bytes / static_cast<int64_t>(sizeof(T)));
     });
   }
 
@@ -274,7 +221,7 @@ class FillPlan final : public Plan {
   int to_;
   Dtype dtype_;
   FillValue value_;
-  Iteration it_;
+  Nest<1> nest_;
 };
 
 std::unique_ptr<Plan> fill(const Request& r) {

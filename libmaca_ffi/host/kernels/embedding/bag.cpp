@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -14,11 +14,11 @@ enum Mode { kSum = 0, kMean = 1, kMax = 2 };
 
 std::vector<int64_t> whole_numbers(const Launch& launch, const Operand& o) {
   std::vector<int64_t> values(static_cast<size_t>(o.numel()));
-  if (!values.empty()) RowConverter(o.dtype, Dtype::I64)(launch.data(o), 1, values.data(), 1, o.numel());
+  if (!values.empty()) load_tile(Compute::I64, values.data(), o.dtype, launch.data(o), 1, o.numel());
   return values;
 }
 void store_whole(const Launch& launch, const Operand& o, const std::vector<int64_t>& values) {
-  if (o.numel()) RowConverter(Dtype::I64, o.dtype)(values.data(), 1, launch.data(o), 1, o.numel());
+  if (o.numel()) store_tile(Compute::I64, values.data(), o.dtype, launch.data(o), 1, o.numel());
 }
 void expect_index(const Operand& o) {
   if (o.dtype != Dtype::I64 && o.dtype != Dtype::I32) throw Invalid("indices and offsets are int64 or int32");

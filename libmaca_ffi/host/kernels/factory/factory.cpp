@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -32,31 +32,29 @@ struct Number {
     maca_scalar s{};
     if (is_complex(tensor.dtype)) {
       c128 value;
-      RowConverter(tensor.dtype, Dtype::C128)(launch.data(tensor), 1, &value, 1, 1);
+      load_tile(Compute::C128, &value, tensor.dtype, launch.data(tensor), 1, 1);
       s.tag = MACA_SCALAR_COMPLEX;
       s.value.real = value.real();
       s.imaginary = value.imag();
     } else if (is_floating(tensor.dtype)) {
       s.tag = MACA_SCALAR_FLOAT;
-      RowConverter(tensor.dtype, Dtype::F64)(launch.data(tensor), 1, &s.value.real, 1, 1);
+      load_tile(Compute::F64, &s.value.real, tensor.dtype, launch.data(tensor), 1, 1);
     } else {
-      RowConverter(tensor.dtype, Dtype::I64)(launch.data(tensor), 1, &s.value.integer, 1, 1);
+      load_tile(Compute::I64, &s.value.integer, tensor.dtype, launch.data(tensor), 1, 1);
     }
     return s;
   }
 };
 
 // Fills a vector by f(i) of type W, converted to the result's dtype: short loops, one instance a kind of number.
-template <class W, class F> void fill_by(const Launch& launch, const Operand& out, Dtype wide, const F& f) {
-  const RowConverter store(wide, out.dtype);
-  const int64_t step = out.rank() ? out.strides[0] : 1, size = item_size(out.dtype);
-  char* to = launch.data<char>(out);
+template <class W, class F> void fill_by(const Launch& launch, const Operand& out, const F& f) {
+  const int64_t step = out.rank() ? out.strides[0] : 1;
   parallel_for(out.numel(), kGrain / 4, [&](int64_t begin, int64_t end) {
     W chunk[256];
     for (int64_t i = begin; i < end; i += 256) {
       const int64_t n = std::min<int64_t>(256, end - i);
       for (int64_t k = 0; k < n; ++k) chunk[k] = f(i + k);
-      store(chunk, 1, to + i * step * size, step, n);
+      store_tile(compute_for<W>, chunk, out.dtype, at(launch.data(out), out.dtype, i * step), step, n);
     }
   });
 }
@@ -78,10 +76,10 @@ std::unique_ptr<Plan> arange(const Request& r) {
     const maca_scalar first = start.get(launch), by = step.get(launch);
     if (is_floating(out.dtype)) {
       const double a = scalar_to_double(first), b = scalar_to_double(by);
-      fill_by<double>(launch, out, Dtype::F64, [=](int64_t i) { return a + b * static_cast<double>(i); });
+      fill_by<double>(launch, out, [=](int64_t i) { return a + b * static_cast<double>(i); });
     } else {
       const auto a = static_cast<uint64_t>(scalar_to_int(first)), b = static_cast<uint64_t>(scalar_to_int(by));
-      fill_by<uint64_t>(launch, out, Dtype::I64, [=](int64_t i) { return a + b * static_cast<uint64_t>(i); });
+      fill_by<int64_t>(launch, out, [=](int64_t i) { return static_cast<int64_t>(a + b * static_cast<uint64_t>(i)); });
     }
   });
 }
@@ -102,7 +100,7 @@ std::unique_ptr<Plan> spaced_plan(const Request& r, double base) {
     const double intervals = static_cast<double>(std::max<int64_t>(steps - 1, 1));
     if (is_complex(out.dtype)) {
       const c128 a = scalar_to_complex(first), b = steps == 1 ? a : scalar_to_complex(last), step = (b - a) / intervals;
-      fill_by<c128>(launch, out, Dtype::C128, [=](int64_t i) {
+      fill_by<c128>(launch, out, [=](int64_t i) {
         const c128 x = spaced(a, b, step, i, steps);
         return base == 0 ? x : std::pow(c128(base), x);
       });
@@ -112,7 +110,7 @@ std::unique_ptr<Plan> spaced_plan(const Request& r, double base) {
     if (is_integral(out.dtype)) a = std::trunc(a), b = std::trunc(b);
     if (steps == 1) b = a;
     const double step = (b - a) / intervals;
-    fill_by<double>(launch, out, Dtype::F64, [=](int64_t i) {
+    fill_by<double>(launch, out, [=](int64_t i) {
       const double x = spaced(a, b, step, i, steps);
       return base == 0 ? x : std::pow(base, x);
     });

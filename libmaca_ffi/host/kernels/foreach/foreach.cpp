@@ -37,8 +37,8 @@ Coefficient Source::get(const Launch& launch, size_t i) const {
     } else {
       const auto* at = static_cast<const char*>(launch.data(tensor_)) +
                        (count_ ? static_cast<int64_t>(i) * tensor_.strides[0] * item_size(tensor_.dtype) : 0);
-      load_run(tensor_.dtype, Dtype::C128)(at, 1, &c.value, 1);
-      if (is_integral(tensor_.dtype)) load_run(tensor_.dtype, Dtype::I64)(at, 1, &c.integer, 1);
+      load_tile(Compute::C128, &c.value, tensor_.dtype, at, 1, 1);
+      if (is_integral(tensor_.dtype)) load_tile(Compute::I64, &c.integer, tensor_.dtype, at, 1, 1);
     }
   } else if (first_ >= 0) {
     c = number(first_ + static_cast<int>(count_ ? i : 0));
@@ -51,23 +51,12 @@ Coefficient Source::get(const Launch& launch, size_t i) const {
   return c;
 }
 
-Loop Loops::of(Dtype compute) const {
-  switch (compute) {
-    case Dtype::F32: return f32;
-    case Dtype::F64: return f64;
-    case Dtype::I64: return i64;
-    case Dtype::C64: return c64;
-    case Dtype::C128: return c128;
-    default: return nullptr;
-  }
-}
-
 namespace {
 
 struct ListPlan final : Plan {
   // Tensors of one compute type; a list may hold several.
   struct Group {
-    Dtype compute;
+    Compute compute;
     Loop loop;
     WalkList list;
     std::vector<size_t> members;  // index in the lists
@@ -114,8 +103,8 @@ struct ListPlan final : Plan {
     });
   }
 
-  static void fill(Dtype compute, const Coefficient& number, void* buffer) {
-    with_compute(compute, [&](auto t) {
+  static void fill(Compute compute, const Coefficient& number, void* buffer) {
+    with_compute<Compute::F32, Compute::F64, Compute::I64, Compute::C64, Compute::C128>(compute, [&](auto t) {
       using T = decltype(t);
       std::fill_n(static_cast<T*>(buffer), kTile, number.as<T>());
     });
@@ -137,7 +126,7 @@ std::unique_ptr<Plan> foreach_plan(const Request& r, std::vector<Place> places, 
   for (size_t i = 0; i < outs.size(); ++i) {
     const Operand none;
     std::vector<const Operand*> operands{&outs[i]};
-    Dtype compute = compute_dtype(outs[i].dtype);
+    Compute compute = arithmetic_of(outs[i].dtype);
     for (const Place& p : places) {
       operands.push_back(p.argument < 0 ? &none : &r.in_list(p.argument)[i]);
       if (p.argument < 0) continue;
@@ -145,9 +134,9 @@ std::unique_ptr<Plan> foreach_plan(const Request& r, std::vector<Place> places, 
       if (is_complex(o.dtype) && !is_complex(outs[i].dtype)) throw Declined("a real result of complex numbers");
       if (is_integral(outs[i].dtype) && !is_integral(o.dtype))
         throw Invalid("the result type cannot hold the operand's");
-      compute = wider_compute(compute, compute_dtype(o.dtype));
+      compute = wider(compute, arithmetic_of(o.dtype));
     }
-    const Loop loop = loops.of(compute);
+    const Loop loop = loops[static_cast<size_t>(compute)];
     if (!loop) throw Declined("no such loop for " + std::string(dtype_name(outs[i].dtype)));
     auto group = std::find_if(plan->groups.begin(), plan->groups.end(), [&](auto& g) { return g.compute == compute; });
     if (group == plan->groups.end()) group = plan->groups.insert(group, {compute, loop, {}, {}});

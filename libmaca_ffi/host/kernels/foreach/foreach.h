@@ -37,10 +37,7 @@ class Source {
 // `in` has as many pointers as the operator has operands; all are contiguous and of the compute type.
 using Loop = void (*)(void* out, const void* const* in, int64_t n, const Coefficient& s);
 
-struct Loops {
-  Loop f32 = nullptr, f64 = nullptr, i64 = nullptr, c64 = nullptr, c128 = nullptr;
-  Loop of(Dtype compute) const;
-};
+using Loops = std::array<Loop, kComputes>;
 
 // F<T> has `static T at(T a, T b, T c, T s)`; types for which F<T>::ok is false are left out.
 template <template <class> class F> constexpr Loops make_loops() {
@@ -56,7 +53,7 @@ template <template <class> class F> constexpr Loops make_loops() {
         for (int64_t i = 0; i < n; ++i) out[i] = F<T>::at(a[i], b[i], c[i], s);
       };
   };
-  return {loop(float{}), loop(double{}), loop(int64_t{}), loop(maca::c64{}), loop(maca::c128{})};
+  return {loop(float{}), loop(double{}), loop(int64_t{}), nullptr, loop(c64{}), loop(c128{})};
 }
 
 // One operand of an operator: a Tensor[] argument, or a number in the place of a tensor (argument -1).

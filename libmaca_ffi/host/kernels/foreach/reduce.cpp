@@ -68,10 +68,10 @@ struct ReducePlan final : Plan {
   std::vector<Walk> walks;
   std::vector<size_t> first;  // first chunk of each walk
   std::vector<Chunk> chunks;
-  std::vector<StoreRun> stores;
+  std::vector<Dtype> dtypes;  // of the results
   std::vector<int> out_slots;
   int order_slot = -1;  // launch scalar `ord`; -1: this is _foreach_max
-  Dtype compute = Dtype::F32;
+  Compute compute = Compute::F32;
 
   void run(const Launch& launch) const override {
     Measure m = Measure::Maximum;
@@ -96,8 +96,8 @@ struct ReducePlan final : Plan {
           const int64_t n = std::min(kTile, chunk.n - done);
           const void* x = walk.fetch(0, launch.data(walk.ports[0].slot), chunk.begin + done, n, buffer);
           result = join(m, result,
-                        compute == Dtype::F32 ? measure(m, p, static_cast<const float*>(x), n)
-                                              : measure(m, p, static_cast<const double*>(x), n));
+                        compute == Compute::F32 ? measure(m, p, static_cast<const float*>(x), n)
+                                                : measure(m, p, static_cast<const double*>(x), n));
         }
         partial[c] = result;
       }
@@ -107,7 +107,7 @@ struct ReducePlan final : Plan {
       for (size_t c = first[w]; c < first[w + 1]; ++c) result = join(m, result, partial[c]);
       if (m == Measure::Two) result = std::sqrt(result);
       if (m == Measure::Power) result = std::pow(result, 1.0 / p);
-      stores[w](&result, launch.data(out_slots[w]), 1, 1);
+      store_tile(Compute::F64, &result, dtypes[w], launch.data(out_slots[w]), 1, 1);
     }
   }
 };
@@ -120,7 +120,7 @@ std::unique_ptr<Plan> reduce(const Request& r) {
   for (const Operand& o : in) {
     // a maximum must come back exactly, and not every int64 is a double
     if (o.dtype == Dtype::I64 || is_complex(o.dtype)) throw Declined("reduces real numbers of at most 53 bits");
-    if (o.dtype == Dtype::F64 || is_integral(o.dtype)) plan->compute = Dtype::F64;
+    if (o.dtype == Dtype::F64 || is_integral(o.dtype)) plan->compute = Compute::F64;
   }
   for (size_t i = 0; i < in.size(); ++i) {
     if (plan->order_slot < 0 && in[i].numel() == 0) throw Declined("the maximum of no elements");
@@ -129,7 +129,7 @@ std::unique_ptr<Plan> reduce(const Request& r) {
     plan->first.push_back(plan->chunks.size());
     for (int64_t at = 0; at < in[i].numel(); at += kChunk)
       plan->chunks.push_back({i, at, std::min(kChunk, in[i].numel() - at)});
-    plan->stores.push_back(store_run(Dtype::F64, out[i].dtype));
+    plan->dtypes.push_back(out[i].dtype);
     plan->out_slots.push_back(out[i].slot);
     plan->work += static_cast<uint64_t>(in[i].numel());
   }

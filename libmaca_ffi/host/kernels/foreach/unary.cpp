@@ -141,20 +141,14 @@ std::unique_ptr<Plan> copy(const Request& r) {
   std::vector<Pair> pairs;
   uint64_t work = 0;
   for (size_t i = 0; i < to.size(); ++i) {
-    const Dtype a = compute_dtype(to[i].dtype), b = compute_dtype(from[i].dtype);
-    Dtype through = wider_compute(a, b);
+    const Compute a = arithmetic_of(to[i].dtype), b = arithmetic_of(from[i].dtype);
+    Compute through = wider(a, b);
     // int64 to a half or float rounds once, and a float on its way to an integer must not
-    if (a == Dtype::I64 && b == Dtype::F32) through = Dtype::F64;
-    if (is_complex(b) && !is_complex(a)) throw Declined("a real result of complex numbers");
+    if (a == Compute::I64 && b == Compute::F32) through = Compute::F64;
+    if (is_complex(from[i].dtype) && !is_complex(to[i].dtype)) throw Declined("a real result of complex numbers");
     const Operand* both[] = {&to[i], &from[i]};
     Walk walk = make_walk(both, through);
-    const auto dense = [&](const Port& p) {
-      int64_t expected = 1;
-      for (size_t d = walk.sizes.size(); d-- > 0; expected *= walk.sizes[d])
-        if (p.strides[d] != expected) return false;
-      return true;
-    };
-    const bool bytes = to[i].dtype == from[i].dtype && dense(walk.ports[0]) && dense(walk.ports[1]);
+    const bool bytes = to[i].dtype == from[i].dtype && walk.ports[0].dense() && walk.ports[1].dense();
     work += static_cast<uint64_t>(walk.numel);
     pairs.push_back({std::move(walk), bytes});
   }
@@ -194,7 +188,7 @@ std::unique_ptr<Plan> zero(const Request& r) {
   WalkList list;
   for (const Operand& o : written_list(r)) {
     const Operand* only[] = {&o};
-    list.add(make_walk(only, compute_dtype(o.dtype)));
+    list.add(make_walk(only, arithmetic_of(o.dtype)));
   }
   const auto work = static_cast<uint64_t>(list.numel());
   return make_plan(work, [list = std::move(list)](const Launch& launch) {

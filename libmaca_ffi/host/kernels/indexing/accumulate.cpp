@@ -46,32 +46,17 @@ std::unique_ptr<Plan> index_put_accumulate(const Request& r) {
 }
 
 std::unique_ptr<Plan> put_accumulate(const Request& r) {
-  const Operand target = target_of(r), index = r.in(1), source = r.in(2);
-  expect_dtype(source, target.dtype, "the source");
-  if (index.dtype != Dtype::I64 || index.numel() != source.numel())
-    throw Invalid("put(): an int64 index for each element");
-  const Sums sums(&r.in(0), target);
-  const int64_t extent = target.numel(), count = index.numel();
+  const Put put(r);
+  const Sums sums(&r.in(0), put.target);
   std::unique_ptr<Plan> plan;
-  with_addable(target.dtype, [&](auto tag) {
+  with_addable(put.target.dtype, [&](auto tag) {
     using T = decltype(tag);
-    plan = make_plan(
-        sums.work() + static_cast<uint64_t>(count) * 4,
-        [=, to_place = Unravel(target), from_place = Unravel(source), i_place = Unravel(index)](const Launch& launch) {
-          const auto* indices = launch.data<const int64_t>(index);
-          ScalarBox box;
-          const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
-          sums.run<T>(launch, launch.workspace, [&](auto* to) {
-            using A = std::remove_pointer_t<decltype(to)>;
-            for (int64_t i = 0; i < count; ++i) {
-              const int64_t at = indices[i_place(i)], position = at < 0 ? at + extent : at;
-              if (position < 0 || position >= extent)
-                throw LaunchError(MACA_ERROR_INDEX, "out of range: tried to access index " + std::to_string(at) +
-                                                        " on a tensor of " + std::to_string(extent) + " elements.");
-              add_to(to[to_place(position)], static_cast<A>(from[from_place(i)]));
-            }
-          });
-        });
+    plan = make_plan(sums.work() + put.work(), [=](const Launch& launch) {
+      sums.run<T>(launch, launch.workspace, [&](auto* to) {
+        using A = std::remove_pointer_t<decltype(to)>;
+        put.each<T>(launch, to, [](A& sum, T value) { add_to(sum, static_cast<A>(value)); });
+      });
+    });
   });
   plan->workspace_bytes = sums.workspace_bytes();
   return plan;
@@ -170,8 +155,8 @@ std::unique_ptr<Plan> embedding_dense_backward(const Request& r) {
           add_row(to + t, t_step, from + d, d_step, n);
         });
         const auto scale = [&](int64_t at, A factor) {
-          const int64_t step = row.steps()[0];
-          row.run(0, row.numel(), [&](const auto& o, int64_t n) {
+          const int64_t step = row.inner().stride[0];
+          row.runs(0, row.numel(), [&](const auto& o, int64_t n) {
             // the padding row is cleared, not scaled: its terms may be Inf
             for (int64_t i = 0; i < n; ++i) {
               A& value = to[at * stride + o[0] + i * step];

@@ -1,108 +1,13 @@
 // Loops over several strided operands at once, and the places that index tensors point at.
 #pragma once
-#include <algorithm>
-#include <array>
 #include <cstring>
-#include <numeric>
 #include <span>
-#include <string>
-#include <vector>
 
-#include "kernel.h"
+#include "nest.h"
 
 namespace maca::MACA_ISA {
 
-using Dims = std::vector<int64_t>;
-constexpr int kMaxRank = 64;           // PyTorch's own limit
 constexpr int64_t kGrain = 32 * 1024;  // elements a thread: about 20 us of copying
-
-// Joint iteration over K operands of equal sizes. Dimensions are ordered by the strides of operand 0 and merged
-// where all operands allow it, so most nests end as one or two loops. Strides and offsets count elements.
-template <int K> class Nest {
- public:
-  using Offsets = std::array<int64_t, K>;
-  enum Order { BY_STRIDE, AS_GIVEN };
-
-  Nest() : Nest({}, {}) {}
-  Nest(const Dims& sizes, const std::array<Dims, K>& strides, Order order = BY_STRIDE) {
-    struct Level {
-      int64_t size;
-      Offsets steps;
-    };
-    std::vector<Level> levels;
-    for (size_t d = 0; d < sizes.size(); ++d) {
-      numel_ *= sizes[d];
-      if (sizes[d] == 1) continue;
-      Level& level = levels.emplace_back();
-      level.size = sizes[d];
-      for (int k = 0; k < K; ++k) level.steps[k] = strides[k][d];
-    }
-    if (order == BY_STRIDE)
-      std::stable_sort(levels.begin(), levels.end(), [](const Level& a, const Level& b) {
-        for (int k = 0; k < K; ++k)
-          if (a.steps[k] != b.steps[k]) return a.steps[k] > b.steps[k];
-        return false;
-      });
-    for (const Level& level : levels) {
-      bool merges = !sizes_.empty();
-      for (int k = 0; merges && k < K; ++k) merges = steps_.back()[k] == level.steps[k] * level.size;
-      if (merges) {
-        sizes_.back() *= level.size;
-        steps_.back() = level.steps;
-      } else {
-        sizes_.push_back(level.size);
-        steps_.push_back(level.steps);
-      }
-    }
-    if (sizes_.empty()) {
-      sizes_.push_back(1);
-      steps_.push_back({});
-    }
-  }
-
-  int64_t numel() const { return numel_; }
-  int64_t inner() const { return sizes_.back(); }  // length of the innermost loop
-  const Offsets& steps() const { return steps_.back(); }
-  bool one_loop() const { return sizes_.size() == 1; }
-
-  // Calls f(offsets, n) for runs of n elements that lie steps() apart and cover elements [begin, end).
-  template <class F> void run(int64_t begin, int64_t end, F&& f) const {
-    if (begin >= end) return;
-    const int last = static_cast<int>(sizes_.size()) - 1;
-    int64_t coordinates[kMaxRank];
-    Offsets offsets{};
-    int64_t rest = begin;
-    for (int d = last; d >= 0; --d) {
-      coordinates[d] = rest % sizes_[d];
-      rest /= sizes_[d];
-      for (int k = 0; k < K; ++k) offsets[k] += coordinates[d] * steps_[d][k];
-    }
-    const int64_t inner = sizes_[last];
-    while (true) {
-      const int64_t n = std::min(inner - coordinates[last], end - begin);
-      f(static_cast<const Offsets&>(offsets), n);
-      begin += n;
-      if (begin >= end) return;
-      for (int k = 0; k < K; ++k) offsets[k] -= coordinates[last] * steps_[last][k];
-      coordinates[last] = 0;
-      for (int d = last - 1; d >= 0; --d) {
-        for (int k = 0; k < K; ++k) offsets[k] += steps_[d][k];
-        if (++coordinates[d] < sizes_[d]) break;
-        for (int k = 0; k < K; ++k) offsets[k] -= sizes_[d] * steps_[d][k];
-        coordinates[d] = 0;
-      }
-    }
-  }
-  // The same over all elements, in parallel: only for bodies whose elements do not meet.
-  template <class F> void parallel(F&& f, int64_t grain = kGrain) const {
-    parallel_for(numel_, grain, [&](int64_t begin, int64_t end) { run(begin, end, f); });
-  }
-
- private:
-  int64_t numel_ = 1;
-  Dims sizes_;
-  std::vector<Offsets> steps_;
-};
 
 template <class T> inline void copy_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
   if (to_step == 1 && from_step == 1) {
@@ -119,15 +24,15 @@ template <class T> inline void copy_row(T* to, int64_t to_step, const T* from, i
 }
 
 template <class T> void copy_nest(const Nest<2>& nest, T* to, const T* from) {
-  const auto [to_step, from_step] = nest.steps();
+  const auto [to_step, from_step] = nest.inner().stride;
   nest.parallel([&, to_step = to_step, from_step = from_step](const auto& o, int64_t n) {
     copy_row(to + o[0], to_step, from + o[1], from_step, n);
   });
 }
 
-template <class T> void fill_nest(const Nest<1>& nest, T* to, T value) {
-  const int64_t step = nest.steps()[0];
-  nest.parallel([&](const auto& o, int64_t n) { copy_row(to + o[0], step, &value, 0, n); });
+template <class T> void fill_nest(const Nest<1>& nest, T* to, T value, int64_t grain = kGrain) {
+  const int64_t step = nest.inner().stride[0];
+  nest.parallel([&](const auto& o, int64_t n) { copy_row(to + o[0], step, &value, 0, n); }, grain);
 }
 
 inline Nest<2> pair_nest(const Operand& to, const Operand& from) {
@@ -143,20 +48,6 @@ inline int64_t span_of(const Operand& o) {
     span += (o.sizes[d] - 1) * o.strides[d];
   }
   return span;
-}
-
-// Strides with which `o` reads as the broadcast shape `sizes`.
-inline Dims broadcast_strides(const Operand& o, const Dims& sizes) {
-  if (o.sizes.size() > sizes.size()) throw Invalid("an operand has more dimensions than the shape it broadcasts to");
-  Dims strides(sizes.size(), 0);
-  const size_t shift = sizes.size() - o.sizes.size();
-  for (size_t d = 0; d < o.sizes.size(); ++d) {
-    if (o.sizes[d] == sizes[d + shift])
-      strides[d + shift] = o.sizes[d] == 1 ? 0 : o.strides[d];
-    else if (o.sizes[d] != 1)
-      throw Invalid("an operand does not broadcast to the result");
-  }
-  return strides;
 }
 
 // A number has no dimension; operators that let its dimension 0 be named take it through at_least_1d().
@@ -220,19 +111,13 @@ inline void expect_dtype(const Operand& o, Dtype dtype, const char* what) {
 }
 
 // The logical position -> element offset of a tensor of any strides.
-struct Unravel {
-  Dims sizes, strides;
-  bool flat;
-  explicit Unravel(const Operand& o) : sizes(o.sizes), strides(o.strides), flat(o.contiguous()) {}
-  int64_t operator()(int64_t position) const {
-    if (flat) return position;
-    int64_t offset = 0;
-    for (size_t d = sizes.size(); d-- > 0;) {
-      offset += position % sizes[d] * strides[d];
-      position /= sizes[d];
-    }
-    return offset;
-  }
+class Unravel {
+ public:
+  explicit Unravel(const Operand& o) : nest_(o.sizes, {o.strides}, Nest<1>::AS_GIVEN) {}
+  int64_t operator()(int64_t position) const { return nest_.offset(position)[0]; }
+
+ private:
+  Nest<1> nest_;
 };
 
 inline LaunchError index_error(int64_t index, int64_t dim, int64_t extent) {

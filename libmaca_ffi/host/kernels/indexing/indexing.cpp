@@ -57,7 +57,7 @@ std::unique_ptr<Plan> take(const Request& r) {
       const auto* indices = launch.data<const int64_t>(index);
       const T* from = launch.data<const T>(self);
       T* to = launch.data<T>(out);
-      const auto [out_step, index_step] = nest.steps();
+      const auto [out_step, index_step] = nest.inner().stride;
       nest.parallel([&, out_step = out_step, index_step = index_step](const auto& o, int64_t n) {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t at = indices[o[1] + i * index_step], position = at < 0 ? at + extent : at;
@@ -143,11 +143,11 @@ std::unique_ptr<Plan> nonzero_count(const Request& r) {
     using T = decltype(tag);
     plan = make_plan(static_cast<uint64_t>(nest.numel()), [=, self = self, pairs = pairs](const Launch& launch) {
       const T* from = launch.data<const T>(self);
-      const int64_t step = nest.steps()[0];
+      const int64_t step = nest.inner().stride[0];
       std::atomic<int64_t> total{0};
       parallel_for(nest.numel(), kGrain, [&](int64_t begin, int64_t end) {
         int64_t count = 0;
-        nest.run(begin, end, [&](const auto& o, int64_t n) {
+        nest.runs(begin, end, [&](const auto& o, int64_t n) {
           const T* p = from + o[0];
           if (step == 1 && !pairs) {
             for (int64_t i = 0; i < n; ++i) count += (p[i] & mask) != 0;
@@ -225,9 +225,9 @@ std::unique_ptr<Plan> masked_scatter_backward(const Request& r) {
       const auto* chosen = launch.data<const uint8_t>(mask);
       T* to = launch.data<T>(out);
       const int64_t limit = out.numel();
-      const auto steps = nest.steps();
+      const auto steps = nest.inner().stride;
       int64_t row = 0;
-      nest.run(0, nest.numel(), [&](const auto& o, int64_t n) {
+      nest.runs(0, nest.numel(), [&](const auto& o, int64_t n) {
         for (int64_t i = 0; i < n; ++i)
           if (chosen[o[1] + i * steps[1]] && row < limit) to[place(row++)] = from[o[0] + i * steps[0]];
       });

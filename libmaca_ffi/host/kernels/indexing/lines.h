@@ -70,8 +70,8 @@ class Lines {
 
  private:
   template <class F> void block(int64_t begin, int64_t end, int64_t first, int64_t last, F&& f) const {
-    const auto o_steps = others_.steps();
-    others_.run(begin, end, [&](const auto& o, int64_t n) {
+    const auto o_steps = others_.inner().stride;
+    others_.runs(begin, end, [&](const auto& o, int64_t n) {
       if (n == 1 || steps_[0] <= o_steps[0]) {
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = first; j < last; ++j)

@@ -129,7 +129,7 @@ struct OrderLines {
     if (length > std::numeric_limits<uint32_t>::max()) throw Declined("lines of more than 2^32 elements");
   }
   template <class F> void each(int64_t cost, F&& f) const {
-    const auto o_steps = others.steps();
+    const auto o_steps = others.inner().stride;
     parallel_for(others.numel(), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, length * cost)),
                  [&](int64_t begin, int64_t end) { f(begin, end, o_steps); });
   }

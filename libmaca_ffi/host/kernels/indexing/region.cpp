@@ -1,6 +1,6 @@
 // Writing a tensor into a view of the result: the *_scatter operators, the backward of views, diag_embed.
 #include "index.h"
-#include "convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -40,7 +40,7 @@ std::unique_ptr<Plan> write_region(const Operand& target, const Operand* self, c
           else if (launch.data(from) != launch.data(target))
             copy_nest(base, to, launch.data<const T>(from));
           if (converts) {
-            const auto [to_step, from_step] = inner.steps();
+            const auto [to_step, from_step] = inner.inner().stride;
             const char* bytes = launch.data<const char>(source);
             inner.parallel([&, to_step = to_step, from_step = from_step](const auto& o, int64_t n) {
               (*convert)(bytes + o[1] * item_size(source.dtype), from_step, to + offset + o[0], to_step, n);

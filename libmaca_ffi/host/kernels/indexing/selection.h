@@ -88,10 +88,10 @@ class Selection {
       with_index_type(index.operand, [&](auto tag) {
         using I = decltype(tag);
         const I* data = launch.data<const I>(index.operand);
-        const int64_t step = index.nest.steps()[0];
+        const int64_t step = index.nest.inner().stride[0];
         parallel_for(count_, kGrain / 2, [&](int64_t begin, int64_t end) {
           int64_t* place = to + begin;
-          index.nest.run(begin, end, [&](const auto& o, int64_t n) {
+          index.nest.runs(begin, end, [&](const auto& o, int64_t n) {
             for (int64_t b = 0; b < n; ++b) {
               const int64_t i = data[o[0] + b * step];
               const int64_t at = wraps && i < 0 ? i + index.extent : i;
@@ -111,17 +111,17 @@ class Selection {
   template <class F> void each(const int64_t* offsets, bool meets, F&& f) const {
     const int64_t inner = rest_.numel();
     if (count_ == 0 || inner == 0) return;
-    const auto [dense_step, target_step] = rest_.steps();
+    const auto [dense_step, target_step] = rest_.inner().stride;
     const auto rows = [&, ds = dense_step, ts = target_step](int64_t b, int64_t begin, int64_t end) {
       const int64_t dense = dense_offset(b), target = offsets[b];
-      if (rest_.one_loop()) {
+      if (rest_.rank() <= 1) {
         f(dense + begin * ds, target + begin * ts, end - begin, ds, ts);
         return;
       }
-      rest_.run(begin, end, [&](const auto& o, int64_t n) { f(dense + o[0], target + o[1], n, ds, ts); });
+      rest_.runs(begin, end, [&](const auto& o, int64_t n) { f(dense + o[0], target + o[1], n, ds, ts); });
     };
-    if (rest_.inner() >= 4) {
-      if (!meets && count_ >= 8 && rest_.one_loop() && dense_offsets_.empty()) {
+    if (rest_.inner().size >= 4) {
+      if (!meets && count_ >= 8 && rest_.rank() <= 1 && dense_offsets_.empty()) {
         // All by value: members would be read again after every row, for which 64 floats took 1.4 times as long.
         parallel_for(
             count_, std::max<int64_t>(1, kGrain / inner),
@@ -141,7 +141,7 @@ class Selection {
     }
     const auto columns = [&, ds = dense_step, ts = target_step](int64_t first, int64_t last, int64_t begin,
                                                                 int64_t end) {
-      rest_.run(begin, end, [&](const auto& o, int64_t n) {
+      rest_.runs(begin, end, [&](const auto& o, int64_t n) {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t dense = o[0] + i * ds, target = o[1] + i * ts;
           if (dense_offsets_.empty()) {
@@ -162,9 +162,9 @@ class Selection {
 
   // The same on the calling thread, element by element, in index order for each place: f(dense offset, target offset).
   template <class F> void walk(const int64_t* offsets, F&& f) const {
-    const auto steps = rest_.steps();
+    const auto steps = rest_.inner().stride;
     for (int64_t b = 0; b < count_; ++b)
-      rest_.run(0, rest_.numel(), [&](const auto& o, int64_t n) {
+      rest_.runs(0, rest_.numel(), [&](const auto& o, int64_t n) {
         for (int64_t i = 0; i < n; ++i) f(dense_offset(b) + o[0] + i * steps[0], offsets[b] + o[1] + i * steps[1]);
       });
   }
@@ -199,12 +199,12 @@ class Selection {
     strides.erase(strides.begin() + position, strides.begin() + static_cast<int64_t>(first + block));
     rest_ = Nest<2>(shape, {strides, target_strides});
     const Nest<1> walk(sizes_, {block_strides}, Nest<1>::AS_GIVEN);
-    if (walk.one_loop()) {
-      dense_stride_ = walk.steps()[0];
+    if (walk.rank() <= 1) {
+      dense_stride_ = walk.inner().stride[0];
     } else {
       dense_offsets_.reserve(static_cast<size_t>(count_));
-      walk.run(0, count_, [&](const auto& o, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) dense_offsets_.push_back(o[0] + i * walk.steps()[0]);
+      walk.runs(0, count_, [&](const auto& o, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) dense_offsets_.push_back(o[0] + i * walk.inner().stride[0]);
       });
     }
   }

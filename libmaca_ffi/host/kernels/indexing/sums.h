@@ -60,7 +60,7 @@ class Sums {
     const bool in_place = self_.present() && launch.data(self_) == launch.data(target_);
     const T zero{};
     const T* from = self_.present() ? launch.data<const T>(self_) : &zero;
-    const auto [t_step, s_step] = nest_.steps();
+    const auto [t_step, s_step] = nest_.inner().stride;
     if constexpr (std::is_same_v<A, T>) {
       if (!in_place) copy_nest(nest_, to, from);
       body(to);

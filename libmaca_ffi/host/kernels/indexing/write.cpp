@@ -88,30 +88,14 @@ std::unique_ptr<Plan> index_fill(const Request& r) {
 
 std::unique_ptr<Plan> put(const Request& r) {
   if (r.boolean("accumulate", false)) return put_accumulate(r);
-  const Operand target = target_of(r), index = r.in(1), source = r.in(2);
-  expect_dtype(source, target.dtype, "the source");
-  if (index.dtype != Dtype::I64 || index.numel() != source.numel())
-    throw Invalid("put(): an int64 index for each element");
-  const Start start(r.in(0), target);
-  const int64_t extent = target.numel(), count = index.numel();
+  const Put put(r);
+  const Start start(r.in(0), put.target);
   std::unique_ptr<Plan> plan;
-  with_item_size(item_size(target.dtype), [&](auto tag) {
+  with_item_size(item_size(put.target.dtype), [&](auto tag) {
     using T = decltype(tag);
-    plan = make_plan(
-        start.work() + static_cast<uint64_t>(count) * 4,
-        [=, to_place = Unravel(target), from_place = Unravel(source), i_place = Unravel(index)](const Launch& launch) {
-          const auto* indices = launch.data<const int64_t>(index);
-          ScalarBox box;
-          const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
-          T* to = start.operator()<T>(launch);
-          for (int64_t i = 0; i < count; ++i) {
-            const int64_t at = indices[i_place(i)], position = at < 0 ? at + extent : at;
-            if (position < 0 || position >= extent)
-              throw LaunchError(MACA_ERROR_INDEX, "out of range: tried to access index " + std::to_string(at) +
-                                                      " on a tensor of " + std::to_string(extent) + " elements.");
-            to[to_place(position)] = from[from_place(i)];
-          }
-        });
+    plan = make_plan(start.work() + put.work(), [=](const Launch& launch) {
+      put.each<T>(launch, start.operator()<T>(launch), [](T& to, T value) { to = value; });
+    });
   });
   return plan;
 }
@@ -164,9 +148,9 @@ std::unique_ptr<Plan> masked_scatter(const Request& r) {
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
       T* to = start.operator()<T>(launch);
-      const auto steps = nest.steps();
+      const auto steps = nest.inner().stride;
       int64_t taken = 0;
-      nest.run(0, nest.numel(), [&](const auto& o, int64_t n) {
+      nest.runs(0, nest.numel(), [&](const auto& o, int64_t n) {
         for (int64_t i = 0; i < n; ++i) {
           if (!chosen[o[1] + i * steps[1]]) continue;
           if (taken == limit)

@@ -1,6 +1,6 @@
 // cat and stack: every input is copied into its slice of the result, converted where the dtypes differ.
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -46,19 +46,19 @@ class JoinPlan final : public Plan {
  private:
   template <class T> void copy(const Launch& launch, size_t i, T* to, int64_t begin, int64_t end) const {
     const Piece& piece = pieces_[i];
-    const auto [to_step, from_step] = piece.nest.steps();
+    const auto [to_step, from_step] = piece.nest.inner().stride;
     ScalarBox box;
     const char* from = data_or_scalar<char>(launch, piece.from, piece.from.dtype, box);
     const int64_t size = item_size(piece.from.dtype);
     to += piece.offset;
     if (const RowConverter* convert = converters_[i].get()) {
-      piece.nest.run(begin, end, [&, ts = to_step, fs = from_step](const auto& o, int64_t n) {
+      piece.nest.runs(begin, end, [&, ts = to_step, fs = from_step](const auto& o, int64_t n) {
         (*convert)(from + o[1] * size, fs, to + o[0], ts, n);
       });
       return;
     }
     const T* source = reinterpret_cast<const T*>(from);
-    piece.nest.run(begin, end, [&, ts = to_step, fs = from_step](const auto& o, int64_t n) {
+    piece.nest.runs(begin, end, [&, ts = to_step, fs = from_step](const auto& o, int64_t n) {
       copy_row(to + o[0], ts, source + o[1], fs, n);
     });
   }

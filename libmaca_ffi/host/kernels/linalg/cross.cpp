@@ -25,7 +25,7 @@ void cross(const Request& r, Nest<3>& nest, std::array<int64_t, 3> steps, std::u
     T* to = launch.data<T>(out);
     const T *x = launch.data<const T>(a), *y = launch.data<const T>(b);
     const auto [os, xs, ys] = steps;
-    const auto step = nest.steps();
+    const auto step = nest.inner().stride;
     nest.parallel([&, os = os, xs = xs, ys = ys](const auto& o, int64_t n) {
       for (int64_t i = 0; i < n; ++i) {
         const T *p = x + o[1] + i * step[1], *q = y + o[2] + i * step[2];

@@ -79,27 +79,19 @@ template <class T> void add_gradient(Norm norm, T p, T grad, T dist, const T* x,
 // Rows of a batch of point sets, row-major. `outer`: dimensions before the last two, broadcast.
 struct Points {
   Operand o;
-  Dims outer, steps;
+  Nest<1> outer;
   int64_t count = 0, width = 0;
 
-  Points(const Operand& operand, const Dims& batch) : o(operand), outer(batch) {
+  Points(const Operand& operand, const Dims& batch) : o(operand) {
     if (o.rank() < 2) throw Invalid("points are the rows of a matrix");
     Operand of_batch = o;
     of_batch.sizes.resize(o.sizes.size() - 2);
     of_batch.strides.resize(o.sizes.size() - 2);
-    steps = broadcast_strides(of_batch, batch);
+    outer = {batch, {broadcast_strides(of_batch, batch)}, Nest<1>::AS_GIVEN};
     count = o.sizes[o.sizes.size() - 2], width = o.sizes.back();
   }
-  int64_t offset(int64_t b) const {
-    int64_t at = 0;
-    for (size_t d = outer.size(); d-- > 0;) {
-      at += b % outer[d] * steps[d];
-      b /= outer[d];
-    }
-    return at;
-  }
   template <class T> T* row(T* base, int64_t b, int64_t i) const {
-    return base + offset(b) + i * o.strides[o.strides.size() - 2];
+    return base + outer.offset(b)[0] + i * o.strides[o.strides.size() - 2];
   }
   template <class T> void load(const Launch& launch, int64_t b, T* to) const {
     const T* base = launch.data<const T>(o);
@@ -119,6 +111,24 @@ int64_t product(const Dims& sizes) {
   return n;
 }
 
+// f(set, i, points a, points b) for each point i of x in each set; f is made anew for a piece of them. Points are
+// dense.
+template <class T, class Make>
+std::unique_ptr<Plan> each_point(const Dims& batch, const Points& x, const Points& y, Make make) {
+  const int64_t sets = product(batch), cost = std::max<int64_t>(1, y.count * x.width);
+  return make_plan(static_cast<uint64_t>(sets * x.count * cost), [=](const Launch& launch) {
+    std::vector<T> a(static_cast<size_t>(x.count * x.width)), b(static_cast<size_t>(y.count * y.width));
+    for (int64_t set = 0; set < sets; ++set) {
+      x.load(launch, set, a.data());
+      y.load(launch, set, b.data());
+      parallel_for(x.count, kGrain / cost, [&](int64_t begin, int64_t end) {
+        auto f = make(launch);
+        for (int64_t i = begin; i < end; ++i) f(set, i, a.data() + i * x.width, b.data());
+      });
+    }
+  });
+}
+
 std::unique_ptr<Plan> cdist(const Request& r) {
   if (r.out().rank() < 2) throw Invalid("distances form a matrix");
   const Dims batch = before_matrix(r.out());
@@ -128,21 +138,12 @@ std::unique_ptr<Plan> cdist(const Request& r) {
   if (x.width != y.width || out.count != x.count || out.width != y.count) throw Invalid("sizes do not fit");
   return real(r.out().dtype, [&](auto tag) {
     using T = decltype(tag);
-    const int64_t sets = product(batch), cost = std::max<int64_t>(1, y.count * x.width);
-    return make_plan(static_cast<uint64_t>(sets * x.count * cost), [=](const Launch& launch) {
-      std::vector<T> a(static_cast<size_t>(x.count * x.width)), b(static_cast<size_t>(y.count * y.width));
-      for (int64_t set = 0; set < sets; ++set) {
-        x.load(launch, set, a.data());
-        y.load(launch, set, b.data());
-        parallel_for(x.count, kGrain / cost, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            T* to = out.row(launch.data<T>(out.o), set, i);
-            for (int64_t j = 0; j < y.count; ++j)
-              to[j * out.o.strides.back()] =
-                  distance(norm, static_cast<T>(p), a.data() + i * x.width, b.data() + j * x.width, x.width);
-          }
-        });
-      }
+    return each_point<T>(batch, x, y, [=](const Launch& launch) {
+      return [&](int64_t set, int64_t i, const T* a, const T* b) {
+        T* to = out.row(launch.data<T>(out.o), set, i);
+        for (int64_t j = 0; j < y.count; ++j)
+          to[j * out.o.strides.back()] = distance(norm, static_cast<T>(p), a, b + j * x.width, x.width);
+      };
     });
   });
 }
@@ -166,25 +167,17 @@ std::unique_ptr<Plan> cdist_backward(const Request& r) {
     throw Invalid("sizes do not fit");
   return real(r.out().dtype, [&](auto tag) {
     using T = decltype(tag);
-    const int64_t sets = product(batch), cost = std::max<int64_t>(1, y.count * x.width);
-    return make_plan(static_cast<uint64_t>(sets * x.count * cost), [=](const Launch& launch) {
-      std::vector<T> a(static_cast<size_t>(x.count * x.width)), b(static_cast<size_t>(y.count * y.width));
-      for (int64_t set = 0; set < sets; ++set) {
-        x.load(launch, set, a.data());
-        y.load(launch, set, b.data());
-        parallel_for(x.count, kGrain / cost, [&](int64_t begin, int64_t end) {
-          std::vector<T> sum(static_cast<size_t>(x.width));
-          for (int64_t i = begin; i < end; ++i) {
-            std::fill(sum.begin(), sum.end(), T(0));
-            const T* g = grad.row(launch.data<const T>(grad.o), set, i);
-            const T* d = dist.row(launch.data<const T>(dist.o), set, i);
-            for (int64_t j = 0; j < y.count; ++j)
-              add_gradient(norm, static_cast<T>(p), g[j * grad.o.strides.back()], d[j * dist.o.strides.back()],
-                           a.data() + i * x.width, b.data() + j * x.width, x.width, sum.data());
-            copy_row(out.row(launch.data<T>(out.o), set, i), out.o.strides.back(), sum.data(), 1, x.width);
-          }
-        });
-      }
+    return each_point<T>(batch, x, y, [=](const Launch& launch) {
+      return [&, sum = std::vector<T>(static_cast<size_t>(x.width))](int64_t set, int64_t i, const T* a,
+                                                                     const T* b) mutable {
+        std::fill(sum.begin(), sum.end(), T(0));
+        const T* g = grad.row(launch.data<const T>(grad.o), set, i);
+        const T* d = dist.row(launch.data<const T>(dist.o), set, i);
+        for (int64_t j = 0; j < y.count; ++j)
+          add_gradient(norm, static_cast<T>(p), g[j * grad.o.strides.back()], d[j * dist.o.strides.back()], a,
+                       b + j * x.width, x.width, sum.data());
+        copy_row(out.row(launch.data<T>(out.o), set, i), out.o.strides.back(), sum.data(), 1, x.width);
+      };
     });
   });
 }

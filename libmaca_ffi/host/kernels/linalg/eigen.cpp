@@ -40,24 +40,40 @@ template <class T> Int symmetric(char vectors, char letter, int64_t size, T* a, 
   return info;
 }
 
+// A batch of matrices, their eigenvalues and, where they are wanted, eigenvectors.
+struct Spectra {
+  Dims batch;
+  Matrices a, values, vectors;
+  bool with_vectors;
+
+  Spectra(const Request& r, bool with_vectors_) : batch(batch_of(r.in(0), 2)), with_vectors(with_vectors_) {
+    expect_square(r.in(0));
+    a = Matrices(r.in(0), batch, 2);
+    values = Matrices(r.out(0), batch, 1);
+    if (with_vectors) vectors = Matrices(r.out(1), batch, 2), expect_size(vectors, a.rows, a.rows);
+    expect_size(values, a.rows, 1);
+  }
+  // Of a vector and a matrix of its order.
+  template <class V, class M>
+  void store(const Launch& launch, int64_t i, const std::vector<V>& w, const std::vector<M>& v) const {
+    values.store(launch, i, w.data(), a.rows);
+    if (with_vectors) vectors.store(launch, i, v.data(), a.rows);
+  }
+};
+
 std::unique_ptr<Plan> eigh(const Request& r) {
-  expect_square(r.in(0));
-  const Dims batch = batch_of(r.in(0), 2);
   const bool with_vectors = r.boolean("compute_v", true);
   const std::string triangle = r.text("UPLO", "L");
   const bool upper = triangle == "U" || triangle == "u";
-  const Matrices a(r.in(0), batch, 2), values(r.out(0), batch, 1);
-  Matrices vectors;
-  if (with_vectors) vectors = Matrices(r.out(1), batch, 2), expect_size(vectors, a.rows, a.rows);
-  expect_size(values, a.rows, 1);
+  const Spectra s(r, with_vectors);
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     using R = part_t<T>;
-    return checked(batch, 9 * a.rows * a.rows * a.rows, "linalg.eigh", [=](const Launch& launch, int64_t i) {
-      const int64_t n = a.rows;
+    const int64_t n = s.a.rows;
+    return checked(s.batch, 9 * n * n * n, "linalg.eigh", [=](const Launch& launch, int64_t i) {
       std::vector<T> m = scratch<T>(n, n);
       std::vector<R> w = scratch<R>(n);
-      a.load(launch, i, m.data(), n);
+      s.a.load(launch, i, m.data(), n);
       for (int64_t c = 0; c < n; ++c)
         for (int64_t row = upper ? c + 1 : 0; row < (upper ? n : c); ++row) m[static_cast<size_t>(c * n + row)] = T(0);
       Int status = 0;
@@ -67,8 +83,7 @@ std::unique_ptr<Plan> eigh(const Request& r) {
         status = symmetric(with_vectors ? 'V' : 'N', upper ? 'U' : 'L', n, m.data(), w.data());
       else
         fill_nan(m), fill_nan(w);
-      values.store(launch, i, w.data(), n);
-      if (with_vectors) vectors.store(launch, i, m.data(), n);
+      s.store(launch, i, w, m);
       return status;
     });
   });
@@ -111,26 +126,20 @@ template <class T> Int general(int64_t size, T* a, std::complex<part_t<T>>* w, s
 }
 
 std::unique_ptr<Plan> eigenvalues(const Request& r, const char* api, bool with_vectors) {
-  expect_square(r.in(0));
-  const Dims batch = batch_of(r.in(0), 2);
-  const Matrices a(r.in(0), batch, 2), values(r.out(0), batch, 1);
-  Matrices vectors;
-  if (with_vectors) vectors = Matrices(r.out(1), batch, 2), expect_size(vectors, a.rows, a.rows);
-  expect_size(values, a.rows, 1);
+  const Spectra s(r, with_vectors);
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     using C = std::complex<part_t<T>>;
     if (r.out(0).dtype != dtype_tag<C>::value) throw Declined("eigenvalues are complex");
     const std::string name = api;
-    return checked(batch, 25 * a.rows * a.rows * a.rows, name, [=](const Launch& launch, int64_t i) {
-      const int64_t n = a.rows;
+    const int64_t n = s.a.rows;
+    return checked(s.batch, 25 * n * n * n, name, [=](const Launch& launch, int64_t i) {
       std::vector<T> m = scratch<T>(n, n);
       std::vector<C> w = scratch<C>(n), v = scratch<C>(with_vectors ? n : 0, n);
-      a.load(launch, i, m.data(), n);
+      s.a.load(launch, i, m.data(), n);
       if (!finite(m)) throw LaunchError(MACA_ERROR_VALUE, name + ": input tensor should not contain infs or NaNs.");
       const Int status = general(n, m.data(), w.data(), with_vectors ? v.data() : nullptr);
-      values.store(launch, i, w.data(), n);
-      if (with_vectors) vectors.store(launch, i, v.data(), n);
+      s.store(launch, i, w, v);
       return status;
     });
   });

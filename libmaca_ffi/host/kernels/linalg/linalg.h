@@ -18,10 +18,13 @@
 #include <lapack.h>
 
 #include "kernels/matmul/matmul.h"
+#include "nest.h"
 
 namespace maca::linalg {
 
-using Dims = std::vector<int64_t>;
+using MACA_ISA::broadcast_strides;
+using MACA_ISA::Dims;
+using MACA_ISA::Nest;
 using Int = lapack_int;
 
 template <class T> struct part {
@@ -90,16 +93,11 @@ inline Dims batch_of(const Operand& o, int core) {
 class Matrices {
  public:
   Matrices() = default;
-  Matrices(const Operand& o, const Dims& batch, int core) : slot_(o.slot), batch_(batch) {
-    const Dims own = batch_of(o, core);
-    if (own.size() > batch.size()) throw Invalid("an operand has more batch dimensions than the result");
-    steps_.assign(batch.size(), 0);
-    const size_t shift = batch.size() - own.size();
-    for (size_t d = 0; d < own.size(); ++d) {
-      if (own[d] != batch[d + shift] && own[d] != 1) throw Invalid("an operand does not broadcast to the batch");
-      steps_[d + shift] = own[d] == 1 ? 0 : o.strides[d];
-    }
-    const size_t first = own.size();
+  Matrices(const Operand& o, const Dims& batch, int core) : slot_(o.slot) {
+    Operand own = o;
+    own.sizes = batch_of(o, core);
+    batch_ = {batch, {broadcast_strides(own, batch)}, Nest<1>::AS_GIVEN};
+    const size_t first = own.sizes.size();
     if (core >= 1) rows = o.sizes[first], row_step_ = o.strides[first];
     if (core == 2) columns = o.sizes[first + 1], column_step_ = o.strides[first + 1];
     for (const int64_t n : {rows, columns})
@@ -149,18 +147,11 @@ class Matrices {
           for (int64_t r = r0; r < std::min(m, r0 + kSide); ++r) f(r, c);
   }
 
-  int64_t offset(int64_t i) const {
-    int64_t at = 0;
-    for (size_t d = batch_.size(); d-- > 0;) {
-      at += i % batch_[d] * steps_[d];
-      i /= batch_[d];
-    }
-    return at;
-  }
+  int64_t offset(int64_t i) const { return batch_.offset(i)[0]; }
 
   int slot_ = -1;
   int64_t row_step_ = 0, column_step_ = 0;
-  Dims batch_, steps_;
+  Nest<1> batch_;  // in the order of its matrices
 };
 
 inline int64_t product(const Dims& sizes) {

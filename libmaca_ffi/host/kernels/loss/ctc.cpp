@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -61,6 +61,15 @@ struct Lattice {
     }
     return to;
   }
+  // Score of a class at a time, of sample b.
+  template <class T> auto of_sample(const T* data, int64_t b) const {
+    return [time = scores.strides[0], step = scores.strides[2], row = data + b * scores.strides[1]](
+               int64_t t, int64_t c) { return static_cast<double>(row[t * time + c * step]); };
+  }
+  void check(const Operand& alpha) const {
+    if (alpha.rank() != 3 || alpha.sizes[0] < batch || alpha.sizes[1] < times || alpha.sizes[2] < 2 * widest + 1)
+      throw Invalid("ctc_loss: log_alpha is too small");
+  }
   int64_t grain() const { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, times * (widest + 1) * 32)); }
 };
 
@@ -68,8 +77,7 @@ std::unique_ptr<Plan> forward(const Request& r) {
   const Lattice l(r, 0);
   const Operand loss = r.out(0), alpha = r.out(1);
   expect_dtype(l.scores, loss.dtype, "log_probs");
-  if (alpha.rank() != 3 || alpha.sizes[0] < l.batch || alpha.sizes[1] < l.times || alpha.sizes[2] < 2 * l.widest + 1)
-    throw Invalid("ctc_loss: log_alpha is too small");
+  l.check(alpha);
   std::unique_ptr<Plan> plan;
   const bool known = with_floating(loss.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -82,10 +90,7 @@ std::unique_ptr<Plan> forward(const Request& r) {
           const auto state = l.states(launch, static_cast<size_t>(b));
           const int64_t times = l.inputs[static_cast<size_t>(b)];
           const size_t n = state.size();
-          const auto score = [&](int64_t t, int64_t c) {
-            return static_cast<double>(
-                scores[t * l.scores.strides[0] + b * l.scores.strides[1] + c * l.scores.strides[2]]);
-          };
+          const auto score = l.of_sample(scores, b);
           const auto keep = [&](int64_t t) {
             T* place = kept + b * alpha.strides[0] + t * alpha.strides[1];
             for (int64_t s = 0; s < alpha.sizes[2]; ++s)
@@ -136,8 +141,7 @@ std::unique_ptr<Plan> backward(const Request& r) {
   if (loss.rank() > 1 || gradient.rank() > 1) throw Invalid("ctc_loss: a loss for each sample");
   if (out.sizes != l.scores.sizes || loss.numel() != l.batch || gradient.numel() != l.batch)
     throw Invalid("ctc_loss: sizes of the gradients");
-  if (alpha.rank() != 3 || alpha.sizes[0] < l.batch || alpha.sizes[1] < l.times || alpha.sizes[2] < 2 * l.widest + 1)
-    throw Invalid("ctc_loss: log_alpha is too small");
+  l.check(alpha);
   std::unique_ptr<Plan> plan;
   const bool known = with_floating(out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -152,10 +156,7 @@ std::unique_ptr<Plan> backward(const Request& r) {
           const auto state = l.states(launch, static_cast<size_t>(b));
           const int64_t times = l.inputs[static_cast<size_t>(b)];
           const size_t n = state.size();
-          const auto score = [&](int64_t t, int64_t c) {
-            return static_cast<double>(
-                scores[t * l.scores.strides[0] + b * l.scores.strides[1] + c * l.scores.strides[2]]);
-          };
+          const auto score = l.of_sample(scores, b);
           const auto place = [&](int64_t t, int64_t c) -> T& {
             return to[t * out.strides[0] + b * out.strides[1] + c * out.strides[2]];
           };

@@ -120,7 +120,7 @@ constexpr int kMax = 5;  // the result and four arguments
 struct Loss {
   Operand operand[kMax];  // 0: the result
   int count = 0;
-  ReductionNest<kMax> nest;
+  Nest<kMax> nest;
   int reduce = kMean;
   bool gradient = false;
   double parameter = 0;
@@ -217,7 +217,7 @@ template <class C> void run_loss(const Loss& s, const Launch& l, Block<C> block)
   double sum = 0;
   for (const double p : partial) sum += p;
   if (s.reduce == kMean) sum /= static_cast<double>(n);
-  store_tile(Lane::F64, &sum, out.dtype, l.data(out), 1, 1);
+  store_tile(Compute::F64, &sum, out.dtype, l.data(out), 1, 1);
 }
 
 template <class C> void run_gradient(const Loss& s, const Launch& l, Block<C> block) {

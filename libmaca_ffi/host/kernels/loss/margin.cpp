@@ -79,25 +79,44 @@ struct MultiMargin {
   }
 };
 
+// A launch of it in the type T.
+template <class T> struct Margins {
+  const int p;
+  const double margin;
+  const T *x, *weight;
+  const int64_t* targets;
+  const int64_t classes;
+
+  Margins(const MultiMargin& m, const Launch& launch)
+      : p(m.power(launch)),
+        margin(m.margin(launch)),
+        x(launch.data<const T>(m.input)),
+        weight(m.weight.present() ? launch.data<const T>(m.weight) : nullptr),
+        targets(launch.data<const int64_t>(m.target)),
+        classes(m.samples.classes) {}
+  int64_t target(int64_t i) const { return one_class(targets[i], classes); }
+  double weight_of(int64_t c) const { return weight ? static_cast<double>(weight[c]) : 1.0; }
+  // By how much class d of sample i comes too near to its target t; 0 or less where it does not.
+  double excess(int64_t i, int64_t d, int64_t t) const {
+    const T* row = x + i * classes;
+    return d == t ? 0 : margin - static_cast<double>(row[t]) + static_cast<double>(row[d]);
+  }
+};
+
 std::unique_ptr<Plan> multi_margin(const Request& r) {
   const MultiMargin m(r, 0);
   std::unique_ptr<Plan> plan;
   const bool known = with_floating(m.input.dtype, [&](auto tag) {
     using T = decltype(tag);
     plan = make_plan(static_cast<uint64_t>(m.input.numel()) * 4, [=](const Launch& launch) {
-      const int p = m.power(launch);
-      const double margin = m.margin(launch);
-      const T *x = launch.data<const T>(m.input), *w = m.weight.present() ? launch.data<const T>(m.weight) : nullptr;
-      const auto* targets = launch.data<const int64_t>(m.target);
+      const Margins<T> margins(m, launch);
       const Samples& s = m.samples;
       reduce_samples(s, step_of(m.out), launch.data<T>(m.out), [&](int64_t i) {
-        const int64_t t = one_class(targets[i], s.classes);
-        const T* row = x + i * s.classes;
+        const int64_t t = margins.target(i);
         double sum = 0;
         for (int64_t d = 0; d < s.classes; ++d) {
-          const double z = margin - static_cast<double>(row[t]) + static_cast<double>(row[d]);
-          if (d == t || !(z > 0)) continue;
-          sum += (p == 1 ? z : z * z) * (w ? static_cast<double>(w[t]) : 1.0);
+          const double z = margins.excess(i, d, t);
+          if (z > 0) sum += (margins.p == 1 ? z : z * z) * margins.weight_of(t);
         }
         return sum / static_cast<double>(s.classes);
       });
@@ -122,25 +141,20 @@ std::unique_ptr<Plan> multi_margin_backward(const Request& r) {
   const bool known = with_floating(m.input.dtype, [&](auto tag) {
     using T = decltype(tag);
     plan = make_plan(static_cast<uint64_t>(m.input.numel()) * 4, [=](const Launch& launch) {
-      const int p = m.power(launch);
-      const double margin = m.margin(launch);
-      const T *x = launch.data<const T>(m.input), *w = m.weight.present() ? launch.data<const T>(m.weight) : nullptr;
+      const Margins<T> margins(m, launch);
       const T* g = launch.data<const T>(gradient);
-      const auto* targets = launch.data<const int64_t>(m.target);
       T* out = launch.data<T>(m.out);
       const Samples& s = m.samples;
       const int64_t g_step = gradient.numel() == s.count ? step_of(gradient) : 0;
       parallel_for(s.count, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, s.classes)),
                    [&](int64_t from, int64_t to) {
                      for (int64_t i = from; i < to; ++i) {
-                       const int64_t t = one_class(targets[i], s.classes);
-                       const T* row = x + i * s.classes;
-                       const double share =
-                           s.share() * static_cast<double>(g[i * g_step]) * (w ? static_cast<double>(w[t]) : 1.0);
+                       const int64_t t = margins.target(i);
+                       const double share = s.share() * static_cast<double>(g[i * g_step]) * margins.weight_of(t);
                        double own = 0;
                        for (int64_t d = 0; d < s.classes; ++d) {
-                         const double z = margin - static_cast<double>(row[t]) + static_cast<double>(row[d]);
-                         const double term = d == t || !(z > 0) ? 0.0 : p == 1 ? share : 2 * share * z;
+                         const double z = margins.excess(i, d, t);
+                         const double term = !(z > 0) ? 0.0 : margins.p == 1 ? share : 2 * share * z;
                          own -= term;
                          out[i * s.classes + d] = static_cast<T>(term);
                        }

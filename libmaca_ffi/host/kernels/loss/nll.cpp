@@ -14,8 +14,8 @@ struct Nll {
   int64_t ignored = -100;
   int reduce = kMean;
   // positions: input, target, and backward: gradient of the input, gradient of the loss; forward: the loss
-  ReductionNest<4> nest;
-  Lane lane = Lane::F32;
+  Nest<4> nest;
+  Compute compute = Compute::F32;
 };
 
 Nll geometry(const Request& q, bool backward) {
@@ -33,8 +33,8 @@ Nll geometry(const Request& q, bool backward) {
   s.out = q.out(0);
   s.reduce = static_cast<int>(q.integer("reduction"));
   s.ignored = q.integer("ignore_index");
-  s.lane = lane_for(s.input.dtype);
-  if (s.lane != Lane::F32 && s.lane != Lane::F64)
+  s.compute = accumulation_of(s.input.dtype);
+  if (s.compute != Compute::F32 && s.compute != Compute::F64)
     throw Declined(std::string("nll_loss of ") + dtype_name(s.input.dtype));
   if (s.target.dtype != Dtype::I64 && s.target.dtype != Dtype::U8)
     throw Declined(std::string("targets of type ") + dtype_name(s.target.dtype));
@@ -70,7 +70,7 @@ Nll geometry(const Request& q, bool backward) {
 
 template <class C> C value(const Operand& o, const void* data, int64_t offset) {
   C v{};
-  load_tile(lane_of<C>::value, &v, o.dtype, at(data, o.dtype, offset), 1, 1);
+  load_tile(compute_for<C>, &v, o.dtype, at(data, o.dtype, offset), 1, 1);
   return v;
 }
 
@@ -81,7 +81,7 @@ template <class F, class G> void positions(const Nll& s, const Launch& l, int64_
   s.nest.runs(begin, end, [&](auto o, int64_t count) {
     for (int64_t i = 0; i < count; i += 256) {
       const int64_t some = std::min<int64_t>(256, count - i);
-      load_tile(Lane::I64, targets, s.target.dtype, at(l.data(s.target), s.target.dtype, o[1]), step[1], some);
+      load_tile(Compute::I64, targets, s.target.dtype, at(l.data(s.target), s.target.dtype, o[1]), step[1], some);
       for (int64_t j = 0; j < some; ++j) {
         const int64_t t = targets[j];
         if (t == s.ignored)
@@ -107,7 +107,7 @@ void forward(const Nll& s, const Launch& l) {
     for (int64_t k = begin; k < end; ++k) {
       Partial p;
       const auto store = [&](const auto& o, double loss) {
-        store_tile(Lane::F64, &loss, s.out.dtype, at(l.data(s.out), s.out.dtype, o[2]), 1, 1);
+        store_tile(Compute::F64, &loss, s.out.dtype, at(l.data(s.out), s.out.dtype, o[2]), 1, 1);
       };
       positions(
           s, l, k * kChunk, std::min(n, (k + 1) * kChunk),
@@ -133,14 +133,14 @@ void forward(const Nll& s, const Launch& l) {
     sum.weight = 0;
   else {
     if (s.reduce == kMean) sum.loss /= sum.weight;
-    store_tile(Lane::F64, &sum.loss, s.out.dtype, l.data(s.out), 1, 1);
+    store_tile(Compute::F64, &sum.loss, s.out.dtype, l.data(s.out), 1, 1);
   }
-  store_tile(Lane::F64, &sum.weight, s.total.dtype, l.data(s.total), 1, 1);
+  store_tile(Compute::F64, &sum.weight, s.total.dtype, l.data(s.total), 1, 1);
 }
 
 void backward(const Nll& s, const Launch& l) {
   void* dx = l.data(s.out);
-  ReductionNest<1> zeros;
+  Nest<1> zeros;
   for (size_t d = 0; d < s.out.sizes.size(); ++d) zeros.add(s.out.sizes[d], {s.out.strides[d]});
   zeros.sort(0);
   parallel_for(zeros.numel(), 65536, [&](int64_t begin, int64_t end) {
@@ -162,7 +162,7 @@ void backward(const Nll& s, const Launch& l) {
         [&](const auto& o, int64_t t) {
           const double g = s.reduce == kNone ? value<double>(s.grad, l.data(s.grad), o[3]) : same;
           const double d = -g * (w ? value<double>(s.weight, w, t * s.weight_step) : 1.0);
-          store_tile(Lane::F64, &d, s.out.dtype, at(dx, s.out.dtype, o[2] + t * s.out_step), 1, 1);
+          store_tile(Compute::F64, &d, s.out.dtype, at(dx, s.out.dtype, o[2] + t * s.out_step), 1, 1);
         },
         [](const auto&) {});
   });

@@ -1,6 +1,6 @@
 // Simple movement: triangles, pixel and channel shuffles, trace, im2col and col2im, the backward of unfold.
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 #include "kernels/indexing/sums.h"
 
 namespace maca::MACA_ISA {
@@ -39,7 +39,7 @@ std::unique_ptr<Plan> triangle(const Request& r, bool lower) {
                    [&](int64_t begin, int64_t end) {
                      for (int64_t i = begin; i < end;) {
                        const int64_t batch = i / rows, last = std::min(end, (batch + 1) * rows);
-                       batches.run(batch, batch + 1, [&](const auto& o, int64_t) {
+                       batches.runs(batch, batch + 1, [&](const auto& o, int64_t) {
                          for (int64_t row = i - batch * rows; row < last - batch * rows; ++row)
                            one_row(to + o[0] + row * to_row, from + o[1] + row * from_row, row);
                        });
@@ -111,26 +111,18 @@ std::unique_ptr<Plan> channel_shuffle(const Request& r) {
 std::unique_ptr<Plan> trace(const Request& r) {
   const Operand in = r.in(0), out = r.out();
   if (in.rank() != 2) throw Invalid("trace() takes a matrix");
-  const Dtype wide = is_complex(in.dtype) ? Dtype::C128 : is_floating(in.dtype) ? Dtype::F64 : Dtype::I64;
-  const auto load = std::make_shared<RowConverter>(in.dtype, wide);
-  const auto store = std::make_shared<RowConverter>(wide, out.dtype);
+  const Compute wide = is_floating(in.dtype) ? Compute::F64 : accumulation_of(in.dtype);
   const int64_t n = std::min(in.sizes[0], in.sizes[1]), step = in.strides[0] + in.strides[1];
   return make_plan(static_cast<uint64_t>(n), [=](const Launch& launch) {
-    const auto sum = [&](auto zero) {
-      decltype(zero) total = zero, chunk[64];
+    with_compute<Compute::I64, Compute::F64, Compute::C128>(wide, [&]<class W>(W) {
+      std::conditional_t<std::is_integral_v<W>, uint64_t, W> total{}, chunk[64];  // integers wrap
       for (int64_t i = 0; i < n; i += 64) {
         const int64_t count = std::min<int64_t>(64, n - i);
-        (*load)(launch.data<const char>(in) + i * step * item_size(in.dtype), step, chunk, 1, count);
+        load_tile(wide, chunk, in.dtype, at(launch.data(in), in.dtype, i * step), step, count);
         for (int64_t k = 0; k < count; ++k) total += chunk[k];
       }
-      (*store)(&total, 1, launch.data(out), 1, 1);
-    };
-    if (wide == Dtype::C128)
-      sum(c128(0));
-    else if (wide == Dtype::F64)
-      sum(0.0);
-    else
-      sum(uint64_t{0});  // integers wrap
+      store_tile(wide, &total, out.dtype, launch.data(out), 1, 1);
+    });
   });
 }
 
@@ -185,6 +177,12 @@ struct Patches {
         }
       }
   }
+  // The same for all of them, in parallel.
+  template <class F> void planes(F&& f) const {
+    parallel_for(n * c, std::max<int64_t>(1, kGrain / (ky * kx * oy * ox + 1)), [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) each(plane, f);
+    });
+  }
 };
 
 std::unique_ptr<Plan> im2col(const Request& r) {
@@ -197,40 +195,34 @@ std::unique_ptr<Plan> im2col(const Request& r) {
     plan = make_plan(static_cast<uint64_t>(out.numel()) * 2, [=](const Launch& launch) {
       const T* from = launch.data<const T>(in);
       T* to = launch.data<T>(out);
-      parallel_for(p.n * p.c, std::max<int64_t>(1, kGrain / (p.ky * p.kx * p.oy * p.ox + 1)),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t plane = begin; plane < end; ++plane)
-                       p.each(plane, [&](int64_t i, int64_t o) { to[o] = i < 0 ? T{} : from[i]; });
-                   });
+      p.planes([&](int64_t i, int64_t o) { to[o] = i < 0 ? T{} : from[i]; });
     });
   });
+  return plan;
+}
+
+// The plan of an operator that adds `in` up in `out`: body(accumulators, in), with the strides of each.
+template <class Body> std::unique_ptr<Plan> added_up(const Operand& in, const Operand& out, Body body) {
+  const Sums sums(nullptr, out);
+  std::unique_ptr<Plan> plan;
+  with_addable(out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    plan = make_plan(static_cast<uint64_t>(in.numel()) * 2, [=](const Launch& launch) {
+      sums.run<T>(launch, launch.workspace, [&](auto* to) { body(to, launch.data<const T>(in)); });
+    });
+  });
+  plan->workspace_bytes = sums.workspace_bytes();
   return plan;
 }
 
 std::unique_ptr<Plan> col2im(const Request& r) {
   const Operand in = r.in(0), out = r.out();
   expect_dtype(in, out.dtype, "the input");
-  const Patches p(r, out, in);
-  const Sums sums(nullptr, out);
-  std::unique_ptr<Plan> plan;
-  with_addable(out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    plan = make_plan(static_cast<uint64_t>(in.numel()) * 2, [=](const Launch& launch) {
-      const T* from = launch.data<const T>(in);
-      sums.run<T>(launch, launch.workspace, [&](auto* to) {
-        using A = std::remove_pointer_t<decltype(to)>;
-        parallel_for(p.n * p.c, std::max<int64_t>(1, kGrain / (p.ky * p.kx * p.oy * p.ox + 1)),
-                     [&](int64_t begin, int64_t end) {
-                       for (int64_t plane = begin; plane < end; ++plane)
-                         p.each(plane, [&](int64_t o, int64_t i) {
-                           if (o >= 0) add_to(to[o], static_cast<A>(from[i]));
-                         });
-                     });
-      });
+  return added_up(in, out, [p = Patches(r, out, in)]<class A, class T>(A* to, const T* from) {
+    p.planes([&](int64_t o, int64_t i) {
+      if (o >= 0) add_to(to[o], static_cast<A>(from[i]));
     });
   });
-  plan->workspace_bytes = sums.workspace_bytes();
-  return plan;
 }
 
 std::unique_ptr<Plan> unfold_backward(const Request& r) {
@@ -252,28 +244,17 @@ std::unique_ptr<Plan> unfold_backward(const Request& r) {
   const int64_t to_step = out.strides[dim], window_step = in.strides[dim], tap_step = in.strides.back();
   for (Dims* v : {&sizes, &to_strides, &from_strides}) v->erase(v->begin() + static_cast<int64_t>(dim));
   const Nest<2> others(sizes, {to_strides, from_strides});
-  const Sums sums(nullptr, out);
-  std::unique_ptr<Plan> plan;
-  with_addable(out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    plan = make_plan(static_cast<uint64_t>(in.numel()) * 2, [=](const Launch& launch) {
-      const T* from = launch.data<const T>(in);
-      sums.run<T>(launch, launch.workspace, [&](auto* to) {
-        const auto [ts, fs] = others.steps();
-        parallel_for(others.numel(), std::max<int64_t>(1, kGrain / (windows * size + 1)),
-                     [&, ts = ts, fs = fs](int64_t begin, int64_t end) {
-                       others.run(begin, end, [&](const auto& o, int64_t n) {
-                         for (int64_t w = 0; w < windows; ++w)
-                           for (int64_t k = 0; k < size; ++k)
-                             add_row(to + o[0] + (w * step + k) * to_step, ts,
-                                     from + o[1] + w * window_step + k * tap_step, fs, n);
-                       });
-                     });
-      });
-    });
+  return added_up(in, out, [=]<class A, class T>(A* to, const T* from) {
+    const auto steps = others.inner().stride;
+    others.parallel(
+        [&](const auto& o, int64_t n) {
+          for (int64_t w = 0; w < windows; ++w)
+            for (int64_t k = 0; k < size; ++k)
+              add_row(to + o[0] + (w * step + k) * to_step, steps[0], from + o[1] + w * window_step + k * tap_step,
+                      steps[1], n);
+        },
+        std::max<int64_t>(1, kGrain / (windows * size + 1)));
   });
-  plan->workspace_bytes = sums.workspace_bytes();
-  return plan;
 }
 
 MACA_KERNEL("tril", +[](const Request& r) { return triangle(r, true); });

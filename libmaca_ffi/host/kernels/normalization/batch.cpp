@@ -18,7 +18,7 @@ template <class C> void forward(const Launch& l, const Forward& f, const Channel
   if (f.training) {
     mean.resize(static_cast<size_t>(channels));
     var.resize(static_cast<size_t>(channels));
-    statistics.run(*moments_reducer(lane_of<C>::value, 0, false), memory(l, f.input), var.data(), mean.data());
+    statistics.run(*moments_reducer(compute_for<C>, 0, false), memory(l, f.input), var.data(), mean.data());
   } else {
     mean = channel_values(f.running_mean, memory(l, f.running_mean), channels, 0.0);
     var = channel_values(f.running_var, memory(l, f.running_var), channels, 1.0);
@@ -65,8 +65,8 @@ std::unique_ptr<Plan> plan(const Request& q, bool stats, bool training, double m
   f.training = training;
   f.momentum = momentum;
   f.eps = q.number("eps");
-  const Lane lane = lane_for(f.input.dtype);
-  if (lane != Lane::F32 && lane != Lane::F64) throw Declined("batch norm wants floating numbers");
+  const Compute compute = accumulation_of(f.input.dtype);
+  if (compute != Compute::F32 && compute != Compute::F64) throw Declined("batch norm wants floating numbers");
   if (f.out.sizes != f.input.sizes) throw Invalid("batch norm keeps the shape of its operand");
   const Channels<2> g({&f.input, &f.out});
   check_channels(f.weight, g.channels, "weight");
@@ -79,13 +79,10 @@ std::unique_ptr<Plan> plan(const Request& q, bool stats, bool training, double m
   reduced[1] = false;
   std::vector<int64_t> strides(reduced.size(), 0);
   strides[1] = 1;
-  const Reduction statistics(f.input, reduced, lane, {Lane::F64, Dtype::F64, strides},
-                             {Lane::F64, Dtype::F64, strides});
-  return make_plan(static_cast<uint64_t>(f.input.numel()) * 8, [f, g, statistics, lane](const Launch& l) {
-    if (lane == Lane::F64)
-      forward<double>(l, f, g, statistics);
-    else
-      forward<float>(l, f, g, statistics);
+  const Reduction statistics(f.input, reduced, compute, {Compute::F64, Dtype::F64, strides},
+                             {Compute::F64, Dtype::F64, strides});
+  return make_plan(static_cast<uint64_t>(f.input.numel()) * 8, [f, g, statistics, compute](const Launch& l) {
+    with_real(compute, [&]<class T>(T) { forward<T>(l, f, g, statistics); });
   });
 }
 

@@ -55,20 +55,16 @@ std::unique_ptr<Plan> plan(const Request& q, bool training) {
     if (!mask[1]) b.dweight = {};
     if (!mask[2]) b.dbias = {};
   }
-  const Lane lane = lane_for(b.input.dtype);
-  if (lane != Lane::F32 && lane != Lane::F64) throw Declined("batch norm wants floating numbers");
+  const Compute compute = accumulation_of(b.input.dtype);
+  if (compute != Compute::F32 && compute != Compute::F64) throw Declined("batch norm wants floating numbers");
   if (!b.mean.present() || !b.var.present()) throw Declined("the backward of batch norm lacks its statistics");
   if (b.grad.sizes != b.input.sizes) throw Invalid("gradient and input differ in shape");
   const Channels<3> g({&b.input, &b.grad, b.dx.present() ? &b.dx : &b.input});
   check_channels(b.weight, g.channels, "weight");
   check_channels(b.mean, g.channels, "mean");
   check_channels(b.var, g.channels, "variance");
-  return make_plan(static_cast<uint64_t>(b.input.numel()) * 12, [b, g, lane](const Launch& l) {
-    if (lane == Lane::F64)
-      backward<double>(l, b, g);
-    else
-      backward<float>(l, b, g);
-  });
+  return make_plan(static_cast<uint64_t>(b.input.numel()) * 12,
+                   [b, g, compute](const Launch& l) { with_real(compute, [&]<class T>(T) { backward<T>(l, b, g); }); });
 }
 
 std::unique_ptr<Plan> native(const Request& q) { return plan(q, q.boolean("train")); }

@@ -10,13 +10,13 @@ struct Group {
   Operand grad, input, weight, bias, out, mean, rstd, dweight, dbias;
   int64_t groups = 1, depth = 1;  // channels of a group
   double eps = 1e-5;
-  Lane lane = Lane::F32;
+  Compute compute = Compute::F32;
 };
 
-Lane floating_lane(const Operand& o) {
-  const Lane lane = lane_for(o.dtype);
-  if (lane != Lane::F32 && lane != Lane::F64) throw Declined("group norm wants floating numbers");
-  return lane;
+Compute floating_compute(const Operand& o) {
+  const Compute compute = accumulation_of(o.dtype);
+  if (compute != Compute::F32 && compute != Compute::F64) throw Declined("group norm wants floating numbers");
+  return compute;
 }
 
 void divide(Group& f, const Request& q) {
@@ -24,7 +24,7 @@ void divide(Group& f, const Request& q) {
   if (f.input.rank() < 2 || f.groups < 1 || f.input.sizes[1] % f.groups)
     throw Invalid("channels do not divide into groups");
   f.depth = f.input.sizes[1] / f.groups;
-  f.lane = floating_lane(f.input);
+  f.compute = floating_compute(f.input);
   check_channels(f.weight, f.input.sizes[1], "weight");
   check_channels(f.bias, f.input.sizes[1], "bias");
 }
@@ -40,7 +40,7 @@ template <class C> void forward(const Launch& l, const Group& f, const Channels<
   const auto weight = channel_values(f.weight, memory(l, f.weight), g.channels, 1.0);
   const auto bias = channel_values(f.bias, memory(l, f.bias), g.channels, 0.0);
   const Channels<2> sample = g.sample();
-  const auto moments = moments_reducer(f.lane, 0, false);
+  const auto moments = moments_reducer(f.compute, 0, false);
   const auto groups = static_cast<size_t>(f.groups), depth = static_cast<size_t>(f.depth);
   const bool channels = by_channel(f, g);
   const auto normalize = [&](int64_t n) {
@@ -59,7 +59,7 @@ template <class C> void forward(const Launch& l, const Group& f, const Channels<
       const double rstd = 1.0 / std::sqrt(variance + f.eps);
       const auto store = [&](const Operand& o, const double* value) {
         const int64_t to = place(o, n, static_cast<int64_t>(k));
-        store_tile(Lane::F64, value, o.dtype, at(memory(l, o), o.dtype, to), 1, 1);
+        store_tile(Compute::F64, value, o.dtype, at(memory(l, o), o.dtype, to), 1, 1);
       };
       store(f.mean, &center);
       store(f.rstd, &rstd);
@@ -99,13 +99,10 @@ std::unique_ptr<Plan> group_norm(const Request& q) {
   std::vector<int64_t> strides(split.sizes.size(), 0);
   strides[2] = reduced[2] ? 0 : 1;
   strides[1] = reduced[2] ? 1 : f.depth;
-  const Reduction statistics(split, reduced, f.lane, {Lane::F64, Dtype::F64, strides},
-                             {Lane::F64, Dtype::F64, strides});
+  const Reduction statistics(split, reduced, f.compute, {Compute::F64, Dtype::F64, strides},
+                             {Compute::F64, Dtype::F64, strides});
   return make_plan(static_cast<uint64_t>(f.input.numel()) * 8, [f, g, statistics](const Launch& l) {
-    if (f.lane == Lane::F64)
-      forward<double>(l, f, g, statistics);
-    else
-      forward<float>(l, f, g, statistics);
+    with_real(f.compute, [&]<class T>(T) { forward<T>(l, f, g, statistics); });
   });
 }
 
@@ -124,9 +121,9 @@ template <class C> void backward(const Launch& l, const Group& f, const Channels
       const void* dy = at(memory(l, f.grad), f.grad.dtype, n * g.batch_stride[1]);
       for (size_t c = 0; c < channels; ++c) {
         const int64_t group = static_cast<int64_t>(c) / f.depth;
-        load_tile(Lane::F64, &mean[c], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, place(f.mean, n, group)), 1,
+        load_tile(Compute::F64, &mean[c], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, place(f.mean, n, group)), 1,
                   1);
-        load_tile(Lane::F64, &rstd[c], f.rstd.dtype, at(memory(l, f.rstd), f.rstd.dtype, place(f.rstd, n, group)), 1,
+        load_tile(Compute::F64, &rstd[c], f.rstd.dtype, at(memory(l, f.rstd), f.rstd.dtype, place(f.rstd, n, group)), 1,
                   1);
         k.mean[c] = static_cast<C>(mean[c]);
       }
@@ -176,12 +173,8 @@ std::unique_ptr<Plan> group_norm_backward(const Request& q) {
   if (f.mean.rank() != 2 || f.rstd.rank() != 2 || f.grad.sizes != f.input.sizes)
     throw Invalid("group norm backward: wrong shapes");
   const Channels<3> g({&f.input, &f.grad, f.out.present() ? &f.out : &f.input});
-  return make_plan(static_cast<uint64_t>(f.input.numel()) * 12, [f, g](const Launch& l) {
-    if (f.lane == Lane::F64)
-      backward<double>(l, f, g);
-    else
-      backward<float>(l, f, g);
-  });
+  return make_plan(static_cast<uint64_t>(f.input.numel()) * 12,
+                   [f, g](const Launch& l) { with_real(f.compute, [&]<class T>(T) { backward<T>(l, f, g); }); });
 }
 
 MACA_KERNEL("native_group_norm", group_norm);

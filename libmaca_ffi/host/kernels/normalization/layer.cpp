@@ -15,7 +15,7 @@ constexpr int64_t kBatch = 64;     // statistics stored at once
 
 // Rows of K operands: `outer` walks the rows, `inner` the elements of one.
 template <int K> struct Rows {
-  ReductionNest<K> outer, inner;
+  Nest<K> outer, inner;
   int64_t rows = 1, length = 1;
 };
 
@@ -45,7 +45,7 @@ const C* read_row(const Rows<K>& r, size_t k, C* buffer, Dtype dtype, const void
   if (r.inner.rank() <= 1) return tile(buffer, dtype, base, offset, r.inner.inner().stride[k], r.length);
   C* to = buffer;
   r.inner.runs(0, r.length, [&](const auto& o, int64_t n) {
-    load_tile(lane_of<C>::value, to, dtype, at(base, dtype, offset + o[k]), r.inner.inner().stride[k], n);
+    load_tile(compute_for<C>, to, dtype, at(base, dtype, offset + o[k]), r.inner.inner().stride[k], n);
     to += n;
   });
   return buffer;
@@ -59,7 +59,7 @@ void write_row(const Rows<K>& r, size_t k, const C* buffer, const C* written, Dt
   if (written != buffer) return;
   const C* from = buffer;
   r.inner.runs(0, r.length, [&](const auto& o, int64_t n) {
-    store_tile(lane_of<C>::value, from, dtype, at(base, dtype, offset + o[k]), r.inner.inner().stride[k], n);
+    store_tile(compute_for<C>, from, dtype, at(base, dtype, offset + o[k]), r.inner.inner().stride[k], n);
     from += n;
   });
 }
@@ -68,21 +68,21 @@ void write_row(const Rows<K>& r, size_t k, const C* buffer, const C* written, Dt
 template <class C> std::vector<C> parameter(const Operand& o, const void* data, int64_t n, C otherwise) {
   std::vector<C> values(static_cast<size_t>(n), otherwise);
   if (!o.present()) return values;
-  ReductionNest<1> nest;
+  Nest<1> nest;
   for (size_t d = 0; d < o.sizes.size(); ++d) nest.add(o.sizes[d], {o.strides[d]});
   C* to = values.data();
   nest.runs(0, nest.numel(), [&](const auto& at_run, int64_t count) {
-    load_tile(lane_of<C>::value, to, o.dtype, at(data, o.dtype, at_run[0]), nest.inner().stride[0], count);
+    load_tile(compute_for<C>, to, o.dtype, at(data, o.dtype, at_run[0]), nest.inner().stride[0], count);
     to += count;
   });
   return values;
 }
 void store_parameter(const std::vector<double>& values, const Operand& o, void* data) {
-  ReductionNest<1> nest;
+  Nest<1> nest;
   for (size_t d = 0; d < o.sizes.size(); ++d) nest.add(o.sizes[d], {o.strides[d]});
   const double* from = values.data();
   nest.runs(0, nest.numel(), [&](const auto& at_run, int64_t count) {
-    store_tile(Lane::F64, from, o.dtype, at(data, o.dtype, at_run[0]), nest.inner().stride[0], count);
+    store_tile(Compute::F64, from, o.dtype, at(data, o.dtype, at_run[0]), nest.inner().stride[0], count);
     from += count;
   });
 }
@@ -90,13 +90,13 @@ void store_parameter(const std::vector<double>& values, const Operand& o, void* 
 struct Layer {
   Operand grad, input, weight, bias, out, mean, rstd, dweight, dbias;
   double eps = 1e-5;
-  Lane lane = Lane::F32;
+  Compute compute = Compute::F32;
 };
 
-Lane floating_lane(const Operand& o) {
-  const Lane lane = lane_for(o.dtype);
-  if (lane != Lane::F32 && lane != Lane::F64) throw Declined("layer norm wants floating numbers");
-  return lane;
+Compute floating_compute(const Operand& o) {
+  const Compute compute = accumulation_of(o.dtype);
+  if (compute != Compute::F32 && compute != Compute::F64) throw Declined("layer norm wants floating numbers");
+  return compute;
 }
 void check_parameter(const Operand& o, int64_t n) {
   if (o.present() && (o.numel() != n || o.scalar())) throw Declined("a parameter of layer norm has another shape");
@@ -144,7 +144,7 @@ template <class C> void forward(const Launch& l, const Layer& f, const Rows<4>& 
         if (first + some < kBatch && i + some < count) continue;
         const auto store = [&](const Operand& of, const double* values, int64_t to, int64_t stride) {
           if (of.present())
-            store_tile(Lane::F64, values, of.dtype, at(memory(l, of), of.dtype, to), stride, first + some);
+            store_tile(Compute::F64, values, of.dtype, at(memory(l, of), of.dtype, to), stride, first + some);
         };
         store(f.mean, mean, o[2] + (i - first) * step[2], step[2]);
         store(f.rstd, rstd, o[3] + (i - first) * step[3], step[3]);
@@ -156,17 +156,13 @@ template <class C> void forward(const Launch& l, const Layer& f, const Rows<4>& 
 std::unique_ptr<Plan> layer_norm(const Request& q) {
   Layer f{{}, q.in(0), q.in(1), q.in(2), q.out(0), q.out(1), q.out(2), {}, {}};
   f.eps = q.number("eps");
-  f.lane = floating_lane(f.input);
+  f.compute = floating_compute(f.input);
   if (f.out.sizes != f.input.sizes) throw Invalid("layer norm keeps the shape of its operand");
   const Rows<4> r = rows_of<4>({&f.input, &f.out, &f.mean, &f.rstd}, q.integers("normalized_shape").size());
   check_parameter(f.weight, r.length);
   check_parameter(f.bias, r.length);
-  return make_plan(static_cast<uint64_t>(f.input.numel()) * 10, [f, r](const Launch& l) {
-    if (f.lane == Lane::F64)
-      forward<double>(l, f, r);
-    else
-      forward<float>(l, f, r);
-  });
+  return make_plan(static_cast<uint64_t>(f.input.numel()) * 10,
+                   [f, r](const Launch& l) { with_real(f.compute, [&]<class T>(T) { forward<T>(l, f, r); }); });
 }
 
 template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>& r) {
@@ -190,8 +186,8 @@ template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>&
         x[j] = read_row(r, 0, buffer.data() + static_cast<size_t>(j) * width, f.input.dtype, memory(l, f.input), o[0]);
         dy[j] =
             read_row(r, 1, buffer.data() + static_cast<size_t>(4 + j) * width, f.grad.dtype, memory(l, f.grad), o[1]);
-        load_tile(f.lane, &mean[j], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, o[3]), 1, 1);
-        load_tile(f.lane, &rstd[j], f.rstd.dtype, at(memory(l, f.rstd), f.rstd.dtype, o[4]), 1, 1);
+        load_tile(f.compute, &mean[j], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, o[3]), 1, 1);
+        load_tile(f.compute, &rstd[j], f.rstd.dtype, at(memory(l, f.rstd), f.rstd.dtype, o[4]), 1, 1);
         if (!f.out.present()) continue;
         const C *p = x[j], *g = dy[j];
         const C m = mean[j], s = rstd[j];
@@ -241,7 +237,7 @@ template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>&
 std::unique_ptr<Plan> layer_norm_backward(const Request& q) {
   // arguments: grad_out, input, mean, rstd, weight, bias
   Layer f{q.in(0), q.in(1), q.in(4), q.in(5), q.out(0), q.in(2), q.in(3), q.out(1), q.out(2)};
-  f.lane = floating_lane(f.input);
+  f.compute = floating_compute(f.input);
   const auto mask = q.integers("output_mask");
   if (mask.size() == 3) {
     if (!mask[0]) f.out = {};
@@ -252,12 +248,8 @@ std::unique_ptr<Plan> layer_norm_backward(const Request& q) {
   const Rows<5> r = rows_of<5>({&f.input, &f.grad, &dx, &f.mean, &f.rstd}, q.integers("normalized_shape").size());
   if (f.grad.sizes != f.input.sizes) throw Invalid("gradient and input differ in shape");
   check_parameter(f.weight, r.length);
-  return make_plan(static_cast<uint64_t>(f.input.numel()) * 16, [f, r](const Launch& l) {
-    if (f.lane == Lane::F64)
-      backward<double>(l, f, r);
-    else
-      backward<float>(l, f, r);
-  });
+  return make_plan(static_cast<uint64_t>(f.input.numel()) * 16,
+                   [f, r](const Launch& l) { with_real(f.compute, [&]<class T>(T) { backward<T>(l, f, r); }); });
 }
 
 MACA_KERNEL("native_layer_norm", layer_norm);

@@ -13,6 +13,17 @@ struct Step {
   bool decoupled = false, amsgrad = false, maximize = false, nesterov = false, first = false, scaled = false;
 };
 
+// The gradient that a step takes: of what is maximized negated, and with weight decay in it.
+template <class T> struct Decayed {
+  const T sign, decay;
+  Decayed(const Step& s, double decay_) : sign(s.maximize ? T(-1) : T(1)), decay(static_cast<T>(decay_)) {}
+  T operator()(T g, T param) const {
+    const T grad = g * sign;
+    // with no decay an infinite parameter must not turn its gradient into NaN
+    return decay != T(0) ? mul_add(param, decay, grad) : grad;
+  }
+};
+
 // x[0] parameter, x[1] gradient, then the state. Flags are template arguments only where they add a stream or an
 // expensive operation; the others are folded into factors, so that the loops stay branch-free.
 template <class T> struct Adam {
@@ -20,17 +31,15 @@ template <class T> struct Adam {
   template <bool AMSGRAD> static void loop(T* const* x, int64_t n, const Step& s) {
     T *p = x[0], *m = x[2], *v = x[3], *most = x[4];
     const T* g = x[1];
-    const T sign = s.maximize ? T(-1) : T(1), keep = static_cast<T>(s.decoupled ? 1.0 - s.lr * s.weight_decay : 1.0);
-    const T decay = static_cast<T>(s.decoupled ? 0.0 : s.weight_decay);
+    const T keep = static_cast<T>(s.decoupled ? 1.0 - s.lr * s.weight_decay : 1.0);
+    const Decayed<T> decayed(s, s.decoupled ? 0.0 : s.weight_decay);
     const T b1 = static_cast<T>(s.beta1), c1 = static_cast<T>(1.0 - s.beta1);
     const T b2 = static_cast<T>(s.beta2), c2 = static_cast<T>(1.0 - s.beta2);
     const T root = static_cast<T>(s.root_correction2), eps = static_cast<T>(s.eps), size = static_cast<T>(s.step_size);
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       const T param = p[i] * keep;
-      T grad = g[i] * sign;
-      // with no decay an infinite parameter must not turn its gradient into NaN
-      grad = decay != T(0) ? mul_add(param, decay, grad) : grad;
+      const T grad = decayed(g[i], param);
       const T mean = mul_add(m[i], b1, grad * c1);
       const T square = mul_add(v[i], b2, grad * grad * c2);
       m[i] = mean;
@@ -51,13 +60,12 @@ template <class T> struct Sgd {
   static void run(T* const* x, int64_t n, const Step& s) {
     T *p = x[0], *buffer = x[2];
     const T* g = x[1];
-    const T sign = s.maximize ? T(-1) : T(1), decay = static_cast<T>(s.weight_decay), lr = static_cast<T>(s.lr);
+    const T lr = static_cast<T>(s.lr);
+    const Decayed<T> decayed(s, s.weight_decay);
     if (s.momentum == 0.0) {
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) {
-        T grad = g[i] * sign;
-        grad = decay != T(0) ? mul_add(p[i], decay, grad) : grad;
-        p[i] = mul_add(-lr, grad, p[i]);
+        p[i] = mul_add(-lr, decayed(g[i], p[i]), p[i]);
       }
       return;
     }
@@ -68,8 +76,7 @@ template <class T> struct Sgd {
     const T of_grad = s.nesterov ? T(1) : T(0), of_buffer = s.nesterov ? momentum : T(1);
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      T grad = g[i] * sign;
-      grad = decay != T(0) ? mul_add(p[i], decay, grad) : grad;
+      const T grad = decayed(g[i], p[i]);
       const T next = first ? grad : mul_add(buffer[i], momentum, grad * fresh);
       buffer[i] = next;
       const T step = of_grad != T(0) ? mul_add(next, of_buffer, grad) : next;
@@ -83,12 +90,11 @@ template <class T> struct Adagrad {
   static void run(T* const* x, int64_t n, const Step& s) {
     T *p = x[0], *sum = x[2];
     const T* g = x[1];
-    const T sign = s.maximize ? T(-1) : T(1), decay = static_cast<T>(s.weight_decay), eps = static_cast<T>(s.eps);
-    const T size = static_cast<T>(s.step_size);
+    const T eps = static_cast<T>(s.eps), size = static_cast<T>(s.step_size);
+    const Decayed<T> decayed(s, s.weight_decay);
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      T grad = g[i] * sign;
-      grad = decay != T(0) ? mul_add(p[i], decay, grad) : grad;
+      const T grad = decayed(g[i], p[i]);
       const T next = mul_add(grad, grad, sum[i]);
       sum[i] = next;
       p[i] = p[i] - size * grad / (std::sqrt(next) + eps);
@@ -105,7 +111,7 @@ template <class T> void unscale(T* g, int64_t n, double scale) {
 template <template <class> class Algorithm> struct StepPlan final : Plan {
   static constexpr int kStreams = Algorithm<float>::kStreams;
   WalkList list;
-  std::vector<Dtype> computes;
+  std::vector<Compute> computes;
   std::vector<bool> has;  // whether the optional state lists are there
   std::vector<Operand> steps;
   Operand lr, grad_scale, found_inf;
@@ -139,10 +145,7 @@ template <template <class> class Algorithm> struct StepPlan final : Plan {
     parallel_for(list.numel(), 1 << 13, [&](int64_t begin, int64_t end) {
       alignas(64) std::byte buffers[kStreams][kTile * 8];
       list.for_pieces(begin, end, [&](size_t w, int64_t at, int64_t n) {
-        if (computes[w] == Dtype::F64)
-          piece<double>(launch, list.walks[w], each[w], at, n, buffers);
-        else
-          piece<float>(launch, list.walks[w], each[w], at, n, buffers);
+        with_real(computes[w], [&]<class T>(T) { piece<T>(launch, list.walks[w], each[w], at, n, buffers); });
       });
     });
   }
@@ -169,8 +172,9 @@ std::unique_ptr<StepPlan<Algorithm>> step_plan(const Request& r, int state, bool
   const auto params = r.in_list(0);
   const Operand none;
   for (size_t i = 0; i < params.size(); ++i) {
-    const Dtype compute = compute_dtype(params[i].dtype);
-    if (compute != Dtype::F32 && compute != Dtype::F64) throw Declined("the parameters are not real floating point");
+    const Compute compute = arithmetic_of(params[i].dtype);
+    if (compute != Compute::F32 && compute != Compute::F64)
+      throw Declined("the parameters are not real floating point");
     std::vector<const Operand*> operands{&params[i]};
     for (int a = 1; a < 2 + state; ++a) {
       const auto members = r.in_list(a);

@@ -23,7 +23,7 @@ template <class T> bool apply(T* x, int64_t n, double scale) {
 
 struct Amp final : Plan {
   WalkList list;
-  std::vector<Dtype> computes;
+  std::vector<Compute> computes;
   Operand found_inf, inv_scale;
   void run(const Launch& launch) const override {
     const double scale = one_value(inv_scale, launch);
@@ -34,15 +34,15 @@ struct Amp final : Plan {
         const Walk& walk = list.walks[w];
         void* base = launch.data(walk.ports[0].slot);
         void* x = walk.fetch(0, base, at, n, buffer);
-        const bool bad = computes[w] == Dtype::F64 ? apply(static_cast<double*>(x), n, scale)
-                                                   : apply(static_cast<float*>(x), n, scale);
+        const bool bad = computes[w] == Compute::F64 ? apply(static_cast<double*>(x), n, scale)
+                                                     : apply(static_cast<float*>(x), n, scale);
         walk.flush(0, base, at, n, x);
         if (bad) found.store(true, std::memory_order_relaxed);
       });
     });
     if (!found) return;
     const double one = 1.0;
-    store_run(Dtype::F64, found_inf.dtype)(&one, launch.data(found_inf), 1, 1);
+    store_tile(Compute::F64, &one, found_inf.dtype, launch.data(found_inf), 1, 1);
   }
 };
 
@@ -50,7 +50,7 @@ std::unique_ptr<Plan> unscale_and_check(const Request& r) {
   auto plan = std::make_unique<Amp>();
   for (const Operand& o : r.in_list(0)) {
     if (!is_floating(o.dtype)) throw Declined("the gradients are not real floating point");
-    const Dtype compute = compute_dtype(o.dtype);
+    const Compute compute = arithmetic_of(o.dtype);
     const Operand* only[] = {&o};
     plan->list.add(make_walk(only, compute));
     plan->computes.push_back(compute);

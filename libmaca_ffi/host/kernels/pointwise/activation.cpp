@@ -132,8 +132,8 @@ struct LogSigmoidBuffer {
 static constexpr Op log_sigmoid_op = with(op_of<LogSigmoid, 1, kFloat>(), Promotion::Common, 8);
 static constexpr Op log_sigmoid_buffer_op = with(op_of<LogSigmoidBuffer, 1, kFloat>(), Promotion::Common, 4);
 static std::unique_ptr<Plan> log_sigmoid_forward(const Request& r) {
-  std::shared_ptr<const Plan> output = make_pointwise(log_sigmoid_op, {{r.in(0)}}, r.out(0), {});
-  std::shared_ptr<const Plan> buffer = make_pointwise(log_sigmoid_buffer_op, {{r.in(0)}}, r.out(1), {});
+  std::shared_ptr<const Plan> output = make_pointwise(log_sigmoid_op, r.in(0).dtype, {{r.in(0)}}, r.out(0), {});
+  std::shared_ptr<const Plan> buffer = make_pointwise(log_sigmoid_buffer_op, r.in(0).dtype, {{r.in(0)}}, r.out(1), {});
   return make_plan(output->work + buffer->work, [output, buffer](const Launch& launch) {
     output->run(launch);
     buffer->run(launch);

@@ -99,7 +99,7 @@ static std::unique_ptr<Plan> elu_backward(const Request& r) {
     const std::string slot = std::string(name) + ".scalar";
     return r.has(slot) ? PointwiseValue{static_cast<int>(r.integer(slot)), {}} : PointwiseValue{-1, value_of(1.0)};
   };
-  return make_pointwise(elu_backward_op, {{r.in(0)}, {r.in(1)}}, r.out(),
+  return make_pointwise(elu_backward_op, common_dtype(r), {{r.in(0)}, {r.in(1)}}, r.out(),
                         {value("alpha"),
                          value("scale"),
                          value("input_scale"),

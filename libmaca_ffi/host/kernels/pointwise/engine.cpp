@@ -1,51 +1,15 @@
-// Plans and runs pointwise ops: the common dtype, and the walk over tiles.
-#include <algorithm>
-#include <numeric>
-
+// Plans and runs pointwise ops: the walk over tiles.
+#include "conversion.h"
 #include "pointwise.h"
-#include "convert.h"
 
 namespace maca::MACA_ISA::pointwise {
 
 namespace {
 
-// A dtype of lower priority raises one of higher priority to a new category, never within its own.
-Dtype combine(Dtype high, Dtype low) {
-  if (high == Dtype::None) return low;
-  if (low == Dtype::None || is_complex(high)) return high;
-  if (is_floating(high)) return is_complex(low) ? promote(high, Dtype::C32) : high;
-  if (high == Dtype::Bool || !is_integral(low)) return promote(high, low);
-  return high;
-}
-
-Dtype kind_of_scalar(Dtype d, Dtype default_floating) {
-  if (is_floating(d)) return default_floating;
-  if (is_complex(d)) return default_floating == Dtype::F64 ? Dtype::C128 : Dtype::C64;
-  return d;
-}
-
-Dtype common_dtype(const std::vector<PointwiseInput>& inputs, const Op& op, const Operand& out, Dtype of_values) {
-  // With no dimensioned floating operand PyTorch's default dtype decides; the result shows which it is.
-  const Dtype floating = op.result == Result::Same && is_floating(out.dtype)     ? out.dtype
-                         : op.result == Result::Same && out.dtype == Dtype::C128 ? Dtype::F64
-                                                                                 : Dtype::F32;
-  Dtype dimensioned = Dtype::None, zero = Dtype::None, numbers = Dtype::None;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    if (static_cast<int>(k) == op.mask) continue;
-    const Operand& o = inputs[k].operand;
-    if (inputs[k].value_slot >= 0)
-      numbers = promote(numbers, kind_of_scalar(of_values, floating));
-    else if (o.scalar())
-      numbers = promote(numbers, kind_of_scalar(o.dtype, floating));
-    else if (o.rank() > 0)
-      dimensioned = promote(dimensioned, o.dtype);
-    else
-      zero = promote(zero, o.dtype);
-  }
-  Dtype common = combine(dimensioned, combine(zero, numbers));
-  if (op.promotion == Promotion::Floating && is_integral(common))
-    common = is_floating(out.dtype) ? out.dtype : Dtype::F32;
-  return common;
+Dtype computed_in(const Op& op, Dtype common, const Operand& out) {
+  if (op.promotion == Promotion::Logical) return Dtype::Bool;
+  if (op.promotion == Promotion::Common || !is_integral(common)) return common;
+  return is_floating(out.dtype) ? out.dtype : Dtype::F32;
 }
 
 Dtype result_dtype(Compute c, Result result) {
@@ -69,7 +33,7 @@ struct Source {
   Load widen = nullptr;
   int narrow_item = 0;
   void narrow_by(Dtype common) {
-    if (dtype_of(compute_of(common)) == common || compute == Compute::Bool) return;
+    if (is_native(compute_of(common), common) || compute == Compute::Bool) return;
     narrow = storer(compute, common);
     widen = loader(common, compute);
     narrow_item = item_size(common);
@@ -102,16 +66,29 @@ constexpr int64_t kTileBytes = kTile * 16;
 constexpr int64_t kPlainRow = 16384;
 constexpr int64_t kAcross = 32;  // columns of a tile that an operand crosses: 16 rows are a line of float32
 
-}  // namespace
-
-namespace {
+// The output's index space, in the order of its memory: its strides and those of the operands broadcast to it, in
+// bytes.
+using Iteration = Nest<kMaxInputs + 1>;
+Iteration iteration(const Operand& out, const std::vector<PointwiseInput>& inputs) {
+  std::array<Dims, kMaxInputs + 1> strides;
+  strides.fill(Dims(out.sizes.size(), 0));
+  const auto lay = [&](size_t k, const Operand& o) {
+    strides[k] = broadcast_strides(o, out.sizes);
+    for (int64_t& s : strides[k]) s *= item_size(o.dtype);
+  };
+  lay(0, out);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Operand& o = inputs[k].operand;
+    if (inputs[k].value_slot < 0 && !o.scalar() && o.present()) lay(k + 1, o);
+  }
+  return {out.sizes, strides};
+}
 
 class Program {
  public:
-  Program(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out,
-          const std::vector<PointwiseValue>& values, Dtype of_values)
+  Program(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs, const Operand& out,
+          const std::vector<PointwiseValue>& values)
       : inputs_(static_cast<int>(inputs.size())), values_count_(static_cast<int>(values.size())), out_slot_(out.slot) {
-    const Dtype common = op.promotion == Promotion::Logical ? Dtype::Bool : common_dtype(inputs, op, out, of_values);
     Compute c = compute_of(common);
     if (c == Compute::Bool && !op.loops[static_cast<int>(c)]) c = Compute::I64;
     loop_ = op.loops[static_cast<int>(c)];
@@ -125,16 +102,16 @@ class Program {
     all_direct_ = small_ = false;
   }
 
-  int64_t numel() const { return it_.numel; }
+  int64_t numel() const { return it_.numel(); }
 
   void run(const Launch& launch) const {
     Value values[kMaxValues];
     for (int k = 0; k < values_count_; ++k)
       values[k] = values_[k].slot >= 0 ? value_of(launch.scalars[values_[k].slot]) : values_[k].constant;
     if (small_) return run_small(launch, values);
-    if (it_.numel == 0) return;
+    if (it_.numel() == 0) return;
     if (all_direct_) {
-      return parallel_for(it_.numel, grain_, [&](int64_t begin, int64_t end) {
+      return parallel_for(it_.numel(), grain_, [&](int64_t begin, int64_t end) {
         Tile tile{end - begin, launch.data<char>(out_slot_) + begin * out_item_, {}, values};
         for (int k = 0; k < inputs_; ++k) tile.in[k] = launch.data<char>(source_[k].slot) + begin * item_[k + 1];
         loop_(tile);
@@ -147,31 +124,28 @@ class Program {
 
  private:
   void build(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out, Compute c, Dtype common) {
-    std::vector<const Operand*> operands{&out};
-    const Operand none;
-    for (const PointwiseInput& i : inputs) operands.push_back(i.value_slot >= 0 ? &none : &i.operand);
-    it_ = make_iteration(operands);
-    const int dims = std::max(it_.dims, 1);
-    if (it_.dims == 0) it_.sizes[0] = 1;
-    inner_ = dims - 1;
+    it_ = iteration(out, inputs);
+    one_dimension_ = it_.rank() <= 1;
+    if (it_.rank() == 0) it_.dims().push_back(it_.inner());
+    inner_ = it_.rank() - 1;
     // Tiles span the two innermost dimensions. Where no operand needs a buffer they are rows of any length, where
     // one lies across the others they are square, so that its cache lines are used whole.
-    bool plain = it_.strides[0][inner_] == item_size(out.dtype), across = false;
+    bool plain = stride(0, inner_) == item_size(out.dtype), across = false;
     if (loop_) plain = plain && result_dtype(c, op.result) == out.dtype;
     for (int k = 0; k < inputs_; ++k) {
       const Operand& o = inputs[static_cast<size_t>(k)].operand;
       const bool memory = inputs[static_cast<size_t>(k)].value_slot < 0 && !o.scalar();
-      const int64_t col = it_.strides[k + 1][inner_], row = inner_ > 0 ? it_.strides[k + 1][inner_ - 1] : 0;
+      const int64_t col = stride(k + 1, inner_), row = inner_ > 0 ? stride(k + 1, inner_ - 1) : 0;
       plain = plain && memory && col == item_size(o.dtype) && o.dtype == dtype_of(k == op.mask ? Compute::Bool : c);
       across = across || (memory && row > 0 && row < col);
     }
-    across = across && it_.sizes[inner_] > kAcross && it_.sizes[inner_ - 1] >= kTile / kAcross;
-    cols_ = std::min(it_.sizes[inner_], plain ? kPlainRow : across ? kAcross : kTile);
+    across = across && size(inner_) > kAcross && size(inner_ - 1) >= kTile / kAcross;
+    cols_ = std::min(size(inner_), plain ? kPlainRow : across ? kAcross : kTile);
     rows_ = 1;
     if (across)
       rows_ = kTile / kAcross;
-    else if (inner_ > 0 && cols_ == it_.sizes[inner_] && cols_ < kTile)
-      rows_ = std::min(kTile / std::max<int64_t>(cols_, 1), it_.sizes[inner_ - 1]);
+    else if (inner_ > 0 && cols_ == size(inner_) && cols_ < kTile)
+      rows_ = std::min(kTile / std::max<int64_t>(cols_, 1), size(inner_ - 1));
 
     const Dtype written = result_dtype(c, op.result);
     out_item_ = item_size(out.dtype);
@@ -201,32 +175,34 @@ class Program {
       s.direct = !s.narrow && dtype == dtype_of(s.compute) && in_place(k + 1, item_size(dtype));
       s.load = loader(dtype, s.compute);
       if (!s.load) throw Declined(std::string("no load from ") + dtype_name(dtype));
-      s.invariant = !s.direct && cols_ == it_.sizes[inner_];
-      for (int d = 0; d < inner_; ++d) s.invariant = s.invariant && it_.strides[k + 1][d] == 0;
+      s.invariant = !s.direct && cols_ == size(inner_);
+      for (int d = 0; d < inner_; ++d) s.invariant = s.invariant && stride(k + 1, d) == 0;
       all_direct_ = all_direct_ && s.direct;
       numbers_or_direct = numbers_or_direct && s.direct;
     }
-    one_dimension_ = it_.dims <= 1;
-    small_ = numbers_or_direct && one_dimension_ && it_.numel <= kTile;
+    small_ = numbers_or_direct && one_dimension_ && it_.numel() <= kTile;
     all_direct_ = all_direct_ && one_dimension_;
-    col_blocks_ = it_.numel == 0 ? 0 : (it_.sizes[inner_] + cols_ - 1) / cols_;
-    row_blocks_ = it_.numel == 0 ? 0 : inner_ > 0 ? (it_.sizes[inner_ - 1] + rows_ - 1) / rows_ : 1;
+    col_blocks_ = it_.numel() == 0 ? 0 : (size(inner_) + cols_ - 1) / cols_;
+    row_blocks_ = it_.numel() == 0 ? 0 : inner_ > 0 ? (size(inner_ - 1) + rows_ - 1) / rows_ : 1;
     outer_ = 1;
-    for (int d = 0; d < inner_ - 1; ++d) outer_ *= it_.sizes[d];
+    for (int d = 0; d < inner_ - 1; ++d) outer_ *= size(d);
     // 32 Ki additions take about 20 us, what starting a second thread must be worth
     grain_ = std::max<int64_t>(32768 / op.cost, 1024);
     item_[0] = out_item_;
   }
 
+  int64_t size(int d) const { return it_.dims()[static_cast<size_t>(d)].size; }
+  int64_t stride(int k, int d) const { return it_.dims()[static_cast<size_t>(d)].stride[static_cast<size_t>(k)]; }
+
   // Does operand k lie densely in every tile?
   bool in_place(int k, int item) const {
-    const int64_t col = it_.strides[k][inner_], row = inner_ > 0 ? it_.strides[k][inner_ - 1] : 0;
+    const int64_t col = stride(k, inner_), row = inner_ > 0 ? stride(k, inner_ - 1) : 0;
     return (cols_ <= 1 || col == item) && (rows_ <= 1 || row == cols_ * item);
   }
 
   // One tile, memory and numbers only: decode loops live here.
   void run_small(const Launch& launch, const Value* values) const {
-    Tile tile{it_.numel, launch.data(out_slot_), {}, values};
+    Tile tile{it_.numel(), launch.data(out_slot_), {}, values};
     if (all_direct_) {
       for (int k = 0; k < inputs_; ++k) tile.in[k] = launch.data(source_[k].slot);
       return loop_(tile);
@@ -237,7 +213,7 @@ class Program {
       if (s.kind == Source::Memory) {
         tile.in[k] = launch.data(s.slot);
       } else {
-        fill(s, launch.scalars[s.slot], buffer[k], it_.numel);
+        fill(s, launch.scalars[s.slot], buffer[k], it_.numel());
         tile.in[k] = buffer[k];
       }
     }
@@ -259,25 +235,25 @@ class Program {
       } else {
         base[k + 1] = launch.data<char>(s.slot);
         if (s.invariant) {
-          s.load(base[k + 1], 0, it_.strides[k + 1][inner_], buffer[k + 1], rows_, cols_);
+          s.load(base[k + 1], 0, stride(k + 1, inner_), buffer[k + 1], rows_, cols_);
           s.round(buffer[k + 1], rows_ * cols_);
         }
       }
     }
     // position of the first tile
     int64_t col = begin % col_blocks_, row = begin / col_blocks_ % row_blocks_;
-    int64_t rest = begin / col_blocks_ / row_blocks_, index[kMaxDims];
+    int64_t rest = begin / col_blocks_ / row_blocks_, index[kMaxRank];
     for (int d = inner_ - 2; d >= 0; --d) {
-      index[d] = rest % it_.sizes[d];
-      rest /= it_.sizes[d];
-      for (int k = 0; k < count; ++k) base[k] += index[d] * it_.strides[k][d];
+      index[d] = rest % size(d);
+      rest /= size(d);
+      for (int k = 0; k < count; ++k) base[k] += index[d] * stride(k, d);
     }
-    const int64_t all_rows = inner_ > 0 ? it_.sizes[inner_ - 1] : 1, all_cols = it_.sizes[inner_];
+    const int64_t all_rows = inner_ > 0 ? size(inner_ - 1) : 1, all_cols = size(inner_);
     for (int64_t t = begin; t < end; ++t) {
       const int64_t r0 = row * rows_, c0 = col * cols_;
       const int64_t rows = std::min(rows_, all_rows - r0), cols = std::min(cols_, all_cols - c0);
       const auto at = [&](int k) {
-        return base[k] + (inner_ > 0 ? r0 * it_.strides[k][inner_ - 1] : 0) + c0 * it_.strides[k][inner_];
+        return base[k] + (inner_ > 0 ? r0 * stride(k, inner_ - 1) : 0) + c0 * stride(k, inner_);
       };
       tile.n = rows * cols;
       for (int k = 0; k < inputs_; ++k) {
@@ -289,8 +265,8 @@ class Program {
           continue;
         }
         const bool straight = !loop_ && store_direct_;  // a conversion with nothing in between
-        s.load(p, inner_ > 0 ? it_.strides[k + 1][inner_ - 1] : 0, it_.strides[k + 1][inner_],
-               straight ? at(0) : buffer[k + 1], rows, cols);
+        s.load(p, inner_ > 0 ? stride(k + 1, inner_ - 1) : 0, stride(k + 1, inner_), straight ? at(0) : buffer[k + 1],
+               rows, cols);
         if (loop_) s.round(buffer[k + 1], rows * cols);
       }
       char* out = at(0);
@@ -302,17 +278,17 @@ class Program {
           std::memcpy(out, tile.in[0], static_cast<size_t>(tile.n * out_item_));
       } else {
         if (loop_) loop_(tile);
-        store_(loop_ ? buffer[0] : tile.in[0], out, inner_ > 0 ? it_.strides[0][inner_ - 1] : 0, it_.strides[0][inner_],
-               rows, cols);
+        store_(loop_ ? buffer[0] : tile.in[0], out, inner_ > 0 ? stride(0, inner_ - 1) : 0, stride(0, inner_), rows,
+               cols);
       }
       if (++col < col_blocks_) continue;
       col = 0;
       if (++row < row_blocks_) continue;
       row = 0;
       for (int d = inner_ - 2; d >= 0; --d) {
-        const bool wraps = ++index[d] == it_.sizes[d];
-        const int64_t step = wraps ? 1 - it_.sizes[d] : 1;
-        for (int k = 0; k < count; ++k) base[k] += step * it_.strides[k][d];
+        const bool wraps = ++index[d] == size(d);
+        const int64_t step = wraps ? 1 - size(d) : 1;
+        for (int k = 0; k < count; ++k) base[k] += step * stride(k, d);
         if (!wraps) break;
         index[d] = 0;
       }
@@ -328,7 +304,7 @@ class Program {
   PointwiseValue values_[kMaxValues];
   Store store_ = nullptr;
   int64_t rows_ = 1, cols_ = 1, row_blocks_ = 1, col_blocks_ = 1, outer_ = 1, grain_ = 1;
-  Iteration it_;
+  Iteration it_;  // operand 0 is the output
 };
 
 class PointwisePlan final : public Plan {
@@ -340,52 +316,13 @@ class PointwisePlan final : public Plan {
   Program program_;
 };
 
-// An integral tensor compared with a Scalar argument: what it is compared in depends on the number's kind, which
-// only the launch knows.
-class ByKindPlan final : public Plan {
- public:
-  ByKindPlan(Program integral, Program floating, Program complex, int slot)
-      : integral_(std::move(integral)), floating_(std::move(floating)), complex_(std::move(complex)), slot_(slot) {}
-  void run(const Launch& launch) const override {
-    const uint32_t tag = launch.scalars[slot_].tag;
-    (tag == MACA_SCALAR_FLOAT ? floating_ : tag == MACA_SCALAR_COMPLEX ? complex_ : integral_).run(launch);
-  }
-
- private:
-  Program integral_, floating_, complex_;
-  int slot_;
-};
-
 }  // namespace
 
-std::unique_ptr<Plan> make_pointwise(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out,
-                                     const std::vector<PointwiseValue>& values) {
-  int slot = -1;
-  bool integral = true, real = true;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    if (inputs[k].value_slot >= 0) {
-      slot = inputs[k].value_slot;
-    } else if (static_cast<int>(k) != op.mask) {
-      integral = integral && is_integral(inputs[k].operand.dtype);
-      real = real && !is_complex(inputs[k].operand.dtype);
-    }
-  }
-  // Where the result has the operands' dtype it tells the kind of a Scalar argument.
-  const Dtype of_values = op.result != Result::Same ? Dtype::I64
-                          : is_complex(out.dtype)   ? Dtype::C128
-                          : is_floating(out.dtype)  ? Dtype::F64
-                                                    : Dtype::I64;
-  Program program(op, inputs, out, values, of_values);
+std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
+                                     const Operand& out, const std::vector<PointwiseValue>& values) {
+  Program program(op, computed_in(op, common, out), inputs, out, values);
   const uint64_t work = static_cast<uint64_t>(program.numel()) * static_cast<uint64_t>(op.cost);
-  std::unique_ptr<Plan> plan;
-  if (op.result == Result::Bool && op.promotion == Promotion::Common && slot >= 0 && real) {
-    Program floating = integral ? Program(op, inputs, out, values, Dtype::F64) : program;
-    const bool complex = op.loops[static_cast<int>(Compute::C64)] != nullptr;
-    Program third = complex ? Program(op, inputs, out, values, Dtype::C128) : floating;
-    plan = std::make_unique<ByKindPlan>(std::move(program), std::move(floating), std::move(third), slot);
-  } else {
-    plan = std::make_unique<PointwisePlan>(std::move(program));
-  }
+  auto plan = std::make_unique<PointwisePlan>(std::move(program));
   plan->work = work;
   return plan;
 }
@@ -397,6 +334,8 @@ std::unique_ptr<Plan> make_cast(const Operand& input, const Operand& out, Comput
   plan->work = work;
   return plan;
 }
+
+Dtype common_dtype(const Request& r) { return dtype_named(r.text("common_dtype")); }
 
 std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& r) {
   std::vector<PointwiseInput> inputs;
@@ -423,7 +362,7 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& r) {
       value.constant = value_of(r.number(v.name, v.otherwise));
     values.push_back(value);
   }
-  return make_pointwise(op, inputs, r.out(), values);
+  return make_pointwise(op, common_dtype(r), inputs, r.out(), values);
 }
 
 }  // namespace maca::MACA_ISA::pointwise

@@ -1,44 +1,18 @@
 // Exponentials, logarithms, powers of fixed exponent, and the hyperbolic functions.
-#include "pointwise.h"
+#include "elementary.h"
 #include "vector_normal.h"
 
 namespace maca::MACA_ISA::pointwise {
 
-// exp, log and their kin: vectorized for floats, std:: for complex numbers.
-#define ELEMENTARY(NAME)                                                                                 \
-  struct NAME##_f {                                                                                      \
-    template <class T> static T of(T x, const Value*) {                                                  \
-      if constexpr (is_complex_v<T>)                                                                     \
-        return std::NAME(x);                                                                             \
-      else                                                                                               \
-        return vm::NAME(x);                                                                              \
-    }                                                                                                    \
-  };                                                                                                     \
-  static constexpr Op NAME##_op = with(op_of<NAME##_f, 1, kFloat | kComplex>(), Promotion::Floating, 4); \
-  MACA_POINTWISE(#NAME, NAME##_op);
-
-ELEMENTARY(exp)
-ELEMENTARY(log)
-ELEMENTARY(tanh)
-
+ELEMENTARY(exp, for_real, 4)
+ELEMENTARY(log, for_real, 4)
+ELEMENTARY(tanh, for_real, 4)
 // float in double precision inside, double from libm
-#define ELEMENTARY_LIBM(NAME)                                                                            \
-  struct NAME##_f {                                                                                      \
-    template <class T> static T of(T x, const Value*) {                                                  \
-      if constexpr (std::is_same_v<T, float>)                                                            \
-        return vm::NAME(x);                                                                              \
-      else                                                                                               \
-        return std::NAME(x);                                                                             \
-    }                                                                                                    \
-  };                                                                                                     \
-  static constexpr Op NAME##_op = with(op_of<NAME##_f, 1, kFloat | kComplex>(), Promotion::Floating, 8); \
-  MACA_POINTWISE(#NAME, NAME##_op);
-
-ELEMENTARY_LIBM(sinh)
-ELEMENTARY_LIBM(cosh)
-ELEMENTARY_LIBM(asinh)
-ELEMENTARY_LIBM(acosh)
-ELEMENTARY_LIBM(atanh)
+ELEMENTARY(sinh, for_float, 8)
+ELEMENTARY(cosh, for_float, 8)
+ELEMENTARY(asinh, for_float, 8)
+ELEMENTARY(acosh, for_float, 8)
+ELEMENTARY(atanh, for_float, 8)
 
 struct Exp2 {
   template <class T> static T of(T x, const Value*) {

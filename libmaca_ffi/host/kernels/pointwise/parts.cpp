@@ -38,8 +38,8 @@ struct Exponent {
 constexpr Op mantissa_op = with(op_of<Mantissa, 1, kFloat>(), Promotion::Common, 8);
 constexpr Op exponent_op = with(op_of<Exponent, 1, kFloat>(), Promotion::Common, 8);
 std::unique_ptr<Plan> frexp(const Request& r) {
-  return std::make_unique<TwoPlans>(make_pointwise(mantissa_op, {{r.in(0)}}, r.out(0), {}),
-                                    make_pointwise(exponent_op, {{r.in(0)}}, r.out(1), {}));
+  return std::make_unique<TwoPlans>(make_pointwise(mantissa_op, r.in(0).dtype, {{r.in(0)}}, r.out(0), {}),
+                                    make_pointwise(exponent_op, r.in(0).dtype, {{r.in(0)}}, r.out(1), {}));
 }
 MACA_KERNEL("frexp", frexp);
 
@@ -133,7 +133,7 @@ constexpr Op glu_jvp_op = [] {
 std::unique_ptr<Plan> glu(const Request& r) {
   Halves halves(r, r.in(0));
   const Operand a = halves.half(r.in(0), false), b = halves.half(r.in(0), true);
-  return halves.plan(make_pointwise(glu_op, {{a}, {b}}, r.out(), {}));
+  return halves.plan(make_pointwise(glu_op, r.in(0).dtype, {{a}, {b}}, r.out(), {}));
 }
 MACA_KERNEL("glu", glu);
 
@@ -142,15 +142,16 @@ std::unique_ptr<Plan> glu_backward(const Request& r) {
   Halves halves(r, x);
   const Operand a = halves.half(x, false), b = halves.half(x, true);
   const Operand first = halves.half(out, false), second = halves.half(out, true);
-  return halves.plan(std::make_unique<TwoPlans>(make_pointwise(glu_op, {{grad}, {b}}, first, {}),
-                                                make_pointwise(glu_gradient_op, {{grad}, {a}, {b}}, second, {})));
+  return halves.plan(
+      std::make_unique<TwoPlans>(make_pointwise(glu_op, r.in(0).dtype, {{grad}, {b}}, first, {}),
+                                 make_pointwise(glu_gradient_op, r.in(0).dtype, {{grad}, {a}, {b}}, second, {})));
 }
 MACA_KERNEL("glu_backward", glu_backward);
 
 std::unique_ptr<Plan> glu_jvp(const Request& r) {
   Halves halves(r, r.in(1));
   const Operand b = halves.half(r.in(1), true), da = halves.half(r.in(2), false), db = halves.half(r.in(2), true);
-  return halves.plan(make_pointwise(glu_jvp_op, {{r.in(0)}, {b}, {da}, {db}}, r.out(), {}));
+  return halves.plan(make_pointwise(glu_jvp_op, r.in(0).dtype, {{r.in(0)}, {b}, {da}, {db}}, r.out(), {}));
 }
 MACA_KERNEL("glu_jvp", glu_jvp);
 

@@ -1,27 +1,21 @@
 // The engine of the pointwise family.
 //
-// An operator is a *loop* for each type that arithmetic is done in (Compute): n elements of contiguous buffers.
+// An operator is a *loop* for each type that arithmetic is done in: n elements of contiguous buffers.
 // Everything else is shared. Operands that are strided, broadcast, launch scalars or of another dtype are loaded
 // into tile buffers that stay in L1, results of another dtype or layout are stored from one; operands that are
 // contiguous and of the compute type are used where they lie. So there are operators x compute types and
 // dtypes x compute types instances of code, and never their product.
-//
-// Integers compute in int64 (narrowing wraps as PyTorch does), halves in float.
 #pragma once
 #include <array>
 #include <type_traits>
 
-#include "kernel.h"
+#include "nest.h"
 
 namespace maca::MACA_ISA::pointwise {
-
-enum class Compute : uint8_t { F32, F64, I64, Bool, C64, C128 };
-constexpr int kComputes = 6;
 
 constexpr int64_t kTile = 512;  // elements: four double operands are 16 KB, half of L1
 constexpr int kMaxInputs = 4;
 constexpr int kMaxValues = 4;
-constexpr int kMaxDims = 10;  // after merging; no layout of practice comes near
 
 // A number given at launch or a static argument, readable as any compute type.
 struct Value {
@@ -54,10 +48,10 @@ using Loop = void (*)(const Tile&);
 // The element type a loop writes.
 enum class Result : uint8_t { Same, Bool, Real, Complex };
 
-// How the compute type follows from the operands, in PyTorch's promotion rules.
+// The dtype that an op computes in, given the one to which PyTorch promotes its operands.
 enum class Promotion : uint8_t {
-  Common,    // result_type of the inputs
-  Floating,  // the same, integers becoming the default floating type
+  Common,    // that one
+  Floating,  // where it is of integers, the result's
   Logical,   // every operand is a truth value
 };
 
@@ -89,6 +83,9 @@ template <const Op& op> std::unique_ptr<Plan> pointwise_kernel(const Request& re
   return make_pointwise(op, request);
 }
 
+// The dtype to which PyTorch promotes the tensors and numbers of an elementwise operator.
+Dtype common_dtype(const Request& request);
+
 // What an op is applied to, for callers that do not take it straight from a request.
 struct PointwiseInput {
   Operand operand;      // memory, or a scalar operand of the request
@@ -98,28 +95,8 @@ struct PointwiseValue {
   int slot = -1;  // in launch.scalars, else the constant
   Value constant;
 };
-std::unique_ptr<Plan> make_pointwise(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out,
-                                     const std::vector<PointwiseValue>& values);
-
-// Conversion between storage and compute types: `rows` rows of `cols` elements, strides in bytes; the tile is dense.
-using Load = void (*)(const char* from, int64_t row_stride, int64_t col_stride, void* tile, int64_t rows, int64_t cols);
-using Store = void (*)(const void* tile, char* to, int64_t row_stride, int64_t col_stride, int64_t rows, int64_t cols);
-Load loader(Dtype from, Compute to);  // nullptr: no such conversion
-Store storer(Compute from, Dtype to);
-Dtype dtype_of(Compute c);  // whose memory a loop reads in place
-Compute compute_of(Dtype d);
-
-Dtype promote(Dtype a, Dtype b);  // torch.promote_types
-
-// Dimensions of an iteration, outermost first, merged where all operands allow it.
-struct Iteration {
-  int dims = 0;
-  int64_t sizes[kMaxDims] = {};
-  int64_t strides[kMaxInputs + 1][kMaxDims] = {};  // bytes; the output is operand 0
-  int64_t numel = 0;
-};
-// Broadcasts the operands to operands[0], the output, and orders dimensions by its strides.
-Iteration make_iteration(const std::vector<const Operand*>& operands);
+std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
+                                     const Operand& out, const std::vector<PointwiseValue>& values);
 
 // ---- loops from element functions -----------------------------------------------------------------------------
 

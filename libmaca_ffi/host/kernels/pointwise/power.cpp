@@ -87,7 +87,7 @@ static std::unique_ptr<Plan> pow(const Request& r) {
   // An integral base with a real exponent computes in the result's type: only the same kind goes this way.
   const Operand* base = slot >= 0 && r.inputs() > 0 && !r.has("self.scalar") ? &r.in(0) : nullptr;
   if (base && !base->scalar() && base->dtype == out.dtype) {
-    auto plan = make_pointwise(scalar_pow_op, {{*base}}, out, {{slot, {}}});
+    auto plan = make_pointwise(scalar_pow_op, base->dtype, {{*base}}, out, {{slot, {}}});
     if (is_integral(out.dtype)) return std::make_unique<IntegerPower>(std::move(plan), slot);
     return plan;
   }

@@ -20,7 +20,7 @@ std::unique_ptr<Plan> prelu_backward(const Request& r) {
     plan = make_plan(static_cast<uint64_t>(nest.numel()) * 4, [=](const Launch& launch) {
       T *a = launch.data<T>(to_self), *b = launch.data<T>(to_weight);
       const T *g = launch.data<const T>(gradient), *x = launch.data<const T>(self), *w = launch.data<const T>(weight);
-      const auto step = nest.steps();
+      const auto step = nest.inner().stride;
       nest.parallel([&, step](const auto& o, int64_t n) {
         for (int64_t i = 0; i < n; ++i) {
           const A gi = static_cast<A>(g[o[2] + i * step[2]]), xi = static_cast<A>(x[o[3] + i * step[3]]);

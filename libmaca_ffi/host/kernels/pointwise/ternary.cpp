@@ -4,51 +4,34 @@
 
 namespace maca::MACA_ISA::pointwise {
 
-// Selection moves values and computes nothing: every type has a loop.
-template <class T> void where_loop(const Tile& tile) {
-  const uint8_t* condition = static_cast<const uint8_t*>(tile.in[0]);
-  const T *a = static_cast<const T*>(tile.in[1]), *b = static_cast<const T*>(tile.in[2]);
-  T* out = static_cast<T*>(tile.out);
+// Operand Yes where operand Mask is true, operand No elsewhere. Selection moves values and computes nothing: every type
+// has a loop.
+template <int Mask, int Yes, int No> struct Selection {
+  template <class T> static void loop(const Tile& tile) {
+    const uint8_t* mask = static_cast<const uint8_t*>(tile.in[Mask]);
+    const T *a = static_cast<const T*>(tile.in[Yes]), *b = static_cast<const T*>(tile.in[No]);
+    T* out = static_cast<T*>(tile.out);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < tile.n; ++i) {
-    const T x = a[i], y = b[i];
-    out[i] = condition[i] ? x : y;
+    for (int64_t i = 0; i < tile.n; ++i) {
+      const T x = a[i], y = b[i];
+      out[i] = mask[i] ? x : y;
+    }
   }
-}
-template <class T> void masked_fill_loop(const Tile& tile) {
-  const uint8_t* mask = static_cast<const uint8_t*>(tile.in[1]);
-  const T *a = static_cast<const T*>(tile.in[0]), *value = static_cast<const T*>(tile.in[2]);
-  T* out = static_cast<T*>(tile.out);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < tile.n; ++i) {
-    const T x = a[i], y = value[i];
-    out[i] = mask[i] ? y : x;
+  static constexpr Op op() {
+    Op op;
+    op.inputs = 3;
+    op.mask = Mask;
+    op.loops[0] = loop<float>;
+    op.loops[1] = loop<double>;
+    op.loops[2] = loop<int64_t>;
+    op.loops[3] = loop<uint8_t>;
+    op.loops[4] = loop<c64>;
+    op.loops[5] = loop<c128>;
+    return op;
   }
-}
-static constexpr Op where_op = [] {
-  Op op;
-  op.inputs = 3;
-  op.mask = 0;
-  op.loops[0] = where_loop<float>;
-  op.loops[1] = where_loop<double>;
-  op.loops[2] = where_loop<int64_t>;
-  op.loops[3] = where_loop<uint8_t>;
-  op.loops[4] = where_loop<c64>;
-  op.loops[5] = where_loop<c128>;
-  return with_operands(op, "condition", "self", "other");
-}();
-static constexpr Op masked_fill_op = [] {
-  Op op;
-  op.inputs = 3;
-  op.mask = 1;
-  op.loops[0] = masked_fill_loop<float>;
-  op.loops[1] = masked_fill_loop<double>;
-  op.loops[2] = masked_fill_loop<int64_t>;
-  op.loops[3] = masked_fill_loop<uint8_t>;
-  op.loops[4] = masked_fill_loop<c64>;
-  op.loops[5] = masked_fill_loop<c128>;
-  return with_operands(op, "self", "mask", "value");
-}();
+};
+static constexpr Op where_op = with_operands(Selection<0, 1, 2>::op(), "condition", "self", "other");
+static constexpr Op masked_fill_op = with_operands(Selection<1, 2, 0>::op(), "self", "mask", "value");
 MACA_POINTWISE("where", where_op);
 MACA_POINTWISE("masked_fill", masked_fill_op);
 
@@ -94,9 +77,9 @@ static std::unique_ptr<Plan> clamp(const Request& r) {
     return std::nullopt;
   };
   const auto low = bound("min", 1), high = bound("max", 2);
-  if (low && high) return make_pointwise(clamp_op, {{r.in(0)}, *low, *high}, r.out(), {});
-  if (low) return make_pointwise(clamp_min_op, {{r.in(0)}, *low}, r.out(), {});
-  if (high) return make_pointwise(clamp_max_op, {{r.in(0)}, *high}, r.out(), {});
+  if (low && high) return make_pointwise(clamp_op, common_dtype(r), {{r.in(0)}, *low, *high}, r.out(), {});
+  if (low) return make_pointwise(clamp_min_op, common_dtype(r), {{r.in(0)}, *low}, r.out(), {});
+  if (high) return make_pointwise(clamp_max_op, common_dtype(r), {{r.in(0)}, *high}, r.out(), {});
   throw Invalid("clamp needs a minimum or a maximum");
 }
 MACA_KERNEL("clamp", clamp);

@@ -1,6 +1,5 @@
 // Sine and its relatives, and angles.
-#include "pointwise.h"
-#include "vector_math.h"
+#include "elementary.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -13,7 +12,7 @@ template <class F> void trigonometric_loop(const Tile& tile) {
     int large = 0;
     for (int64_t i = begin; i < end; ++i) large |= vm::magnitude(in[i]) > vm::kTrigonometryLimit;
     if (large) {
-      for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(F::exact(static_cast<double>(in[i])));
+      for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(F::of(static_cast<double>(in[i]), nullptr));
     } else {
 #pragma GCC ivdep
       for (int64_t i = begin; i < end; ++i) out[i] = F::of(in[i], nullptr);
@@ -28,15 +27,7 @@ template <class F> constexpr Op trigonometric() {
 }
 
 #define TRIGONOMETRIC(NAME)                                  \
-  struct NAME##_f {                                          \
-    template <class T> static T of(T x, const Value*) {      \
-      if constexpr (std::is_same_v<T, float>)                \
-        return vm::NAME(x);                                  \
-      else                                                   \
-        return std::NAME(x);                                 \
-    }                                                        \
-    static double exact(double x) { return std::NAME(x); }   \
-  };                                                         \
+  ELEMENTARY_FUNCTION(NAME, for_float)                       \
   static constexpr Op NAME##_op = trigonometric<NAME##_f>(); \
   MACA_POINTWISE(#NAME, NAME##_op);
 
@@ -44,21 +35,9 @@ TRIGONOMETRIC(sin)
 TRIGONOMETRIC(cos)
 TRIGONOMETRIC(tan)
 
-#define INVERSE(NAME)                                                                                    \
-  struct NAME##_f {                                                                                      \
-    template <class T> static T of(T x, const Value*) {                                                  \
-      if constexpr (std::is_same_v<T, float>)                                                            \
-        return vm::NAME(x);                                                                              \
-      else                                                                                               \
-        return std::NAME(x);                                                                             \
-    }                                                                                                    \
-  };                                                                                                     \
-  static constexpr Op NAME##_op = with(op_of<NAME##_f, 1, kFloat | kComplex>(), Promotion::Floating, 8); \
-  MACA_POINTWISE(#NAME, NAME##_op);
-
-INVERSE(asin)
-INVERSE(acos)
-INVERSE(atan)
+ELEMENTARY(asin, for_float, 8)
+ELEMENTARY(acos, for_float, 8)
+ELEMENTARY(atan, for_float, 8)
 
 struct Sinc {
   template <class T> static T of(T x, const Value*) {

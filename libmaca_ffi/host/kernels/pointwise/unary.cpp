@@ -100,7 +100,7 @@ static std::unique_ptr<Plan> round(const Request& r) {
   const int64_t decimals = r.integer("decimals", 0);
   if (decimals == 0) return make_pointwise(round_op, r);
   const double scale = std::pow(10.0, std::abs(static_cast<double>(decimals)));
-  return make_pointwise(round_decimals_op, {{r.in(0)}}, r.out(),
+  return make_pointwise(round_decimals_op, common_dtype(r), {{r.in(0)}}, r.out(),
                         {{-1, value_of(static_cast<double>(decimals))}, {-1, value_of(scale)}});
 }
 MACA_KERNEL("round", round);
@@ -178,7 +178,7 @@ static std::unique_ptr<Plan> nan_to_num(const Request& r) {
                                                                : static_cast<double>(std::numeric_limits<float>::max());
   const auto constant = [](double x) { return PointwiseValue{-1, Value{0, x, 0}}; };
   return make_pointwise(
-      nan_to_num_op, {{r.in(0)}}, r.out(),
+      nan_to_num_op, common_dtype(r), {{r.in(0)}}, r.out(),
       {constant(r.number("nan", 0.0)), constant(r.number("posinf", largest)), constant(r.number("neginf", -largest))});
 }
 MACA_KERNEL("nan_to_num", nan_to_num);

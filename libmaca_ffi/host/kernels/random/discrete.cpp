@@ -15,7 +15,6 @@ std::unique_ptr<Plan> randperm(const Request& r) {
   const Operand out = r.out(0);
   if (out.rank() != 1 || is_complex(out.dtype)) throw Invalid("randperm is a vector of real numbers");
   const int64_t n = out.numel();
-  const StoreRun store = store_run(Dtype::I64, out.dtype);
   auto plan = make_plan(static_cast<uint64_t>(n) * 4, [=](const Launch& launch) {
     std::vector<int64_t> values(static_cast<size_t>(n));
     std::iota(values.begin(), values.end(), int64_t{0});
@@ -28,7 +27,7 @@ std::unique_ptr<Plan> randperm(const Request& r) {
         std::swap(values[static_cast<size_t>(at)], values[static_cast<size_t>(at + below(word64(words, i), n - at))]);
       }
     }
-    store(values.data(), launch.data(out), out.strides[0], n);
+    store_tile(Compute::I64, values.data(), out.dtype, launch.data(out), out.strides[0], n);
   });
   plan->rng_blocks = counters_for(n, 2);
   return plan;
@@ -135,7 +134,7 @@ std::unique_ptr<Plan> multinomial(const Request& r) {
     throw Invalid("cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   if (plan->out.numel() != plan->row_count * plan->samples) throw Invalid("the samples have other sizes");
   const Operand* only[] = {&p};
-  plan->rows = make_walk(only, Dtype::F64, Order::Logical);
+  plan->rows = make_walk(only, Compute::F64, Order::Logical);
   plan->work = static_cast<uint64_t>(p.numel()) * 8;
   plan->rng_blocks = counters_for(plan->replacement ? plan->out.numel() : p.numel(), 2);
   return plan;
@@ -253,7 +252,7 @@ std::unique_ptr<Plan> streamed(const Request& r) {
     throw Declined("draws of real floating point");
   auto plan = std::make_unique<StreamPlan>();
   const Operand* operands[] = {&r.out(0), &r.in(0), two ? &r.in(1) : &none};
-  plan->walk = make_walk(operands, Dtype::F64, Order::Logical);
+  plan->walk = make_walk(operands, Compute::F64, Order::Logical);
   plan->check = [](double, double) {};
   if (r.kernel() == "poisson") {
     plan->draw = poisson;

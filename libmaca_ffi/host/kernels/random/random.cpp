@@ -206,12 +206,12 @@ struct FillPlan final : Plan {
 };
 
 // The law's fill for the result's dtype: halves by way of float, integers of laws that have them as int64.
-template <template <class> class Law> Fill pick(Dtype compute) {
-  if (compute == Dtype::F64) return Law<double>::fill;
+template <template <class> class Law> Fill pick(Compute compute) {
+  if (compute == Compute::F64) return Law<double>::fill;
   return Law<float>::fill;
 }
 
-std::unique_ptr<FillPlan> fill_plan(const Request& r, Fill fill, int words, Dtype compute) {
+std::unique_ptr<FillPlan> fill_plan(const Request& r, Fill fill, int words, Compute compute) {
   Operand out = r.out(0);
   if (is_complex(out.dtype)) {  // the real and the imaginary parts, one after the other
     out.dtype = out.dtype == Dtype::C128 ? Dtype::F64 : Dtype::F32;
@@ -236,8 +236,8 @@ template <template <class> class Law>
 std::unique_ptr<Plan> continuous(const Request& r, const char* a, const char* b, void (*check)(Parameters&)) {
   const Dtype dtype = r.out(0).dtype;
   if (!is_floating(dtype)) throw Declined("the law is continuous, the dtype is not floating point");
-  const Dtype compute = compute_dtype(dtype);
-  auto plan = fill_plan(r, pick<Law>(compute), compute == Dtype::F64 ? 2 : 1, compute);
+  const Compute compute = arithmetic_of(dtype);
+  auto plan = fill_plan(r, pick<Law>(compute), compute == Compute::F64 ? 2 : 1, compute);
   plan->a = Number(r, a);
   if (b) plan->b = Number(r, b);
   plan->check = check;
@@ -290,7 +290,7 @@ std::unique_ptr<Plan> normal(const Request& r) {
   if (!is_complex(dtype)) return continuous<Normal>(r, "mean", "std", check_normal);
   const bool wide = dtype == Dtype::C128;
   auto plan =
-      fill_plan(r, wide ? Normal<double>::fill : Normal<float>::fill, wide ? 2 : 1, wide ? Dtype::F64 : Dtype::F32);
+      fill_plan(r, wide ? Normal<double>::fill : Normal<float>::fill, wide ? 2 : 1, wide ? Compute::F64 : Compute::F32);
   plan->a = Number(r, "mean");
   plan->b = Number(r, "std");
   plan->check = [](Parameters& p) {
@@ -319,8 +319,8 @@ std::unique_ptr<Plan> exponential(const Request& r) {
 }
 
 std::unique_ptr<Plan> geometric(const Request& r) {
-  const Dtype compute = compute_dtype(r.out(0).dtype);
-  auto plan = fill_plan(r, compute == Dtype::I64 ? Geometric<int64_t>::fill : pick<Geometric>(compute), 2, compute);
+  const Compute compute = arithmetic_of(r.out(0).dtype);
+  auto plan = fill_plan(r, compute == Compute::I64 ? Geometric<int64_t>::fill : pick<Geometric>(compute), 2, compute);
   plan->a = Number(r, "p");
   plan->check = [](Parameters& p) {
     if (!(p.a > 0.0 && p.a < 1.0)) bad_value("geometric_ expects p to be in (0, 1), but got p=" + plain(p.a));
@@ -329,8 +329,8 @@ std::unique_ptr<Plan> geometric(const Request& r) {
 }
 
 std::unique_ptr<Plan> bernoulli(const Request& r) {
-  const Dtype compute = compute_dtype(r.out(0).dtype);
-  auto plan = fill_plan(r, compute == Dtype::I64 ? Bernoulli<int64_t>::fill : pick<Bernoulli>(compute), 1, compute);
+  const Compute compute = arithmetic_of(r.out(0).dtype);
+  auto plan = fill_plan(r, compute == Compute::I64 ? Bernoulli<int64_t>::fill : pick<Bernoulli>(compute), 1, compute);
   plan->a = Number(r, "p", 0.5);
   plan->check = [](Parameters& p) {
     if (!(p.a >= 0.0 && p.a <= 1.0)) bad_value("bernoulli_ expects p to be in [0, 1], but got p=" + plain(p.a));
@@ -342,7 +342,7 @@ std::unique_ptr<Plan> bernoulli(const Request& r) {
 std::unique_ptr<Plan> random(const Request& r) {
   const Dtype dtype = r.out(0).dtype;
   if (is_complex(dtype)) throw Invalid("random_ has no complex numbers");
-  auto plan = fill_plan(r, Integers::fill, 2, Dtype::I64);
+  auto plan = fill_plan(r, Integers::fill, 2, Compute::I64);
   plan->from_slot = static_cast<int>(r.integer("from.scalar", -1));
   plan->to_slot = static_cast<int>(r.integer("to.scalar", -1));
   plan->fixed.from = r.integer("from", 0);

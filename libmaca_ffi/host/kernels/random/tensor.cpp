@@ -8,9 +8,9 @@ namespace {
 // A random walk over `out` and up to two operands broadcast to it, in row-major order.
 struct DrawPlan : Plan {
   Walk walk;
-  Dtype compute = Dtype::F32;
+  Compute compute = Compute::F32;
 
-  void set_up(const Operand& out, const Operand& x, const Operand& y, Dtype compute_, int words) {
+  void set_up(const Operand& out, const Operand& x, const Operand& y, Compute compute_, int words) {
     const Operand* operands[] = {&out, &x, &y};
     compute = compute_;
     walk = make_walk(operands, compute, Order::Logical);
@@ -32,10 +32,7 @@ struct NormalPlan final : DrawPlan {
   bool mean_given = false, std_given = false;
 
   void run(const Launch& launch) const override {
-    if (compute == Dtype::F64)
-      draw<double>(launch);
-    else
-      draw<float>(launch);
+    with_real(compute, [&]<class T>(T) { draw<T>(launch); });
   }
   template <class T> void draw(const Launch& launch) const {
     const double fixed_mean = mean_given ? 0.0 : mean(launch), fixed_std = std_given ? 0.0 : std(launch);
@@ -57,7 +54,7 @@ struct NormalPlan final : DrawPlan {
   }
   void check_std(const Launch& launch) const {
     const Operand* only[] = {&std_tensor};
-    const Walk all = make_walk(only, Dtype::F64);
+    const Walk all = make_walk(only, Compute::F64);
     std::atomic<bool> negative{false};
     parallel_for(all.numel, 1 << 15, [&](int64_t begin, int64_t end) {
       double buffer[kTile];
@@ -87,8 +84,8 @@ std::unique_ptr<Plan> normal(const Request& r) {
   if (!plan->mean_given) plan->mean = Number(r, "mean");
   if (!plan->std_given) plan->std = Number(r, "std");
   plan->std_tensor = std;
-  const Dtype compute = compute_dtype(dtype);
-  plan->set_up(r.out(0), mean, std, compute, compute == Dtype::F64 ? 2 : 1);
+  const Compute compute = arithmetic_of(dtype);
+  plan->set_up(r.out(0), mean, std, compute, compute == Compute::F64 ? 2 : 1);
   return plan;
 }
 MACA_KERNEL("normal_mean", normal);
@@ -129,7 +126,7 @@ std::unique_ptr<Plan> bernoulli(const Request& r) {
   auto plan = std::make_unique<BernoulliPlan>();
   const Operand none, &p = r.in(r.inputs() - 1);
   plan->scalar_slot = p.scalar_slot;
-  plan->set_up(r.out(0), p.scalar() ? none : p, none, Dtype::F64, 1);
+  plan->set_up(r.out(0), p.scalar() ? none : p, none, Compute::F64, 1);
   return plan;
 }
 MACA_KERNEL("bernoulli_of", bernoulli);
@@ -145,10 +142,7 @@ struct DropoutPlan final : DrawPlan {
     const double drop = p(launch);
     if (train && !(drop >= 0.0 && drop <= 1.0))
       bad_value("bernoulli_ expects p to be in [0, 1], but got p=" + plain(1.0 - drop));
-    if (compute == Dtype::F64)
-      draw<double>(launch, drop);
-    else
-      draw<float>(launch, drop);
+    with_real(compute, [&]<class T>(T) { draw<T>(launch, drop); });
   }
 
   template <class T> void draw(const Launch& launch, double drop) const {
@@ -156,7 +150,7 @@ struct DropoutPlan final : DrawPlan {
     const T scale = static_cast<T>(all ? 1.0 : drop == 1.0 ? 0.0 : 1.0 / (1.0 - drop));
     const uint32_t below = static_cast<uint32_t>(std::min((1.0 - drop) * 0x1p32, 4294967295.0));
     uint8_t* mask_base = launch.data<uint8_t>(mask_walk.ports[0].slot);
-    const bool mask_dense = mask_walk.sizes.size() == 1 && (mask_walk.ports[0].strides[0] == 1 || walk.numel == 1);
+    const bool mask_dense = mask_walk.ports[0].dense();
     random_tiles(launch, walk.numel, 1, [&](int64_t first, int64_t n, const uint32_t* words) {
       alignas(64) std::byte x_buffer[kTile * 8], out_buffer[kTile * 8];
       alignas(64) uint8_t mask_buffer[kTile];
@@ -189,24 +183,21 @@ std::unique_ptr<Plan> dropout(const Request& r) {
   plan->p = Number(r, "p");
   plan->train = r.boolean("train", true);
   const Operand none, *mask[] = {&r.out(1)};
-  plan->set_up(r.out(0), r.in(0), none, compute_dtype(dtype), 1);
+  plan->set_up(r.out(0), r.in(0), none, arithmetic_of(dtype), 1);
   if (r.out(1).sizes != r.out(0).sizes || r.out(1).dtype != Dtype::Bool)
     throw Invalid("the mask is bool, as large as the input");
-  plan->mask_walk = make_walk(mask, Dtype::I64, Order::Logical);
+  plan->mask_walk = make_walk(mask, Compute::I64, Order::Logical);
   return plan;
 }
 MACA_KERNEL("native_dropout", dropout);
 
 struct DropoutBackwardPlan final : Plan {
   Walk walk;
-  Dtype compute = Dtype::F32;
+  Compute compute = Compute::F32;
   Number scale;
   void run(const Launch& launch) const override {
     parallel_for(walk.numel, 1 << 14, [&](int64_t begin, int64_t end) {
-      if (compute == Dtype::F64)
-        multiply<double>(launch, begin, end);
-      else
-        multiply<float>(launch, begin, end);
+      with_real(compute, [&]<class T>(T) { multiply<T>(launch, begin, end); });
     });
   }
   template <class T> void multiply(const Launch& launch, int64_t begin, int64_t end) const {
@@ -230,7 +221,7 @@ std::unique_ptr<Plan> dropout_backward(const Request& r) {
   const Dtype dtype = r.out(0).dtype;
   if (!is_floating(dtype) || r.in(0).scalar() || r.in(1).scalar()) throw Declined("gradients of real floating point");
   auto plan = std::make_unique<DropoutBackwardPlan>();
-  plan->compute = compute_dtype(dtype);
+  plan->compute = arithmetic_of(dtype);
   const Operand* operands[] = {&r.out(0), &r.in(0), &r.in(1)};
   plan->walk = make_walk(operands, plan->compute);
   plan->scale = Number(r, "scale");
@@ -244,10 +235,7 @@ struct RreluPlan final : DrawPlan {
   Number lower, upper;
   bool training = false;
   void run(const Launch& launch) const override {
-    if (compute == Dtype::F64)
-      draw<double>(launch);
-    else
-      draw<float>(launch);
+    with_real(compute, [&]<class T>(T) { draw<T>(launch); });
   }
   template <class T> void draw(const Launch& launch) const {
     const double low = lower(launch), high = upper(launch);
@@ -279,8 +267,8 @@ std::unique_ptr<Plan> rrelu(const Request& r) {
   plan->lower = Number(r, "lower", 0.125);
   plan->upper = Number(r, "upper", 1.0 / 3.0);
   plan->training = r.boolean("training", false);
-  const Dtype compute = compute_dtype(dtype);
-  plan->set_up(r.out(0), r.in(0), r.in(1), compute, compute == Dtype::F64 ? 2 : 1);
+  const Compute compute = arithmetic_of(dtype);
+  plan->set_up(r.out(0), r.in(0), r.in(1), compute, compute == Compute::F64 ? 2 : 1);
   if (plan->walk.ports[2].slot < 0 || r.in(1).sizes != r.out(0).sizes)
     throw Invalid("the noise is as large as the input");
   if (!plan->training) plan->rng_blocks = 0;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cell.h"
-#include "tile.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -15,25 +15,22 @@ struct Rows {
   Operand o;
   int64_t row_stride = 0, stride = 1, columns = 0;
   bool direct = false;
-  LoadRun load = nullptr;
-  StoreRun store = nullptr;
 
   Rows() = default;
-  Rows(const Operand& operand, int64_t rows, int64_t columns_, Dtype compute) : o(operand), columns(columns_) {
+  Rows(const Operand& operand, int64_t rows, int64_t columns_, Compute compute) : o(operand), columns(columns_) {
     if (!o.present()) return;
     if (o.scalar()) throw Declined("an operand in host memory");
+    if (!is_floating(o.dtype)) throw Declined(std::string("a cell of ") + dtype_name(o.dtype));
     const bool vector = o.rank() == 1;
     if (o.numel() != (vector ? 1 : rows) * columns || o.sizes.back() != columns || o.rank() < 1 || o.rank() > 2)
       throw Invalid("an operand of the cell has the wrong sizes");
     row_stride = vector ? 0 : o.strides[0];
     stride = columns == 1 ? 1 : o.strides.back();
-    direct = o.dtype == compute && stride == 1;
-    load = load_run(o.dtype, compute);
-    store = store_run(compute, o.dtype);
+    direct = is_native(compute, o.dtype) && stride == 1;
   }
   bool present() const { return o.present(); }
-  char* at(const Launch& launch, int64_t row) const {
-    return launch.data<char>(o) + row * row_stride * item_size(o.dtype);
+  char* at(const Launch& launch, int64_t row, int64_t column = 0) const {
+    return launch.data<char>(o) + (row * row_stride + column * stride) * item_size(o.dtype);
   }
 };
 
@@ -42,11 +39,13 @@ template <class T> class Row {
  public:
   // An absent operand is a row of zeros.
   explicit Row(const Rows& rows) : rows_(rows), buffer_(rows.direct ? 0 : static_cast<size_t>(rows.columns)) {}
-  T* read(const Launch& launch, int64_t row) {
+  const T* read(const Launch& launch, int64_t row) {
     if (!rows_.present()) return buffer_.data();
-    char* memory = rows_.at(launch, row);
-    if (rows_.direct) return reinterpret_cast<T*>(memory);
-    rows_.load(memory, rows_.stride, buffer_.data(), rows_.columns);
+    const char* memory = rows_.at(launch, row);
+    if (rows_.direct) return reinterpret_cast<const T*>(memory);
+    if (memory != loaded_)
+      load_tile(compute_for<T>, buffer_.data(), rows_.o.dtype, memory, rows_.stride, rows_.columns);
+    loaded_ = memory;
     return buffer_.data();
   }
   T* write(const Launch& launch, int64_t row) {
@@ -54,129 +53,31 @@ template <class T> class Row {
   }
   void flush(const Launch& launch, int64_t row) {
     if (rows_.present() && !rows_.direct)
-      rows_.store(buffer_.data(), rows_.at(launch, row), rows_.stride, rows_.columns);
+      store_tile(compute_for<T>, buffer_.data(), rows_.o.dtype, rows_.at(launch, row), rows_.stride, rows_.columns);
   }
 
  private:
   const Rows& rows_;
   std::vector<T> buffer_;
-};
-
-struct CellPlan : Plan {
-  int64_t batch = 0, hidden = 0;
-  Dtype compute = Dtype::F32;
-
-  void shape(const Operand& state, uint64_t gates) {
-    if (state.rank() != 2) throw Invalid("the state of a cell is a matrix");
-    batch = state.sizes[0];
-    hidden = state.sizes[1];
-    compute = compute_dtype(state.dtype);
-    if (compute != Dtype::F32 && compute != Dtype::F64) throw Declined("cells of real floating point");
-    work = static_cast<uint64_t>(batch * hidden) * gates * 4;
-  }
-  Rows rows(const Operand& o, int64_t gates) const { return {o, batch, gates * hidden, compute}; }
-
-  // f(begin, end) over the batch; a row is a few hundred nanoseconds
-  template <class F> void over_batch(F&& f) const {
-    parallel_for(batch, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, hidden)), f);
-  }
+  const char* loaded_ = nullptr;
 };
 
 // Sums the columns of `from` into `to`, in the order of the rows, in double.
 void sum_rows(const Launch& launch, const Rows& from, const Rows& to, int64_t batch) {
   if (!to.present()) return;
-  const StoreRun store = store_run(Dtype::F64, to.o.dtype);
-  const LoadRun load = load_run(from.o.dtype, Dtype::F64);
   parallel_for((from.columns + 255) / 256, std::max<int64_t>(1, 64 / std::max<int64_t>(1, batch)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t block = begin; block < end; ++block) {
                    const int64_t first = block * 256, n = std::min<int64_t>(256, from.columns - first);
                    double sums[256] = {}, row[256];
                    for (int64_t b = 0; b < batch; ++b) {
-                     load(from.at(launch, b) + first * from.stride * item_size(from.o.dtype), from.stride, row, n);
+                     load_tile(Compute::F64, row, from.o.dtype, from.at(launch, b, first), from.stride, n);
                      for (int64_t j = 0; j < n; ++j) sums[j] += row[j];
                    }
-                   store(sums, to.at(launch, 0) + first * to.stride * item_size(to.o.dtype), to.stride, n);
+                   store_tile(Compute::F64, sums, to.o.dtype, to.at(launch, 0, first), to.stride, n);
                  }
                });
 }
-
-// _thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias?, hidden_bias?) -> hy, cy, workspace
-struct LstmPlan final : CellPlan {
-  Rows x, h, cx, bx, bh, hy, cy, workspace;
-
-  void run(const Launch& launch) const override {
-    if (compute == Dtype::F64)
-      cell<double>(launch);
-    else
-      cell<float>(launch);
-  }
-  template <class T> void cell(const Launch& launch) const {
-    over_batch([&](int64_t begin, int64_t end) {
-      Row<T> x_(x), h_(h), cx_(cx), bx_(bx), bh_(bh), hy_(hy), cy_(cy), w_(workspace);
-      const T *p = bx_.read(launch, 0), *q = bh_.read(launch, 0);
-      for (int64_t b = begin; b < end; ++b) {
-        const T *u = x_.read(launch, b), *v = h_.read(launch, b), *c = cx_.read(launch, b);
-        T *w = w_.write(launch, b), *out_h = hy_.write(launch, b), *out_c = cy_.write(launch, b);
-        const int64_t n = hidden;
-#pragma GCC ivdep
-        for (int64_t j = 0; j < 4 * n; ++j) w[j] = (u[j] + p[j]) + (v[j] + q[j]);
-        lstm_state(w, c, out_c, out_h, {n, 0, n});
-        w_.flush(launch, b);
-        hy_.flush(launch, b);
-        cy_.flush(launch, b);
-      }
-    });
-  }
-};
-
-void check_biases(const Request& r) {
-  if (r.in(3).present() != r.in(4).present()) throw Invalid("one bias without the other");
-}
-
-std::unique_ptr<Plan> lstm(const Request& r) {
-  auto plan = std::make_unique<LstmPlan>();
-  plan->shape(r.in(2), 4);
-  check_biases(r);
-  plan->x = plan->rows(r.in(0), 4);
-  plan->h = plan->rows(r.in(1), 4);
-  plan->cx = plan->rows(r.in(2), 1);
-  plan->bx = plan->rows(r.in(3), 4);
-  plan->bh = plan->rows(r.in(4), 4);
-  plan->hy = plan->rows(r.out(0), 1);
-  plan->cy = plan->rows(r.out(1), 1);
-  plan->workspace = plan->rows(r.out(2), 4);
-  return plan;
-}
-MACA_KERNEL("_thnn_fused_lstm_cell", lstm);
-
-// _thnn_fused_lstm_cell_backward_impl(grad_hy?, grad_cy?, cx, cy, workspace, has_bias)
-//   -> grad_gates, grad_cx, grad_bias?
-struct LstmBackwardPlan final : CellPlan {
-  Rows grad_hy, grad_cy, cx, cy, workspace, grad_gates, grad_cx, grad_bias;
-
-  void run(const Launch& launch) const override {
-    if (compute == Dtype::F64)
-      cell<double>(launch);
-    else
-      cell<float>(launch);
-    sum_rows(launch, grad_gates, grad_bias, batch);
-  }
-  template <class T> void cell(const Launch& launch) const {
-    over_batch([&](int64_t begin, int64_t end) {
-      Row<T> gh_(grad_hy), gc_(grad_cy), cx_(cx), cy_(cy), w_(workspace), gg_(grad_gates), gcx_(grad_cx);
-      for (int64_t b = begin; b < end; ++b) {
-        const T *gh = gh_.read(launch, b), *gc = gc_.read(launch, b), *c = cx_.read(launch, b),
-                *next = cy_.read(launch, b);
-        const T* w = w_.read(launch, b);
-        T *gg = gg_.write(launch, b), *out = gcx_.write(launch, b);
-        lstm_gradient(w, c, next, gh, gc, gg, out, {hidden, 0, hidden});
-        gg_.flush(launch, b);
-        gcx_.flush(launch, b);
-      }
-    });
-  }
-};
 
 // A result the caller does not want comes as absent; one that the request leaves out altogether too.
 const Operand& optional_out(const Request& r, int i) {
@@ -184,127 +85,141 @@ const Operand& optional_out(const Request& r, int i) {
   return i < r.outputs() ? r.out(i) : none;
 }
 
-std::unique_ptr<Plan> lstm_backward(const Request& r) {
-  auto plan = std::make_unique<LstmBackwardPlan>();
-  plan->shape(r.in(2), 4);
-  plan->grad_hy = plan->rows(r.in(0), 1);
-  plan->grad_cy = plan->rows(r.in(1), 1);
-  plan->cx = plan->rows(r.in(2), 1);
-  plan->cy = plan->rows(r.in(3), 1);
-  plan->workspace = plan->rows(r.in(4), 4);
-  plan->grad_gates = plan->rows(r.out(0), 4);
-  plan->grad_cx = plan->rows(r.out(1), 1);
-  plan->grad_bias = plan->rows(optional_out(r, 2), 4);
-  return plan;
-}
-MACA_KERNEL("_thnn_fused_lstm_cell_backward_impl", lstm_backward);
-
-// _thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias?, hidden_bias?) -> hy, workspace
-struct GruPlan final : CellPlan {
-  Rows x, h, hx, bx, bh, hy, workspace;
+// A cell has kIn operands and kOut results, and says how many chunks of the hidden size a row of each has. of()
+// computes a row of the results from a row of the operands. Results behind the kOut are gradients of biases: sums over
+// the batch of the result that kSummed names.
+template <class Cell> class CellPlan final : public Plan {
+ public:
+  explicit CellPlan(const Request& r) {
+    const Operand& state = r.in(Cell::kState);
+    if (state.rank() != 2) throw Invalid("the state of a cell is a matrix");
+    batch_ = state.sizes[0];
+    hidden_ = state.sizes[1];
+    compute_ = arithmetic_of(state.dtype);
+    if (compute_ != Compute::F32 && compute_ != Compute::F64) throw Declined("cells of real floating point");
+    work = static_cast<uint64_t>(batch_ * hidden_) * Cell::kGates * 4;
+    for (size_t i = 0; i < kIn; ++i) in_[i] = rows(r.in(static_cast<int>(i)), Cell::kInChunks[i]);
+    for (size_t i = 0; i < kOut; ++i) out_[i] = rows(r.out(static_cast<int>(i)), Cell::kOutChunks[i]);
+    for (size_t i = 0; i < kSums; ++i) sums_[i] = rows(optional_out(r, static_cast<int>(kOut + i)), Cell::kGates);
+  }
 
   void run(const Launch& launch) const override {
-    if (compute == Dtype::F64)
-      cell<double>(launch);
-    else
-      cell<float>(launch);
+    with_real(compute_, [&]<class T>(T) { cell<T>(launch); });
+    for (size_t i = 0; i < kSums; ++i) sum_rows(launch, out_[Cell::kSummed[i]], sums_[i], batch_);
   }
+
+ private:
+  static constexpr size_t kIn = std::size(Cell::kInChunks), kOut = std::size(Cell::kOutChunks),
+                          kSums = Cell::kSummed.size();
+
+  Rows rows(const Operand& o, int64_t chunks) const { return {o, batch_, chunks * hidden_, compute_}; }
+
   template <class T> void cell(const Launch& launch) const {
-    over_batch([&](int64_t begin, int64_t end) {
-      Row<T> x_(x), h_(h), hx_(hx), bx_(bx), bh_(bh), hy_(hy), w_(workspace);
-      const T *p = bx_.read(launch, 0), *q = bh_.read(launch, 0);
+    // a row is a few hundred nanoseconds
+    parallel_for(batch_, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, hidden_)), [&](int64_t begin, int64_t end) {
+      std::vector<Row<T>> in(in_.begin(), in_.end()), out(out_.begin(), out_.end());
       for (int64_t b = begin; b < end; ++b) {
-        const T *u = x_.read(launch, b), *v = h_.read(launch, b), *state = hx_.read(launch, b);
-        T *w = w_.write(launch, b), *out = hy_.write(launch, b);
-        const int64_t n = hidden;
-#pragma GCC ivdep
-        for (int64_t j = 0; j < 2 * n; ++j) w[j] = vm::sigmoid((u[j] + p[j]) + (v[j] + q[j]));
-#pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) {
-          const T inner = v[2 * n + j] + q[2 * n + j];
-          const T fresh = vm::tanh(mul_add(w[j], inner, u[2 * n + j] + p[2 * n + j]));
-          w[2 * n + j] = fresh;
-          w[3 * n + j] = state[j];
-          w[4 * n + j] = inner;
-          out[j] = mul_add(w[n + j], state[j] - fresh, fresh);
-        }
-        w_.flush(launch, b);
-        hy_.flush(launch, b);
+        const T* from[kIn];
+        T* to[kOut];
+        for (size_t i = 0; i < kIn; ++i) from[i] = in[i].read(launch, b);
+        for (size_t i = 0; i < kOut; ++i) to[i] = out[i].write(launch, b);
+        Cell::of(from, to, hidden_);
+        for (Row<T>& row : out) row.flush(launch, b);
       }
     });
   }
+
+  int64_t batch_ = 0, hidden_ = 0;
+  Compute compute_ = Compute::F32;
+  std::array<Rows, kIn> in_;
+  std::array<Rows, kOut> out_;
+  std::array<Rows, kSums> sums_;
 };
 
-std::unique_ptr<Plan> gru(const Request& r) {
-  auto plan = std::make_unique<GruPlan>();
-  plan->shape(r.in(2), 3);
-  check_biases(r);
-  plan->x = plan->rows(r.in(0), 3);
-  plan->h = plan->rows(r.in(1), 3);
-  plan->hx = plan->rows(r.in(2), 1);
-  plan->bx = plan->rows(r.in(3), 3);
-  plan->bh = plan->rows(r.in(4), 3);
-  plan->hy = plan->rows(r.out(0), 1);
-  plan->workspace = plan->rows(r.out(1), 5);
-  return plan;
-}
-MACA_KERNEL("_thnn_fused_gru_cell", gru);
+using Sums = std::array<size_t, 0>;  // of a cell without gradients of biases
+
+// _thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias?, hidden_bias?) -> hy, cy, workspace
+struct Lstm {
+  static constexpr int kState = 2, kGates = 4;
+  static constexpr int64_t kInChunks[] = {4, 4, 1, 4, 4}, kOutChunks[] = {1, 1, 4};
+  static constexpr Sums kSummed{};
+  template <class T> static void of(const T* const* in, T* const* out, int64_t n) {
+    const T *u = in[0], *v = in[1], *p = in[3], *q = in[4];
+    T* w = out[2];
+#pragma GCC ivdep
+    for (int64_t j = 0; j < 4 * n; ++j) w[j] = (u[j] + p[j]) + (v[j] + q[j]);
+    lstm_state(w, in[2], out[1], out[0], {n, 0, n});
+  }
+};
+
+// _thnn_fused_lstm_cell_backward_impl(grad_hy?, grad_cy?, cx, cy, workspace, has_bias)
+//   -> grad_gates, grad_cx, grad_bias?
+struct LstmBackward {
+  static constexpr int kState = 2, kGates = 4;
+  static constexpr int64_t kInChunks[] = {1, 1, 1, 1, 4}, kOutChunks[] = {4, 1};
+  static constexpr std::array<size_t, 1> kSummed{0};
+  template <class T> static void of(const T* const* in, T* const* out, int64_t n) {
+    lstm_gradient(in[4], in[2], in[3], in[0], in[1], out[0], out[1], {n, 0, n});
+  }
+};
+
+// _thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias?, hidden_bias?) -> hy, workspace
+struct Gru {
+  static constexpr int kState = 2, kGates = 3;
+  static constexpr int64_t kInChunks[] = {3, 3, 1, 3, 3}, kOutChunks[] = {1, 5};
+  static constexpr Sums kSummed{};
+  template <class T> static void of(const T* const* in, T* const* out, int64_t n) {
+    const T *u = in[0], *v = in[1], *state = in[2], *p = in[3], *q = in[4];
+    T *h = out[0], *w = out[1];
+#pragma GCC ivdep
+    for (int64_t j = 0; j < 2 * n; ++j) w[j] = vm::sigmoid((u[j] + p[j]) + (v[j] + q[j]));
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      const T inner = v[2 * n + j] + q[2 * n + j];
+      const T fresh = vm::tanh(mul_add(w[j], inner, u[2 * n + j] + p[2 * n + j]));
+      w[2 * n + j] = fresh;
+      w[3 * n + j] = state[j];
+      w[4 * n + j] = inner;
+      h[j] = mul_add(w[n + j], state[j] - fresh, fresh);
+    }
+  }
+};
 
 // _thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias)
 //   -> grad_input_gates, grad_hidden_gates, grad_hx, grad_input_bias?, grad_hidden_bias?
-struct GruBackwardPlan final : CellPlan {
-  Rows grad_hy, workspace, grad_x, grad_h, grad_hx, grad_bx, grad_bh;
-
-  void run(const Launch& launch) const override {
-    if (compute == Dtype::F64)
-      cell<double>(launch);
-    else
-      cell<float>(launch);
-    sum_rows(launch, grad_x, grad_bx, batch);
-    sum_rows(launch, grad_h, grad_bh, batch);
-  }
-  template <class T> void cell(const Launch& launch) const {
-    over_batch([&](int64_t begin, int64_t end) {
-      Row<T> g_(grad_hy), w_(workspace), gx_(grad_x), gh_(grad_h), out_(grad_hx);
-      for (int64_t b = begin; b < end; ++b) {
-        const T *g = g_.read(launch, b), *w = w_.read(launch, b);
-        T *gx = gx_.write(launch, b), *gh = gh_.write(launch, b), *out = out_.write(launch, b);
-        const int64_t n = hidden;
+struct GruBackward {
+  static constexpr int kState = 0, kGates = 3;
+  static constexpr int64_t kInChunks[] = {1, 5}, kOutChunks[] = {3, 3, 1};
+  static constexpr std::array<size_t, 2> kSummed{0, 1};
+  template <class T> static void of(const T* const* in, T* const* out, int64_t n) {
+    const T *g = in[0], *w = in[1];
+    T *gx = out[0], *gh = out[1], *grad_state = out[2];
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) {
-          const T r = w[j], z = w[n + j], fresh = w[2 * n + j], state = w[3 * n + j], inner = w[4 * n + j];
-          const T of_fresh = g[j] * (T(1) - z) * ((T(1) - fresh) * (T(1) + fresh));
-          const T of_reset = of_fresh * inner * (T(1) - r) * r;
-          const T of_update = g[j] * (state - fresh) * (T(1) - z) * z;
-          gx[j] = of_reset;
-          gh[j] = of_reset;
-          gx[n + j] = of_update;
-          gh[n + j] = of_update;
-          gx[2 * n + j] = of_fresh;
-          gh[2 * n + j] = of_fresh * r;
-          out[j] = g[j] * z;
-        }
-        gx_.flush(launch, b);
-        gh_.flush(launch, b);
-        out_.flush(launch, b);
-      }
-    });
+    for (int64_t j = 0; j < n; ++j) {
+      const T r = w[j], z = w[n + j], fresh = w[2 * n + j], state = w[3 * n + j], inner = w[4 * n + j];
+      const T of_fresh = g[j] * (T(1) - z) * ((T(1) - fresh) * (T(1) + fresh));
+      const T of_reset = of_fresh * inner * (T(1) - r) * r;
+      const T of_update = g[j] * (state - fresh) * (T(1) - z) * z;
+      gx[j] = of_reset;
+      gh[j] = of_reset;
+      gx[n + j] = of_update;
+      gh[n + j] = of_update;
+      gx[2 * n + j] = of_fresh;
+      gh[2 * n + j] = of_fresh * r;
+      grad_state[j] = g[j] * z;
+    }
   }
 };
 
-std::unique_ptr<Plan> gru_backward(const Request& r) {
-  auto plan = std::make_unique<GruBackwardPlan>();
-  plan->shape(r.in(0), 3);
-  plan->grad_hy = plan->rows(r.in(0), 1);
-  plan->workspace = plan->rows(r.in(1), 5);
-  plan->grad_x = plan->rows(r.out(0), 3);
-  plan->grad_h = plan->rows(r.out(1), 3);
-  plan->grad_hx = plan->rows(r.out(2), 1);
-  plan->grad_bx = plan->rows(optional_out(r, 3), 3);
-  plan->grad_bh = plan->rows(optional_out(r, 4), 3);
-  return plan;
+template <class Cell> std::unique_ptr<Plan> cell(const Request& r) { return std::make_unique<CellPlan<Cell>>(r); }
+template <class Cell> std::unique_ptr<Plan> biased_cell(const Request& r) {
+  if (r.in(3).present() != r.in(4).present()) throw Invalid("one bias without the other");
+  return cell<Cell>(r);
 }
-MACA_KERNEL("_thnn_fused_gru_cell_backward", gru_backward);
+MACA_KERNEL("_thnn_fused_lstm_cell", biased_cell<Lstm>);
+MACA_KERNEL("_thnn_fused_lstm_cell_backward_impl", cell<LstmBackward>);
+MACA_KERNEL("_thnn_fused_gru_cell", biased_cell<Gru>);
+MACA_KERNEL("_thnn_fused_gru_cell_backward", cell<GruBackward>);
 
 }  // namespace
 }  // namespace maca::MACA_ISA

@@ -8,8 +8,8 @@ namespace maca::MACA_ISA {
 template <int K> struct Channels {
   int64_t batch = 1, channels = 1, plane = 1;
   std::array<int64_t, K> batch_stride{}, channel_stride{};
-  ReductionNest<K> positions;  // batch and space, for rows
-  ReductionNest<K> space;      // of one plane
+  Nest<K> positions;  // batch and space, for rows
+  Nest<K> space;      // of one plane
   bool rows = false;
 
   // The first operand decides which way to walk.
@@ -38,7 +38,7 @@ template <int K> struct Channels {
   // Do the planes of all operands lie densely in memory, in type C?
   template <class C> bool dense_planes(const std::array<Dtype, K>& dtypes) const {
     for (const Dtype d : dtypes)
-      if (!is_native(lane_of<C>::value, d)) return false;
+      if (!is_native(compute_for<C>, d)) return false;
     if (space.rank() > 1) return false;
     for (const int64_t stride : space.inner().stride)
       if (stride != 1 && plane != 1) return false;
@@ -57,12 +57,12 @@ template <int K> struct Channels {
 // A vector with one element a channel in the type C of the loop; `otherwise` where the operator was given none.
 template <class C> std::vector<C> channel_values(const Operand& o, const void* data, int64_t n, C otherwise) {
   std::vector<C> values(static_cast<size_t>(n), otherwise);
-  if (o.present() && data) load_tile(lane_of<C>::value, values.data(), o.dtype, data, o.rank() ? o.strides[0] : 0, n);
+  if (o.present() && data) load_tile(compute_for<C>, values.data(), o.dtype, data, o.rank() ? o.strides[0] : 0, n);
   return values;
 }
 template <class C> void store_channels(const std::vector<C>& values, const Operand& o, void* data) {
   if (!o.present() || o.numel() != static_cast<int64_t>(values.size())) return;
-  store_tile(lane_of<C>::value, values.data(), o.dtype, data, o.rank() ? o.strides[0] : 0, o.numel());
+  store_tile(compute_for<C>, values.data(), o.dtype, data, o.rank() ? o.strides[0] : 0, o.numel());
 }
 inline void check_channels(const Operand& o, int64_t n, const char* what) {
   if (o.present() && o.numel() != n) throw Invalid(std::string(what) + " has not one element a channel");

@@ -106,11 +106,15 @@ template <class C, bool Max> class Position final : public Reducer {
   bool index_only_;
 };
 
-// Integers and bool share a lane; only uint64 does not fit it.
-Lane real_lane(const Operand& in) {
+// Integers and bool share a type; only uint64 does not fit it.
+Compute real_compute(const Operand& in) {
   if (is_complex(in.dtype) || in.dtype == Dtype::U64)
     throw Declined(std::string("no order on ") + dtype_name(in.dtype));
-  return lane_for(in.dtype);
+  return accumulation_of(in.dtype);
+}
+
+template <class F> void with_ordered(Compute compute, F&& f) {
+  with_compute<Compute::F32, Compute::F64, Compute::I64>(compute, f);
 }
 
 // No element is the largest of none.
@@ -120,31 +124,28 @@ void refuse_empty(const Operand& in, const Operand& out) {
 
 template <bool Max> std::unique_ptr<Plan> extremum(const Request& q) {
   refuse_empty(q.in(0), q.out(0));
-  switch (real_lane(q.in(0))) {
-    case Lane::F32: return fold_plan(q, Extremum<float, Max>{});
-    case Lane::F64: return fold_plan(q, Extremum<double, Max>{});
-    default: return fold_plan(q, Extremum<int64_t, Max>{});
-  }
+  std::unique_ptr<Plan> plan;
+  with_ordered(real_compute(q.in(0)), [&]<class C>(C) { plan = fold_plan(q, Extremum<C, Max>{}); });
+  return plan;
 }
 
-template <bool Max> std::shared_ptr<const Reducer> position(Lane lane, bool index_only) {
-  switch (lane) {
-    case Lane::F32: return std::make_shared<Position<float, Max>>(index_only);
-    case Lane::F64: return std::make_shared<Position<double, Max>>(index_only);
-    default: return std::make_shared<Position<int64_t, Max>>(index_only);
-  }
+template <bool Max> std::shared_ptr<const Reducer> position(Compute compute, bool index_only) {
+  std::shared_ptr<const Reducer> reducer;
+  with_ordered(compute, [&]<class C>(C) { reducer = std::make_shared<Position<C, Max>>(index_only); });
+  return reducer;
 }
 
 // argmax (one result) and max.dim (values, indices).
 template <bool Max> std::unique_ptr<Plan> with_position(const Request& q) {
   const Operand &in = q.in(0), &first = q.out(0);
   refuse_empty(in, first);
-  const Lane lane = real_lane(in);
+  const Compute compute = real_compute(in);
   const bool index_only = q.outputs() == 1;
   const auto reduced = reduced_dims(q, in, first);
-  const Reduction reduction = index_only ? Reduction(in, reduced, lane, result_of(first, Lane::I64, reduced), {}, true)
-                                         : Reduction(in, reduced, lane, result_of(first, lane, reduced),
-                                                     result_of(q.out(1), Lane::I64, reduced), true);
+  const Reduction reduction = index_only
+                                  ? Reduction(in, reduced, compute, result_of(first, Compute::I64, reduced), {}, true)
+                                  : Reduction(in, reduced, compute, result_of(first, compute, reduced),
+                                              result_of(q.out(1), Compute::I64, reduced), true);
   if (!reduction.single_run()) {
     // an index over several dimensions that do not lie in order: read a row-major copy instead
     Operand dense = in;
@@ -153,10 +154,10 @@ template <bool Max> std::unique_ptr<Plan> with_position(const Request& q) {
       dense.strides[d] = stride;
       stride *= in.sizes[d];
     }
-    ReductionNest<1> nest;
+    Nest<1> nest;
     for (size_t d = 0; d < in.sizes.size(); ++d) nest.add(in.sizes[d], {in.strides[d]});
-    const Reduction flat(dense, reduced, lane, result_of(first, Lane::I64, reduced), {}, true);
-    auto plan = make_plan(flat.work() * 2, [flat, nest, dtype = in.dtype, reducer = position<Max>(lane, true),
+    const Reduction flat(dense, reduced, compute, result_of(first, Compute::I64, reduced), {}, true);
+    auto plan = make_plan(flat.work() * 2, [flat, nest, dtype = in.dtype, reducer = position<Max>(compute, true),
                                             i = in.slot, o = first.slot](const Launch& l) {
       std::vector<char> copy(static_cast<size_t>(nest.numel() * item_size(dtype)));
       const void* base = l.data(i);
@@ -173,7 +174,7 @@ template <bool Max> std::unique_ptr<Plan> with_position(const Request& q) {
     if (!index_only) throw Declined("an extremum over several dimensions has no index result");
     return plan;
   }
-  return make_plan(reduction.work() * 2, [reduction, reducer = position<Max>(lane, index_only), i = in.slot,
+  return make_plan(reduction.work() * 2, [reduction, reducer = position<Max>(compute, index_only), i = in.slot,
                                           a = first.slot, b = index_only ? -1 : q.out(1).slot](const Launch& l) {
     reduction.run(*reducer, l.data(i), l.data(a), b < 0 ? nullptr : l.data(b));
   });
@@ -189,21 +190,15 @@ std::unique_ptr<Plan> aminmax(const Request& q) {
   refuse_empty(in, low);
   const auto reduced = reduced_dims(q, in, low);
   std::unique_ptr<Plan> plan;
-  const Lane lane = real_lane(in);
-  const auto make = [&]<class C>(C) {
-    const Reduction a(in, reduced, lane, result_of(low, lane, reduced)),
-        b(in, reduced, lane, result_of(high, lane, reduced));
+  const Compute compute = real_compute(in);
+  with_ordered(compute, [&]<class C>(C) {
+    const Reduction a(in, reduced, compute, result_of(low, compute, reduced)),
+        b(in, reduced, compute, result_of(high, compute, reduced));
     plan = make_plan(a.work() * 2, [a, b, i = in.slot, lo = low.slot, hi = high.slot](const Launch& l) {
       a.run(Fold<Extremum<C, false>>(), l.data(i), l.data(lo));
       b.run(Fold<Extremum<C, true>>(), l.data(i), l.data(hi));
     });
-  };
-  if (lane == Lane::F32)
-    make(float{});
-  else if (lane == Lane::F64)
-    make(double{});
-  else
-    make(int64_t{});
+  });
   return plan;
 }
 

@@ -97,23 +97,23 @@ template <class C> struct All : Count<C> {
   static Acc join(Acc a, Acc b) { return a & b; }
 };
 
-// PyTorch casts the input to the result's dtype first: that decides the lane.
+// PyTorch casts the input to the result's dtype first: that decides the type.
 template <template <class> class Op> std::unique_ptr<Plan> cast_first(const Request& q) {
   std::unique_ptr<Plan> plan;
   if (q.out().dtype == Dtype::Bool) throw Declined("sums and products into bool are not supported");
-  with_lane(lane_for(q.out().dtype), [&]<class C>(C) { plan = fold_plan(q, Op<C>{}); });
+  with_accumulation(accumulation_of(q.out().dtype), [&]<class C>(C) { plan = fold_plan(q, Op<C>{}); });
   return plan;
 }
 template <template <class> class Op> std::unique_ptr<Plan> as_is(const Request& q) {
   std::unique_ptr<Plan> plan;
-  with_lane(lane_for(q.in(0).dtype), [&]<class C>(C) { plan = fold_plan(q, Op<C>{}); });
+  with_accumulation(accumulation_of(q.in(0).dtype), [&]<class C>(C) { plan = fold_plan(q, Op<C>{}); });
   return plan;
 }
 std::unique_ptr<Plan> nansum(const Request& q) {
-  switch (lane_for(q.out().dtype)) {
-    case Lane::F32: return fold_plan(q, NanSum<float>{});
-    case Lane::F64: return fold_plan(q, NanSum<double>{});
-    case Lane::I64: return cast_first<Sum>(q);
+  switch (accumulation_of(q.out().dtype)) {
+    case Compute::F32: return fold_plan(q, NanSum<float>{});
+    case Compute::F64: return fold_plan(q, NanSum<double>{});
+    case Compute::I64: return cast_first<Sum>(q);
     default: throw Declined("nansum of complex numbers");
   }
 }

@@ -1,6 +1,6 @@
 // hash_tensor: the exclusive or of elements' bits as float64 or int64.
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -35,8 +35,7 @@ std::unique_ptr<Plan> hash(const Request& r) {
   }
   const Nest<1> inner(inner_sizes, {inner_strides});
   const Nest<2> outer(outer_sizes, {outer_to, outer_from});
-  const Dtype wide = is_floating(in.dtype) ? Dtype::F64 : Dtype::I64;
-  const auto widen = std::make_shared<RowConverter>(in.dtype, wide);
+  const Compute wide = is_floating(in.dtype) ? Compute::F64 : Compute::I64;
   return make_plan(static_cast<uint64_t>(in.numel()), [=](const Launch& launch) {
     const char* from = launch.data<const char>(in);
     auto* result = launch.data<uint64_t>(out);
@@ -45,17 +44,17 @@ std::unique_ptr<Plan> hash(const Request& r) {
         [&](const auto& o, int64_t n) {
           uint64_t bits[256];
           for (int64_t i = 0; i < n; ++i) {
-            const char* base = from + (o[1] + i * outer.steps()[1]) * size;
+            const char* base = from + (o[1] + i * outer.inner().stride[1]) * size;
             uint64_t sum = 0;
-            const int64_t step = inner.steps()[0];
-            inner.run(0, inner.numel(), [&](const auto& at, int64_t count) {
+            const int64_t step = inner.inner().stride[0];
+            inner.runs(0, inner.numel(), [&](const auto& at, int64_t count) {
               for (int64_t k = 0; k < count; k += 256) {
                 const int64_t some = std::min<int64_t>(256, count - k);
-                (*widen)(base + (at[0] + k * step) * size, step, bits, 1, some);
+                load_tile(wide, bits, in.dtype, base + (at[0] + k * step) * size, step, some);
                 for (int64_t b = 0; b < some; ++b) sum ^= bits[b];
               }
             });
-            result[o[0] + i * outer.steps()[0]] = sum;
+            result[o[0] + i * outer.inner().stride[0]] = sum;
           }
         },
         std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inner.numel())));

@@ -27,7 +27,7 @@ struct ElementReader {
 template <class C, class F> inline double lane_sum(int64_t n, F&& term) {
   using V = Vector<C>;
   using D = Vector<double>;
-  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+  constexpr int64_t kComputes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   constexpr Reader<V> read;
   D low = {}, high = {};
   const auto add = [&](V v) {
@@ -42,9 +42,9 @@ template <class C, class F> inline double lane_sum(int64_t n, F&& term) {
     }
   };
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-    add((term(read, i) + term(read, i + kLanes)) + (term(read, i + 2 * kLanes) + term(read, i + 3 * kLanes)));
-  for (; i + kLanes <= n; i += kLanes) add(term(read, i));
+  for (; i + 4 * kComputes <= n; i += 4 * kComputes)
+    add((term(read, i) + term(read, i + kComputes)) + (term(read, i + 2 * kComputes) + term(read, i + 3 * kComputes)));
+  for (; i + kComputes <= n; i += kComputes) add(term(read, i));
   const D both = low + high;
   double sum = 0;
   for (int t = 0; t < kVectorBytes / 8; t += 2) sum += both[t] + both[t + 1];
@@ -56,7 +56,7 @@ template <class C, class F> inline double lane_sum(int64_t n, F&& term) {
 template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& term) {
   using V = Vector<C>;
   using D = Vector<double>;
-  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+  constexpr int64_t kComputes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   constexpr Reader<V> read;
   D acc[4] = {};
   const auto add = [&](V v, D& low, D& high) {
@@ -71,12 +71,12 @@ template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& te
     }
   };
   int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    __builtin_prefetch(x + i + 32 * kLanes);
+  for (; i + 2 * kComputes <= n; i += 2 * kComputes) {
+    __builtin_prefetch(x + i + 32 * kComputes);
     add(read(x, i), acc[0], acc[1]);
-    add(read(x, i + kLanes), acc[2], acc[3]);
+    add(read(x, i + kComputes), acc[2], acc[3]);
   }
-  for (; i + kLanes <= n; i += kLanes) add(read(x, i), acc[0], acc[1]);
+  for (; i + kComputes <= n; i += kComputes) add(read(x, i), acc[0], acc[1]);
   const D both = (acc[0] + acc[1]) + (acc[2] + acc[3]);
   double sum = 0;
   for (int t = 0; t < kVectorBytes / 8; t += 2) sum += both[t] + both[t + 1];
@@ -87,23 +87,23 @@ template <class C, class F> inline double wide_sum(const C* x, int64_t n, F&& te
 // NaN wins.
 template <class C, bool Max = true> inline C lane_extremum(const C* x, int64_t n) {
   using V = Vector<C>;
-  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+  constexpr int64_t kComputes = kVectorBytes / static_cast<int64_t>(sizeof(C));
   constexpr Reader<V> read;
   constexpr C kInfinity = std::numeric_limits<C>::infinity();
   const auto better = [](auto a, auto b) { return ((Max ? b > a : b < a) | (b != b)) ? b : a; };
   V acc[4];
   for (V& a : acc) a = V{} + (Max ? -kInfinity : kInfinity);
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    __builtin_prefetch(x + i + 32 * kLanes);
-    __builtin_prefetch(x + i + 34 * kLanes);
-    for (int k = 0; k < 4; ++k) acc[k] = better(acc[k], read(x, i + k * kLanes));
+  for (; i + 4 * kComputes <= n; i += 4 * kComputes) {
+    __builtin_prefetch(x + i + 32 * kComputes);
+    __builtin_prefetch(x + i + 34 * kComputes);
+    for (int k = 0; k < 4; ++k) acc[k] = better(acc[k], read(x, i + k * kComputes));
   }
-  for (; i + kLanes <= n; i += kLanes) acc[0] = better(acc[0], read(x, i));
+  for (; i + kComputes <= n; i += kComputes) acc[0] = better(acc[0], read(x, i));
   V both = better(better(acc[0], acc[1]), better(acc[2], acc[3]));
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+  for (int64_t half = kComputes / 2; half > 0; half /= 2) {
     decltype(both < both) other;
-    for (int64_t t = 0; t < kLanes; ++t) other[t] = (t + half) % kLanes;
+    for (int64_t t = 0; t < kComputes; ++t) other[t] = (t + half) % kComputes;
     both = better(both, __builtin_shuffle(both, other));
   }
   C top = both[0];

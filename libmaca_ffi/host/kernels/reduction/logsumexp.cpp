@@ -78,14 +78,11 @@ template <class C> class LogSumExp final : public Reducer {
 std::unique_ptr<Plan> logsumexp(const Request& q) {
   const Operand &in = q.in(0), &out = q.out(0);
   if (is_complex(in.dtype)) throw Declined("logsumexp of complex numbers");
-  const Lane lane = lane_for(out.dtype);  // integers widen to the result's type
+  const Compute compute = accumulation_of(out.dtype);  // integers widen to the result's type
   const auto reduced = reduced_dims(q, in, out);
-  const Reduction reduction(in, reduced, lane, result_of(out, Lane::F64, reduced));
-  return make_plan(reduction.work() * 8, [reduction, lane, i = in.slot, o = out.slot](const Launch& l) {
-    if (lane == Lane::F64)
-      reduction.run(LogSumExp<double>(), l.data(i), l.data(o));
-    else
-      reduction.run(LogSumExp<float>(), l.data(i), l.data(o));
+  const Reduction reduction(in, reduced, compute, result_of(out, Compute::F64, reduced));
+  return make_plan(reduction.work() * 8, [reduction, compute, i = in.slot, o = out.slot](const Launch& l) {
+    with_real(compute, [&]<class T>(T) { reduction.run(LogSumExp<T>(), l.data(i), l.data(o)); });
   });
 }
 MACA_KERNEL("logsumexp", logsumexp);

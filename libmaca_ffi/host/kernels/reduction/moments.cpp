@@ -106,17 +106,17 @@ template <class C> class Moments final : public Reducer {
 template <bool Root> std::unique_ptr<Plan> moments(const Request& q) {
   const Operand &in = q.in(0), &out = q.out(0);
   const bool with_mean = q.outputs() == 2;
-  const Lane lane = lane_for(in.dtype);
-  if (lane == Lane::I64) throw Declined("variance of integers");
+  const Compute compute = accumulation_of(in.dtype);
+  if (compute == Compute::I64) throw Declined("variance of integers");
   const auto reduced = reduced_dims(q, in, out);
   const Reduction reduction(
-      in, reduced, lane, result_of(out, Lane::F64, reduced),
-      with_mean ? result_of(q.out(1), lane == Lane::C128 ? Lane::C128 : Lane::F64, reduced) : Result{});
+      in, reduced, compute, result_of(out, Compute::F64, reduced),
+      with_mean ? result_of(q.out(1), compute == Compute::C128 ? Compute::C128 : Compute::F64, reduced) : Result{});
   const int64_t slot = q.integer("correction.scalar", int64_t{-1});
-  return make_plan(reduction.work() * 2, [reduction, lane, slot, i = in.slot, v = out.slot,
+  return make_plan(reduction.work() * 2, [reduction, compute, slot, i = in.slot, v = out.slot,
                                           m = with_mean ? q.out(1).slot : -1](const Launch& l) {
     const double correction = slot < 0 ? 1.0 : scalar_to_double(l.scalars[slot]);
-    reduction.run(*moments_reducer(lane, correction, Root), l.data(i), l.data(v), m < 0 ? nullptr : l.data(m));
+    reduction.run(*moments_reducer(compute, correction, Root), l.data(i), l.data(v), m < 0 ? nullptr : l.data(m));
   });
 }
 MACA_KERNEL("var", moments<false>);
@@ -126,11 +126,11 @@ MACA_KERNEL("std_mean", moments<true>);
 
 }  // namespace
 
-std::shared_ptr<const Reducer> moments_reducer(Lane lane, double correction, bool root) {
-  switch (lane) {
-    case Lane::F32: return std::make_shared<Moments<float>>(correction, root);
-    case Lane::F64: return std::make_shared<Moments<double>>(correction, root);
-    case Lane::C128: return std::make_shared<Moments<c128>>(correction, root);
+std::shared_ptr<const Reducer> moments_reducer(Compute compute, double correction, bool root) {
+  switch (compute) {
+    case Compute::F32: return std::make_shared<Moments<float>>(correction, root);
+    case Compute::F64: return std::make_shared<Moments<double>>(correction, root);
+    case Compute::C128: return std::make_shared<Moments<c128>>(correction, root);
     default: throw Declined("variance of integers");
   }
 }

@@ -79,13 +79,13 @@ template <class C> void run_norm(const Reduction& reduction, double p, const voi
 std::unique_ptr<Plan> norm(const Request& q) {
   const Operand &in = q.in(0), &out = q.out(0);
   // The dtype argument casts the input first; a complex input stays complex though its norm is real.
-  const Lane lane = is_complex(in.dtype) ? Lane::C128 : lane_for(out.dtype);
-  if (lane == Lane::I64) throw Declined("norms of integers");
+  const Compute compute = is_complex(in.dtype) ? Compute::C128 : accumulation_of(out.dtype);
+  if (compute == Compute::I64) throw Declined("norms of integers");
   const auto reduced = reduced_dims(q, in, out);
-  const Reduction reduction(in, reduced, lane, result_of(out, Lane::F64, reduced));
+  const Reduction reduction(in, reduced, compute, result_of(out, Compute::F64, reduced));
   const int64_t slot = q.has("ord.scalar") ? q.integer("ord.scalar") : q.integer("p.scalar", int64_t{-1});
   const bool empty = in.numel() == 0 && out.numel() != 0;
-  return make_plan(reduction.work() * 2, [reduction, lane, slot, empty, i = in.slot, o = out.slot](const Launch& l) {
+  return make_plan(reduction.work() * 2, [reduction, compute, slot, empty, i = in.slot, o = out.slot](const Launch& l) {
     const double p = slot < 0 ? 2.0 : scalar_to_double(l.scalars[slot]);
     if (empty && (p < 0 || std::isinf(p))) {
       const std::string order = std::isinf(p) ? (p > 0 ? "inf" : "-inf") : std::to_string(p);
@@ -93,12 +93,8 @@ std::unique_ptr<Plan> norm(const Request& q) {
                         "linalg.vector_norm cannot compute the " + order +
                             " norm on an empty tensor because the operation does not have an identity");
     }
-    if (lane == Lane::F32)
-      run_norm<float>(reduction, p, l.data(i), l.data(o));
-    else if (lane == Lane::F64)
-      run_norm<double>(reduction, p, l.data(i), l.data(o));
-    else
-      run_norm<c128>(reduction, p, l.data(i), l.data(o));
+    with_compute<Compute::F32, Compute::F64, Compute::C128>(
+        compute, [&]<class C>(C) { run_norm<C>(reduction, p, l.data(i), l.data(o)); });
   });
 }
 MACA_KERNEL("norm", norm);

@@ -39,8 +39,8 @@ std::vector<bool> reduced_dims(const Request& q, const Operand& in, const Operan
   return reduced;
 }
 
-Result result_of(const Operand& out, Lane lane, const std::vector<bool>& reduced) {
-  Result r{lane, out.dtype, {}};
+Result result_of(const Operand& out, Compute compute, const std::vector<bool>& reduced) {
+  Result r{compute, out.dtype, {}};
   const bool keeps = out.sizes.size() == reduced.size();
   size_t next = 0;
   for (size_t d = 0; d < reduced.size(); ++d) {
@@ -55,9 +55,9 @@ Result result_of(const Operand& out, Lane lane, const std::vector<bool>& reduced
   return r;
 }
 
-Reduction::Reduction(const Operand& in, const std::vector<bool>& reduced, Lane lane, Result out0, Result out1,
+Reduction::Reduction(const Operand& in, const std::vector<bool>& reduced, Compute compute, Result out0, Result out1,
                      bool in_order)
-    : lane_(lane), dtype_(in.dtype), out_{std::move(out0), std::move(out1)} {
+    : compute_(compute), dtype_(in.dtype), out_{std::move(out0), std::move(out1)} {
   for (size_t d = 0; d < in.sizes.size(); ++d) {
     if (reduced[d]) {
       reduced_.add(in.sizes[d], {in.strides[d]});
@@ -96,8 +96,8 @@ Reduction::Reduction(const Operand& in, const std::vector<bool>& reduced, Lane l
 
 void Reduction::fold_columns(const Reducer& r, char* state, const void* in, int64_t offset, int64_t step,
                              int64_t columns, int64_t begin, int64_t end) const {
-  const bool direct = is_native(lane_, dtype_) && (step == 1 || columns == 1);
-  const int size = lane_size(lane_);
+  const bool direct = is_native(compute_, dtype_) && (step == 1 || columns == 1);
+  const int size = item_size(compute_);
   const int64_t block = std::max<int64_t>(1, kBuffer / columns);
   char* buffer = direct ? nullptr : scratch(std::max(kBuffer, columns) * size, 1);
   int64_t row = 0;
@@ -115,7 +115,7 @@ void Reduction::fold_columns(const Reducer& r, char* state, const void* in, int6
     for (int64_t i = 0; i < rows; i += block) {
       const int64_t some = std::min(block, rows - i);
       for (int64_t j = 0; j < some; ++j)
-        load_tile(lane_, buffer + j * columns * size, dtype_, at(base, dtype_, (i + j) * stride), step, columns);
+        load_tile(compute_, buffer + j * columns * size, dtype_, at(base, dtype_, (i + j) * stride), step, columns);
       if (!begun) r.begin(state, width_, columns, buffer, 1);
       begun = true;
       r.rows(state, width_, buffer, some, columns, columns, row);
@@ -129,8 +129,8 @@ void Reduction::fold_columns(const Reducer& r, char* state, const void* in, int6
 void Reduction::fold_lanes(const Reducer& r, char* state, const void* in, int64_t offset, int64_t begin,
                            int64_t end) const {
   const int64_t step = reduced_.inner().stride[0];
-  const bool direct = is_native(lane_, dtype_) && step == 1;
-  const int size = lane_size(lane_);
+  const bool direct = is_native(compute_, dtype_) && step == 1;
+  const int size = item_size(compute_);
   char* buffer = direct ? nullptr : scratch(kBuffer * size, 1);
   const bool runs = r.folds_runs();
   const int64_t width = runs ? 1 : width_;
@@ -155,7 +155,7 @@ void Reduction::fold_lanes(const Reducer& r, char* state, const void* in, int64_
     if (direct) return feed(base, count);
     for (int64_t i = 0; i < count; i += kBuffer) {
       const int64_t some = std::min(kBuffer, count - i);
-      load_tile(lane_, buffer, dtype_, at(base, dtype_, i * step), step, some);
+      load_tile(compute_, buffer, dtype_, at(base, dtype_, i * step), step, some);
       feed(buffer, some);
     }
   });
@@ -169,7 +169,7 @@ void Reduction::store(const Reducer& r, const char* state, int64_t columns, void
   r.finish(state, width_, columns, n_, results[0], results[1]);
   for (int k = 0; k < 2; ++k)
     if (out[k])
-      store_tile(out_[k].lane, results[k], out_[k].dtype, at(out[k], out_[k].dtype, offset[k]), step[k], columns);
+      store_tile(out_[k].compute, results[k], out_[k].dtype, at(out[k], out_[k].dtype, offset[k]), step[k], columns);
 }
 
 void Reduction::run_columns(const Reducer& r, const void* in, void* const* out) const {
@@ -224,7 +224,7 @@ void Reduction::run_lanes(const Reducer& r, const void* in, void* const* out) co
     parallel_for(m_, kGrain / std::max<int64_t>(1, n_) + 1, [&](int64_t from, int64_t to) {
       char* state = scratch(bytes, 0);
       const int64_t in_step = kept_.inner().stride[0], step0 = kept_.inner().stride[1], step1 = kept_.inner().stride[2];
-      const bool direct = is_native(lane_, dtype_) && reduced_.inner().stride[0] == 1 && single_run() && n_ > 0;
+      const bool direct = is_native(compute_, dtype_) && reduced_.inner().stride[0] == 1 && single_run() && n_ > 0;
       const bool plain = direct && r.folds_runs();  // short runs leave no time for a walk and a state each
       kept_.runs(from, to, [&](const auto& o, int64_t count) {
         alignas(64) char results[2][kBatch * 16];
@@ -233,13 +233,13 @@ void Reduction::run_lanes(const Reducer& r, const void* in, void* const* out) co
           if (plain) r.results(at(in, dtype_, o[0] + i * in_step), in_step, n_, some, results[0]);
           for (int64_t j = 0; j < some && !plain; ++j) {
             fold_lanes(r, state, in, o[0] + (i + j) * in_step, 0, n_);
-            r.finish(state, width_, 1, n_, results[0] + j * lane_size(out_[0].lane),
-                     results[1] + j * lane_size(out_[1].lane));
+            r.finish(state, width_, 1, n_, results[0] + j * item_size(out_[0].compute),
+                     results[1] + j * item_size(out_[1].compute));
           }
           const int64_t to[2] = {o[1] + i * step0, o[2] + i * step1}, step[2] = {step0, step1};
           for (int k = 0; k < 2; ++k)
             if (out[k])
-              store_tile(out_[k].lane, results[k], out_[k].dtype, at(out[k], out_[k].dtype, to[k]), step[k], some);
+              store_tile(out_[k].compute, results[k], out_[k].dtype, at(out[k], out_[k].dtype, to[k]), step[k], some);
         }
       });
     });

@@ -7,10 +7,15 @@
 #pragma once
 #include <vector>
 
-#include "tiled.h"
+#include "conversion.h"
 #include "nest.h"
 
 namespace maca::MACA_ISA {
+
+// Calls f(C{}) for the four types that elements fold in.
+template <class F> void with_accumulation(Compute compute, F&& f) {
+  with_compute<Compute::F32, Compute::F64, Compute::I64, Compute::C128>(compute, f);
+}
 
 class Reducer {
  public:
@@ -22,7 +27,7 @@ class Reducer {
   // Folds `rows` rows of `columns` <= width elements, `stride` elements apart; the first one has number `row`.
   virtual void rows(char* state, int64_t width, const void* tile, int64_t rows, int64_t stride, int64_t columns,
                     int64_t row) const = 0;
-  // Can it fold a contiguous run by itself? Then whole() folds one into column 0, and no other lane is in use.
+  // Can it fold a contiguous run by itself? Then whole() folds one into column 0, and no other compute is in use.
   virtual bool folds_runs() const { return false; }
   virtual void whole(char* /*state*/, const void* /*run*/, int64_t /*n*/) const {}
   // Then results() folds `count` runs of n > 0 elements, `step` elements apart, each into a result of its own.
@@ -37,7 +42,7 @@ class Reducer {
 };
 
 struct Result {
-  Lane lane = Lane::F32;  // of what finish() writes
+  Compute compute = Compute::F32;  // of what finish() writes
   Dtype dtype = Dtype::None;
   std::vector<int64_t> strides;  // one for each dimension of the input; 0 for reduced ones
 };
@@ -45,7 +50,7 @@ struct Result {
 class Reduction {
  public:
   // `in_order`: reduced elements are visited in logical order (for indices).
-  Reduction(const Operand& in, const std::vector<bool>& reduced, Lane lane, Result out0, Result out1 = {},
+  Reduction(const Operand& in, const std::vector<bool>& reduced, Compute compute, Result out0, Result out1 = {},
             bool in_order = false);
   void run(const Reducer& reducer, const void* in, void* out0, void* out1 = nullptr) const;
   int64_t reduced_numel() const { return n_; }
@@ -61,11 +66,11 @@ class Reduction {
   void store(const Reducer& r, const char* state, int64_t columns, void* const* out, const int64_t* offset,
              const int64_t* step) const;
 
-  Lane lane_;
+  Compute compute_;
   Dtype dtype_;
   Result out_[2];
-  ReductionNest<3> kept_;  // input, result 0, result 1
-  ReductionNest<1> reduced_;
+  Nest<3> kept_;  // input, result 0, result 1
+  Nest<1> reduced_;
   bool columns_ = false;  // a state for each column, not lanes of one
   int64_t n_ = 1, m_ = 1;
   int64_t width_ = 1;  // columns or lanes at once
@@ -75,7 +80,7 @@ class Reduction {
 // Which dimensions "dim" names (absent or empty: all, unless the result keeps the shape).
 std::vector<bool> reduced_dims(const Request& q, const Operand& in, const Operand& out);
 // How `out` lies, by the dimensions of the input.
-Result result_of(const Operand& out, Lane lane, const std::vector<bool>& reduced);
+Result result_of(const Operand& out, Compute compute, const std::vector<bool>& reduced);
 
 // A state of one accumulator a column. Op: types Input, Acc, Out; identity(), step(acc, x), join(a, b), result(acc, n).
 template <class Op> class Fold final : public Reducer {
@@ -158,14 +163,14 @@ template <class Op> class Fold final : public Reducer {
 template <class Op> std::unique_ptr<Plan> fold_plan(const Request& q, Op op = {}) {
   const Operand &in = q.in(0), &out = q.out(0);
   const auto reduced = reduced_dims(q, in, out);
-  const Reduction reduction(in, reduced, lane_of<typename Op::Input>::value,
-                            result_of(out, lane_of<typename Op::Out>::value, reduced));
+  const Reduction reduction(in, reduced, compute_for<typename Op::Input>,
+                            result_of(out, compute_for<typename Op::Out>, reduced));
   return make_plan(reduction.work(), [reduction, fold = Fold<Op>(op), i = in.slot, o = out.slot](const Launch& l) {
     reduction.run(fold, l.data(i), l.data(o));
   });
 }
 
 // Mean and variance in one pass; results: the variance (root: its root), then the mean. In moments.cpp.
-std::shared_ptr<const Reducer> moments_reducer(Lane lane, double correction, bool root);
+std::shared_ptr<const Reducer> moments_reducer(Compute compute, double correction, bool root);
 
 }  // namespace maca::MACA_ISA

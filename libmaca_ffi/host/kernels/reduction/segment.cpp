@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -52,8 +52,7 @@ struct Segments {
   // For each outer position where its segments start, and where the last one ends.
   std::vector<int64_t> bounds(const Launch& launch) const {
     std::vector<int64_t> given(static_cast<size_t>(lengths.numel()));
-    if (!given.empty())
-      RowConverter(lengths.dtype, Dtype::I64)(launch.data(lengths), 1, given.data(), 1, lengths.numel());
+    if (!given.empty()) load_tile(Compute::I64, given.data(), lengths.dtype, launch.data(lengths), 1, lengths.numel());
     const auto range = [&](int64_t at) -> LaunchError {
       return {MACA_ERROR_VALUE, "segment_reduce(): a segment ends at " + std::to_string(at) + " of " +
                                     std::to_string(elements) + " elements"};

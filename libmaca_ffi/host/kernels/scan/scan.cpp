@@ -18,7 +18,7 @@ constexpr int64_t kNear = 16;                    // elements of a cache line
 // Where an operand's steps lie closer together than its lines, it is turned on the way.
 struct Scan {
   Dtype in, out[2];
-  ReductionNest<3> kept;  // input, values, indices
+  Nest<3> kept;  // input, values, indices
   int64_t n = 1;
   int64_t stride[3] = {0, 0, 0};  // along the scanned dimension
   bool by_lines[3] = {};
@@ -59,7 +59,7 @@ Scan geometry(const Request& q) {
 
 // One operand's part of a block. Rows are steps: native ones are used where they lie, others in `rows`, by the width.
 template <class C> struct Part {
-  static constexpr Lane kLane = lane_of<C>::value;
+  static constexpr Compute kCompute = compute_for<C>;
   C *rows, *run;  // `run`: of one line
   Dtype dtype;
   char* base;  // of the block
@@ -68,11 +68,11 @@ template <class C> struct Part {
 
   void load(int64_t steps) const {
     if (!by_lines) return;
-    if (width == 1) return load_tile(kLane, rows, dtype, base, along, steps);
-    if (along == 1 && is_native(kLane, dtype))
+    if (width == 1) return load_tile(kCompute, rows, dtype, base, along, steps);
+    if (along == 1 && is_native(kCompute, dtype))
       return exchange(reinterpret_cast<const C*>(base), across, lines, steps, rows, width);
     for (int64_t c = 0; c < lines; ++c) {
-      load_tile(kLane, run, dtype, at(base, dtype, c * across), along, steps);
+      load_tile(kCompute, run, dtype, at(base, dtype, c * across), along, steps);
       for (int64_t i = 0; i < steps; ++i) rows[i * width + c] = run[i];
     }
   }
@@ -87,12 +87,12 @@ template <class C> struct Part {
   }
   void store(int64_t steps) const {
     if (!by_lines) return;
-    if (width == 1) return store_tile(kLane, rows, dtype, base, along, steps);
-    if (along == 1 && is_native(kLane, dtype))
+    if (width == 1) return store_tile(kCompute, rows, dtype, base, along, steps);
+    if (along == 1 && is_native(kCompute, dtype))
       return exchange(rows, width, steps, lines, reinterpret_cast<C*>(base), across);
     for (int64_t c = 0; c < lines; ++c) {
       for (int64_t i = 0; i < steps; ++i) run[i] = rows[i * width + c];
-      store_tile(kLane, run, dtype, at(base, dtype, c * across), along, steps);
+      store_tile(kCompute, run, dtype, at(base, dtype, c * across), along, steps);
     }
   }
 };
@@ -243,14 +243,14 @@ template <class C> using CumMin = CumExtremum<C, false>;
 
 template <template <class> class Op, class... Lanes> std::unique_ptr<Plan> scan(const Request& q) {
   const Scan s = geometry(q);
-  const Lane lane = lane_for(q.out().dtype);  // PyTorch casts to the result's dtype first
+  const Compute compute = accumulation_of(q.out().dtype);  // PyTorch casts to the result's dtype first
   if (q.out().dtype == Dtype::Bool && q.in(0).dtype != Dtype::Bool) throw Declined("scans into bool");
   if (q.out().dtype == Dtype::U64 && q.outputs() == 2) throw Declined("no order on uint64");
   const int i = q.in(0).slot, v = q.out(0).slot, k = q.out(q.outputs() - 1).slot;
   const auto work = static_cast<uint64_t>(s.n * s.kept.numel()) * 6;
   std::unique_ptr<Plan> plan;
   const auto choose = [&]<class C>(C) {
-    if (!plan && lane == lane_of<C>::value)
+    if (!plan && compute == compute_for<C>)
       plan = make_plan(work, [s, i, v, k](const Launch& l) { run_scan<Op<C>>(s, l.data(i), l.data(v), l.data(k)); });
   };
   (choose(Lanes{}), ...);

@@ -15,12 +15,12 @@ enum class Form { Plain, Log, Safe };  // Safe: a row of -inf gives zeros, as at
 // `operands` share a shape; the function runs over dimension `dim` of n elements, `kept` walks the others.
 struct Softmax {
   Operand a, b, out;  // forward: input, -, result; backward: grad, output, result
-  ReductionNest<3> kept;
+  Nest<3> kept;
   int64_t n = 1;
   int64_t stride[3] = {0, 0, 0};
   bool columns = false;  // many lines side by side, else one line at a time
   int64_t width = 1;
-  Lane lane = Lane::F32;
+  Compute compute = Compute::F32;
 };
 
 Softmax geometry(const Request& q, const Operand& a, const Operand& b) {
@@ -49,9 +49,10 @@ Softmax geometry(const Request& q, const Operand& a, const Operand& b) {
     s.width = std::min(inner.size, std::clamp<int64_t>(8192 / std::max<int64_t>(1, s.n), 128, kWidest));
     while (s.width > 16 && s.kept.numel() / s.width < 2 * ThreadPool::instance().threads()) s.width /= 2;
   }
-  const Lane lane = lane_for(a.dtype), other = lane_for(s.out.dtype);
-  if (lane == Lane::I64 || lane == Lane::C128) throw Declined(std::string("softmax of ") + dtype_name(a.dtype));
-  s.lane = lane == Lane::F64 || other == Lane::F64 ? Lane::F64 : Lane::F32;
+  const Compute compute = accumulation_of(a.dtype), other = accumulation_of(s.out.dtype);
+  if (compute == Compute::I64 || compute == Compute::C128)
+    throw Declined(std::string("softmax of ") + dtype_name(a.dtype));
+  s.compute = compute == Compute::F64 || other == Compute::F64 ? Compute::F64 : Compute::F32;
   return s;
 }
 
@@ -180,19 +181,19 @@ template <class C, Form F, bool Backward> void run(const Softmax& s, const void*
       }
       // an operand whose rows lie as the loop wants them stays where it is, with its own row stride
       const auto rows = [&](size_t k, Dtype dtype, const void* base, int64_t* stride) -> const C* {
-        if (is_native(lane_of<C>::value, dtype) && inner.stride[k] == 1) {
+        if (is_native(compute_for<C>, dtype) && inner.stride[k] == 1) {
           *stride = s.stride[k];
           return reinterpret_cast<const C*>(at(base, dtype, o[k]));
         }
         *stride = columns;
         for (int64_t i = 0; i < s.n; ++i)
-          load_tile(lane_of<C>::value, buffers[k] + i * columns, dtype, at(base, dtype, o[k] + i * s.stride[k]),
+          load_tile(compute_for<C>, buffers[k] + i * columns, dtype, at(base, dtype, o[k] + i * s.stride[k]),
                     inner.stride[k], columns);
         return buffers[k];
       };
       int64_t xs = columns, bs = columns, ys = columns;
       const C* x = rows(0, s.a.dtype, a, &xs);
-      const bool direct = is_native(lane_of<C>::value, s.out.dtype) && inner.stride[2] == 1;
+      const bool direct = is_native(compute_for<C>, s.out.dtype) && inner.stride[2] == 1;
       C* y = direct ? reinterpret_cast<C*>(at(out, s.out.dtype, o[2])) : buffers[2];
       if (direct) ys = s.stride[2];
       if constexpr (Backward) {
@@ -203,7 +204,7 @@ template <class C, Form F, bool Backward> void run(const Softmax& s, const void*
       }
       if (!direct)
         for (int64_t i = 0; i < s.n; ++i)
-          store_tile(lane_of<C>::value, buffers[2] + i * columns, s.out.dtype,
+          store_tile(compute_for<C>, buffers[2] + i * columns, s.out.dtype,
                      at(out, s.out.dtype, o[2] + i * s.stride[2]), inner.stride[2], columns);
     };
     if (!s.columns) {
@@ -226,10 +227,7 @@ template <Form F, bool Backward> std::unique_ptr<Plan> softmax(const Request& q)
   const Softmax s = geometry(q, q.in(0), q.in(Backward ? 1 : 0));
   return make_plan(static_cast<uint64_t>(s.a.numel()) * 16, [s](const Launch& l) {
     const void *a = l.data(s.a), *b = l.data(s.b);
-    if (s.lane == Lane::F64)
-      run<double, F, Backward>(s, a, b, l.data(s.out));
-    else
-      run<float, F, Backward>(s, a, b, l.data(s.out));
+    with_real(s.compute, [&]<class T>(T) { run<T, F, Backward>(s, a, b, l.data(s.out)); });
   });
 }
 

@@ -1,6 +1,6 @@
 // searchsorted and bucketize: binary search in sorted sequences, compared as int64 or as double.
 #include "kernels/indexing/index.h"
-#include "kernels/indexing/convert.h"
+#include "conversion.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -32,23 +32,21 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
                                       sorter.present() ? outer(sorter.strides) : Dims(out.sizes.size() - 1, 0)});
     cells = Nest<2>({out.sizes.back()}, {Dims{out.strides.back()}, Dims{value_strides.back()}});
   }
-  const Dtype value_dtype = values.dtype, wide = integers ? Dtype::I64 : Dtype::F64;
-  const auto load_sequence = std::make_shared<RowConverter>(sequence.dtype, wide);
-  const auto load_value = std::make_shared<RowConverter>(values.scalar() ? wide : value_dtype, wide);
+  const Compute wide = integers ? Compute::I64 : Compute::F64;
+  const Dtype value_dtype = values.scalar() ? dtype_of(wide) : values.dtype;
   return make_plan(static_cast<uint64_t>(out.numel() * 16 + sequence.numel()), [=](const Launch& launch) {
     const auto run = [&](auto tag) {
       using W = decltype(tag);
       const char* base = launch.data<const char>(sequence);
       const int64_t* order = sorter.present() ? launch.data<const int64_t>(sorter) : nullptr;
       ScalarBox box;
-      const char* from = data_or_scalar<char>(launch, values, wide, box);
-      const int64_t value_size = values.scalar() ? 8 : item_size(value_dtype);
-      const auto [out_step, value_step] = cells.steps();
+      const char* from = data_or_scalar<char>(launch, values, value_dtype, box);
+      const auto [out_step, value_step] = cells.inner().stride;
       std::vector<W> sorted(static_cast<size_t>(length)), plain;
-      const auto r_steps = rows.steps();
-      rows.run(0, rows.numel(), [&](const auto& o, int64_t n) {
+      const auto r_steps = rows.inner().stride;
+      rows.runs(0, rows.numel(), [&](const auto& o, int64_t n) {
         for (int64_t k = 0; k < n; ++k) {
-          (*load_sequence)(base + (o[2] + k * r_steps[2]) * item_size(sequence.dtype), step, sorted.data(), 1, length);
+          load_tile(wide, sorted.data(), sequence.dtype, at(base, sequence.dtype, o[2] + k * r_steps[2]), step, length);
           if (order) {
             plain = sorted;
             for (int64_t i = 0; i < length; ++i) {
@@ -62,7 +60,7 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
               [&, os = out_step, vs = value_step](const auto& c, int64_t count) {
                 for (int64_t i = 0; i < count; ++i) {
                   W value;
-                  (*load_value)(from + (value_base + c[1] + i * vs) * value_size, 1, &value, 1, 1);
+                  load_tile(wide, &value, value_dtype, at(from, value_dtype, value_base + c[1] + i * vs), 1, 1);
                   int64_t low = 0, high = length;
                   while (low < high) {  // written so that a NaN goes to the end, as in PyTorch
                     const int64_t middle = low + (high - low) / 2;
@@ -83,10 +81,7 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
         }
       });
     };
-    if (integers)
-      run(int64_t{});
-    else
-      run(double{});
+    with_compute<Compute::I64, Compute::F64>(wide, run);
   });
 }
 

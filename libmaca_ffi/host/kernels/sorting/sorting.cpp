@@ -12,7 +12,7 @@ void over_lines(const OrderLines& lines, const Operand& in, const Launch& launch
   const char* from = launch.data<const char>(in);
   lines.each(cost, [&](int64_t begin, int64_t end, const auto& o_steps) {
     std::vector<Entry<K>> entries, scratch;
-    lines.others.run(begin, end, [&](const auto& o, int64_t n) {
+    lines.others.runs(begin, end, [&](const auto& o, int64_t n) {
       for (int64_t i = 0; i < n; ++i) {
         const int64_t input = o[2] + i * o_steps[2];
         entries.resize(static_cast<size_t>(lines.length));

@@ -256,9 +256,9 @@ constexpr Op polygamma_op = with_values(with(op_of<Polygamma, 1, kFloat, 1>(), P
 std::unique_ptr<Plan> polygamma(const Request& r) {
   const int64_t n = r.integer("n");
   if (n < 0) throw Declined("polygamma of a negative order");
-  if (n == 0) return make_pointwise(digamma_op, {{r.in(0)}}, r.out(), {});
-  if (n == 1) return make_pointwise(trigamma_op, {{r.in(0)}}, r.out(), {});
-  return make_pointwise(polygamma_op, {{r.in(0)}}, r.out(), {{-1, {n, static_cast<double>(n), 0}}});
+  if (n == 0) return make_pointwise(digamma_op, common_dtype(r), {{r.in(0)}}, r.out(), {});
+  if (n == 1) return make_pointwise(trigamma_op, common_dtype(r), {{r.in(0)}}, r.out(), {});
+  return make_pointwise(polygamma_op, common_dtype(r), {{r.in(0)}}, r.out(), {{-1, {n, static_cast<double>(n), 0}}});
 }
 MACA_KERNEL("polygamma", polygamma);
 

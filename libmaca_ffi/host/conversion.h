@@ -1,6 +1,6 @@
-// Conversion of one element, and of a dense row, between any two element types, with the results of PyTorch's casts
-// on x86: floats truncate towards zero, out of range and NaN give the instruction's "integer indefinite", anything
-// nonzero is true, complex to real drops the imaginary part.
+// Conversion between element types, and between what memory holds and what a loop computes in, with the results of
+// PyTorch's casts on x86: floats truncate towards zero, out of range and NaN give the instruction's "integer
+// indefinite", anything nonzero is true, complex to real drops the imaginary part.
 #pragma once
 #include <type_traits>
 
@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace maca::MACA_ISA::pointwise {
+namespace maca::MACA_ISA {
 
 // The bytes 0 and 1 of a bool tensor, apart from uint8.
 struct Truth {
@@ -86,4 +86,59 @@ template <class S, class D> inline void convert_row(const S* from, D* to, int64_
   for (; i < n; ++i) to[i] = convert<D>(from[i]);
 }
 
-}  // namespace maca::MACA_ISA::pointwise
+// Between memory and a dense tile of a compute type: `rows` rows of `cols` elements, strides in bytes.
+using Load = void (*)(const char* from, int64_t row_stride, int64_t col_stride, void* tile, int64_t rows, int64_t cols);
+using Store = void (*)(const void* tile, char* to, int64_t row_stride, int64_t col_stride, int64_t rows, int64_t cols);
+Load loader(Dtype from, Compute to);  // nullptr: no such conversion
+Store storer(Compute from, Dtype to);
+
+// What a conversion goes through: one end's own type where that is a compute type, so that one pass does it.
+constexpr Compute between(Dtype from, Dtype to) {
+  if (is_native(compute_of(to), to)) return compute_of(to);
+  if (is_complex(from) && !is_complex(to)) return from == Dtype::C128 ? Compute::F64 : Compute::F32;
+  if (is_native(compute_of(from), from)) return compute_of(from);
+  if (is_complex(to)) return Compute::C64;
+  return is_floating(from) || is_floating(to) ? Compute::F32 : Compute::I64;
+}
+
+// Single rows between any two dtypes. Steps count elements.
+class RowConverter {
+ public:
+  RowConverter(Dtype from, Dtype to);
+  void operator()(const void* from, int64_t from_step, void* to, int64_t to_step, int64_t n) const;
+
+ private:
+  Load load_;
+  Store store_;
+  int64_t from_item_, to_item_;
+  bool from_native_, to_native_;
+};
+
+inline const char* at(const void* base, Dtype d, int64_t offset) {
+  return static_cast<const char*>(base) + offset * item_size(d);
+}
+inline char* at(void* base, Dtype d, int64_t offset) { return static_cast<char*>(base) + offset * item_size(d); }
+
+// n elements of `dtype`, `stride` elements apart, to or from a dense tile. They throw Declined for a dtype without
+// elements of its own.
+void load_tile(Compute c, void* tile, Dtype dtype, const void* from, int64_t stride, int64_t n);
+void store_tile(Compute c, const void* tile, Dtype dtype, void* to, int64_t stride, int64_t n);
+
+// The elements where they lie if a loop over C can read them there, else loaded into `buffer`.
+template <class C> const C* tile(C* buffer, Dtype dtype, const void* base, int64_t offset, int64_t stride, int64_t n) {
+  const char* from = at(base, dtype, offset);
+  if (is_native(compute_for<C>, dtype) && (stride == 1 || n == 1)) return reinterpret_cast<const C*>(from);
+  load_tile(compute_for<C>, buffer, dtype, from, stride, n);
+  return buffer;
+}
+// Where a loop may write its results: in place, or into `buffer` for write_back().
+template <class C> C* target(C* buffer, Dtype dtype, void* base, int64_t offset, int64_t stride, int64_t n) {
+  if (is_native(compute_for<C>, dtype) && (stride == 1 || n == 1)) return reinterpret_cast<C*>(at(base, dtype, offset));
+  return buffer;
+}
+template <class C>
+void write_back(const C* buffer, const C* written, Dtype dtype, void* base, int64_t offset, int64_t stride, int64_t n) {
+  if (written == buffer) store_tile(compute_for<C>, buffer, dtype, at(base, dtype, offset), stride, n);
+}
+
+}  // namespace maca::MACA_ISA

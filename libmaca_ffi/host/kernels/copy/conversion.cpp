@@ -1,8 +1,9 @@
-// Loads and stores between storage dtypes and the types that arithmetic is done in, shared by all pointwise ops.
-#include "convert.h"
-#include "pointwise.h"
+// Loads and stores between what memory holds and the types that arithmetic is done in, which all kernels share.
+#include "conversion.h"
 
-namespace maca::MACA_ISA::pointwise {
+#include <algorithm>
+
+namespace maca::MACA_ISA {
 
 namespace {
 
@@ -87,31 +88,56 @@ template <class F> auto with_storage(Dtype d, F&& f) {
 Load loader(Dtype from, Compute to) {
   return with_storage(from, [to](auto s) -> Load {
     using S = decltype(s);
-    switch (to) {
-      case Compute::F32: return load<S, float>;
-      case Compute::F64: return load<S, double>;
-      case Compute::I64: return load<S, int64_t>;
-      case Compute::Bool: return load<S, Truth>;
-      case Compute::C64: return load<S, c64>;
-      case Compute::C128: return load<S, c128>;
-    }
-    return nullptr;
+    constexpr Load loads[kComputes] = {load<S, float>, load<S, double>, load<S, int64_t>,
+                                       load<S, Truth>, load<S, c64>,    load<S, c128>};
+    return loads[static_cast<int>(to)];
   });
 }
 
 Store storer(Compute from, Dtype to) {
   return with_storage(to, [from](auto d) -> Store {
     using D = decltype(d);
-    switch (from) {
-      case Compute::F32: return store<float, D>;
-      case Compute::F64: return store<double, D>;
-      case Compute::I64: return store<int64_t, D>;
-      case Compute::Bool: return store<Truth, D>;
-      case Compute::C64: return store<c64, D>;
-      case Compute::C128: return store<c128, D>;
-    }
-    return nullptr;
+    constexpr Store stores[kComputes] = {store<float, D>, store<double, D>, store<int64_t, D>,
+                                         store<Truth, D>, store<c64, D>,    store<c128, D>};
+    return stores[static_cast<int>(from)];
   });
 }
 
-}  // namespace maca::MACA_ISA::pointwise
+void load_tile(Compute c, void* tile, Dtype dtype, const void* from, int64_t stride, int64_t n) {
+  const Load load = loader(dtype, c);
+  if (!load) throw Declined(std::string("no kernel reads ") + dtype_name(dtype));
+  load(static_cast<const char*>(from), 0, stride * item_size(dtype), tile, 1, n);
+}
+
+void store_tile(Compute c, const void* tile, Dtype dtype, void* to, int64_t stride, int64_t n) {
+  const Store store = storer(c, dtype);
+  if (!store) throw Declined(std::string("no kernel writes ") + dtype_name(dtype));
+  store(tile, static_cast<char*>(to), 0, stride * item_size(dtype), 1, n);
+}
+
+RowConverter::RowConverter(Dtype from, Dtype to) : from_item_(item_size(from)), to_item_(item_size(to)) {
+  const Compute through = between(from, to);
+  load_ = loader(from, through);
+  store_ = storer(through, to);
+  if (!load_ || !store_) throw Declined(std::string("no conversion of ") + dtype_name(load_ ? to : from));
+  from_native_ = is_native(through, from);
+  to_native_ = is_native(through, to);
+}
+
+void RowConverter::operator()(const void* from_, int64_t from_step, void* to_, int64_t to_step, int64_t n) const {
+  const char* from = static_cast<const char*>(from_);
+  char* to = static_cast<char*>(to_);
+  from_step *= from_item_;
+  to_step *= to_item_;
+  if (to_native_ && to_step == to_item_) return load_(from, 0, from_step, to, 1, n);
+  if (from_native_ && from_step == from_item_) return store_(from, to, 0, to_step, 1, n);
+  constexpr int64_t kChunk = 256;
+  c128 wide[kChunk];
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t count = std::min(kChunk, n - done);
+    load_(from + done * from_step, 0, from_step, wide, 1, count);
+    store_(wide, to + done * to_step, 0, to_step, 1, count);
+  }
+}
+
+}  // namespace maca::MACA_ISA
