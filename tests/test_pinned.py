@@ -27,7 +27,8 @@ def test_any_strides_and_dtypes(dtype: torch.dtype) -> None:
     plain = torch.arange(24).reshape(2, 3, 4).to(dtype)
     for x in (plain, plain.mT, plain[:, ::2], plain[0, 0, 0], plain[:0], plain.expand(2, 2, 3, 4)):
         copied = x.pin_memory()
-        assert torch.equal(copied, x) and copied.dtype == dtype and copied.stride() == x.stride()
+        assert torch.equal(copied, x) and copied.dtype == dtype
+        assert copied.stride() == x.stride() or 0 in x.stride()
         assert copied.is_pinned() == (x.numel() > 0) and not x.is_pinned()
         assert copied.pin_memory() is copied or not x.numel()
         assert torch.equal(copied.to("maca", non_blocking=True).cpu(), x)

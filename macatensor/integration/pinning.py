@@ -16,7 +16,10 @@ _is_said = False
 
 
 def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
-    nbytes = meta_of_tensor(self).nbytes
+    meta = meta_of_tensor(self)
+    if meta.overlaps_itself():  # there is no writing to it
+        return _pin_memory(self.contiguous())
+    nbytes = meta.nbytes
     capsule = pinned_memory(nbytes) if nbytes else None
     if capsule is None:
         if nbytes:
