@@ -34,3 +34,11 @@ def test_into_a_part_of_a_tensor(dtype: torch.dtype) -> None:
     for source, target in ((host, into), (device, part)):
         target[:, 5:38, 3:42].copy_(source[:, 1:, 7:40].transpose(1, 2))
     assert torch.equal(part.cpu(), into)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (), (3, 1), (1, 3, 4), (2, 1, 1)])
+def test_a_smaller_source_is_broadcast(shape: tuple[int, ...]) -> None:
+    source = torch.arange(1, 1 + torch.Size(shape).numel()).reshape(shape)
+    for dtype in (torch.int64, torch.float32):
+        expected = torch.zeros(2, 3, 4, dtype=dtype).copy_(source)
+        assert torch.equal(torch.zeros(2, 3, 4, dtype=dtype, device="maca").copy_(maca(source)).cpu(), expected)

@@ -29,6 +29,8 @@ template <int K> class Nest {
   // Dimensions as given, or so that operand 0 is visited as it lies in memory (and where its strides are equal, the
   // next).
   Nest(const Dims& sizes, const std::array<Dims, K>& strides, Order order = BY_STRIDE) {
+    for (const Dims& of : strides)
+      if (of.size() < sizes.size()) throw Invalid("an operand has fewer dimensions than it is walked along");
     std::vector<Dim> given(sizes.size());
     for (size_t d = 0; d < sizes.size(); ++d) {
       given[d].size = sizes[d];

@@ -17,7 +17,10 @@ constexpr int64_t kBytesPerPiece = 128 * 1024;  // about 20 us of copying
 class MovePlan final : public Plan {
  public:
   MovePlan(const Operand& from, const Operand& to)
-      : from_(from.slot), to_(to.slot), item_(item_size(to.dtype)), nest_(to.sizes, {to.strides, from.strides}) {
+      : from_(from.slot),
+        to_(to.slot),
+        item_(item_size(to.dtype)),
+        nest_(to.sizes, {to.strides, broadcast_strides(from, to.sizes)}) {
     work = static_cast<uint64_t>(nest_.numel()) * static_cast<uint64_t>(item_) / 4;
     const auto& dims = nest_.dims();
     size_t across = dims.size();
