@@ -17,6 +17,7 @@ from macatensor.device.memory_history import memory_snapshot as memory_snapshot
 from macatensor.runtime import capture
 from macatensor.runtime.ffi import MEMORY_LIMIT, allocate, check, ffi, lib, memory_statistics
 from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.own_names import own_names
 from macatensor.runtime.streams import Stream, StreamContext
 
 if TYPE_CHECKING:
@@ -317,3 +318,6 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
         lines += [thin, f" {title:<21} | {' | '.join(cells)} "]
     lines.append(rule)
     return "|" + "|\n|".join(lines) + "|\n"
+
+
+__all__ = own_names(globals())
