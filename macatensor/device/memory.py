@@ -46,7 +46,7 @@ NestedStatistic: TypeAlias = "int | Mapping[str, NestedStatistic]"
 def memory_stats_as_nested_dict(device: Device = None) -> dict[str, NestedStatistic]:
     """The allocator's numbers as ``{name: {pool: {"current", "peak", "allocated", "freed"}}}`` with torch.cuda's names.
 
-    Bytes or counts. The small pool holds blocks of up to 256 KiB. ``num_alloc_retries`` counts how often the cache
+    Bytes or counts. The small pool holds blocks of up to 64 KiB. ``num_alloc_retries`` counts how often the cache
     was emptied to serve a request, ``num_ooms`` the requests that failed. No block is too large to split, so the
     oversize numbers are 0.
     """
