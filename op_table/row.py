@@ -147,7 +147,7 @@ class Row:
     strides: str = ""
     # arguments the kernel wants row-major; the runtime makes and counts a contiguous copy of others
     contiguous: tuple[str, ...] = ()
-    # results the operator writes through arguments its schema marks as mutable, e.g. running statistics
+    # draws random numbers: from the device's generator, or from the host's that it is given
     random: bool = False
     # composite rows: "decomposition" (PyTorch's own) or the name of a function in macatensor/operators/composites.py
     via: str = ""

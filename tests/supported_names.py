@@ -1,45 +1,43 @@
 """The names that a script written for CUDA may use, by area: what the page of support has to answer for.
 
-A line is ``prefix: name name ...``, or whole names. Tests say which of them they prove with
+A line is ``prefix: name name ...``, or whole names. Functions and classes of ``torch.maca`` are those that its modules
+define. Tests say which of them they prove with
 ``@pytest.mark.supports(...)`` and ``@pytest.mark.refuses(..., reason=...)``, in the same notation.
 """
 
 from __future__ import annotations
 
+from macatensor import device
+from macatensor.device import tensor_types
+
+
+def served(*modules: str) -> str:
+    """The line of the functions and classes of ``torch.maca`` that these modules define."""
+    places = {f"macatensor.{module}" for module in modules}
+    names = [n for n in device.__all__ if getattr(getattr(device, n), "__module__", None) in places]
+    return f"torch.maca: {' '.join(names)}"
+
+
 AREAS: dict[str, list[str]] = {
-    "Device": [
-        "torch.maca: can_device_access_peer current_blas_handle current_device device device_count device_of "
-        "get_arch_list get_device_capability get_device_name get_device_properties get_gencode_flags "
-        "get_sync_debug_mode init ipc_collect is_available is_bf16_supported is_initialized library_info set_device "
-        "set_sync_debug_mode synchronize OutOfMemoryError"
-    ],
-    "Random numbers": [
-        "torch.maca: get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed seed_all "
-        "set_rng_state set_rng_state_all",
-        "torch: manual_seed random.fork_rng",
-    ],
+    "Device": [served("device", "device.properties", "runtime.sync_debug"), "torch.maca: OutOfMemoryError"],
+    "Random numbers": [served("runtime.random"), "torch: manual_seed random.fork_rng"],
     "Streams and events": [
-        "torch.maca: Event Stream StreamContext _sleep current_stream default_stream set_stream stream",
+        served("runtime.streams"),
+        "torch.maca: _sleep",
         "torch.maca.Stream: priority wait_stream wait_event record_event query synchronize",
         "torch.maca.Event: record wait query synchronize elapsed_time",
         "torch.Tensor.record_stream MACA_SANITIZE MACA_TASK_QUEUE MACA_BACKWARD_THREAD",
     ],
-    "Graphs": [
-        "torch.maca: MacaGraph graph graph_pool_handle is_current_stream_capturing make_graphed_callables"
-    ],
+    "Graphs": [served("device.graphs", "device.graphed_callables")],
     "Memory": [
-        "torch.maca: caching_allocator_alloc caching_allocator_delete change_current_allocator empty_cache "
-        "get_allocator_backend list_gpu_processes max_memory_allocated max_memory_cached max_memory_reserved "
-        "mem_get_info memory_allocated memory_cached memory_reserved memory_snapshot memory_stats memory_summary "
-        "reset_max_memory_allocated reset_max_memory_cached reset_peak_memory_stats set_per_process_memory_fraction",
+        served("device.memory", "device.memory_history"),
         "torch.maca.memory: _record_memory_history _snapshot _dump_snapshot",
         "torch.Tensor: pin_memory is_pinned",
     ],
     "Ranges, types, storages": [
         "torch.maca.nvtx: mark range_push range_pop",
         "torch.maca.jiterator",
-        "torch.maca: FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor "
-        "LongTensor BoolTensor",
+        f"torch.maca: {' '.join(tensor_types.__all__)}",
         "torch.Tensor: type data_ptr storage untyped_storage",
         "torch.UntypedStorage torch.TypedStorage",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from macatensor import maca
+from macatensor.device import memory
 
 
 def test_every_name_of_torch_cuda_that_is_promised() -> None:
@@ -18,7 +20,14 @@ def test_every_name_of_torch_cuda_that_is_promised() -> None:
         set_stream set_sync_debug_mode stream synchronize OutOfMemoryError ExternalStream Event Stream _sleep"""
     for name in names.split():
         assert hasattr(torch.cuda, name) and hasattr(torch.maca, name), name
+
+
+def test_torch_maca_shows_what_it_serves() -> None:
     assert set(torch.maca.__all__) <= set(dir(torch.maca))
+    shown = {name for name in dir(torch.maca) if not name.startswith("_")} - set(torch.maca.__all__)
+    other = {n for n in shown if not isinstance(getattr(torch.maca, n), types.ModuleType)} - {"annotations"}
+    assert not other
+    assert all(name in torch.maca.__all__ for name in memory.__all__)  # a definition is enough
 
 
 @pytest.mark.supports(
@@ -46,10 +55,11 @@ def test_choice_of_the_device() -> None:
 
 
 @pytest.mark.supports(
-    "torch.maca: can_device_access_peer current_blas_handle get_arch_list get_device_capability get_device_name get_device_properties get_gencode_flags library_info"
+    "torch.maca: DeviceProperties can_device_access_peer current_blas_handle get_arch_list get_device_capability get_device_name get_device_properties get_gencode_flags library_info"
 )
 def test_properties() -> None:
     properties = torch.maca.get_device_properties("maca:0")
+    assert isinstance(properties, torch.maca.DeviceProperties)
     info = torch.maca.library_info()
     assert torch.maca.get_device_capability() == (properties.major, properties.minor)
     assert info["abi"] == f"{properties.major}.{properties.minor}" and info["name"] == properties.name

@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from op_table import TABLE
 from op_table.coverage import EXAMINATION
 
 ROOT = Path(__file__).parent.parent
@@ -112,3 +113,26 @@ def test_examination_figures_are_those_of_its_record() -> None:
         f"{every['passed'] / every['asked']:.1%}".replace("%", " %") + f" of all {every['asked']} pairs"
         in page
     )
+
+
+def test_design_states_the_bound_of_gelu() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    stated = re.search(r"How far may GELU err\? \| Its row: `ulp\((.*?)\)`", page)
+    bound = TABLE["gelu"].bound
+    short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+    assert stated is not None and bound.measure == "ulp"
+    assert stated[1].split(", ") == [f"{short[dtype]}={number:g}" for dtype, number in bound.limits]
+    picture = (ROOT / "docs" / "pictures" / "operators.svg").read_text().replace("&#160;", " ")
+    assert f"{bound.limit('float32'):g} ulp (float64 {bound.limit('float64'):g}" in picture
+
+
+def test_design_answers_twelve_questions() -> None:
+    """In which words the named files speak of the answer; that they exist, another test says."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    rows = re.findall(r"^\| ([^|]*\?) \| ([^|]*) \| ([^|]*) \|$", page, re.M)
+    assert len(rows) == 12
+    for question, answer, files in rows:
+        texts = [(ROOT / name).read_text() for name in re.findall(r"`([^`]*)`", files)]
+        words = [w for w in re.findall(r"`([\w.]+)`", answer) if w.isidentifier()]
+        for word in words:
+            assert any(word in text for text in texts), f"{question} no file has {word}"

@@ -32,7 +32,7 @@ def test_the_names_and_parameters_of_torch_cuda() -> None:
         assert getattr(torch.maca.memory, name) is getattr(torch.maca, name)
 
 
-@pytest.mark.supports("torch.maca: max_memory_allocated memory_stats")
+@pytest.mark.supports("torch.maca: max_memory_allocated memory_stats memory_stats_as_nested_dict")
 def test_every_statistic_that_the_summary_of_cuda_needs() -> None:
     stats = torch.maca.memory_stats()
     assert list(stats) == sorted(stats)
@@ -112,6 +112,7 @@ def test_pools() -> None:
     del small, large
 
 
+@pytest.mark.supports("torch.maca.reset_accumulated_memory_stats")
 def test_resets() -> None:
     run_python(
         """
@@ -159,7 +160,9 @@ def test_the_summary_is_cudas_table(monkeypatch: pytest.MonkeyPatch) -> None:
     del kept
 
 
-@pytest.mark.supports("torch.maca: empty_cache mem_get_info set_per_process_memory_fraction OutOfMemoryError")
+@pytest.mark.supports(
+    "torch.maca: empty_cache get_per_process_memory_fraction mem_get_info set_per_process_memory_fraction OutOfMemoryError"
+)
 def test_fractions() -> None:
     assert torch.maca.get_per_process_memory_fraction() == 1.0
     for wrong, error in (

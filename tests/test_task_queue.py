@@ -252,6 +252,7 @@ def test_events_and_other_streams(queue: str) -> None:
         assert busy_total.item() == 2 << 16 and other.sum().item() == 7 << 16
 
 
+@pytest.mark.supports("torch.maca.CUDAGraph")
 def test_captured_graphs(queue: str) -> None:
     weight = maca(torch.rand(200, 200, generator=torch.Generator().manual_seed(0)))
     x = torch.ones(200, 200, device="maca")

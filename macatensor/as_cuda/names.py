@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,7 +19,7 @@ _KEPT = frozenset({"amp", "AcceleratorError", "CudaError", "DeferredCudaCallErro
 _NVTX = ("mark", "range", "range_end", "range_pop", "range_push", "range_start")
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _nothing(*_: object, **__: object) -> None:
     """Annotates nothing, or tidies nothing up."""
 
 
@@ -27,7 +28,7 @@ def _no_list() -> list[str]:
     return []
 
 
-def _host_range(message: str, *_: Any, **__: Any) -> Any:
+def _host_range(message: str, *_: object, **__: object) -> Any:
     """A range of PyTorch's own profiler."""
     return torch.autograd.profiler.record_function(message)
 
@@ -72,7 +73,7 @@ def install(patches: Patches) -> None:
         patches.replace(_cuda.nvtx, name, value, f"torch.cuda.nvtx.{name} -> {target}")
 
 
-def _counterpart(maca: Any, name: str) -> tuple[Any, str | None]:
+def _counterpart(maca: ModuleType, name: str) -> tuple[object, str | None]:
     """What takes the place of ``torch.cuda.<name>``, and the line that says so, or None where nothing serves it."""
     value = getattr(maca, name, None)
     if value is not None:
@@ -85,19 +86,19 @@ def _counterpart(maca: Any, name: str) -> tuple[Any, str | None]:
     return _refusing(name), None
 
 
-def _refusing(name: str) -> Any:
+def _refusing(name: str) -> type | Callable[..., NoReturn]:
     text = (
         f"torch.cuda.{name} has no counterpart: torch.maca has no {name}. "
         "See macatensor.as_cuda.missing() for the list."
     )
     if isinstance(getattr(_cuda, name), type):  # a class may be subclassed or named in an annotation
 
-        def refuse_instance(self: Any, *_: Any, **__: Any) -> None:
+        def refuse_instance(self: object, *_: object, **__: object) -> None:
             raise NotImplementedError(text)
 
         return type(name, (), {"__init__": refuse_instance, "__doc__": text})
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise NotImplementedError(text)
 
     refuse.__name__ = refuse.__qualname__ = name

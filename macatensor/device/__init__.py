@@ -2,94 +2,31 @@
 
 from __future__ import annotations
 
-import os
+import os as _os
 
 import torch
-from torch.types import Device
 
+# Names that begin with "_" are not torch.maca's; `__all__` below has all the others.
 from macatensor.device import jiterator, memory, nvtx
-from macatensor.device.graphed_callables import make_graphed_callables
-from macatensor.device.graphs import MacaGraph, graph, graph_pool_handle, is_current_stream_capturing
-from macatensor.device.memory import (
-    caching_allocator_alloc,
-    caching_allocator_delete,
-    change_current_allocator,
-    empty_cache,
-    get_allocator_backend,
-    get_per_process_memory_fraction,
-    list_gpu_processes,
-    max_memory_allocated,
-    max_memory_cached,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_cached,
-    memory_reserved,
-    memory_snapshot,
-    memory_stats,
-    memory_stats_as_nested_dict,
-    memory_summary,
-    reset_accumulated_memory_stats,
-    reset_max_memory_allocated,
-    reset_max_memory_cached,
-    reset_peak_memory_stats,
-    set_per_process_memory_fraction,
-)
-from macatensor.device.properties import (
-    DeviceProperties,
-    can_device_access_peer,
-    current_blas_handle,
-    device,
-    device_of,
-    get_arch_list,
-    get_device_capability,
-    get_device_name,
-    get_device_properties,
-    get_gencode_flags,
-    library_info,
-    set_device,
-)
-from macatensor.device.tensor_types import (
-    BFloat16Tensor,
-    BoolTensor,
-    ByteTensor,
-    CharTensor,
-    DoubleTensor,
-    FloatTensor,
-    HalfTensor,
-    IntTensor,
-    LongTensor,
-    ShortTensor,
-)
-from macatensor.dispatch.named_kernels import launch
-from macatensor.dispatch.request import Declined
+from macatensor.device.graphed_callables import *  # noqa: F403
+from macatensor.device.graphs import *  # noqa: F403
+from macatensor.device.graphs import MacaGraph
+from macatensor.device.memory import *  # noqa: F403
+from macatensor.device.memory_history import *  # noqa: F403
+from macatensor.device.properties import *  # noqa: F403
+from macatensor.device.tensor_types import *  # noqa: F403
+from macatensor.dispatch.named_kernels import launch as _launch
+from macatensor.dispatch.request import Declined as _Declined
 from macatensor.runtime import random
 from macatensor.runtime import streams as streams
-from macatensor.runtime.ffi import finish_wait, lib, lost
-from macatensor.runtime.ordinal import ordinal
-from macatensor.runtime.random import (
-    get_rng_state,
-    get_rng_state_all,
-    initial_seed,
-    manual_seed,
-    manual_seed_all,
-    seed,
-    seed_all,
-    set_rng_state,
-    set_rng_state_all,
-)
-from macatensor.runtime.streams import (
-    Event,
-    ExternalStream,
-    Stream,
-    StreamContext,
-    current_stream,
-    default_stream,
-    get_stream_from_external,
-    set_stream,
-    stream,
-)
-from macatensor.runtime.sync_debug import get_sync_debug_mode, host_wait, set_sync_debug_mode
+from macatensor.runtime.ffi import finish_wait as _finish_wait
+from macatensor.runtime.ffi import lib as _lib
+from macatensor.runtime.ffi import lost as _lost
+from macatensor.runtime.ordinal import ordinal as _ordinal
+from macatensor.runtime.random import *  # noqa: F403
+from macatensor.runtime.streams import *  # noqa: F403
+from macatensor.runtime.sync_debug import *  # noqa: F403
+from macatensor.runtime.sync_debug import host_wait as _host_wait
 
 OutOfMemoryError = torch.OutOfMemoryError
 CUDAGraph = MacaGraph  # under the name that scripts for torch.cuda look for
@@ -115,12 +52,12 @@ def _lazy_init() -> None:
     pass
 
 
-_process = os.getpid()
+_process = _os.getpid()
 
 
 def _is_in_bad_fork() -> bool:
     """Is this a child of the process that opened the device, in which its library cannot go on?"""
-    return os.getpid() != _process and bool(lost())
+    return _os.getpid() != _process and bool(_lost())
 
 
 def device_count() -> int:
@@ -133,14 +70,14 @@ def current_device() -> int:
     return 0
 
 
-def synchronize(device: Device = None) -> None:
+def synchronize(device: torch.types.Device = None) -> None:
     """Waits for the work of all streams. Raises what failed in it."""
-    ordinal(device)
-    host_wait("synchronize()")
-    status = lib.maca_runtime_synchronize()
+    _ordinal(device)
+    _host_wait("synchronize()")
+    status = _lib.maca_runtime_synchronize()
     if streams.observer is not None:
         streams.observer.device_synchronized()
-    finish_wait(status, "synchronize()")
+    _finish_wait(status, "synchronize()")
 
 
 def ipc_collect() -> None:
@@ -155,8 +92,8 @@ def _sleep(cycles: int) -> None:
     if cycles < 0:
         raise ValueError(f"_sleep got {cycles} cycles; expected 0 or more")
     try:
-        launch("delay", [], [], {"cycles": int(cycles)})
-    except Declined as error:
+        _launch("delay", [], [], {"cycles": int(cycles)})
+    except _Declined as error:
         raise NotImplementedError(f"the device library cannot delay a stream: {error}") from None
 
 
@@ -170,91 +107,9 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
-__all__ = [
-    "BFloat16Tensor",
-    "BoolTensor",
-    "ByteTensor",
-    "CUDAGraph",
-    "CharTensor",
-    "DeviceProperties",
-    "DoubleTensor",
-    "Event",
-    "ExternalStream",
-    "FloatTensor",
-    "HalfTensor",
-    "IntTensor",
-    "LongTensor",
-    "MacaGraph",
-    "OutOfMemoryError",
-    "ShortTensor",
-    "Stream",
-    "StreamContext",
-    "caching_allocator_alloc",
-    "caching_allocator_delete",
-    "can_device_access_peer",
-    "change_current_allocator",
-    "current_blas_handle",
-    "current_device",
-    "current_stream",
-    "default_stream",
-    "device",
-    "device_count",
-    "device_of",
-    "empty_cache",
-    "get_allocator_backend",
-    "get_amp_supported_dtype",
-    "get_arch_list",
-    "get_device_capability",
-    "get_device_name",
-    "get_device_properties",
-    "get_gencode_flags",
-    "get_per_process_memory_fraction",
-    "get_rng_state",
-    "get_rng_state_all",
-    "get_stream_from_external",
-    "get_sync_debug_mode",
-    "graph",
-    "graph_pool_handle",
-    "init",
-    "initial_seed",
-    "ipc_collect",
-    "is_available",
-    "is_bf16_supported",
-    "is_current_stream_capturing",
-    "is_initialized",
-    "jiterator",
-    "library_info",
-    "list_gpu_processes",
-    "make_graphed_callables",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "max_memory_cached",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory",
-    "memory_allocated",
-    "memory_cached",
-    "memory_reserved",
-    "memory_snapshot",
-    "memory_stats",
-    "memory_stats_as_nested_dict",
-    "memory_summary",
-    "nvtx",
-    "random",
-    "reset_accumulated_memory_stats",
-    "reset_max_memory_allocated",
-    "reset_max_memory_cached",
-    "reset_peak_memory_stats",
-    "seed",
-    "seed_all",
-    "set_device",
-    "set_per_process_memory_fraction",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_stream",
-    "set_sync_debug_mode",
-    "stream",
-    "streams",
-    "synchronize",
-]
+_MODULES = (jiterator, memory, nvtx, random, streams)
+__all__ = sorted(
+    name
+    for name, held in globals().items()
+    if not name.startswith("_") and (callable(held) or held in _MODULES)
+)

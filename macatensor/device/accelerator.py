@@ -26,6 +26,7 @@ from macatensor.device.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
+from macatensor.device.properties import get_device_properties
 from macatensor.dispatch.request import DTYPE_CODES
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.streams import current_stream, set_stream
@@ -33,7 +34,7 @@ from macatensor.runtime.streams import current_stream, set_stream
 
 def get_device_capability(device: Device = None) -> dict[str, set[torch.dtype]]:
     """``{"supported_dtypes": ...}``: dtypes that tensors on maca may have."""
-    maca.get_device_properties(device)
+    get_device_properties(device)
     return {"supported_dtypes": set(DTYPE_CODES)}
 
 

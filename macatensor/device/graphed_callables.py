@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from macatensor.device.graphs import GraphPool, MacaGraph, graph, graph_pool_handle
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.double_backward import differentiated_once
+from macatensor.runtime.own_names import own_names
 
 _Tensors = tuple[torch.Tensor, ...]
 
@@ -184,3 +185,6 @@ def make_graphed_callables(
         for c in captures
     ]
     return tuple(made) if several else made[0]
+
+
+__all__ = own_names(globals())

@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from macatensor.runtime import capture
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import check, ffi, lib
+from macatensor.runtime.own_names import own_names
 from macatensor.runtime.streams import Stream, StreamContext
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
@@ -214,3 +215,6 @@ def graph(
             maca_graph.reset()
             raise
         maca_graph.capture_end()
+
+
+__all__ = own_names(globals(), internal=("GraphPool",))

@@ -17,6 +17,7 @@ from macatensor.device.memory_history import memory_snapshot as memory_snapshot
 from macatensor.runtime import capture
 from macatensor.runtime.ffi import MEMORY_LIMIT, allocate, check, ffi, lib, memory_statistics
 from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.own_names import own_names
 from macatensor.runtime.streams import Stream, StreamContext
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ NestedStatistic: TypeAlias = "int | Mapping[str, NestedStatistic]"
 def memory_stats_as_nested_dict(device: Device = None) -> dict[str, NestedStatistic]:
     """The allocator's numbers as ``{name: {pool: {"current", "peak", "allocated", "freed"}}}`` with torch.cuda's names.
 
-    Bytes or counts. The small pool holds blocks of up to 256 KiB. ``num_alloc_retries`` counts how often the cache
+    Bytes or counts. The small pool holds blocks of up to 64 KiB. ``num_alloc_retries`` counts how often the cache
     was emptied to serve a request, ``num_ooms`` the requests that failed. No block is too large to split, so the
     oversize numbers are 0.
     """
@@ -317,3 +318,6 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
         lines += [thin, f" {title:<21} | {' | '.join(cells)} "]
     lines.append(rule)
     return "|" + "|\n|".join(lines) + "|\n"
+
+
+__all__ = own_names(globals())

@@ -12,6 +12,7 @@ from torch.types import Device
 from macatensor.dispatch import sites
 from macatensor.runtime import ffi as binding
 from macatensor.runtime.ffi import ffi, lib, size_text
+from macatensor.runtime.own_names import own_names
 
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import CData
@@ -173,3 +174,6 @@ def _largest() -> str:
 
 
 binding.name_live_tensors(_largest)
+
+
+__all__ = own_names(globals(), internal=("Frame", "Block", "Segment"))

@@ -10,6 +10,7 @@ from torch.types import Device
 from macatensor.device.memory import mem_get_info
 from macatensor.runtime.ffi import LIBRARY, device_info, ffi, lib
 from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.own_names import own_names
 
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import CData
@@ -144,3 +145,6 @@ class device_of(device):
     def __init__(self, obj: torch.Tensor | torch.UntypedStorage):
         place: torch.device = obj.device
         super().__init__(obj.get_device() if place.type == "maca" else -1)
+
+
+__all__ = own_names(globals())

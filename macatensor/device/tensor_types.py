@@ -64,3 +64,5 @@ ShortTensor = _type("ShortTensor", torch.int16)
 IntTensor = _type("IntTensor", torch.int32)
 LongTensor = _type("LongTensor", torch.int64)
 BoolTensor = _type("BoolTensor", torch.bool)
+
+__all__ = [name for name, held in globals().items() if isinstance(held, _TensorType)]

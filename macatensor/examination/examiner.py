@@ -17,6 +17,7 @@ import torch
 
 import macatensor
 import op_table
+from macatensor.device.properties import library_info
 from macatensor.examination.task import Answer, Task
 from macatensor.files.untrusted import made, parsed
 
@@ -190,7 +191,7 @@ def stamp() -> str:
     """What answers depend on: the newest file of the packages, and the device library."""
     folders = [Path(macatensor.__file__).parent, Path(op_table.__file__).parent]
     files = [f for folder in folders for f in folder.rglob("*") if f.suffix in (".py", ".tsv")]
-    newest = max(f.stat().st_mtime_ns for f in [*files, Path(str(macatensor.device.library_info()["path"]))])
+    newest = max(f.stat().st_mtime_ns for f in [*files, Path(str(library_info()["path"]))])
     return f"{torch.__version__} {newest}"
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
-_jit: Any = torch.jit
+_T = TypeVar("_T")
+_Module = TypeVar("_Module", bound=torch.nn.Module)
 
 
-def _on_host(module: Any) -> Any:
+def _on_host(module: _Module) -> _Module:
     """``module`` itself, or a copy on the host of one that has tensors on maca."""
     tensors = itertools.chain(module.parameters(), module.buffers())
     if any(t.device.type == "maca" for t in tensors):
@@ -23,17 +25,17 @@ def _on_host(module: Any) -> Any:
     return module
 
 
-def _from_host(save: Any) -> Any:
+def _from_host(save: Callable[..., _T]) -> Callable[..., _T]:
     @functools.wraps(save)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: torch.nn.Module, *args: object, **kwargs: object) -> _T:
         return save(_on_host(self), *args, **kwargs)
 
     return call
 
 
-def _by_way_of_the_host(load: Any) -> Any:
+def _by_way_of_the_host(load: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
     @functools.wraps(load)
-    def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def call(f: object, map_location: object = None, *args: object, **kwargs: object) -> torch.nn.Module:
         if not isinstance(map_location, (str, torch.device)) or torch.device(map_location).type != "maca":
             return load(f, map_location, *args, **kwargs)
         return load(f, "cpu", *args, **kwargs).to(map_location)
@@ -44,9 +46,9 @@ def _by_way_of_the_host(load: Any) -> Any:
 def register() -> None:
     """Wraps ``torch.jit.load`` and the ``save`` methods of script modules."""
     for kind in (
-        _jit.RecursiveScriptModule,
+        torch.jit._script.RecursiveScriptModule,
         torch.jit.ScriptModule,
     ):  # PyTorch copies the methods of the first
         for name in ("save", "save_to_buffer"):
             setattr(kind, name, _from_host(getattr(kind, name)))
-    _jit.load = torch.jit._serialization.load = _by_way_of_the_host(torch.jit.load)
+    torch.jit.load = torch.jit._serialization.load = _by_way_of_the_host(torch.jit.load)

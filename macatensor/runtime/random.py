@@ -29,6 +29,7 @@ from torch.types import Device
 from macatensor.runtime import capture
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.own_names import own_names
 
 _MASK = (1 << 64) - 1
 
@@ -122,3 +123,6 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
         yield
     finally:
         lib.maca_random_set(*state)
+
+
+__all__ = own_names(globals(), internal=("drawn_from", "seed_host_and_device"))

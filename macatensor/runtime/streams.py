@@ -15,6 +15,7 @@ from torch.types import Device
 
 from macatensor.runtime.ffi import NOT_READY, OK, check, ffi, finish_wait, launch_error, lib
 from macatensor.runtime.ordinal import ordinal
+from macatensor.runtime.own_names import own_names
 from macatensor.runtime.sync_debug import host_wait
 
 if TYPE_CHECKING:
@@ -293,3 +294,6 @@ class StreamContext:
 def stream(stream: Stream | None) -> StreamContext:
     """A :class:`StreamContext`. Raises TypeError for what is no stream, RuntimeError for one of another device."""
     return StreamContext(stream)
+
+
+__all__ = own_names(globals(), internal=("Observer", "observe"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from macatensor.runtime import capture
+from macatensor.runtime.own_names import own_names
 
 mode = 0  # 0: nothing, 1: warn, 2: raise. Read by those who wait, as a module attribute: 30 ns
 _NAMES = {"default": 0, "warn": 1, "error": 2}
@@ -41,3 +42,6 @@ def host_wait(what: str, waits: bool = True) -> None:
     if mode == 2:
         raise RuntimeError("called a synchronizing MACA operation")
     warnings.warn("called a synchronizing MACA operation", UserWarning, stacklevel=3)
+
+
+__all__ = own_names(globals(), internal=("host_wait",))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Keywords, Value
 
 DTYPES = {
     name: getattr(torch, name)
@@ -70,7 +70,7 @@ def _zero(draw: Draw) -> Iterator[Call]:
         yield Call((draw.tensor(*shape),))
 
 
-def _made(draw: Draw) -> dict[str, Any]:
+def _made(draw: Draw) -> Keywords:
     return {"dtype": draw.dtype, "device": torch.device("cpu")}
 
 
@@ -101,8 +101,8 @@ def _linspace(draw: Draw) -> Iterator[Call]:
     for start, end, steps in ((-2.0, 3.0, 11), (5.0, 5.0, 3), (0.0, 1.0, 1), (2.0, 0.5, 0), (0.0, 4.0, 129)):
         if not draw.floating:
             start, end = abs(float(int(start))), abs(float(int(end)))
-        first: Any = torch.tensor(start) if variant.startswith("Tensor") else start
-        last: Any = torch.tensor(end) if variant.endswith("Tensor") else end
+        first: Value = torch.tensor(start) if variant.startswith("Tensor") else start
+        last: Value = torch.tensor(end) if variant.endswith("Tensor") else end
         if draw.row.operator == "logspace":
             yield Call((first, last, steps, 2.0), _made(draw))
         else:

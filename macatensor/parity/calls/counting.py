@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Keywords
 
 
 def _special(draw: Draw) -> torch.Tensor:
@@ -133,7 +133,7 @@ def _segments(draw: Draw) -> Iterator[Call]:
                 where = {"lengths": pieces}
                 if by_offset:
                     where = {"offsets": torch.nn.functional.pad(pieces.cumsum(-1), (1, 0))}
-                options: dict[str, Any] = {**where, "axis": axis, "initial": initial}
+                options: Keywords = {**where, "axis": axis, "initial": initial}
                 if not backward:
                     yield Call((x, reduce), {**options, "unsafe": by_offset})
                     continue

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Keywords, Value
 
 _SHAPES: list[tuple[int, ...]] = [(5, 37), (3,), (2, 3, 4, 5), (1,), ()]
 
@@ -35,18 +35,18 @@ def foreach(draw: Draw) -> Iterator[Call]:
     """Lists of several shapes, of one tensor, of an empty one."""
     operator, _, name = draw.row.name.partition(".")
     schema = getattr(getattr(torch.ops.aten, operator), name or "default")._schema
-    lists: list[Any] = [_SHAPES, [(7,)], [(0,), (3,)]] if draw.plain else [_SHAPES]
+    lists: list[Value] = [_SHAPES, [(7,)], [(0,), (3,)]] if draw.plain else [_SHAPES]
     if operator == "_foreach_mm":
         lists = [[(5, 5), (3, 3)]]
     if operator == "_foreach_max":
         lists = lists[:2]
     for shapes in lists:
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+        args: list[Value] = []
+        kwargs: Keywords = {}
         for argument in schema.arguments:
             kind = str(argument.type)
             if kind == "List[Tensor]":
-                value: Any = [_values(draw, s, argument.name) for s in shapes]
+                value: Value = [_values(draw, s, argument.name) for s in shapes]
             elif kind == "Tensor":  # one number for all, or one for each
                 value = _values(draw, (len(shapes),) if argument.name == "scalars" else (), "other")
                 value = value.contiguous() if argument.name == "scalars" else value
@@ -78,7 +78,7 @@ def _steps(value: float) -> list[torch.Tensor]:
     return [torch.tensor(value) for _ in range(4)]
 
 
-def _rate(draw: Draw) -> Any:
+def _rate(draw: Draw) -> Value:
     return torch.tensor(0.0625) if draw.row.name.endswith("tensor_lr") else 0.0625
 
 

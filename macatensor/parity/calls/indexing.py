@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Arguments, Value
 
 
 def _small(draw: Draw, *shape: int, written: bool = False) -> torch.Tensor:
@@ -16,7 +16,7 @@ def _small(draw: Draw, *shape: int, written: bool = False) -> torch.Tensor:
     return draw.tensor(*shape, low=-2, high=3, written=written)
 
 
-def _index_lists(draw: Draw) -> Iterator[tuple[torch.Tensor, list[Any], tuple[int, ...]]]:
+def _index_lists(draw: Draw) -> Iterator[tuple[torch.Tensor, list[torch.Tensor | None], tuple[int, ...]]]:
     """Operand, indices, shape of what they select."""
     x = _small(draw, 4, 5, 6, written=True)
     yield x, [draw.index(3, below=4)], (3, 5, 6)
@@ -43,7 +43,7 @@ def _index(draw: Draw) -> Iterator[Call]:
         yield Call((x, indices))
 
 
-def _without_repeats(indices: list[Any]) -> bool:
+def _without_repeats(indices: list[torch.Tensor | None]) -> bool:
     positions = [i for i in indices if i is not None]
     return len(positions) == 1 and (
         positions[0].dtype is torch.bool or positions[0].unique().numel() == positions[0].numel()
@@ -154,7 +154,7 @@ def _scatter_reduction(draw: Draw) -> Iterator[Call]:
     for reduce in ("add", "multiply"):
         for dim, shape in _SCATTERS[:2]:
             x = _small(draw, 4, 5, 6, written=True)
-            source: Any = draw.number(1.5, 2) if by_value else _small(draw, *shape)
+            source: Value = draw.number(1.5, 2) if by_value else _small(draw, *shape)
             yield Call((x, dim, draw.index(*shape, below=4), source), {"reduce": reduce})
 
 
@@ -333,7 +333,7 @@ def _embedding_renorm(draw: Draw) -> Iterator[Call]:
     yield Call((draw.tensor(7, 5, written=True), draw.index(2, 3, below=7, dtype=torch.int32), 100.0, 2.0))
 
 
-def _bags(draw: Draw) -> Iterator[tuple[Any, ...]]:
+def _bags(draw: Draw) -> Iterator[Arguments]:
     """Table, indices, offsets, by frequency, mode, sparse, weights, last offset included, padding."""
     offsets = torch.tensor([0, 2, 2, 5])
     for mode, padding, last in itertools.product((0, 1, 2), (-1, 3), (False, True)):

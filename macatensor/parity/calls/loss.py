@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Arguments
 
 
-def _margins(draw: Draw) -> Iterator[tuple[Any, ...]]:
+def _margins(draw: Draw) -> Iterator[Arguments]:
     """Scores, classes, p, margin, weight, reduction."""
     for p, margin, reduction in itertools.product((1, 2), (1, 0.5), (0, 1, 2)):
         weight = draw.tensor(6, low=0.5, high=2) if margin == 1 else None
@@ -55,7 +55,7 @@ def _multilabel_backward(draw: Draw) -> Iterator[Call]:
         yield Call((grad, x, target, reduction, marks))
 
 
-def _alignments(draw: Draw) -> Iterator[tuple[Any, ...]]:
+def _alignments(draw: Draw) -> Iterator[Arguments]:
     """Logarithms, targets, lengths of both, the blank. PyTorch leaves what lies behind a length uninitialized."""
     scores = draw.lay(draw.values((9, 3, 5), draw.dtype, -2, 2).log_softmax(-1))
     targets = draw.lay(draw.integers((3, 3), 1, 5))
@@ -77,7 +77,7 @@ def _ctc(draw: Draw) -> Iterator[Call]:
 def _ctc_backward(draw: Draw) -> Iterator[Call]:
     for scores, targets, inputs, lengths, blank in _alignments(draw):
         loss, alpha = torch.ops.aten._ctc_loss(scores, targets, inputs, lengths, blank)
-        given: tuple[Any, ...] = (inputs, lengths)
+        given: Arguments = (inputs, lengths)
         if "Tensor" in draw.row.name:
             given = (torch.tensor(inputs), torch.tensor(lengths))
         for clear in (False, True):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
 from macatensor.parity.formulas import mkldnn_rnn_layer
+from macatensor.runtime.boxed import Arguments
 
 
 def _factors(draw: Draw, *shape: int, varied: bool = False) -> torch.Tensor:
@@ -74,7 +74,7 @@ def _batches(draw: Draw) -> list[tuple[int, ...]]:
     return [(4, 3, 5, 6), (6, 5), (3, 4, 7), (2, 3, 2, 3, 4)]
 
 
-def _parameters(draw: Draw, channels: int, turn: int) -> tuple[Any, Any]:
+def _parameters(draw: Draw, channels: int, turn: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     kind = draw.dtype if turn % 2 == 0 or draw.dtype is torch.float64 else torch.float32
     if turn % 3 == 2:
         return None, None
@@ -82,7 +82,7 @@ def _parameters(draw: Draw, channels: int, turn: int) -> tuple[Any, Any]:
     return weight, draw.values((channels,), kind, -1, 1)
 
 
-def _statistics(draw: Draw, channels: int, weight: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _statistics(draw: Draw, channels: int, weight: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     kind = weight.dtype if weight is not None else draw.dtype
     return draw.values((channels,), kind, -1, 1), draw.values((channels,), kind, 0.5, 2)
 
@@ -100,7 +100,7 @@ def _batch_norm(draw: Draw) -> Iterator[Call]:
         weight, bias = _parameters(draw, shape[1], 0 if updating else turn)
         mean, variance = _statistics(draw, shape[1], weight)
         for training in (True, False):
-            flags: tuple[Any, ...] = (0.125, 0.0009765625)
+            flags: Arguments = (0.125, 0.0009765625)
             if operator in (
                 "native_batch_norm",
                 "_native_batch_norm_legit",
@@ -137,7 +137,7 @@ def _batch_norm_backward(draw: Draw) -> Iterator[Call]:
             for wanted in ([True, True, True], [True, False, False]):
                 if fused:
                     reserve = torch.empty(0, dtype=torch.uint8)
-                    args: tuple[Any, ...] = (
+                    args: Arguments = (
                         mean,
                         variance,
                         saved,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Keywords, Value
 
 # Divisors of integers are never zero: PyTorch raises or stops the process.
 _DIVIDE = {"div", "floor_divide", "remainder", "fmod", "addcdiv"}
@@ -37,7 +37,7 @@ _WRAP |= {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "sign", "lo
 _NO_SPECIAL = {"_to_copy", "copy"}
 
 # Numbers that every floating dtype holds exactly, so that no rounding of the number itself enters.
-_NUMBERS: dict[str, list[Any]] = {
+_NUMBERS: dict[str, list[Value]] = {
     "alpha": [1, 2],
     "beta": [1, 0.5],
     "value": [0.5],
@@ -103,12 +103,12 @@ def _special(dtype: torch.dtype, domain: tuple[float, float] | None) -> list[flo
     return [v for v in inside if v or domain[0] < 0 or math.copysign(1, v) > 0]
 
 
-def _schema(draw: Draw) -> list[Any]:
+def _schema(draw: Draw) -> list[torch._C.Argument]:
     operator, _, name = draw.row.name.partition(".")
     return list(getattr(getattr(torch.ops.aten, operator), name or "default")._schema.arguments)
 
 
-def _number(draw: Draw, argument: Any, turn: int) -> Any:
+def _number(draw: Draw, argument: torch._C.Argument, turn: int) -> Value:
     """The ``turn``-th value of a number or string argument; absent only where the schema lets it be."""
     row, kind = draw.row, str(argument.type)
     choices = _NUMBERS.get(argument.name)
@@ -135,7 +135,7 @@ def _number(draw: Draw, argument: Any, turn: int) -> Any:
 
 def _operand(
     draw: Draw, name: str, position: int, shape: tuple[int, ...], dtype: torch.dtype | None = None
-) -> Any:
+) -> Value:
     row = draw.row
     if name in ("mask", "condition"):
         return draw.mask(*shape)
@@ -165,14 +165,14 @@ def _operand(
     return draw.tensor(*shape, dtype=dtype, nonzero=divisor and (whole or row.operator == "addcdiv"))
 
 
-def _call(draw: Draw, arguments: list[Any], tensors: list[torch.Tensor], turn: int) -> Call:
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+def _call(draw: Draw, arguments: list[torch._C.Argument], tensors: list[torch.Tensor], turn: int) -> Call:
+    args: list[Value] = []
+    kwargs: Keywords = {}
     flat = iter(tensors)
     for argument in arguments:
         kind = str(argument.type)
         if kind == "Tensor" or kind == "Optional[Tensor]":
-            value: Any = next(flat)
+            value: Value = next(flat)
             if kind == "Optional[Tensor]" and turn % 3 == 2 and argument.name == "min":
                 value = None
         elif kind in ("Optional[ScalarType]", "Optional[Layout]", "Optional[Device]", "Optional[bool]"):
@@ -238,7 +238,7 @@ _SAME_DTYPE = {
 }
 
 
-def _mixed(draw: Draw, arguments: list[Any], names: list[str]) -> Iterator[Call]:
+def _mixed(draw: Draw, arguments: list[torch._C.Argument], names: list[str]) -> Iterator[Call]:
     """Type promotion: float32 with an integer, and with a 0-dim float64 of lower priority."""
     if names[0] in ("grad_output", "mask") or draw.row.operator.endswith("_backward"):
         return
@@ -255,7 +255,7 @@ def _mixed(draw: Draw, arguments: list[Any], names: list[str]) -> Iterator[Call]
         yield _call(draw, arguments, [t.float().to(t.dtype) for t in tensors], 0)
 
 
-def _specials(draw: Draw, arguments: list[Any], names: list[str]) -> Iterator[Call]:
+def _specials(draw: Draw, arguments: list[torch._C.Argument], names: list[str]) -> Iterator[Call]:
     """NaN, infinities, signed zeros, denormals and the ends of the dtype, each with each."""
     row, dtype = draw.row, draw.dtype
     if row.operator in _NO_SPECIAL:

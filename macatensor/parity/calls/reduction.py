@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Value
 
 # (shape, one dimension, several dimensions)
 _CASES: list[tuple[tuple[int, ...], int, list[int]]] = [
@@ -163,7 +163,7 @@ def _moments(draw: Draw) -> Iterator[Call]:
         yield Call((draw.tensor(4, 513, low=1000, high=1001), [1]), {"correction": 1})
 
 
-def _orders(draw: Draw) -> list[Any]:
+def _orders(draw: Draw) -> list[Value]:
     return [2, 1, 0, 3, math.inf, -math.inf, 0.5]
 
 

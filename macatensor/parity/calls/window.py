@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.runtime.boxed import Arguments
 
 # input, weight, stride, padding, dilation, transposed, output padding, groups
-_CONVOLUTIONS: list[tuple[Any, ...]] = [
+_CONVOLUTIONS: list[Arguments] = [
     ((2, 4, 9, 8), (6, 4, 3, 3), [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
     ((2, 4, 9, 8), (6, 2, 3, 2), [2, 1], [0, 1], [1, 2], False, [0, 0], 2),
     ((1, 4, 6, 5), (4, 1, 3, 3), [1, 1], [1, 1], [1, 1], False, [0, 0], 4),
@@ -25,7 +25,7 @@ _CONVOLUTIONS: list[tuple[Any, ...]] = [
 ]
 
 
-def _cases(draw: Draw) -> list[tuple[Any, ...]]:
+def _cases(draw: Draw) -> list[Arguments]:
     return _CONVOLUTIONS if draw.plain else [c for c in _CONVOLUTIONS if c[0][0]]
 
 
@@ -148,7 +148,7 @@ def _unpool(draw: Draw) -> Iterator[Call]:
     for lead in ((2, 3), (3,)):
         shape = (*lead, *(6, 4, 8)[:rank])
         values, indices = pool(torch.rand(shape, generator=draw.generator), [2] * rank)
-        args: tuple[Any, ...] = (
+        args: Arguments = (
             draw.tensor(*values.shape),
             draw.lay(indices) if draw.layout != "expanded" else indices,
         )
@@ -288,12 +288,12 @@ def _col2im(draw: Draw) -> Iterator[Call]:
         yield Call((draw.tensor(*lead, 12, 9, low=-3, high=3), [6, 6], [2, 2], [1, 1], [0, 0], [2, 2]))
 
 
-def _resample(draw: Draw) -> Iterator[tuple[tuple[int, ...], list[int], tuple[Any, ...]]]:
+def _resample(draw: Draw) -> Iterator[tuple[tuple[int, ...], list[int], Arguments]]:
     """Operand's sizes, output sizes, further arguments."""
     rank = _rank(draw)
     shape = (2, 3, *(5, 4, 6)[:rank])
     sizes = [[7, 9, 8][:rank], [3, 2, 4][:rank], [5, 4, 6][:rank], [1, 1, 1][:rank]]
-    corners: tuple[Any, ...] = () if "nearest" in draw.row.operator else (True, False)
+    corners: Arguments = () if "nearest" in draw.row.operator else (True, False)
     for size in sizes:
         for corner in corners or (None,):
             yield shape, size, () if corner is None else (corner,)
@@ -329,7 +329,7 @@ def _affine_grid(draw: Draw) -> Iterator[Call]:
     yield Call((draw.tensor(2, 2, 3), [2, 3, 4, 5], False))
 
 
-def _grids(draw: Draw) -> Iterator[tuple[Any, ...]]:
+def _grids(draw: Draw) -> Iterator[Arguments]:
     """Image, grid, interpolation mode, padding mode, align_corners."""
     rank = _rank(draw)
     for mode, padding, corners in itertools.product(range(3 if rank == 2 else 2), range(3), (False, True)):
