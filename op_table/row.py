@@ -200,6 +200,8 @@ class Row:
     # -- how it is called
     # the same elements in another dtype or layout: where dimensions change their order it counts as a conversion
     copies: bool = False
+    # what it writes and what it reads lie apart: in place, PyTorch refuses an operand in the memory that is written
+    apart: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it
     number: str = ""
     # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one
@@ -214,6 +216,10 @@ class Row:
     def cpu_checks(self) -> bool:
         """May PyTorch's CPU kernel see operands that nobody has proven: for its error, or to compute in our place?"""
         return cpu_checks(self.operator)
+
+    def states(self, dtype: object) -> bool:
+        """Is ``dtype`` (PyTorch's, ``torch.float32``) among the row's?"""
+        return str(dtype).removeprefix("torch.") in self.dtypes
 
     @property
     def kernel_name(self) -> str:

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from macatensor.dispatch.consultation import consult_cpu, reject
-from macatensor.dispatch.errors import check_devices
+from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
+from macatensor.dispatch.errors import check_devices, scalar_type
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import (
@@ -30,6 +30,7 @@ from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.random import drawn_from
 from macatensor.runtime.tensor import MacaTensor, physical
 from op_table import Row
+from op_table.row import ALL
 
 _Maca = MacaTensor
 
@@ -120,6 +121,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         if strided:
             return self.copied(strided)
         try:
+            self.check_dtype(full)
             if self.form is Form.OUT:
                 return self.build_out(full, given)
             inferred = self.infer(self.signature, full)
@@ -185,7 +187,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             )
         direct = self.row.elementwise or self.row.random or self.form is Form.DIRECT
         if direct:
-            return create(
+            plan = create(
                 self.signature,
                 self.row,
                 full,
@@ -195,6 +197,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
                 returned=[0],
                 repeats_first=True,
             )
+            return _apart(plan) if self.row.apart else plan
         twin = self.twin
 
         def run_through_temporary(args: Any, payloads: Any, scalars: Any) -> Any:
@@ -209,6 +212,18 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         may be as large as a number says."""
         if any(isinstance(t, _Maca) for t in flatten(full)):
             consult_cpu(self.signature, full, narrowed=self.row.elementwise)
+
+    def check_dtype(self, full: list[Any]) -> None:
+        """Raises where the row does not state the dtype of the first operand and PyTorch does not take it either: its
+        meta kernels do not look at dtypes, and the library's kernels may compute what nobody has asked of them."""
+        first = next((t for t in flatten(full) if isinstance(t, MacaTensor)), None)
+        # of complex32 CUDA computes what the CPU does not
+        if first is None or self.row.states(first.dtype) or first.dtype is torch.complex32:
+            return
+        self.ask_host(full)
+        if not may_ask_cpu(self.func) and str(first.dtype).removeprefix("torch.") in ALL:
+            name = self.row.operator
+            raise NotImplementedError(f"\"{name}\" not implemented for '{scalar_type(first.dtype)}'")
 
     def check_kinds(self, full: list[Any], results: Any) -> None:
         """Raises where PyTorch refuses a number's kind, as a fraction of integers, or does not cast what comes out to
@@ -300,6 +315,22 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             return without_row(self.func, args[:split], self.signature.named(args), reason)
 
         return run
+
+
+def _apart(plan: Any) -> Callable[[Any, Any, Any], Any]:
+    """``plan`` for operands of which none lies in the memory of the first, which is written."""
+
+    def run(args: Any, payloads: Any, scalars: Any) -> Any:
+        buffer, offset, meta = payloads[0]
+        for held, at, other in payloads[1:]:
+            if held is buffer and meta.meets(offset, other, at):
+                raise RuntimeError(
+                    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                    "single memory location. Please clone() the tensor before performing the operation."
+                )
+        return plan(args, payloads, scalars)
+
+    return run
 
 
 _KINDS = (bool, int, float, complex)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.plan import flatten
 from macatensor.runtime.ffi import allocate, copy_bytes, may_resize, resize
@@ -45,9 +46,8 @@ def _fit(out: MacaTensor, result: MacaTensor) -> None:
     if not isinstance(out, MacaTensor):
         raise RuntimeError(f"Expected out tensor to have device maca:0, but got {out.device} instead")
     if not torch.can_cast(result.dtype, out.dtype):
-        # PyTorch's names: "Float", "Long", "ComplexDouble"
-        names = [torch.empty(0, dtype=t.dtype).type()[len("torch.") : -len("Tensor")] for t in (result, out)]
-        raise RuntimeError(f"result type {names[0]} can't be cast to the desired output type {names[1]}")
+        given, wanted = scalar_type(result.dtype), scalar_type(out.dtype)
+        raise RuntimeError(f"result type {given} can't be cast to the desired output type {wanted}")
     if out.shape != result.shape:
         if out.numel() != 0:
             warnings.warn(

@@ -16,10 +16,30 @@ def _check_range(low: float, high: float, what: str) -> None:
         raise RuntimeError(f"{what}: range of [{low:g}, {high:g}] is not finite")
 
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _histc_of_integers(self: Any, bins: int, low: int, high: int) -> Any:
+    """As CUDA's, in whole numbers: where a bin begins is rounded down."""
+    if low == high and self.numel() > 0:
+        low, high = (int(v) for v in torch.aminmax(self))
+    if low == high:
+        low, high = low - 1, high + 1
+    x = self.reshape(-1).long()
+    inside = (x >= low) & (x <= high)
+    place = torch.where(inside, (x - low) * bins // (high - low), 0).clamp_(max=bins - 1)
+    return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
+
+
 @composite
 def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
-    torch.histc(torch.zeros(1, dtype=self.dtype), 1 if bins > 0 else bins, min, max)  # or PyTorch's error
+    is_integral = self.dtype in _INTEGERS
+    # or PyTorch's error; of integers, which CUDA counts and the CPU does not, that of numbers
+    given = torch.zeros(1, dtype=torch.float64 if is_integral else self.dtype)
+    torch.histc(given, 1 if bins > 0 else bins, min, max)
+    if is_integral:
+        return _histc_of_integers(self, bins, int(min), int(max))
     low, high = float(min), float(max)
     if low == high and self.numel() > 0:
         low, high = (float(v) for v in torch.aminmax(self))

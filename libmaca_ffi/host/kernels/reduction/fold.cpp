@@ -55,10 +55,12 @@ template <class C> struct Mean : Sum<C> {
 
 template <class C> struct NanSum : Sum<C> {
   using typename Sum<C>::Acc;
-  static Acc whole(const C* x, int64_t n) {
+  static Acc whole(const C* x, int64_t n)
+    requires std::is_floating_point_v<C>
+  {
     return wide_sum(x, n, [](auto v) { return v == v ? v : decltype(v){}; });
   }
-  static Acc step(Acc a, C x) { return a + (x == x ? Acc(x) : Acc(0)); }
+  static Acc step(Acc a, C x) { return plus(a, x == x ? Acc(x) : Acc(0)); }
 };
 
 template <class C> struct Prod : Sum<C> {
@@ -114,8 +116,9 @@ std::unique_ptr<Plan> nansum(const Request& q) {
     case Lane::F32: return fold_plan(q, NanSum<float>{});
     case Lane::F64: return fold_plan(q, NanSum<double>{});
     case Lane::I64: return cast_first<Sum>(q);
-    default: throw Declined("nansum of complex numbers");
+    case Lane::C128: return fold_plan(q, NanSum<c128>{});
   }
+  throw Declined("nansum of this dtype");
 }
 
 MACA_KERNEL("sum", cast_first<Sum>);

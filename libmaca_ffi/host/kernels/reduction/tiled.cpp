@@ -11,7 +11,9 @@ namespace maca::MACA_ISA {
 namespace {
 
 template <class C, class T> inline C widen(const T& x) {
-  if constexpr (std::is_same_v<T, c64> || std::is_same_v<T, c128>) {
+  if constexpr (std::is_same_v<T, c32>) {
+    return widen<C>(c64(static_cast<float>(x.real()), static_cast<float>(x.imag())));
+  } else if constexpr (std::is_same_v<T, c64> || std::is_same_v<T, c128>) {
     if constexpr (std::is_same_v<C, c128>)
       return c128(x.real(), x.imag());
     else
@@ -29,7 +31,10 @@ template <class C, class T> inline C widen(const T& x) {
 }
 
 template <class T, class C> inline T narrow(const C& x) {
-  if constexpr (std::is_same_v<T, c64>) {
+  if constexpr (std::is_same_v<T, c32>) {
+    const c64 wide = narrow<c64>(x);
+    return c32(f16(wide.real()), f16(wide.imag()));
+  } else if constexpr (std::is_same_v<T, c64>) {
     if constexpr (std::is_same_v<C, c128>)
       return c64(static_cast<float>(x.real()), static_cast<float>(x.imag()));
     else
@@ -87,6 +92,7 @@ template <class F> void with_dtype(Dtype d, F&& f) {
   if (with_floating(d, f) || with_integral(d, f) || with_complex(d, f)) return;
   switch (d) {
     case Dtype::Bool: return f(bool{});
+    case Dtype::C32: return f(c32{});
     case Dtype::U16: return f(uint16_t{});
     case Dtype::U32: return f(uint32_t{});
     case Dtype::U64: return f(uint64_t{});
