@@ -93,6 +93,7 @@ also("smooth_l1_loss huber_loss", jumps=True)
 also("binary_cross_entropy_with_logits", floor="entropy_terms")
 also("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", meta="loss_gradient")
 also("nll_loss_forward", meta="nll_loss_forward")
+also("nll_loss_backward", meta="nll_loss_backward")
 also("multi_margin_loss", jumps=True, meta="multi_margin")
 also(
     "multi_margin_loss_backward multilabel_margin_loss_backward _ctc_loss_backward.default",

@@ -334,6 +334,8 @@ also(
     "minimum fmax fmin where masked_fill.Scalar clamp clamp_min clamp_max",
     jumps=True,
 )
+# from the result of a negative slope the argument's sign cannot be told
+also("leaky_relu_backward elu_backward", least=0)
 also("nan_to_num", meta="nan_to_num")
 also("sigmoid silu mish", magnitude_elsewhere="overflown")
 also("erfinv", formula="erfinv")

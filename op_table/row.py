@@ -200,6 +200,8 @@ class Row:
     # -- how it is called
     # the same elements in another dtype or layout: where dimensions change their order it counts as a conversion
     copies: bool = False
+    # numbers below it PyTorch may refuse, for what else is in the call: its CPU kernel is asked about each
+    least: float = -inf
     # what it writes and what it reads lie apart: in place, PyTorch refuses an operand in the memory that is written
     apart: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it

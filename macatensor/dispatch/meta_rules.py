@@ -389,8 +389,22 @@ def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool,
     return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
 
 
+# PyTorch's speak for CUDA's kernel, which is not deterministic.
+@meta_rule
+def _median_dim(self: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
+    return torch.ops.aten.kthvalue.default(self, 1, dim, keepdim)
+
+
+# PyTorch's refuse the targets of bytes that its kernels take.
+def _of_bytes(target: torch.Tensor) -> torch.Tensor:
+    return target.long() if target.dtype is torch.uint8 else target
+
+
 @meta_rule
 def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Any) -> Any:
-    """PyTorch's refuses the targets of bytes that its kernel takes."""
-    target = target.long() if target.dtype is torch.uint8 else target
-    return torch.ops.aten.nll_loss_forward.default(input, target, *rest)
+    return torch.ops.aten.nll_loss_forward.default(input, _of_bytes(target), *rest)
+
+
+@meta_rule
+def _nll_loss_backward(grad: torch.Tensor, input: torch.Tensor, target: torch.Tensor, *rest: Any) -> Any:
+    return torch.ops.aten.nll_loss_backward.default(grad, input, _of_bytes(target), *rest)

@@ -116,10 +116,12 @@ def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
     return _SCALAR_META[type(value)], request.slots(1)
 
 
-def room_for_numbers(dtypes: Iterable[torch.dtype]) -> tuple[float, float, bool, bool]:
-    """Which numbers surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
+def room_for_numbers(
+    dtypes: Iterable[torch.dtype], least: float = -math.inf
+) -> tuple[float, float, bool, bool]:
+    """Which numbers from ``least`` on surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
     imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
-    low, high = -math.inf, math.inf
+    low, high = least, math.inf
     is_integral = is_real = False
     for dtype in dtypes:
         is_real = is_real or not dtype.is_complex
@@ -148,13 +150,15 @@ def program(
     in_memory: bool = False,
     defaults: Sequence[Any] = (),
     order: Sequence[int] = (),
+    least: float = -math.inf,
 ) -> Any:
     """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
 
     ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
     operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
     instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
-    for each operand of the request which of the given ones it is; by default they are in its order. Raises
+    for each operand of the request which of the given ones it is; by default they are in its order. ``least``: no
+    number below it is surely fine. Raises
     :class:`Declined`.
     """
     for meta in metas:
@@ -167,7 +171,7 @@ def program(
         for i, (meta, slot) in enumerate(request.operands)
         if meta is not None and slot < 0 and (i >= len(written) or written[i])
     ]
-    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else ())
+    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else (), least)
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
 
 
@@ -243,6 +247,7 @@ def create(
         repeats_first=repeats_first,
         in_memory=in_memory,
         defaults=defaults,
+        least=row.least,
     )
     counters.count("plan_misses")
     return made

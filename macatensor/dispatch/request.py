@@ -40,7 +40,7 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 }
 
 
-class Declined(Exception):
+class Declined(NotImplementedError):
     """The library has no kernel for the request; the text says why."""
 
 
