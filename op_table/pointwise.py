@@ -336,6 +336,7 @@ also(
 )
 # from the result of a negative slope the argument's sign cannot be told
 also("leaky_relu_backward elu_backward", least=0)
+also("where", mask="condition")
 also("nan_to_num", meta="nan_to_num")
 also("sigmoid silu mish", magnitude_elsewhere="overflown")
 also("erfinv", formula="erfinv")

@@ -206,6 +206,12 @@ class Row:
     apart: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it
     number: str = ""
+    # an argument that is a mask, which PyTorch takes in bytes, too, with a warning
+    mask: str = ""
+    # name of a rule in macatensor/dispatch/warning_rules.py
+    warns: str = ""
+    # a number that its dtype does not hold exactly is warned of
+    exact_numbers: bool = False
     # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one
     meta: str = ""
 

@@ -10,6 +10,7 @@ import torch
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime import counters, layout
+from macatensor.runtime.callers import repeat_warnings
 from macatensor.runtime.host_copies import download
 from macatensor.runtime.meta import set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor
@@ -54,14 +55,18 @@ def _narrowed(tensor: MacaTensor) -> torch.Tensor:
 
 
 def consult_cpu(
-    signature: Signature, full: list[Any], with_values: bool = False, narrowed: bool = False
+    signature: Signature,
+    full: list[Any],
+    with_values: bool = False,
+    narrowed: bool = False,
+    heard: bool = False,
 ) -> None:
     """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
     trusts them.
 
     ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
-    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit. Counted;
-    it draws no random numbers of the caller's.
+    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit.
+    ``heard``: its warnings reach the user. Counted; it draws no random numbers of the caller's.
     """
     if not may_ask_cpu(signature.func):
         return
@@ -80,9 +85,17 @@ def consult_cpu(
     args = [torch.device("cpu") if isinstance(a, torch.device) else a for a in args]
     args = [a.clone_state() if isinstance(a, torch.Generator) else a for a in args]
     counters.consultations[signature.name] += 1
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        signature.call(signature.func, args)
+
+    def call() -> None:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            signature.call(signature.func, args)
+
+    if heard:
+        repeat_warnings(call)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call()
 
 
 def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from macatensor.dispatch.resize import restride
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import to_device
 from macatensor.runtime import counters, ffi, switches
+from macatensor.runtime.callers import warn
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind
 
@@ -74,9 +74,7 @@ def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
     counters.fallbacks[name] += 1
     if chosen == "warn" and name not in _warned:
         _warned.add(name)
-        warnings.warn(
-            f"{name} runs on the host and its operands are copied there and back: {reason}", stacklevel=3
-        )
+        warn(f"{name} runs on the host and its operands are copied there and back: {reason}")
     pairs: list[tuple[MacaTensor, torch.Tensor]] = []
 
     def down(t: MacaTensor) -> torch.Tensor:

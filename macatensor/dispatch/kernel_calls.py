@@ -20,10 +20,12 @@ from macatensor.dispatch.plan import (
     substitute,
 )
 from macatensor.dispatch.request import Declined, Refused
-from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.resize import restride, write_out
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Form, Role, Signature, read
+from macatensor.dispatch.warning_rules import warned
 from macatensor.runtime import counters, plan_caches
+from macatensor.runtime.callers import warn
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
@@ -102,7 +104,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         for i, argument in enumerate(self.signature.arguments):
             if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
                 full[i] = full[i].item()
-        self.ask_host(full)
+        self.ask_host(full, heard=True)
         self.weighed.remember(key, True, generation)
 
     # -- the first call of a signature ------------------------------------------------------------------------
@@ -113,6 +115,8 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             return self.resolved
         if self.reads_number(full):
             return self.by_number
+        if self.row.mask and full[self.signature.positions[self.row.mask]].dtype is torch.uint8:
+            return self.masked_by_bytes
         strided = [
             i
             for i, a in enumerate(self.signature.arguments)
@@ -134,6 +138,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             if self.inplace:
                 return self.build_inplace(full, given)
             plan: Any = create(self.signature, self.row, full, given, inferred)
+            plan = warned(self.signature, self.row.warns, full, plan)
         except Refused as refused:
             self.refuse(full, str(refused))
         except Declined as declined:
@@ -149,7 +154,27 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
     def resolved(self, args: Any, payloads: Any, scalars: Any) -> Any:
         """Operators that PyTorch lets see lazy conjugate and negative bits: kernels do not know them."""
-        return self(tuple([substitute(a, physical) for a in args]))
+        written: list[tuple[Any, Any]] = []
+
+        def stand_in(t: MacaTensor) -> MacaTensor:
+            made = physical(t)
+            if made is not t:
+                written.append((t, made))
+            return made
+
+        given = [
+            substitute(a, stand_in if argument.written else physical)
+            for argument, a in zip(self.signature.arguments, args)
+        ]
+        result = self(tuple(given))
+        for t, made in written:
+            if t.shape != made.shape:  # an out= tensor that was made fit
+                restride(t, tuple(made.shape), made.stride())
+            t.copy_(made)
+        held = {id(made): t for t, made in written}
+        if isinstance(result, (list, tuple)):
+            return type(result)([held.get(id(r), r) for r in result])
+        return held.get(id(result), result)
 
     def reads_number(self, full: list[Any]) -> bool:
         """Is there a 0-dim value whose dtype has numbers that do not fit, or that the kernel does not convert?"""
@@ -166,6 +191,15 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         full = self.signature.fill(args, None)
         at = self.signature.positions[self.row.number]
         return self.signature.call(overload, [v.item() if i == at else v for i, v in enumerate(full)])
+
+    def masked_by_bytes(self, args: Any, payloads: Any, scalars: Any) -> Any:
+        """A mask of bytes becomes one of bool."""
+        warn(
+            f"{self.row.operator} received a uint8 {self.row.mask} tensor. This behavior is deprecated and will be "
+            "removed in a future version of PyTorch. Use a boolean condition instead."
+        )
+        at = self.signature.positions[self.row.mask]
+        return self(tuple([a.bool() if i == at else a for i, a in enumerate(args)]))
 
     def copied(self, strided: list[int]) -> Callable[[Any, Any, Any], Any]:
         """Arguments that the row wants row-major are copied, and counted."""
@@ -207,11 +241,11 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
         return run_through_temporary
 
-    def ask_host(self, full: list[Any]) -> None:
+    def ask_host(self, full: list[Any], heard: bool = False) -> None:
         """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
         may be as large as a number says."""
         if any(isinstance(t, _Maca) for t in flatten(full)):
-            consult_cpu(self.signature, full, narrowed=self.row.elementwise)
+            consult_cpu(self.signature, full, narrowed=self.row.elementwise, heard=heard)
 
     def check_dtype(self, full: list[Any]) -> None:
         """Raises where the row does not state the dtype of the first operand and PyTorch does not take it either: its

@@ -117,10 +117,11 @@ def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
 
 
 def room_for_numbers(
-    dtypes: Iterable[torch.dtype], least: float = -math.inf
+    dtypes: Iterable[torch.dtype], least: float = -math.inf, exact: bool = False
 ) -> tuple[float, float, bool, bool]:
     """Which numbers from ``least`` on surely fit into all of ``dtypes``: the least, the greatest, are NaN and infinities left out, are
-    imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way."""
+    imaginary parts. What is outside PyTorch may wrap, round to infinity or refuse, each operator in its own way. ``exact``:
+    nor do numbers that the dtypes round."""
     low, high = least, math.inf
     is_integral = is_real = False
     for dtype in dtypes:
@@ -130,6 +131,8 @@ def room_for_numbers(
         is_number = dtype.is_floating_point or dtype.is_complex
         is_integral = is_integral or not is_number
         info = torch.finfo(dtype) if is_number else torch.iinfo(dtype)
+        if exact and is_number:
+            low, high = max(low, -2 / info.eps), min(high, 2 / info.eps)
         low = max(low, float(info.min))
         # the float nearest to 2^63 - 1 is 2^63, which does not fit
         high = min(
@@ -151,6 +154,7 @@ def program(
     defaults: Sequence[Any] = (),
     order: Sequence[int] = (),
     least: float = -math.inf,
+    exact: bool = False,
 ) -> Any:
     """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
 
@@ -158,7 +162,7 @@ def program(
     operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
     instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
     for each operand of the request which of the given ones it is; by default they are in its order. ``least``: no
-    number below it is surely fine. Raises
+    number below it is surely fine, and ``exact``: none that the dtypes round. Raises
     :class:`Declined`.
     """
     for meta in metas:
@@ -171,7 +175,7 @@ def program(
         for i, (meta, slot) in enumerate(request.operands)
         if meta is not None and slot < 0 and (i >= len(written) or written[i])
     ]
-    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else (), least)
+    room = room_for_numbers({meta.dtype for meta in results} if request.scalars else (), least, exact)
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
 
 
@@ -248,6 +252,7 @@ def create(
         in_memory=in_memory,
         defaults=defaults,
         least=row.least,
+        exact=row.exact_numbers,
     )
     counters.count("plan_misses")
     return made

@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
+from macatensor.runtime.callers import repeat_warnings
+
 _UNCOUNTABLE = 1 << 63
+
+
+def _half_complex() -> torch.Tensor:
+    """At the first such tensor of a process PyTorch says that few operators take it."""
+    return torch.empty(0, dtype=torch.complex32)
 
 
 class Meta:
@@ -44,6 +51,8 @@ class Meta:
     def __init__(
         self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, conj: bool, neg: bool
     ):
+        if dtype is torch.complex32:
+            repeat_warnings(_half_complex)
         self.size = size
         self.stride = stride
         self.dtype = dtype
