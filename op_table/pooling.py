@@ -7,7 +7,7 @@ SUM = per_term("gradients of overlapping windows", chain=ONE_CHAIN, f32=8, f64=8
 AVERAGED = FLOATING | {"int64"}
 
 kernel("max_pool2d_with_indices", REAL)
-kernel("max_pool3d_with_indices", REAL)
+kernel("max_pool3d_with_indices", REAL, strides="unbatched_like_first")
 kernel("max_pool2d_with_indices_backward", FLOATING, bound=SUM)
 kernel("max_pool3d_with_indices_backward", FLOATING, bound=SUM)
 kernel("adaptive_max_pool2d", FLOATING)

@@ -29,7 +29,9 @@ def _more() -> Iterator[Any]:
     """Entries with the dtypes that CUDA takes and the CPU does not."""
     for info in op_db:
         for dtype in sorted(set(info.dtypesIfCUDA) - set(info.dtypes), key=str):
-            reason = next((why for part, why in NOT_TAKEN.items() if f"{_name(info)}-{dtype}".startswith(part)), "")
+            reason = next(
+                (why for part, why in NOT_TAKEN.items() if f"{_name(info)}-{dtype}".startswith(part)), ""
+            )
             marks = [pytest.mark.xfail(strict=True, raises=Exception, reason=reason)] if reason else []
             yield pytest.param(info, dtype, id=f"{_name(info)}-{dtype}", marks=marks)
 
@@ -92,7 +94,9 @@ def test_dtypes_that_pytorch_refuses_are_refused(dtype: torch.dtype) -> None:
 def test_integers_are_counted_as_cuda_does() -> None:
     numbers = torch.arange(-20, 100, dtype=torch.int32) % 37
     ours = torch.histc(numbers.to("maca"), 5, 0, 30)
-    assert ours.dtype is torch.int32 and torch.equal(ours.cpu().double(), torch.histc(numbers.double(), 5, 0, 30))
+    assert ours.dtype is torch.int32 and torch.equal(
+        ours.cpu().double(), torch.histc(numbers.double(), 5, 0, 30)
+    )
     assert torch.histc(torch.tensor([3, 3], device="maca"), 4).tolist() == [0, 0, 2, 0]
     with pytest.raises(RuntimeError, match="max must be larger than min"):
         torch.histc(numbers.to("maca"), 5, 3, 1)

@@ -21,6 +21,26 @@ def _truths(device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return x > 2, x > 1
 
 
+def _gradient(function: Callable[[torch.Tensor], torch.Tensor], device: str) -> torch.Tensor:
+    x = (_floats(device) - 2.5).requires_grad_()
+    function(x * 1).sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def _bytes(device: str) -> torch.Tensor:
+    return torch.tensor([0, 1], dtype=torch.uint8, device=device)
+
+
+def _image(device: str) -> torch.Tensor:
+    return torch.arange(216, dtype=torch.float32).view(2, 3, 6, 6).to(device)
+
+
+def _volume(device: str) -> torch.Tensor:
+    x = torch.arange(256, dtype=torch.float32).view(1, 4, 4, 4, 4)
+    return x.to(device).to(memory_format=torch.channels_last_3d)
+
+
 CALLS: dict[str, Call] = {
     "softshrink, half": lambda d: F.softshrink(_floats(d, torch.half), 1e6),
     "softshrink, NaN": lambda d: F.softshrink(_floats(d), float("nan")),
@@ -29,7 +49,6 @@ CALLS: dict[str, Call] = {
     "histc, half": lambda d: torch.histc(_floats(d, torch.half), 4, 0, 1e6),
     "histc, float32": lambda d: torch.histc(_floats(d), 4, -1e39, 1e39),
     "histc, no bins": lambda d: torch.histc(_floats(d), 0),
-    "histc, integers": lambda d: torch.histc(_floats(d, torch.int32), 4),
     "histc, reversed": lambda d: torch.histc(_floats(d), 4, 3, 1),
     "histc": lambda d: torch.histc(_floats(d), 4, 0, 6),
     "isin, bool": lambda d: torch.isin(*_truths(d)),
@@ -47,6 +66,49 @@ CALLS: dict[str, Call] = {
     "add, truths and integers": lambda d: torch.add(_truths(d)[0], _floats(d, torch.int32), alpha=-1),
     "add, truths into integers": lambda d: torch.add(*_truths(d), alpha=-1, out=_floats(d, torch.int64)),
     "add, fraction": lambda d: torch.add(*_truths(d), alpha=1.5),
+    "leaky_relu_, negative": lambda d: _gradient(lambda x: F.leaky_relu_(x, -0.5), d),
+    "elu_, negative": lambda d: _gradient(lambda x: F.elu_(x, -0.5), d),
+    "celu_, negative": lambda d: _gradient(lambda x: torch.celu_(x, -0.5), d),
+    "rrelu_, negative": lambda d: _gradient(lambda x: F.rrelu_(x, -0.5, -0.1), d),
+    "leaky_relu, negative": lambda d: _gradient(lambda x: F.leaky_relu(x, -0.5), d),
+    "leaky_relu_": lambda d: _gradient(lambda x: F.leaky_relu_(x, 0.5), d),
+    "cross_entropy, bytes": lambda d: (
+        _gradient(lambda x: F.cross_entropy(x.view(2, 3), _bytes(d)), d).mul(64).round()
+    ),
+    "nll_loss, bytes": lambda d: _gradient(lambda x: F.nll_loss(x.view(2, 3), _bytes(d)), d),
+    "batch_norm, empty": lambda d: _gradient(
+        lambda x: torch.ops.aten._native_batch_norm_legit.no_stats(
+            x[:0].view(0, 3), None, None, True, 0.1, 1e-5
+        )[0],
+        d,
+    ),
+    "where, bytes": lambda d: torch.where(_bytes(d), _floats(d)[:2], 7.0),
+    "where, integers": lambda d: torch.where(_bytes(d).int(), 1.0, 7.0),
+    "written through bytes": lambda d: _floats(d)[:2].index_put_((_bytes(d),), torch.ones(1, device=d)),
+    "several through bytes": lambda d: _floats(d)[:2].index_put_((_bytes(d) + 1,), torch.ones(2, device=d)),
+    "nonzero, into floats": lambda d: torch.nonzero(_floats(d), out=_floats(d)),
+    "nonzero_static, into floats": lambda d: torch.nonzero_static(_floats(d), size=2, out=_floats(d)),
+    "randperm, half": lambda d: torch.randperm(2049, dtype=torch.half, device=d).sort().values,
+    "randperm, half, more": lambda d: torch.randperm(2050, dtype=torch.half, device=d),
+    "randperm, complex": lambda d: torch.randperm(4, dtype=torch.complex64, device=d),
+    "arange, too many": lambda d: torch.arange(-1, 2, 1e-320, device=d),
+    "conv2d, no channels": lambda d: F.conv2d(
+        _image(d)[:, :0], torch.ones(4, 0, 3, 3, device=d), torch.ones(4, device=d)
+    ),
+    "conv2d, no filters": lambda d: F.conv2d(_image(d), torch.ones(0, 3, 3, 3, device=d)),
+    "conv1d, no channels": lambda d: F.conv1d(_image(d)[0, :0], torch.ones(4, 0, 3, device=d)),
+    "conv2d, no rows": lambda d: F.conv2d(_image(d)[:, :, :0], torch.ones(4, 3, 3, 3, device=d), padding=2),
+    "conv2d, no channels, gradient": lambda d: _gradient(
+        lambda x: F.conv2d(x[:0].view(2, 0, 6, 6), x.new_ones(4, 0, 3, 3)).sum() + x.sum(), d
+    ),
+    "lstsq, one matrix of a batch": lambda d: torch.linalg.lstsq(
+        torch.eye(3, device=d)[None] * 2, _image(d)[0, 0, :3, :3]
+    )[0],
+    "lstsq, a batch": lambda d: torch.linalg.lstsq(
+        torch.eye(3, device=d).expand(2, 3, 3), _image(d)[0, 0, :3, :3]
+    )[0],
+    "max_pool3d, strides": lambda d: torch.tensor(F.max_pool3d(_volume(d)[0], 2).stride()),
+    "max_pool3d": lambda d: F.max_pool3d(_volume(d)[0], 2),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

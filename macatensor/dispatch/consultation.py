@@ -20,6 +20,10 @@ _LARGEST = 1 << 28  # bytes of one empty operand; above it PyTorch's meta kernel
 _LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an error
 
 
+# What operators of C++ raise, with torch.OutOfMemoryError and kin, which are RuntimeErrors.
+_PYTORCHS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
+
+
 def may_ask_cpu(func: Any) -> bool:
     """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
     return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
@@ -116,4 +120,6 @@ def reject(signature: Signature, full: list[Any], error: Exception) -> NoReturn:
         consult_cpu(signature, full)
     except Exception as authority:
         raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
+    if not isinstance(error, _PYTORCHS):  # of a meta kernel in Python, where PyTorch's is C++
+        raise RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip()) from error
     raise error

@@ -272,6 +272,15 @@ def _native_batch_norm(input: torch.Tensor, *args: Any) -> Any:
 
 
 @meta_rule
+def _native_batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Any) -> Any:
+    if input.numel() == 0:
+        raise RuntimeError(
+            f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
+        )
+    return torch.ops.aten.native_batch_norm_backward.default(grad, input, *rest)
+
+
+@meta_rule
 def _native_batch_norm_legit(input: torch.Tensor, *args: Any) -> Any:
     return _untrained(input, args[4], torch.ops.aten._native_batch_norm_legit.default, args)
 
@@ -387,6 +396,13 @@ META_RULES["bicubic"] = torch.ops.aten._upsample_bicubic2d_aa.default
 @meta_rule
 def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool, *scales: Any) -> Any:
     return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
+
+
+@meta_rule
+def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+    _refuse(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
+    _refuse(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
+    return torch.ops.aten.convolution.default(input, weight, *rest)
 
 
 # PyTorch's speak for CUDA's kernel, which is not deterministic.

@@ -56,6 +56,12 @@ def _to_copy(func: Any) -> Launcher:
     return run
 
 
+@special("aten._lazy_clone.default")
+def _lazy_clone(func: Any) -> Launcher:
+    """At once: a copy on writing would be a matter of storages of PyTorch's own."""
+    return lambda args, kwargs: torch.ops.aten.clone.default(*args, **(kwargs or {}))
+
+
 @special("aten.copy_.default")
 def _copy_(func: Any) -> Launcher:
     found = find_row(func)

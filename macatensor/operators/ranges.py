@@ -57,7 +57,8 @@ def _steps(start: float, end: float, step: float) -> int:
         return 0 if start == end and step != 0 and math.isfinite(start) else -1
     if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
         return -((start - end) // step)
-    return math.ceil((end - start) / step)
+    steps = (end - start) / step
+    return math.ceil(steps) if math.isfinite(steps) else -1
 
 
 @special("aten.arange.default", "aten.arange.start", "aten.arange.start_step")

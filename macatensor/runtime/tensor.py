@@ -29,6 +29,9 @@ class MacaTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        # type(parameter)(data, requires_grad=...) makes another Parameter, wherever the data is
+        if len(args) == 1 and isinstance(args[0], torch.Tensor) and kwargs.keys() == {"requires_grad"}:
+            return torch.nn.Parameter(args[0], kwargs["requires_grad"])
         raise TypeError("MacaTensor cannot be made directly; use macatensor.maca(data) or tensor.to('maca')")
 
     # (func, types, args=(), kwargs=None): calls launcher_of(func)(args, kwargs), after bind(func) the first time
