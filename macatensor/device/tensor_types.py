@@ -60,7 +60,8 @@ def _storage_type(name: str, element: torch.dtype) -> Any:
     """The legacy class of a typed storage of the device: what ``Tensor.storage_type()`` says, made with a size or
     numbers, and for ``isinstance``."""
     names = {"__module__": "torch.maca", "dtype": element, "_dtype": element}
-    return type(torch.storage._LegacyStorage)(name, (torch.storage._LegacyStorage,), names)
+    base: Any = torch.storage._LegacyStorage
+    return type(base)(name, (base,), names)
 
 
 FloatTensor = _type("FloatTensor", torch.float32)

@@ -399,7 +399,7 @@ def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool,
 
 
 @meta_rule
-def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
     _refuse(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
     _refuse(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
     return torch.ops.aten.convolution.default(input, weight, *rest)

@@ -132,7 +132,8 @@ def room_for_numbers(
         is_integral = is_integral or not is_number
         info = torch.finfo(dtype) if is_number else torch.iinfo(dtype)
         if exact and is_number:
-            low, high = max(low, -2 / info.eps), min(high, 2 / info.eps)
+            last = 2 / torch.finfo(dtype).eps
+            low, high = max(low, -last), min(high, last)
         low = max(low, float(info.min))
         # the float nearest to 2^63 - 1 is 2^63, which does not fit
         high = min(

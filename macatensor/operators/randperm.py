@@ -13,7 +13,6 @@ from macatensor.dispatch.resize import write_out
 from macatensor.runtime.meta import contiguous_strides, meta_of
 from macatensor.runtime.random import drawn_from
 
-
 # how many numbers from 0 on have no gap; PyTorch lets bfloat16 round
 _MOST = {torch.float16: (1 << 11) + 1, torch.float32: (1 << 24) + 1, torch.float64: (1 << 53) + 1}
 
