@@ -89,3 +89,5 @@ also(
     "scatter_reduce_",
     apart=True,
 )
+also("select_scatter", meta="select_scatter")
+also("slice_scatter", meta="slice_scatter")

@@ -100,3 +100,4 @@ also(
     meta="gradient_of_second",
 )
 also("multilabel_margin_loss_forward", meta="multilabel")
+also("binary_cross_entropy", meta="binary_cross_entropy")

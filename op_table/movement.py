@@ -75,3 +75,4 @@ also("grid_sampler_2d _grid_sampler_2d_cpu_fallback", floor="grid_terms", meta="
 also("grid_sampler_2d_backward grid_sampler_3d_backward", floor="grid_gradients")
 also("grid_sampler_3d", floor="grid_terms")
 also("_grid_sampler_2d_cpu_fallback_backward", floor="grid_gradients", meta="grid_sampler_gradients")
+also("im2col", meta="im2col")

@@ -17,7 +17,6 @@ NOT_TAKEN = {
     "torch_ops_aten": "attention of CUDA's own libraries, which scaled_dot_product_attention replaces here",
     "logaddexp-torch.complex32": "complex32 is no dtype of the loop",
     "trace-torch.complex32": "complex32 is no dtype of the loop",
-    "nanmean-torch.complex32": "PyTorch's own mean of complex32 divides by a count that its meta kernel refuses",
 }
 
 

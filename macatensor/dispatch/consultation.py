@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -64,16 +64,16 @@ def consult_cpu(
     with_values: bool = False,
     narrowed: bool = False,
     heard: bool = False,
-) -> None:
+) -> Any:
     """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
-    trusts them.
+    trusts them. Returns what it gives, None where it was not asked.
 
     ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
     on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit.
     ``heard``: its warnings reach the user. Counted; it draws no random numbers of the caller's.
     """
     if not may_ask_cpu(signature.func):
-        return
+        return None
     held: dict[int, list[MacaTensor]] = {}
     for t in flatten(full):
         if isinstance(t, MacaTensor):
@@ -84,22 +84,21 @@ def consult_cpu(
             made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values)
             stand_ins.update((id(t), e) for t, e in zip(ts, made))
     except MemoryError:
-        return
+        return None
     args = [substitute(v, lambda t: stand_ins[id(t)]) for v in full]
     args = [torch.device("cpu") if isinstance(a, torch.device) else a for a in args]
     args = [a.clone_state() if isinstance(a, torch.Generator) else a for a in args]
     counters.consultations[signature.name] += 1
 
-    def call() -> None:
+    def call() -> Any:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            signature.call(signature.func, args)
+            return signature.call(signature.func, args)
 
     if heard:
-        repeat_warnings(call)
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            call()
+        return repeat_warnings(call)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call()
 
 
 def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
@@ -114,12 +113,15 @@ def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
     )
 
 
-def reject(signature: Signature, full: list[Any], error: Exception) -> NoReturn:
-    """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` when it finds nothing wrong."""
+def reject(signature: Signature, full: list[Any], error: Exception) -> Any:
+    """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` where it is not asked. Where it finds
+    nothing wrong, what it gives: the meta kernel was."""
     try:
-        consult_cpu(signature, full)
+        given = consult_cpu(signature, full)
     except Exception as authority:
         raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
+    if given is not None:
+        return given
     if not isinstance(error, _PYTORCHS):  # of a meta kernel in Python, where PyTorch's is C++
         raise RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip()) from error
     raise error

@@ -221,7 +221,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             )
         direct = self.row.elementwise or self.row.random or self.form is Form.DIRECT
         if direct:
-            plan = create(
+            return create(
                 self.signature,
                 self.row,
                 full,
@@ -231,7 +231,6 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
                 returned=[0],
                 repeats_first=True,
             )
-            return _apart(plan) if self.row.apart else plan
         twin = self.twin
 
         def run_through_temporary(args: Any, payloads: Any, scalars: Any) -> Any:
@@ -275,11 +274,11 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
                 self.ask_host(full)
 
     def infer(self, signature: Signature, full: list[Any]) -> Any:
-        """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel."""
+        """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel, or known from its results."""
         try:
             return infer(signature, full, self.row)
         except Exception as error:
-            reject(signature, full, error)
+            return reject(signature, full, error)
 
     def build_out(self, full: list[Any], given: int) -> Any:
         outs = self.signature.outs
@@ -351,22 +350,6 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         return run
 
 
-def _apart(plan: Any) -> Callable[[Any, Any, Any], Any]:
-    """``plan`` for operands of which none lies in the memory of the first, which is written."""
-
-    def run(args: Any, payloads: Any, scalars: Any) -> Any:
-        buffer, offset, meta = payloads[0]
-        for held, at, other in payloads[1:]:
-            if held is buffer and meta.meets(offset, other, at):
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-                    "single memory location. Please clone() the tensor before performing the operation."
-                )
-        return plan(args, payloads, scalars)
-
-    return run
-
-
 _KINDS = (bool, int, float, complex)
 
 
@@ -397,3 +380,26 @@ class RandomLauncher(KernelLauncher):
         options = {k: v for k, v in (kwargs or {}).items() if k != "generator"}
         with drawn_from(generator):
             return super().__call__(args, options)
+
+
+class ApartLauncher(KernelLauncher):
+    """A kernel that writes its first operand, in whose memory no other operand may lie."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        written = args[0]._payload if isinstance(args[0], _Maca) else None
+        for value in (*args[1:], *(kwargs or {}).values()) if written else ():
+            for t in value if isinstance(value, (list, tuple)) else (value,):
+                if not isinstance(t, _Maca) or t._payload[0] is not written[0]:
+                    continue
+                if written[2].meets(written[1], t._payload[2], t._payload[1]):
+                    raise RuntimeError(
+                        "unsupported operation: some elements of the input tensor and the written-to tensor refer to "
+                        "a single memory location. Please clone() the tensor before performing the operation."
+                    )
+        return super().__call__(args, kwargs)
+
+
+def kernel_launcher(func: Any, row: Row, form: Form, twin: Any) -> KernelLauncher:
+    """The launcher of an overload that a kernel serves."""
+    kind = RandomLauncher if row.random else ApartLauncher if row.apart else KernelLauncher
+    return kind(func, row, form, twin)

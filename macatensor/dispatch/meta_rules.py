@@ -227,6 +227,7 @@ def _index_add(
     rest = [n for d, n in enumerate(self.shape) if d != dim % max(self.dim(), 1)]
     given = [n for d, n in enumerate(source.shape) if d != dim % max(source.dim(), 1)]
     _refuse(rest != given and self.dim() > 0)
+    _refuse(index.dtype not in (torch.int32, torch.int64))
     # nor do the CPU's mind a fraction as alpha of integers
     return torch.ops.aten.index_add.default(self, dim, index, source)
 
@@ -402,7 +403,41 @@ def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool,
 def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
     _refuse(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
     _refuse(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
+    stride, _, dilation, transposed, output_padding, _ = rest[1:]
+    if transposed:
+        rest_of = [stride * 3, dilation * 3]  # one number may stand for all dimensions
+        _refuse(any(n < 0 or n >= max(s, d) for n, s, d in zip(output_padding, *rest_of)))
     return torch.ops.aten.convolution.default(input, weight, *rest)
+
+
+@meta_rule
+def _cummax(self: torch.Tensor, dim: int) -> Any:
+    _refuse(self.dim() == 0 and dim not in (0, -1))
+    return torch.ops.aten.cummax.default(self, dim)
+
+
+@meta_rule
+def _im2col(self: torch.Tensor, kernel_size: Any, dilation: Any, padding: list[int], stride: Any) -> Any:
+    _refuse(min(padding) < 0)
+    return torch.ops.aten.im2col.default(self, kernel_size, dilation, padding, stride)
+
+
+@meta_rule
+def _select_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Any:
+    _refuse(torch.ops.aten.select.int(self, dim, index).shape != src.shape)
+    return torch.ops.aten.select_scatter.default(self, src, dim, index)
+
+
+@meta_rule
+def _slice_scatter(self: torch.Tensor, src: torch.Tensor, *place: Any) -> Any:
+    _refuse(torch.ops.aten.slice.Tensor(self, *place).shape != src.shape)
+    return torch.ops.aten.slice_scatter.default(self, src, *place)
+
+
+@meta_rule
+def _binary_cross_entropy(self: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int) -> Any:
+    _refuse(self.dtype != target.dtype or (weight is not None and weight.dtype != self.dtype))
+    return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
 
 
 # PyTorch's speak for CUDA's kernel, which is not deterministic.
@@ -418,6 +453,7 @@ def _of_bytes(target: torch.Tensor) -> torch.Tensor:
 
 @meta_rule
 def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Any) -> Any:
+    _refuse(rest[0] is not None and rest[0].dtype != input.dtype)
     return torch.ops.aten.nll_loss_forward.default(input, _of_bytes(target), *rest)
 
 

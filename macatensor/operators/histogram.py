@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.operators.composites import composite
 
 
@@ -62,7 +63,7 @@ def _points(self: Any, dimensions: int) -> Any:
             f"but got input of sizes {list(self.shape)}"
         )
     if self.dtype not in (torch.float32, torch.float64):
-        raise NotImplementedError(f"\"histogramdd\" not implemented for '{self.dtype}'")
+        raise NotImplementedError(f"\"histogramdd\" not implemented for '{scalar_type(self.dtype)}'")
     return self.reshape(-1, dimensions)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.kernel_calls import kernel_launcher
 from macatensor.dispatch.launcher import Launcher, special
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import find_row, read
@@ -54,7 +54,7 @@ def _preparing(func: Any, position: int) -> Launcher:
     """A launcher that prepares the index list at ``position`` first."""
     found = find_row(func)
     signature = read(func)
-    kernel = KernelLauncher(func, *found) if found else None
+    kernel = kernel_launcher(func, *found) if found else None
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         full = signature.fill(args, kwargs)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,10 +28,11 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=_depth() + 1)
 
 
-def repeat_warnings(function: Callable[[], object]) -> None:
-    """Calls ``function``, of PyTorch, and warns of the user's line where it warns."""
+def repeat_warnings(function: Callable[[], Any]) -> Any:
+    """What ``function``, of PyTorch, returns; warns of the user's line where it warns."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        function()
+        result = function()
     for warning in caught:
         warn(str(warning.message), warning.category)
+    return result

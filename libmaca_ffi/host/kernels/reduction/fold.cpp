@@ -111,7 +111,15 @@ template <template <class> class Op> std::unique_ptr<Plan> as_is(const Request& 
   with_lane(lane_for(q.in(0).dtype), [&]<class C>(C) { plan = fold_plan(q, Op<C>{}); });
   return plan;
 }
+// Of truth values a sum is one where any is, a product where all are.
+std::unique_ptr<Plan> sum(const Request& q) {
+  return q.out().dtype == Dtype::Bool ? as_is<Any>(q) : cast_first<Sum>(q);
+}
+std::unique_ptr<Plan> prod(const Request& q) {
+  return q.out().dtype == Dtype::Bool ? as_is<All>(q) : cast_first<Prod>(q);
+}
 std::unique_ptr<Plan> nansum(const Request& q) {
+  if (q.out().dtype == Dtype::Bool) return as_is<Any>(q);
   switch (lane_for(q.out().dtype)) {
     case Lane::F32: return fold_plan(q, NanSum<float>{});
     case Lane::F64: return fold_plan(q, NanSum<double>{});
@@ -121,10 +129,10 @@ std::unique_ptr<Plan> nansum(const Request& q) {
   throw Declined("nansum of this dtype");
 }
 
-MACA_KERNEL("sum", cast_first<Sum>);
+MACA_KERNEL("sum", sum);
 MACA_KERNEL("nansum", nansum);
 MACA_KERNEL("mean", cast_first<Mean>);
-MACA_KERNEL("prod", cast_first<Prod>);
+MACA_KERNEL("prod", prod);
 MACA_KERNEL("any", as_is<Any>);
 MACA_KERNEL("all", as_is<All>);
 MACA_KERNEL("count_nonzero", as_is<LongCount>);
