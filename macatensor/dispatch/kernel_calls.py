@@ -386,12 +386,12 @@ class ApartLauncher(KernelLauncher):
     """A kernel that writes its first operand, in whose memory no other operand may lie."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        written = args[0]._payload if isinstance(args[0], _Maca) else None
-        for value in (*args[1:], *(kwargs or {}).values()) if written else ():
-            for t in value if isinstance(value, (list, tuple)) else (value,):
-                if not isinstance(t, _Maca) or t._payload[0] is not written[0]:
+        if isinstance(args[0], _Maca):
+            buffer, offset, meta = args[0]._payload
+            for t in flatten([*args[1:], *(kwargs or {}).values()]):
+                if not isinstance(t, _Maca) or t._payload[0] is not buffer:
                     continue
-                if written[2].meets(written[1], t._payload[2], t._payload[1]):
+                if meta.meets(offset, t._payload[2], t._payload[1]):
                     raise RuntimeError(
                         "unsupported operation: some elements of the input tensor and the written-to tensor refer to "
                         "a single memory location. Please clone() the tensor before performing the operation."

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from macatensor.runtime.tensor import MacaTensor, method
+
 _pinned: dict[int, int] = {}  # address of a storage -> bytes
 _library: Any = None
 
@@ -24,6 +26,11 @@ def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
     return self.untyped_storage().data_ptr() in _pinned
+
+
+@method("pin_memory")
+def _refuse(self: MacaTensor, device: Any = None) -> None:
+    raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
 
 
 def register() -> None:
