@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime import counters, layout
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.callers import repeat_warnings
 from macatensor.runtime.host_copies import download
 from macatensor.runtime.meta import set_lazy_bits
@@ -24,7 +25,7 @@ _LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an err
 _PYTORCHS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
 
 
-def may_ask_cpu(func: Any) -> bool:
+def may_ask_cpu(func: OpOverload) -> bool:
     """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
     return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
 
@@ -60,11 +61,11 @@ def _narrowed(tensor: MacaTensor) -> torch.Tensor:
 
 def consult_cpu(
     signature: Signature,
-    full: list[Any],
+    full: list[Value],
     with_values: bool = False,
     narrowed: bool = False,
     heard: bool = False,
-) -> Any:
+) -> Value:
     """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
     trusts them. Returns what it gives, None where it was not asked.
 
@@ -90,7 +91,7 @@ def consult_cpu(
     args = [a.clone_state() if isinstance(a, torch.Generator) else a for a in args]
     counters.consultations[signature.name] += 1
 
-    def call() -> Any:
+    def call() -> Value:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return signature.call(signature.func, args)
 
@@ -101,7 +102,7 @@ def consult_cpu(
         return call()
 
 
-def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
+def _view_hint(signature: Signature, full: list[Value], error: Exception) -> str:
     """For a view of a 4-D tensor that its strides forbid; other faults of a view have nothing to do with layout."""
     if signature.name not in ("aten.view.default", "aten._unsafe_view.default"):
         return ""
@@ -113,7 +114,7 @@ def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
     )
 
 
-def reject(signature: Signature, full: list[Any], error: Exception) -> Any:
+def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
     """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` where it is not asked. Where it finds
     nothing wrong, what it gives: the meta kernel was."""
     try:

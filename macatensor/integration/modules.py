@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -19,21 +20,23 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from macatensor.runtime.tensor import MacaTensor
 
-_convert: Any = torch.nn.Module._apply
+_convert: Callable[..., torch.nn.Module] = torch.nn.Module._apply
 
 
 @functools.wraps(_convert)
-def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+def _apply(
+    self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
     if recurse:  # children decide for themselves, so they get the function itself
         for module in self.children():
             module._apply(fn)
-    applied: dict[int, Any] = {}
+    applied: dict[int, torch.Tensor] = {}
     with torch.no_grad():
         for p in self._parameters.values():
             if p is not None and id(p) not in applied:
                 applied[id(p)] = fn(p)
 
-    def once(t: torch.Tensor) -> Any:
+    def once(t: torch.Tensor) -> torch.Tensor:
         return applied.pop(id(t)) if id(t) in applied else fn(t)
 
     ours = {
@@ -42,7 +45,7 @@ def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Mod
         if p is not None and (isinstance(p, MacaTensor) or isinstance(applied[id(p)], MacaTensor))
     }
     if not ours or torch.__future__.get_swap_module_params_on_conversion():
-        return cast(torch.nn.Module, _convert(self, once, False))
+        return _convert(self, once, False)
     if isinstance(self, torch.jit.ScriptModule):
         _replace(self, once)
         return self
@@ -105,7 +108,7 @@ def _cross(p: Any, other: Any, name: str) -> None:
             p._post_accumulate_grad_hooks = post_accumulate
 
 
-def _replace(module: torch.nn.Module, fn: Any) -> None:
+def _replace(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Converts a script module: C++ holds its parameters, so they cannot be swapped and become new ones. Those of a
     loaded one are plain tensors."""
     for held in (module._parameters, module._buffers):
@@ -113,7 +116,7 @@ def _replace(module: torch.nn.Module, fn: Any) -> None:
             if t is None:
                 continue
             with torch.no_grad():
-                moved: Any = fn(t)
+                moved = fn(t)
             if isinstance(t, torch.nn.Parameter):
                 moved = torch.nn.Parameter(moved, t.requires_grad)
             elif t.requires_grad and t.is_leaf:
@@ -121,7 +124,7 @@ def _replace(module: torch.nn.Module, fn: Any) -> None:
             if t.is_leaf and t.grad is not None:
                 with torch.no_grad():
                     moved.grad = fn(t.grad)
-            held[name] = moved
+            held[name] = moved  # type: ignore[assignment]  # of parameters each is one
 
 
 def _let_go(module: torch.nn.Module) -> None:

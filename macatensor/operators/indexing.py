@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch.kernel_calls import kernel_launcher
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import find_row, read
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.callers import warn
 from macatensor.runtime.tensor import MacaTensor
 
 
-def positions(self: Any, indices: Any) -> list[Any]:
+def positions(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     """``indices`` with boolean and byte masks expanded to int64 positions and host tensors moved.
 
     Raises IndexError as PyTorch does for a mask of another shape.
     """
-    expanded: list[Any] = []
+    expanded: list[Tensor | None] = []
     for index in indices:
         if index is None:
             expanded.append(None)
@@ -42,7 +45,7 @@ def positions(self: Any, indices: Any) -> list[Any]:
     return expanded
 
 
-def _check_fill(indices: Any, values: Any) -> None:
+def _check_fill(indices: Value, values: Value) -> None:
     """Raises PyTorch's error where it writes one number through a mask of bytes: it makes masked_fill_ of that, which
     takes bool alone."""
     masks = [i for i in indices if i is not None]
@@ -50,13 +53,13 @@ def _check_fill(indices: Any, values: Any) -> None:
         raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
 
 
-def _preparing(func: Any, position: int) -> Launcher:
+def _preparing(func: Value, position: int) -> Launcher:
     """A launcher that prepares the index list at ``position`` first."""
     found = find_row(func)
     signature = read(func)
     kernel = kernel_launcher(func, *found) if found else None
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         full = signature.fill(args, kwargs)
         self = full[0]
         if not isinstance(self, MacaTensor):  # a host tensor indexed by ours: PyTorch's rule is an error
@@ -85,5 +88,5 @@ def _preparing(func: Any, position: int) -> Launcher:
     "aten._unsafe_index.Tensor",
     "aten._unsafe_index_put.default",
 )
-def _index(func: Any) -> Launcher:
+def _index(func: OpOverload) -> Launcher:
     return _preparing(func, 1)

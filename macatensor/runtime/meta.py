@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 
@@ -125,7 +124,7 @@ class Meta:
         start, other_start = offset * self.itemsize, other_offset * other.itemsize
         return start < other_start + other.nbytes and other_start < start + self.nbytes
 
-    def __reduce__(self) -> Any:  # copies and what is unpickled are interned, too
+    def __reduce__(self) -> tuple[object, ...]:  # copies and what is unpickled are interned, too
         return meta_of, (self.size, self.stride, self.dtype, self.conj, self.neg)
 
     def __repr__(self) -> str:
@@ -140,7 +139,8 @@ def overflow(size: tuple[int, ...], stride: tuple[int, ...]) -> RuntimeError:
     )
 
 
-_interned: weakref.WeakValueDictionary[Any, Meta] = weakref.WeakValueDictionary()
+_Key = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool, bool]
+_interned: weakref.WeakValueDictionary[_Key, Meta] = weakref.WeakValueDictionary()
 
 
 def meta_of(

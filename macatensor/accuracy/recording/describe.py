@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import warnings
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import measure
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -26,7 +28,7 @@ _TEXT = 1000  # characters of a value that are written
 
 
 @uncompiled
-def value_text(value: Any) -> str:
+def value_text(value: Value) -> str:
     """What is no tensor, as JSON."""
     kind = type(value)
     if kind is int or kind is float and math.isfinite(value):
@@ -41,18 +43,18 @@ _INTEGERS = {int}
 
 
 @functools.lru_cache(_LIMIT, typed=True)
-def _constant(value: Any) -> str:
+def _constant(value: Hashable) -> str:
     return json.dumps(_plain(value))
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> object:
     try:
         return _held(value, depth)
     except Exception as error:  # an object of the program's own
         return _named(value, f"{type(error).__name__} was raised")
 
 
-def _held(value: Any, depth: int) -> Any:
+def _held(value: object, depth: int) -> object:
     if isinstance(value, str):
         return value[:_TEXT]
     if value is None or isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
@@ -68,13 +70,13 @@ def _held(value: Any, depth: int) -> Any:
     return _named(value, text)
 
 
-def _named(value: Any, text: str) -> dict[str, str]:
+def _named(value: object, text: str) -> dict[str, str]:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return {"type": name, "repr": text}
 
 
-def _form(tensor: torch.Tensor) -> Any:
+def _form(tensor: torch.Tensor) -> native_recorder.RecordedForm:
     """What entries say of all tensors with these sizes, strides, dtype and device."""
     shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
     text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
@@ -85,14 +87,14 @@ def _form(tensor: torch.Tensor) -> Any:
 
 
 @uncompiled
-class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
+class Describer(native_recorder.RecordedEntries):
     """Tensors as entries. ``level`` is the session's record_level.
 
     The base class, written in C, describes what was met before; here is what is new.
     """
 
     def __init__(self, level: int, identities: Identities):
-        self._forms: dict[Any, Any] = {}
+        self._forms: dict[Hashable, native_recorder.RecordedForm] = {}
         super().__init__(identities.memories, self._forms)
         self.has_numbers = level > 0  # of the base class
         self.has_files = level == 2
@@ -101,14 +103,22 @@ class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
         self._warned: set[str] = set()
 
-    def new_form(self, key: Any, tensor: torch.Tensor) -> Any:
+    def new_form(self, key: Hashable, tensor: torch.Tensor) -> native_recorder.RecordedForm:
         """For the base class: the form that this key tells from others."""
         if len(self._forms) >= _LIMIT:
             self._forms.clear()
         found = self._forms[key] = _form(tensor)
         return found
 
-    def entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
+    def entry(
+        self,
+        tensor: torch.Tensor,
+        value: native_recorder.RecordedValue | None,
+        level: int,
+        call: int,
+        wrote: bool,
+        place: str,
+    ) -> str:
         """What an entry says of a tensor whose text is not known; without a value who made it, too. Where one of an
         unknown kind cannot be read, its structure, and a warning."""
         try:
@@ -122,7 +132,15 @@ class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
             shape, dtype = plain.shape.__get__(tensor), plain.dtype.__get__(tensor)
             return f'"dtype":"{elements.dtype_name(dtype)}","shape":{json.dumps(_plain(list(shape)))},"layout":"{name}"'
 
-    def _entry(self, tensor: torch.Tensor, value: Any, level: int, call: int, wrote: bool, place: str) -> str:
+    def _entry(
+        self,
+        tensor: torch.Tensor,
+        value: native_recorder.RecordedValue | None,
+        level: int,
+        call: int,
+        wrote: bool,
+        place: str,
+    ) -> str:
         if type(tensor) not in TENSORS or type(tensor) in PLAIN and not _is_strided(tensor):
             tensor, parts, layout = taken_apart(tensor)
             if parts is not None:
@@ -144,7 +162,13 @@ class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
         made = self.credit(tensor, level, call, wrote)
         return text if made < 0 else f'{text},"made_by":{made}'
 
-    def _text(self, tensor: torch.Tensor, form: Any, value: Any, place: str) -> str:
+    def _text(
+        self,
+        tensor: torch.Tensor,
+        form: native_recorder.RecordedForm,
+        value: native_recorder.RecordedValue,
+        place: str,
+    ) -> str:
         """What is said of a strided tensor, kept with the value."""
         numbers = ""
         if self.has_numbers:

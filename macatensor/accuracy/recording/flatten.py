@@ -6,14 +6,13 @@ C takes calls apart (``shim/recorder/containers.cpp``): in Python it takes 10 us
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 
-Found = list[tuple[str, Any]]  # places and what is there
+Found = list[tuple[str, object]]  # places and what is there
 
 # Types that need no look inside, since asking isinstance of each of 76 tensors in a list takes 10 us.
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -22,7 +21,7 @@ PLAIN_VALUES = frozenset((int, float, bool, str, type(None), torch.dtype, torch.
 
 
 @uncompiled
-def held_by(value: Any) -> Found | None:
+def held_by(value: object) -> Found | None:
     """What is in a container that is not exactly a list, tuple or dict: names and what they stand for. None: it is no
     container, or does not say what it holds."""
     try:

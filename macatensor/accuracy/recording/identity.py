@@ -5,8 +5,6 @@ A value that is met again has been measured already, and the call that made it i
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from macatensor.runtime.ffi import native_recorder
@@ -19,13 +17,13 @@ class Identities:
     """The allocations that a session has met."""
 
     def __init__(self) -> None:
-        self.memories: Any = native_recorder.RecordedMemories()
+        self.memories = native_recorder.RecordedMemories()
 
     def close(self) -> None:
         """Lets go of them."""
         self.memories.clear()
 
-    def _memory(self, tensor: torch.Tensor) -> Any:
+    def _memory(self, tensor: torch.Tensor) -> native_recorder.RecordedMemory | None:
         return self.memories.get(
             tensor._payload[0] if isinstance(tensor, MacaTensor) else tensor.untyped_storage()
         )
@@ -35,7 +33,7 @@ class Identities:
         if (memory := self._memory(tensor)) is not None:
             memory.written_by(level, call)
 
-    def blank(self, tensor: torch.Tensor, value: Any) -> None:
+    def blank(self, tensor: torch.Tensor, value: native_recorder.RecordedValue | None) -> None:
         """The tensor, of this value, is of memory that nobody has written."""
         memory = self._memory(tensor)
         if value is not None and memory is not None:

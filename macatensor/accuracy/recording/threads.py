@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from macatensor.runtime.ffi import native_recorder
 
-Open: Any = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
+Open = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
 
 
 class Thread:
@@ -22,11 +23,17 @@ class Thread:
         named = [t.name for t in threading.enumerate() if t.ident == threading.get_ident()]
         self.name = named[0] if named else "autograd"  # the autograd engine's threads are unknown to Python
         self.text = f',"thread":{json.dumps(self.name)}'
-        self.open: list[Any] = []
-        self.nodes: Any = native_recorder.RecordedNodes()  # of the autograd graph that it has made
+        self.open: list[Open] = []
+        self.nodes = native_recorder.RecordedNodes()  # of the autograd graph that it has made
 
 
-def follow(hub: Any) -> Callable[[], None]:
+class Entered(Protocol):
+    """Where a thread's calls are seen inside of ``entered()``."""
+
+    def entered(self) -> AbstractContextManager[None]: ...
+
+
+def follow(hub: Entered) -> Callable[[], None]:
     """Makes threads that start from now on enter the modes; returns what undoes it.
 
     Threads that run already cannot be reached: modes are a thread's own.
@@ -58,7 +65,7 @@ def follow(hub: Any) -> Callable[[], None]:
     return undo
 
 
-def _restore(thread: threading.Thread, own: Any) -> None:
+def _restore(thread: threading.Thread, own: Callable[[], None] | None) -> None:
     if own is None:
         thread.__dict__.pop("run", None)
     else:

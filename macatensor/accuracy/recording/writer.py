@@ -7,7 +7,6 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
@@ -21,7 +20,7 @@ _STEP = 1 << 22  # bytes that the file of lines grows by
 
 
 @uncompiled
-class Writer(native_recorder.RecordedLines):  # type: ignore[misc]
+class Writer(native_recorder.RecordedLines):
     """Writes a process's record. The folder is made when there is something to write.
 
     The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,
@@ -29,7 +28,7 @@ class Writer(native_recorder.RecordedLines):  # type: ignore[misc]
     writes what fits into the part that is mapped.
     """
 
-    def __init__(self, place: Callable[[], tuple[Path, dict[str, Any]]]):
+    def __init__(self, place: Callable[[], tuple[Path, dict[str, object]]]):
         """``place`` says the folder and the environment when the first line comes: a rank may be known only then."""
         self.folder: Path | None = None
         self._place = place
