@@ -36,6 +36,10 @@ def _image(device: str) -> torch.Tensor:
     return torch.arange(216, dtype=torch.float32).view(2, 3, 6, 6).to(device)
 
 
+def _parts(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x).mul(2**20).round()
+
+
 def _volume(device: str) -> torch.Tensor:
     x = torch.arange(256, dtype=torch.float32).view(1, 4, 4, 4, 4)
     return x.to(device).to(memory_format=torch.channels_last_3d)
@@ -109,6 +113,33 @@ CALLS: dict[str, Call] = {
     )[0],
     "max_pool3d, strides": lambda d: torch.tensor(F.max_pool3d(_volume(d)[0], 2).stride()),
     "max_pool3d": lambda d: F.max_pool3d(_volume(d)[0], 2),
+    "__ilshift__": lambda d: _floats(d, torch.int32).__ilshift__(2),
+    "__irshift__": lambda d: _floats(d, torch.int32).__irshift__(_floats(d, torch.int32)),
+    "__ilshift__, floats": lambda d: _floats(d).__ilshift__(2),
+    "sum into bool": lambda d: torch.stack(
+        [_floats(d).sum(dtype=torch.bool), (_floats(d) * 0).sum(dtype=torch.bool)]
+    ),
+    "prod into bool": lambda d: torch.prod(_image(d)[0, 0], 0, dtype=torch.bool),
+    "logcumsumexp, complex": lambda d: _parts(torch.logcumsumexp(_floats(d).double() * (1 - 2j) - 1, 0)),
+    "logcumsumexp, -inf": lambda d: _parts(torch.logcumsumexp((_floats(d).double() + 0j).log(), 0)),
+    "adaptive_max_pool2d, integers": lambda d: F.adaptive_max_pool2d(_image(d).long(), 2),
+    "clamp, bool": lambda d: torch.clamp(_truths(d)[0], False, True),
+    "layer_norm, integers": lambda d: F.layer_norm(_floats(d, torch.int64), (6,)),
+    "cummax, dimension": lambda d: torch.cummax(_floats(d)[0], -5)[0],
+    "unfold, negative padding": lambda d: F.unfold(_image(d), 2, padding=-1),
+    "select_scatter, sizes": lambda d: torch.select_scatter(_image(d), _image(d)[0, 0, 0], 0, 1),
+    "slice_scatter, sizes": lambda d: torch.slice_scatter(_image(d), _image(d)[0], 0, 0, 2),
+    "index_add, bytes": lambda d: torch.index_add(_floats(d), 0, _bytes(d), _floats(d)[:2]),
+    "binary_cross_entropy, dtypes": lambda d: F.binary_cross_entropy(_floats(d) / 9, _floats(d, torch.half)),
+    "nll_loss, weight": lambda d: F.nll_loss(
+        _image(d)[0, 0, :2, :3], _bytes(d).long(), torch.ones(3, device=d).double()
+    ),
+    "conv_transpose2d, output_padding": lambda d: F.conv_transpose2d(
+        _image(d), torch.ones(3, 3, 2, 2, device=d), output_padding=-1
+    ),
+    "upsample_nearest, no images": lambda d: F.interpolate(
+        _image(d)[:0, :, 0], scale_factor=1.7, mode="nearest-exact"
+    ),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [
