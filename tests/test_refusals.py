@@ -95,6 +95,8 @@ CALLS: dict[str, Call] = {
     "randperm, half": lambda d: torch.randperm(2049, dtype=torch.half, device=d).sort().values,
     "randperm, half, more": lambda d: torch.randperm(2050, dtype=torch.half, device=d),
     "randperm, complex": lambda d: torch.randperm(4, dtype=torch.complex64, device=d),
+    "arange, complex": lambda d: torch.arange(6, dtype=torch.complex64, device=d),
+    "arange, bool": lambda d: torch.arange(2, dtype=torch.bool, device=d),
     "arange, too many": lambda d: torch.arange(-1, 2, 1e-320, device=d),
     "conv2d, no channels": lambda d: F.conv2d(
         _image(d)[:, :0], torch.ones(4, 0, 3, 3, device=d), torch.ones(4, device=d)

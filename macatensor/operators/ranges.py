@@ -83,6 +83,8 @@ def _arange(func: OpOverload) -> Launcher:
             step = args[2] if len(args) > 2 else step
         numbers = (start, end, step)
         dtype = options.get("dtype")
+        if dtype is not None and (dtype.is_complex or dtype is torch.bool):
+            torch.arange(1, dtype=dtype)  # raises: the CPU has no such range, nor has CUDA
         kinds = tuple(map(type, numbers))
         if not all(kind in (int, float) for kind in kinds):
             return kernel(numbers, options)
