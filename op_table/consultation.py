@@ -28,7 +28,7 @@ CHECKING = frozenset(
     _reshape_alias _scaled_mm _scaled_mm_v2 _softmax _spdiags _to_copy _to_sparse _to_sparse_bsc _to_sparse_bsr
     _to_sparse_csc _to_sparse_csr _trilinear _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
     _upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    native_dropout_backward
+    elu_backward leaky_relu_backward native_dropout_backward
     """.split()
 )
 
@@ -63,10 +63,10 @@ TRUSTING = frozenset(
     _weight_int4pack_mm_for_cpu _weight_int8pack_mm _weight_norm_interface _weight_norm_interface_backward
     adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool2d_backward
     avg_pool3d_backward batch_norm_backward batch_norm_update_stats binary_cross_entropy_backward
-    convolution_backward diagonal_backward elu_backward embedding_dense_backward fractional_max_pool2d_backward
+    convolution_backward diagonal_backward embedding_dense_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward gelu_backward glu_backward glu_backward_jvp grid_sampler_2d_backward
     grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward
-    huber_loss_backward leaky_relu_backward log_sigmoid_backward logit_backward lu_unpack
+    huber_loss_backward log_sigmoid_backward logit_backward lu_unpack
     masked_scatter_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward mish_backward
     mkldnn_rnn_layer mkldnn_rnn_layer_backward mse_loss_backward multi_margin_loss_backward
     multilabel_margin_loss_backward native_batch_norm native_batch_norm_backward native_dropout

@@ -4,7 +4,7 @@ Positions are integers here: the runtime turns masks into them. Where places mee
 order on one thread, so every result is the same for any number of threads.
 """
 
-from op_table.row import ALL, INTEGERS, NUMBERS, ONE_CHAIN, also, composite, dynamic, kernel, per_term
+from op_table.row import ALL, INTEGERS, NUMBERS, ONE_CHAIN, REAL, also, composite, dynamic, kernel, per_term
 
 # one rounding of a float sum for each term that meets in a place; halves are summed in float
 SUM = per_term(
@@ -37,8 +37,8 @@ kernel("index_fill_.int_Scalar", ALL, kernel="index_fill")
 kernel("index_fill_.int_Tensor", ALL, kernel="index_fill")
 kernel("index_add", ALL, bound=SUM)
 kernel("index_add_", ALL, kernel="index_add", bound=SUM)
-kernel("index_reduce", NUMBERS, bound=SUM)
-kernel("index_reduce_", NUMBERS, kernel="index_reduce", bound=SUM)
+kernel("index_reduce", REAL, bound=SUM)
+kernel("index_reduce_", REAL, kernel="index_reduce", bound=SUM)
 kernel("put", ALL, bound=SUM)
 kernel("put_", ALL, kernel="put", bound=SUM)
 
@@ -84,3 +84,10 @@ also("index_fill.int_Tensor index_fill_.int_Tensor", number="value")
 also("index_add index_add_", terms="sum", cancels=True, meta="index_add")
 also("scatter_add scatter_add_", terms="sum", cancels=True)
 also("masked_scatter masked_scatter_", meta="masked_scatter")
+also(
+    "index_put_ _index_put_impl_ index_copy_ index_fill_ index_add_ index_reduce_ put_ scatter_ scatter_add_ "
+    "scatter_reduce_",
+    apart=True,
+)
+also("select_scatter", meta="select_scatter")
+also("slice_scatter", meta="slice_scatter")

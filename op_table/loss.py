@@ -40,39 +40,39 @@ for _name in ("nll_loss_forward", "nll_loss2d_forward"):
 for _name in ("nll_loss_backward", "nll_loss2d_backward"):
     kernel(_name, FLOATING, bound=ulp(f32=1, f64=1, f16=1, bf16=1))
 
-# Row-major operands; PyTorch's CPU has no halves.
-_PRECISE = frozenset({"float32", "float64"})
-_MARGIN = per_term("terms are added in double and rounded once", f32=2, f64=8)
+# Row-major operands.
+_MARGIN = per_term("terms are added in double and rounded once", f32=2, f64=8, f16=1, bf16=1)
 kernel(
     "multi_margin_loss",
-    _PRECISE,
+    FLOATING,
     bound=_MARGIN,
     contiguous=("self", "target", "weight"),
     strides="contiguous",
 )
 kernel(
     "multi_margin_loss_backward",
-    _PRECISE,
+    FLOATING,
     bound=_MARGIN,
     contiguous=("self", "target", "weight"),
     strides="contiguous",
 )
 kernel(
     "multilabel_margin_loss_forward",
-    _PRECISE,
+    FLOATING,
     bound=_MARGIN,
     contiguous=("self", "target"),
     strides="contiguous",
 )
 kernel(
     "multilabel_margin_loss_backward",
-    _PRECISE,
+    FLOATING,
     bound=ulp("a count, the factor of the mean and the gradient, in double", f32=1, f64=4),
     contiguous=("self", "target", "is_target"),
     strides="contiguous",
 )
 
 # The lattice is walked in double; what is kept of it is rounded to the dtype.
+_PRECISE = frozenset({"float32", "float64"})
 kernel(
     "_ctc_loss",
     _PRECISE,
@@ -93,9 +93,11 @@ also("smooth_l1_loss huber_loss", jumps=True)
 also("binary_cross_entropy_with_logits", floor="entropy_terms")
 also("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", meta="loss_gradient")
 also("nll_loss_forward", meta="nll_loss_forward")
+also("nll_loss_backward", meta="nll_loss_backward")
 also("multi_margin_loss", jumps=True, meta="multi_margin")
 also(
     "multi_margin_loss_backward multilabel_margin_loss_backward _ctc_loss_backward.default",
     meta="gradient_of_second",
 )
 also("multilabel_margin_loss_forward", meta="multilabel")
+also("binary_cross_entropy", meta="binary_cross_entropy")

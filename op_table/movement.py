@@ -1,6 +1,6 @@
 """Elements in other places: flips, rolls, triangles, shuffles, patches, resampling."""
 
-from op_table.row import ALL, FLOATING, NUMBERS, ONE_CHAIN, also, composite, kernel, per_term
+from op_table.row import ALL, BOOL, COMPLEX, FLOATING, NUMBERS, ONE_CHAIN, also, composite, kernel, per_term
 
 SUM = per_term("terms are added one by one", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1, c64=8, c128=8)
 # coordinates are computed in double, PyTorch's in float
@@ -19,16 +19,16 @@ kernel("pixel_unshuffle", ALL, strides="like_first")
 kernel("channel_shuffle", ALL, strides="like_first")
 kernel("diag_embed", ALL)
 kernel("trace", ALL, bound=SUM)
-kernel("im2col", ALL)
+kernel("im2col", FLOATING | COMPLEX | BOOL)
 kernel("col2im", NUMBERS, bound=SUM)
 composite("rot90", why="a transpose and a flip")
 
-kernel("upsample_nearest1d", ALL)
-kernel("upsample_nearest2d", ALL)
-kernel("upsample_nearest3d", ALL)
-kernel("_upsample_nearest_exact1d", ALL)
-kernel("_upsample_nearest_exact2d", ALL)
-kernel("_upsample_nearest_exact3d", ALL)
+kernel("upsample_nearest1d", PIXELS)
+kernel("upsample_nearest2d", PIXELS)
+kernel("upsample_nearest3d", PIXELS)
+kernel("_upsample_nearest_exact1d", PIXELS)
+kernel("_upsample_nearest_exact2d", PIXELS)
+kernel("_upsample_nearest_exact3d", PIXELS)
 kernel("upsample_linear1d", FLOATING, bound=FILTER)
 kernel("upsample_bilinear2d", PIXELS, bound=FILTER)
 kernel("upsample_trilinear3d", FLOATING, bound=FILTER)
@@ -75,3 +75,4 @@ also("grid_sampler_2d _grid_sampler_2d_cpu_fallback", floor="grid_terms", meta="
 also("grid_sampler_2d_backward grid_sampler_3d_backward", floor="grid_gradients")
 also("grid_sampler_3d", floor="grid_terms")
 also("_grid_sampler_2d_cpu_fallback_backward", floor="grid_gradients", meta="grid_sampler_gradients")
+also("im2col", meta="im2col")

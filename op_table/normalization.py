@@ -36,6 +36,7 @@ composite(
 )
 
 also("native_batch_norm", keeps=True, meta="native_batch_norm")
+also("native_batch_norm_backward", meta="native_batch_norm_backward")
 also("_native_batch_norm_legit.default", keeps=True, meta="native_batch_norm_legit")
 also(
     "_native_batch_norm_legit.no_stats _native_batch_norm_legit_functional "

@@ -25,7 +25,7 @@ _ROUNDED = ulp(f32=0.5, f64=0.5, c64=2, c128=2)  # one correctly rounded operati
 
 # ---- unary: signs, rounding, classification -------------------------------------------------------------------
 
-pointwise("abs", NUMBERS, bound=ulp(f32=0, f64=0, c64=1, c128=1))
+pointwise("abs", ALL, bound=ulp(f32=0, f64=0, c64=1, c128=1))
 pointwise("neg", NUMBERS)
 pointwise("sign", _REAL_OR_BOOL)
 pointwise("sgn", ALL, bound=ulp(f32=0, f64=0, c64=2, c128=2))
@@ -36,7 +36,7 @@ pointwise("trunc", REAL)
 pointwise("round", REAL)
 pointwise(
     "round.decimals",
-    REAL,
+    FLOATING,
     bound=ulp(f32=2, f64=2, why="scales, rounds and scales back in the operand's precision, as PyTorch does"),
 )
 pointwise("frac", FLOATING)
@@ -338,6 +338,9 @@ also(
     "minimum fmax fmin where masked_fill.Scalar clamp clamp_min clamp_max",
     jumps=True,
 )
+# from the result of a negative slope the argument's sign cannot be told
+also("leaky_relu_backward elu_backward", least=0)
+also("where", mask="condition")
 also("nan_to_num", meta="nan_to_num")
 also("sigmoid silu mish", magnitude_elsewhere="overflown")
 also("erfinv", formula="erfinv")

@@ -1,17 +1,17 @@
 """Pooling. NHWC stays NHWC, and is the fast layout."""
 
-from op_table.row import ALL, FLOATING, ONE_CHAIN, REAL, also, kernel, per_term
+from op_table.row import FLOATING, ONE_CHAIN, REAL, also, kernel, per_term
 
 MEAN = per_term("sums of rows of a window, then of rows", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1)
 SUM = per_term("gradients of overlapping windows", chain=ONE_CHAIN, f32=8, f64=8, f16=1, bf16=1)
 AVERAGED = FLOATING | {"int64"}
 
 kernel("max_pool2d_with_indices", REAL)
-kernel("max_pool3d_with_indices", REAL)
+kernel("max_pool3d_with_indices", REAL, strides="unbatched_like_first")
 kernel("max_pool2d_with_indices_backward", FLOATING, bound=SUM)
 kernel("max_pool3d_with_indices_backward", FLOATING, bound=SUM)
-kernel("adaptive_max_pool2d", REAL)
-kernel("adaptive_max_pool3d", REAL)
+kernel("adaptive_max_pool2d", FLOATING)
+kernel("adaptive_max_pool3d", FLOATING)
 kernel("adaptive_max_pool2d_backward", FLOATING, bound=SUM)
 kernel("adaptive_max_pool3d_backward", FLOATING, bound=SUM)
 kernel("avg_pool2d", AVERAGED, bound=MEAN)
@@ -22,8 +22,8 @@ kernel("_adaptive_avg_pool2d", FLOATING, bound=MEAN)
 kernel("_adaptive_avg_pool3d", FLOATING, bound=MEAN)
 kernel("_adaptive_avg_pool2d_backward", FLOATING, bound=SUM)
 kernel("_adaptive_avg_pool3d_backward", FLOATING, bound=SUM)
-kernel("max_unpool2d", ALL, strides="like_first")
-kernel("max_unpool3d", ALL)
+kernel("max_unpool2d", FLOATING, strides="like_first")
+kernel("max_unpool3d", FLOATING)
 
 kernel("fractional_max_pool2d", FLOATING, strides="contiguous")
 kernel("fractional_max_pool3d", FLOATING, strides="contiguous")

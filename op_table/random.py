@@ -22,7 +22,7 @@ from op_table.row import (
     ulp,
 )
 
-kernel("uniform", FLOATING, random=True, launch_scalars=("from", "to"))
+kernel("uniform", FLOATING | COMPLEX, random=True, launch_scalars=("from", "to"))
 kernel("normal_", FLOATING | COMPLEX, kernel="normal", random=True, launch_scalars=("mean", "std"))
 kernel("normal_functional", FLOATING | COMPLEX, kernel="normal", random=True, launch_scalars=("mean", "std"))
 kernel("normal.Tensor_float", FLOATING, kernel="normal_mean", random=True, launch_scalars=("std",))
@@ -77,6 +77,7 @@ also("log_normal", law=Law((Filled(), 0.0, 0.5), exp(0.125), exp(0.125) * sqrt(e
 also("cauchy", law=Law((Filled(), 1.0, 2.0), 1, 2, median=True))
 also("exponential", law=Law((Filled(), 2.0), 0.5, 0.5, 0))
 also("geometric", law=Law((Filled(), 0.25), 4, sqrt(0.75) / 0.25, 1))
+also("random.to random.from", exact_numbers=True)
 also("random.default", law=Law((Filled(),), 0, 0))
 also("random.to", law=Law((Filled(), 100), 49.5, sqrt((100**2 - 1) / 12), 0, 99))
 also("random.from", law=Law((Filled(), 10, 100), 54.5, sqrt((90**2 - 1) / 12), 10, 99))

@@ -42,7 +42,7 @@ _NORM = ulp(
 
 for _name in ("sum", "sum.dim_IntList"):
     kernel(_name, ALL, bound=_SUM)
-kernel("nansum", REAL | BOOL, bound=_SUM)
+kernel("nansum", ALL, bound=_SUM)
 for _name in ("mean", "mean.dim"):
     kernel(_name, FLOATING | COMPLEX, bound=_SUM)
 for _name in ("prod", "prod.dim_int"):
@@ -115,5 +115,5 @@ also("sum nansum", terms="sum", cancels=True)
 also("nansum", sampled_as="sum.dim_IntList")
 also("mean", terms="sum")
 also("amin amax aminmax min max", jumps=True)
-also("var std var_mean std_mean", terms="moments")
+also("var std var_mean std_mean", terms="moments", warns="degrees_of_freedom")
 also("norm linalg_vector_norm", float32_elsewhere=True)

@@ -199,11 +199,21 @@ class Row:
     # -- how it is called
     # the same elements in another dtype or layout: where dimensions change their order it counts as a conversion
     copies: bool = False
+    # numbers below it PyTorch may refuse, for what else is in the call: its CPU kernel is asked about each
+    least: float = -inf
+    # what it writes and what it reads lie apart: in place, PyTorch refuses an operand in the memory that is written
+    apart: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it
     number: str = ""
     # elementwise kernels: the arguments whose dtypes promote to the one that is computed in, where those are not all
     # tensors and the numbers in their place
     promotes: tuple[str, ...] = ()
+    # an argument that is a mask, which PyTorch takes in bytes, too, with a warning
+    mask: str = ""
+    # name of a rule in macatensor/dispatch/warning_rules.py
+    warns: str = ""
+    # a number that its dtype does not hold exactly is warned of
+    exact_numbers: bool = False
     # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one
     meta: str = ""
 
@@ -216,6 +226,10 @@ class Row:
     def cpu_checks(self) -> bool:
         """May PyTorch's CPU kernel see operands that nobody has proven: for its error, or to compute in our place?"""
         return cpu_checks(self.operator)
+
+    def states(self, dtype: object) -> bool:
+        """Is ``dtype`` (PyTorch's, ``torch.float32``) among the row's?"""
+        return str(dtype).removeprefix("torch.") in self.dtypes
 
     @property
     def kernel_name(self) -> str:

@@ -1,6 +1,6 @@
 """Running results along one dimension."""
 
-from op_table.row import ALL, BOOL, FLOATING, REAL, also, exact, kernel, per_term, ulp
+from op_table.row import ALL, BOOL, FLOATING, REAL, also, composite, exact, kernel, per_term, ulp
 
 # float32 and the halves run in double and round each result once; float64 rounds once a term.
 kernel(
@@ -17,4 +17,11 @@ kernel(
     ),
 )
 
+composite(
+    "_logcumsumexp",
+    via="logcumsumexp_of_any",
+    why="of complex numbers, in log2(n) steps; in no profile we have",
+)
+
+also("cummax cummin", meta="cummax")
 also("cumsum", terms="sum", cancels=True)

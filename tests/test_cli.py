@@ -153,6 +153,19 @@ def test_bench_list_and_unknown_case() -> None:
     assert run(app, ["bench", "no_such_case"]).exit_code == 2
 
 
+def test_ops_fit_eighty_columns() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "macatensor.cli", "ops", "gelu"],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["gelu", "kernel", "floating"] and max(map(len, lines)) <= 80
+    assert "PyTorch's own 1 + erf(x) cancels" in " ".join(done.stdout.split())
+
+
 def test_module_entry_reports_a_missing_library_plainly() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from macatensor.cli import main; main()", "--help"],

@@ -242,3 +242,12 @@ def test_accelerator_functions_are_pytorchs_for_other_devices(monkeypatch: pytes
     )
     with pytest.raises(RuntimeError, match="Backend doesn't support synchronizing"):
         torch.accelerator.synchronize(0)
+
+
+def test_the_module_lists_its_public_names() -> None:
+    assert {name for name in dir(torch.maca) if not name.startswith("__")} == set(torch.maca.__all__)
+
+
+def test_pinning_a_device_tensor_names_its_type() -> None:
+    with pytest.raises(RuntimeError, match="cannot pin 'torch.maca.FloatTensor' only dense CPU tensors"):
+        torch.ones(3, device="maca").pin_memory()

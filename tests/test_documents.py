@@ -95,11 +95,11 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_in_any_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MACA_FALLBACK", raising=False)
     notebook = nbformat.read(path, as_version=4)
     assert all(not c.get("outputs") for c in notebook.cells), "notebooks are kept without outputs"
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
 def test_examination_figures_are_those_of_its_record() -> None:

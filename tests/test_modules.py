@@ -239,6 +239,48 @@ def test_a_module_names_the_graph_holding_it() -> None:
     assert model.to("maca").weight.device.type == "maca"
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda m: m.to("maca"),
+        lambda m: m.half(),
+        lambda m: m.to(memory_format=torch.channels_last),
+        lambda m: m.to_empty(device="maca"),
+    ],
+)
+def test_a_live_graph_lets_modules_be_converted(convert: object) -> None:
+    model = maca(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 4)))
+    weight = model[0].weight
+    kept = model[0](maca(torch.ones(1, 3, 4, 4)))
+    assert convert(model)[0].weight is weight and isinstance(weight, MacaTensor)
+    assert kept.shape == (1, 4, 2, 2)
+
+
+def test_each_parameter_of_a_module_moves_for_itself() -> None:
+    for there, back in (("maca", "cpu"), ("cpu", "maca")):
+        layer = nn.Linear(4, 4)
+        layer.bias = nn.Parameter(layer.bias.detach().to(there))
+        bias, weight = layer.bias, layer.weight
+        layer.to(back)
+        assert layer.bias is bias and layer.weight is weight
+        assert {p.device.type for p in layer.parameters()} == {back}
+
+
+def test_tied_weights_go_to_the_host() -> None:
+    model = Tied()
+    before = dict(model.named_parameters())
+    model.to("maca").cpu()
+    assert model.decoder.weight is model.encoder.weight
+    assert all(before[name] is p for name, p in model.named_parameters())
+
+
+def test_the_type_of_a_parameter_makes_another() -> None:
+    parameter = maca(nn.Linear(2, 2)).weight
+    for data in (torch.ones(2), torch.ones(2, device="maca")):
+        made = type(parameter)(data, requires_grad=False)
+        assert isinstance(made, nn.Parameter) and made.device == data.device and not made.requires_grad
+
+
 def test_script_modules_move_train_and_are_saved(tmp_path) -> None:
     host = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 2))
     x = torch.rand(2, 3, 6, 6)

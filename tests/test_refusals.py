@@ -21,6 +21,30 @@ def _truths(device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return x > 2, x > 1
 
 
+def _gradient(function: Callable[[torch.Tensor], torch.Tensor], device: str) -> torch.Tensor:
+    x = (_floats(device) - 2.5).requires_grad_()
+    function(x * 1).sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def _bytes(device: str) -> torch.Tensor:
+    return torch.tensor([0, 1], dtype=torch.uint8, device=device)
+
+
+def _image(device: str) -> torch.Tensor:
+    return torch.arange(216, dtype=torch.float32).view(2, 3, 6, 6).to(device)
+
+
+def _parts(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x).mul(2**20).round()
+
+
+def _volume(device: str) -> torch.Tensor:
+    x = torch.arange(256, dtype=torch.float32).view(1, 4, 4, 4, 4)
+    return x.to(device).to(memory_format=torch.channels_last_3d)
+
+
 CALLS: dict[str, Call] = {
     "softshrink, half": lambda d: F.softshrink(_floats(d, torch.half), 1e6),
     "softshrink, NaN": lambda d: F.softshrink(_floats(d), float("nan")),
@@ -29,7 +53,6 @@ CALLS: dict[str, Call] = {
     "histc, half": lambda d: torch.histc(_floats(d, torch.half), 4, 0, 1e6),
     "histc, float32": lambda d: torch.histc(_floats(d), 4, -1e39, 1e39),
     "histc, no bins": lambda d: torch.histc(_floats(d), 0),
-    "histc, integers": lambda d: torch.histc(_floats(d, torch.int32), 4),
     "histc, reversed": lambda d: torch.histc(_floats(d), 4, 3, 1),
     "histc": lambda d: torch.histc(_floats(d), 4, 0, 6),
     "isin, bool": lambda d: torch.isin(*_truths(d)),
@@ -47,6 +70,78 @@ CALLS: dict[str, Call] = {
     "add, truths and integers": lambda d: torch.add(_truths(d)[0], _floats(d, torch.int32), alpha=-1),
     "add, truths into integers": lambda d: torch.add(*_truths(d), alpha=-1, out=_floats(d, torch.int64)),
     "add, fraction": lambda d: torch.add(*_truths(d), alpha=1.5),
+    "leaky_relu_, negative": lambda d: _gradient(lambda x: F.leaky_relu_(x, -0.5), d),
+    "elu_, negative": lambda d: _gradient(lambda x: F.elu_(x, -0.5), d),
+    "celu_, negative": lambda d: _gradient(lambda x: torch.celu_(x, -0.5), d),
+    "rrelu_, negative": lambda d: _gradient(lambda x: F.rrelu_(x, -0.5, -0.1), d),
+    "leaky_relu, negative": lambda d: _gradient(lambda x: F.leaky_relu(x, -0.5), d),
+    "leaky_relu_": lambda d: _gradient(lambda x: F.leaky_relu_(x, 0.5), d),
+    "cross_entropy, bytes": lambda d: (
+        _gradient(lambda x: F.cross_entropy(x.view(2, 3), _bytes(d)), d).mul(64).round()
+    ),
+    "nll_loss, bytes": lambda d: _gradient(lambda x: F.nll_loss(x.view(2, 3), _bytes(d)), d),
+    "batch_norm, empty": lambda d: _gradient(
+        lambda x: torch.ops.aten._native_batch_norm_legit.no_stats(
+            x[:0].view(0, 3), None, None, True, 0.1, 1e-5
+        )[0],
+        d,
+    ),
+    "where, bytes": lambda d: torch.where(_bytes(d), _floats(d)[:2], 7.0),
+    "where, integers": lambda d: torch.where(_bytes(d).int(), 1.0, 7.0),
+    "written through bytes": lambda d: _floats(d)[:2].index_put_((_bytes(d),), torch.ones(1, device=d)),
+    "several through bytes": lambda d: _floats(d)[:2].index_put_((_bytes(d) + 1,), torch.ones(2, device=d)),
+    "nonzero, into floats": lambda d: torch.nonzero(_floats(d), out=_floats(d)),
+    "nonzero_static, into floats": lambda d: torch.nonzero_static(_floats(d), size=2, out=_floats(d)),
+    "randperm, half": lambda d: torch.randperm(2049, dtype=torch.half, device=d).sort().values,
+    "randperm, half, more": lambda d: torch.randperm(2050, dtype=torch.half, device=d),
+    "randperm, complex": lambda d: torch.randperm(4, dtype=torch.complex64, device=d),
+    "arange, complex": lambda d: torch.arange(6, dtype=torch.complex64, device=d),
+    "arange, bool": lambda d: torch.arange(2, dtype=torch.bool, device=d),
+    "arange, too many": lambda d: torch.arange(-1, 2, 1e-320, device=d),
+    "conv2d, no channels": lambda d: F.conv2d(
+        _image(d)[:, :0], torch.ones(4, 0, 3, 3, device=d), torch.ones(4, device=d)
+    ),
+    "conv2d, no filters": lambda d: F.conv2d(_image(d), torch.ones(0, 3, 3, 3, device=d)),
+    "conv1d, no channels": lambda d: F.conv1d(_image(d)[0, :0], torch.ones(4, 0, 3, device=d)),
+    "conv2d, no rows": lambda d: F.conv2d(_image(d)[:, :, :0], torch.ones(4, 3, 3, 3, device=d), padding=2),
+    "conv2d, no channels, gradient": lambda d: _gradient(
+        lambda x: F.conv2d(x[:0].view(2, 0, 6, 6), x.new_ones(4, 0, 3, 3)).sum() + x.sum(), d
+    ),
+    "lstsq, one matrix of a batch": lambda d: torch.linalg.lstsq(
+        torch.eye(3, device=d)[None] * 2, _image(d)[0, 0, :3, :3]
+    )[0],
+    "lstsq, a batch": lambda d: torch.linalg.lstsq(
+        torch.eye(3, device=d).expand(2, 3, 3), _image(d)[0, 0, :3, :3]
+    )[0],
+    "max_pool3d, strides": lambda d: torch.tensor(F.max_pool3d(_volume(d)[0], 2).stride()),
+    "max_pool3d": lambda d: F.max_pool3d(_volume(d)[0], 2),
+    "__ilshift__": lambda d: _floats(d, torch.int32).__ilshift__(2),
+    "__irshift__": lambda d: _floats(d, torch.int32).__irshift__(_floats(d, torch.int32)),
+    "__ilshift__, floats": lambda d: _floats(d).__ilshift__(2),
+    "sum into bool": lambda d: torch.stack(
+        [_floats(d).sum(dtype=torch.bool), (_floats(d) * 0).sum(dtype=torch.bool)]
+    ),
+    "prod into bool": lambda d: torch.prod(_image(d)[0, 0], 0, dtype=torch.bool),
+    "logcumsumexp, complex": lambda d: _parts(torch.logcumsumexp(_floats(d).double() * (1 - 2j) - 1, 0)),
+    "logcumsumexp, -inf": lambda d: _parts(torch.logcumsumexp((_floats(d).double() + 0j).log(), 0)),
+    "adaptive_max_pool2d, integers": lambda d: F.adaptive_max_pool2d(_image(d).long(), 2),
+    "clamp, bool": lambda d: torch.clamp(_truths(d)[0], False, True),
+    "layer_norm, integers": lambda d: F.layer_norm(_floats(d, torch.int64), (6,)),
+    "cummax, dimension": lambda d: torch.cummax(_floats(d)[0], -5)[0],
+    "unfold, negative padding": lambda d: F.unfold(_image(d), 2, padding=-1),
+    "select_scatter, sizes": lambda d: torch.select_scatter(_image(d), _image(d)[0, 0, 0], 0, 1),
+    "slice_scatter, sizes": lambda d: torch.slice_scatter(_image(d), _image(d)[0], 0, 0, 2),
+    "index_add, bytes": lambda d: torch.index_add(_floats(d), 0, _bytes(d), _floats(d)[:2]),
+    "binary_cross_entropy, dtypes": lambda d: F.binary_cross_entropy(_floats(d) / 9, _floats(d, torch.half)),
+    "nll_loss, weight": lambda d: F.nll_loss(
+        _image(d)[0, 0, :2, :3], _bytes(d).long(), torch.ones(3, device=d).double()
+    ),
+    "conv_transpose2d, output_padding": lambda d: F.conv_transpose2d(
+        _image(d), torch.ones(3, 3, 2, 2, device=d), output_padding=-1
+    ),
+    "upsample_nearest, no images": lambda d: F.interpolate(
+        _image(d)[:0, :, 0], scale_factor=1.7, mode="nearest-exact"
+    ),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

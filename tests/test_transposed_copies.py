@@ -41,4 +41,6 @@ def test_a_smaller_source_is_broadcast(shape: tuple[int, ...]) -> None:
     source = torch.arange(1, 1 + torch.Size(shape).numel()).reshape(shape)
     for dtype in (torch.int64, torch.float32):
         expected = torch.zeros(2, 3, 4, dtype=dtype).copy_(source)
-        assert torch.equal(torch.zeros(2, 3, 4, dtype=dtype, device="maca").copy_(maca(source)).cpu(), expected)
+        assert torch.equal(
+            torch.zeros(2, 3, 4, dtype=dtype, device="maca").copy_(source.to("maca")).cpu(), expected
+        )

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.padding import Padding
 from rich.text import Text
 
 from .console import Json, emit_json, err, out, table
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from op_table import Bound, Row
 
 _STYLES = {"kernel": "green", "view": "cyan", "composite": "blue", "dynamic": "magenta", "on_cpu": "yellow"}
+_WIDE = 120  # columns from which on a table is readable
 _ORDER = (
     "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex32 complex64 "
     "complex128"
@@ -59,6 +61,31 @@ def ops(
     if not rows:
         err.print(f"[red]No row's name matches[/] {pattern!r}; the table has {len(TABLE)} rows.")
         raise typer.Exit(1)
+    counts = Counter(row.kind.value for row in rows)
+    if out.width < _WIDE:
+        for row in rows:
+            print_lines(row)
+    else:
+        print_table(rows, family_of)
+    out.print("  ".join(f"[{_STYLES[k]}]{k}[/] {n}" for k, n in counts.most_common()))
+
+
+def print_lines(row: Row) -> None:
+    """A row where a table has no room: what it is in one line, its kernel, bound and reason below."""
+    kind = row.kind.value
+    head = Text.assemble((row.name, "bold"), "  ", (kind, _STYLES[kind]), "  ", short_dtypes(row.dtypes))
+    out.print(head)
+    bound = bound_text(row.bound) if kind in ("kernel", "dynamic") else ""
+    parts = (row.kernel_name if kind == "kernel" else row.via, bound, row.why or row.bound.why)
+    below = "; ".join(part for part in parts if part)
+    if below:
+        out.print(Padding(Text(below), (0, 0, 0, 4)))
+
+
+def print_table(rows: list[Row], family_of: dict[str, str]) -> None:
+    """A line for each row, families apart."""
+    from op_table import TABLE
+
     page = table(f"Operators on maca: {len(rows)} of {len(TABLE)} rows", "operator", "kind", "dtypes", "kernel",
                  "bound", "reason")  # fmt: skip
     family = None
@@ -77,8 +104,6 @@ def ops(
             row.why or row.bound.why,
         )
     out.print(page)
-    counts = Counter(row.kind.value for row in rows)
-    out.print("  ".join(f"[{_STYLES[k]}]{k}[/] {n}" for k, n in counts.most_common()))
 
 
 def print_kernels(rows: list[Row], as_json: bool, whole: bool) -> None:

@@ -107,6 +107,11 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
+def __dir__() -> list[str]:
+    """The public names, and not what this module imports to make them."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 _MODULES = (jiterator, memory, nvtx, random, streams)
 __all__ = sorted(
     name

@@ -1,4 +1,5 @@
-"""``torch.maca.FloatTensor`` and kin: the constructors of old programs, and types to ask ``isinstance`` of."""
+"""``torch.maca.FloatTensor``, ``FloatStorage`` and kin: the constructors of old programs, and types to ask
+``isinstance`` of."""
 
 from __future__ import annotations
 
@@ -54,6 +55,14 @@ def _type(name: str, element: torch.dtype) -> _TensorType:
     return _TensorType(f"torch.maca.{name}", (), names)
 
 
+def _storage_type(name: str, element: torch.dtype) -> Value:
+    """The legacy class of a typed storage of the device: what ``Tensor.storage_type()`` says, made with a size or
+    numbers, and for ``isinstance``."""
+    names = {"__module__": "torch.maca", "dtype": element, "_dtype": element}
+    base: Value = torch.storage._LegacyStorage
+    return type(base)(name, (base,), names)
+
+
 FloatTensor = _type("FloatTensor", torch.float32)
 DoubleTensor = _type("DoubleTensor", torch.float64)
 HalfTensor = _type("HalfTensor", torch.float16)
@@ -65,4 +74,18 @@ IntTensor = _type("IntTensor", torch.int32)
 LongTensor = _type("LongTensor", torch.int64)
 BoolTensor = _type("BoolTensor", torch.bool)
 
-__all__ = [name for name, held in globals().items() if isinstance(held, _TensorType)]
+BFloat16Storage = _storage_type("BFloat16Storage", torch.bfloat16)
+BoolStorage = _storage_type("BoolStorage", torch.bool)
+ByteStorage = _storage_type("ByteStorage", torch.uint8)
+CharStorage = _storage_type("CharStorage", torch.int8)
+ComplexDoubleStorage = _storage_type("ComplexDoubleStorage", torch.complex128)
+ComplexFloatStorage = _storage_type("ComplexFloatStorage", torch.complex64)
+DoubleStorage = _storage_type("DoubleStorage", torch.float64)
+FloatStorage = _storage_type("FloatStorage", torch.float32)
+HalfStorage = _storage_type("HalfStorage", torch.float16)
+IntStorage = _storage_type("IntStorage", torch.int32)
+LongStorage = _storage_type("LongStorage", torch.int64)
+ShortStorage = _storage_type("ShortStorage", torch.int16)
+
+_KINDS = (_TensorType, type(torch.storage._LegacyStorage))
+__all__ = [name for name, held in globals().items() if isinstance(held, _KINDS)]

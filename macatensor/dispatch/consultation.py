@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import NoReturn
 
 import torch
 from torch._ops import OpOverload
@@ -12,6 +11,7 @@ from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime import counters, layout
 from macatensor.runtime.boxed import Value
+from macatensor.runtime.callers import repeat_warnings
 from macatensor.runtime.host_copies import download
 from macatensor.runtime.meta import set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor
@@ -19,6 +19,10 @@ from op_table import cpu_checks
 
 _LARGEST = 1 << 28  # bytes of one empty operand; above it PyTorch's meta kernel has the word
 _LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an error
+
+
+# What operators of C++ raise, with torch.OutOfMemoryError and kin, which are RuntimeErrors.
+_PYTORCHS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
 
 
 def may_ask_cpu(func: OpOverload) -> bool:
@@ -56,17 +60,21 @@ def _narrowed(tensor: MacaTensor) -> torch.Tensor:
 
 
 def consult_cpu(
-    signature: Signature, full: list[Value], with_values: bool = False, narrowed: bool = False
-) -> None:
+    signature: Signature,
+    full: list[Value],
+    with_values: bool = False,
+    narrowed: bool = False,
+    heard: bool = False,
+) -> Value:
     """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
-    trusts them.
+    trusts them. Returns what it gives, None where it was not asked.
 
     ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
-    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit. Counted;
-    it draws no random numbers of the caller's.
+    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit.
+    ``heard``: its warnings reach the user. Counted; it draws no random numbers of the caller's.
     """
     if not may_ask_cpu(signature.func):
-        return
+        return None
     held: dict[int, list[MacaTensor]] = {}
     for t in flatten(full):
         if isinstance(t, MacaTensor):
@@ -77,14 +85,21 @@ def consult_cpu(
             made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values)
             stand_ins.update((id(t), e) for t, e in zip(ts, made))
     except MemoryError:
-        return
+        return None
     args = [substitute(v, lambda t: stand_ins[id(t)]) for v in full]
     args = [torch.device("cpu") if isinstance(a, torch.device) else a for a in args]
     args = [a.clone_state() if isinstance(a, torch.Generator) else a for a in args]
     counters.consultations[signature.name] += 1
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+
+    def call() -> Value:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return signature.call(signature.func, args)
+
+    if heard:
+        return repeat_warnings(call)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        signature.call(signature.func, args)
+        return call()
 
 
 def _view_hint(signature: Signature, full: list[Value], error: Exception) -> str:
@@ -99,10 +114,15 @@ def _view_hint(signature: Signature, full: list[Value], error: Exception) -> str
     )
 
 
-def reject(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
-    """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` when it finds nothing wrong."""
+def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
+    """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` where it is not asked. Where it finds
+    nothing wrong, what it gives: the meta kernel was."""
     try:
-        consult_cpu(signature, full)
+        given = consult_cpu(signature, full)
     except Exception as authority:
         raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
+    if given is not None:
+        return given
+    if not isinstance(error, _PYTORCHS):  # of a meta kernel in Python, where PyTorch's is C++
+        raise RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip()) from error
     raise error

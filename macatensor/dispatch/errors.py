@@ -17,6 +17,11 @@ def _tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
             yield from (v for v in value if isinstance(v, torch.Tensor))
 
 
+def scalar_type(dtype: torch.dtype) -> str:
+    """PyTorch's own name of a dtype, as its messages have it: "Float", "Long", "ComplexDouble"."""
+    return torch.empty(0, dtype=dtype).type().removeprefix("torch.").removesuffix("Tensor")
+
+
 def not_strided(name: str, kind: str) -> NotImplementedError:
     """The error for a tensor that is no plain one: ``kind`` says what it is."""
     return NotImplementedError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,6 +15,7 @@ from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import to_device
 from macatensor.runtime import counters, ffi, switches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.callers import warn
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind
 
@@ -75,9 +75,7 @@ def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> 
     counters.fallbacks[name] += 1
     if chosen == "warn" and name not in _warned:
         _warned.add(name)
-        warnings.warn(
-            f"{name} runs on the host and its operands are copied there and back: {reason}", stacklevel=3
-        )
+        warn(f"{name} runs on the host and its operands are copied there and back: {reason}")
     pairs: list[tuple[MacaTensor, torch.Tensor]] = []
 
     def down(t: MacaTensor) -> torch.Tensor:

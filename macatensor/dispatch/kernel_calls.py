@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch._ops import OpOverload
 
-from macatensor.dispatch.consultation import consult_cpu, reject
-from macatensor.dispatch.errors import check_devices
+from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
+from macatensor.dispatch.errors import check_devices, scalar_type
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.launcher import Run, static_key
 from macatensor.dispatch.plan import (
@@ -21,17 +21,20 @@ from macatensor.dispatch.plan import (
     substitute,
 )
 from macatensor.dispatch.request import Declined, Refused, Scalar
-from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.resize import restride, write_out
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Form, Role, Signature, read
+from macatensor.dispatch.warning_rules import warned
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.callers import warn
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.random import drawn_from
 from macatensor.runtime.tensor import MacaTensor, Payload, physical
 from op_table import Row
+from op_table.row import ALL
 
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
@@ -108,7 +111,7 @@ class KernelLauncher(native.KernelCall):
         for i, argument in enumerate(self.signature.arguments):
             if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
                 full[i] = full[i].item()
-        self.ask_host(full)
+        self.ask_host(full, heard=True)
         self.weighed.remember(key, True, generation)
 
     # -- the first call of a signature ------------------------------------------------------------------------
@@ -119,6 +122,8 @@ class KernelLauncher(native.KernelCall):
             return self.resolved
         if self.reads_number(full):
             return self.by_number
+        if self.row.mask and full[self.signature.positions[self.row.mask]].dtype is torch.uint8:
+            return self.masked_by_bytes
         strided = [
             i
             for i, a in enumerate(self.signature.arguments)
@@ -127,6 +132,7 @@ class KernelLauncher(native.KernelCall):
         if strided:
             return self.copied(strided)
         try:
+            self.check_dtype(full)
             if self.form is Form.OUT:
                 return self.build_out(full, given)
             inferred = self.infer(self.signature, full)
@@ -139,6 +145,7 @@ class KernelLauncher(native.KernelCall):
             if self.inplace:
                 return self.build_inplace(full, given)
             run: Run = create(self.signature, self.row, full, given, inferred)
+            run = warned(self.signature, self.row.warns, full, run)
         except Refused as refused:
             self.refuse(full, str(refused))
         except Declined as declined:
@@ -154,7 +161,27 @@ class KernelLauncher(native.KernelCall):
 
     def resolved(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         """Operators that PyTorch lets see lazy conjugate and negative bits: kernels do not know them."""
-        return self(tuple([substitute(a, physical) for a in args]))
+        written: list[tuple[MacaTensor, MacaTensor]] = []
+
+        def stand_in(t: MacaTensor) -> MacaTensor:
+            made = physical(t)
+            if made is not t:
+                written.append((t, made))
+            return made
+
+        given = [
+            substitute(a, stand_in if argument.written else physical)
+            for argument, a in zip(self.signature.arguments, args)
+        ]
+        result = self(tuple(given))
+        for t, made in written:
+            if t.shape != made.shape:  # an out= tensor that was made fit
+                restride(t, tuple(made.shape), made.stride())
+            t.copy_(made)
+        held = {id(made): t for t, made in written}
+        if isinstance(result, (list, tuple)):
+            return type(result)([held.get(id(r), r) for r in result])
+        return held.get(id(result), result)
 
     def reads_number(self, full: list[Value]) -> bool:
         """Is there a 0-dim value whose dtype has numbers that do not fit, or that the kernel does not convert?"""
@@ -171,6 +198,17 @@ class KernelLauncher(native.KernelCall):
         full = self.signature.fill(args, None)
         at = self.signature.positions[self.row.number]
         return self.signature.call(overload, [v.item() if i == at else v for i, v in enumerate(full)])
+
+    def masked_by_bytes(
+        self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]
+    ) -> Value:
+        """A mask of bytes becomes one of bool."""
+        warn(
+            f"{self.row.operator} received a uint8 {self.row.mask} tensor. This behavior is deprecated and will be "
+            "removed in a future version of PyTorch. Use a boolean condition instead."
+        )
+        at = self.signature.positions[self.row.mask]
+        return self(tuple([a.bool() if i == at else a for i, a in enumerate(args)]))
 
     def copied(self, strided: list[int]) -> Run:
         """Arguments that the row wants row-major are copied, and counted."""
@@ -213,11 +251,23 @@ class KernelLauncher(native.KernelCall):
 
         return run_through_temporary
 
-    def ask_host(self, full: list[Value]) -> None:
+    def ask_host(self, full: list[Value], heard: bool = False) -> None:
         """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
         may be as large as a scalar says."""
         if any(isinstance(t, _Maca) for t in flatten(full)):
-            consult_cpu(self.signature, full, narrowed=self.row.elementwise)
+            consult_cpu(self.signature, full, narrowed=self.row.elementwise, heard=heard)
+
+    def check_dtype(self, full: list[Value]) -> None:
+        """Raises where the row does not state the dtype of the first operand and PyTorch does not take it either: its
+        meta kernels do not look at dtypes, and the library's kernels may compute what nobody has asked of them."""
+        first = next((t for t in flatten(full) if isinstance(t, MacaTensor)), None)
+        # of complex32 CUDA computes what the CPU does not
+        if first is None or self.row.states(first.dtype) or first.dtype is torch.complex32:
+            return
+        self.ask_host(full)
+        if not may_ask_cpu(self.func) and str(first.dtype).removeprefix("torch.") in ALL:
+            name = self.row.operator
+            raise NotImplementedError(f"\"{name}\" not implemented for '{scalar_type(first.dtype)}'")
 
     def check_kinds(self, full: list[Value], results: Value) -> None:
         """Raises where PyTorch refuses a scalar's kind, as a fraction of integers, or does not cast what comes out to
@@ -235,11 +285,11 @@ class KernelLauncher(native.KernelCall):
                 self.ask_host(full)
 
     def infer(self, signature: Signature, full: list[Value]) -> Value:
-        """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel."""
+        """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel, or known from its results."""
         try:
             return infer(signature, full, self.row)
         except Exception as error:
-            reject(signature, full, error)
+            return reject(signature, full, error)
 
     def build_out(self, full: list[Value], given: int) -> Run:
         outs = self.signature.outs
@@ -343,3 +393,26 @@ class RandomLauncher(KernelLauncher):
         options = {k: v for k, v in (kwargs or {}).items() if k != "generator"}
         with drawn_from(generator):
             return super().__call__(args, options)
+
+
+class ApartLauncher(KernelLauncher):
+    """A kernel that writes its first operand, in whose memory no other operand may lie."""
+
+    def __call__(self, args: Arguments, kwargs: Keywords | None = None) -> Value:
+        if isinstance(args[0], _Maca):
+            buffer, offset, meta = args[0]._payload
+            for t in flatten([*args[1:], *(kwargs or {}).values()]):
+                if not isinstance(t, _Maca) or t._payload[0] is not buffer:
+                    continue
+                if meta.meets(offset, t._payload[2], t._payload[1]):
+                    raise RuntimeError(
+                        "unsupported operation: some elements of the input tensor and the written-to tensor refer to "
+                        "a single memory location. Please clone() the tensor before performing the operation."
+                    )
+        return super().__call__(args, kwargs)
+
+
+def kernel_launcher(func: Value, row: Row, form: Form, twin: Value) -> KernelLauncher:
+    """The launcher of an overload that a kernel serves."""
+    kind = RandomLauncher if row.random else ApartLauncher if row.apart else KernelLauncher
+    return kind(func, row, form, twin)

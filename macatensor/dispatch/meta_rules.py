@@ -261,6 +261,7 @@ def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Sca
     rest = [n for d, n in enumerate(self.shape) if d != dim % max(self.dim(), 1)]
     given = [n for d, n in enumerate(source.shape) if d != dim % max(source.dim(), 1)]
     _refuse(rest != given and self.dim() > 0)
+    _refuse(index.dtype not in (torch.int32, torch.int64))
     # the CPU's kernels accept a fraction as alpha of integers, too
     result: Tensor = torch.ops.aten.index_add.default(self, dim, index, source)
     return result
@@ -310,7 +311,16 @@ def _native_batch_norm(input: Tensor, *args: Value) -> tuple[Tensor, ...]:
 
 
 @meta_rule
-def _native_batch_norm_legit(input: Tensor, *args: Value) -> tuple[Tensor, ...]:
+def _native_batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Value) -> Value:
+    if input.numel() == 0:
+        raise RuntimeError(
+            f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
+        )
+    return torch.ops.aten.native_batch_norm_backward.default(grad, input, *rest)
+
+
+@meta_rule
+def _native_batch_norm_legit(input: torch.Tensor, *args: Value) -> Value:
     return _untrained(input, args[4], torch.ops.aten._native_batch_norm_legit.default, args)
 
 
@@ -429,8 +439,65 @@ def _trilinear(input: Tensor, output_size: list[int], align_corners: bool, *scal
 
 
 @meta_rule
-def _nll_loss_forward(input: Tensor, target: Tensor, *rest: Value) -> tuple[Tensor, Tensor]:
-    """PyTorch's refuses the targets of bytes that its kernel takes."""
-    target = target.long() if target.dtype is torch.uint8 else target
-    result: tuple[Tensor, Tensor] = torch.ops.aten.nll_loss_forward.default(input, target, *rest)
-    return result
+def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Value) -> Value:
+    _refuse(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
+    _refuse(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
+    stride, _, dilation, transposed, output_padding, _ = rest[1:]
+    if transposed:
+        rest_of = [stride * 3, dilation * 3]  # one number may stand for all dimensions
+        _refuse(any(n < 0 or n >= max(s, d) for n, s, d in zip(output_padding, *rest_of)))
+    return torch.ops.aten.convolution.default(input, weight, *rest)
+
+
+@meta_rule
+def _cummax(self: torch.Tensor, dim: int) -> Value:
+    _refuse(self.dim() == 0 and dim not in (0, -1))
+    return torch.ops.aten.cummax.default(self, dim)
+
+
+@meta_rule
+def _im2col(
+    self: torch.Tensor, kernel_size: Value, dilation: Value, padding: list[int], stride: Value
+) -> Value:
+    _refuse(min(padding) < 0)
+    return torch.ops.aten.im2col.default(self, kernel_size, dilation, padding, stride)
+
+
+@meta_rule
+def _select_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Value:
+    _refuse(torch.ops.aten.select.int(self, dim, index).shape != src.shape)
+    return torch.ops.aten.select_scatter.default(self, src, dim, index)
+
+
+@meta_rule
+def _slice_scatter(self: torch.Tensor, src: torch.Tensor, *place: Value) -> Value:
+    _refuse(torch.ops.aten.slice.Tensor(self, *place).shape != src.shape)
+    return torch.ops.aten.slice_scatter.default(self, src, *place)
+
+
+@meta_rule
+def _binary_cross_entropy(self: torch.Tensor, target: torch.Tensor, weight: Value, reduction: int) -> Value:
+    _refuse(self.dtype != target.dtype or (weight is not None and weight.dtype != self.dtype))
+    return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
+
+
+# PyTorch's speak for CUDA's kernel, which is not deterministic.
+@meta_rule
+def _median_dim(self: torch.Tensor, dim: int, keepdim: bool = False) -> Value:
+    return torch.ops.aten.kthvalue.default(self, 1, dim, keepdim)
+
+
+# PyTorch's refuse the targets of bytes that its kernels take.
+def _of_bytes(target: torch.Tensor) -> torch.Tensor:
+    return target.long() if target.dtype is torch.uint8 else target
+
+
+@meta_rule
+def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Value) -> Value:
+    _refuse(rest[0] is not None and rest[0].dtype != input.dtype)
+    return torch.ops.aten.nll_loss_forward.default(input, _of_bytes(target), *rest)
+
+
+@meta_rule
+def _nll_loss_backward(grad: torch.Tensor, input: torch.Tensor, target: torch.Tensor, *rest: Value) -> Value:
+    return torch.ops.aten.nll_loss_backward.default(grad, input, _of_bytes(target), *rest)

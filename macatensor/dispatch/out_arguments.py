@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import consult_cpu
+from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.signature import read
@@ -45,6 +46,8 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
     signature = read(func)
     positions = signature.outs
     accepted: PlanCache[bool] = PlanCache()
+    # only a kernel's plan compares dtypes itself: nonzero() of floats gives integers
+    compares = isinstance(launcher, KernelLauncher)
 
     def call(args: Arguments, kwargs: Keywords | None) -> Value:
         full = signature.fill(args, kwargs)
@@ -56,7 +59,7 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
                     f"Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
                     f"{out.device}! ({signature.name}: out= must be on maca)"
                 )
-        if not _is_plain(outs, rest):
+        if not (compares and _is_plain(outs, rest)):
             seen: dict[int, int] = {}  # which operands share memory, whatever memory it is
             key = tuple(
                 (v._payload[2], v._payload[1], seen.setdefault(id(v._payload[0]), len(seen)))

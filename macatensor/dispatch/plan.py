@@ -125,10 +125,10 @@ class Room(NamedTuple):
     is_real: bool  # imaginary parts do not
 
 
-def room_for_scalars(dtypes: Iterable[torch.dtype]) -> Room:
-    """Which scalars surely fit into all of ``dtypes``. PyTorch may wrap others, round them to infinity or refuse
-    them, each operator in its own way."""
-    low, high = -math.inf, math.inf
+def room_for_scalars(dtypes: Iterable[torch.dtype], least: float = -math.inf, exact: bool = False) -> Room:
+    """Which scalars from ``least`` on surely fit into all of ``dtypes``. PyTorch may wrap others, round them to infinity or
+    refuse them, each operator in its own way. ``exact``: nor do scalars that the dtypes round."""
+    low, high = least, math.inf
     is_integral = is_real = False
     for dtype in dtypes:
         is_real = is_real or not dtype.is_complex
@@ -137,6 +137,9 @@ def room_for_scalars(dtypes: Iterable[torch.dtype]) -> Room:
         is_inexact = dtype.is_floating_point or dtype.is_complex
         is_integral = is_integral or not is_inexact
         info = torch.finfo(dtype) if is_inexact else torch.iinfo(dtype)
+        if exact and is_inexact:
+            last = 2 / torch.finfo(dtype).eps
+            low, high = max(low, -last), min(high, last)
         low = max(low, float(info.min))
         # the float nearest to 2^63 - 1 is 2^63, which does not fit
         high = min(
@@ -157,13 +160,16 @@ def program(
     in_memory: bool = False,
     defaults: Sequence[Scalar] = (),
     order: Sequence[int] = (),
+    least: float = -math.inf,
+    exact: bool = False,
 ) -> Program:
     """The ``Program`` of a request: called with (arguments, payloads, scalars) it launches and returns the results.
 
     ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
     operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
     instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
-    for each operand of the request which of the given ones it is; by default they are in its order. Raises
+    for each operand of the request which of the given ones it is; by default they are in its order. ``least``: no
+    number below it is surely fine, and ``exact``: none that the dtypes round. Raises
     :class:`Declined`.
     """
     for meta in metas:
@@ -176,7 +182,7 @@ def program(
         for i, (meta, slot) in enumerate(request.operands)
         if meta is not None and slot < 0 and (i >= len(written) or written[i])
     ]
-    room = room_for_scalars({meta.dtype for meta in results} if request.scalars else ())
+    room = room_for_scalars({meta.dtype for meta in results} if request.scalars else (), least, exact)
     return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
 
 
@@ -255,6 +261,8 @@ def create(
         repeats_first=repeats_first,
         in_memory=in_memory,
         defaults=defaults,
+        least=row.least,
+        exact=row.exact_numbers,
     )
     counters.count("plan_misses")
     return made

@@ -48,7 +48,7 @@ Scalar: TypeAlias = bool | int | float | complex  # a number that a launch bring
 Attribute: TypeAlias = bool | int | float | str | torch.dtype | Sequence[int] | Sequence[float]
 
 
-class Declined(Exception):
+class Declined(NotImplementedError):
     """The library has no kernel for the request; the text says why."""
 
 

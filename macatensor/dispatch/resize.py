@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.plan import flatten
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.callers import warn
 from macatensor.runtime.ffi import allocate, copy_bytes, may_resize, resize
-from macatensor.runtime.layout import channels_last_strides
-from macatensor.runtime.meta import contiguous_strides, meta_of
+from macatensor.runtime.meta import meta_of
 from macatensor.runtime.tensor import MacaTensor, plain_data, wrap
+from macatensor.runtime.uninitialized import known
 
 
 def restride(target: MacaTensor, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
     """Gives the wrapper other sizes and strides, and its storage memory enough for them: the views see the same."""
     buffer, offset, meta = target._payload
-    wanted = meta_of(size, stride, meta.dtype)
+    wanted = meta_of(size, stride, meta.dtype, meta.conj, meta.neg)
     needed = wanted.bytes_from(offset)
     held = buffer.nbytes
     if needed > held and may_resize(buffer):
@@ -46,18 +46,16 @@ def _fit(out: MacaTensor, result: MacaTensor) -> None:
     if not isinstance(out, MacaTensor):
         raise RuntimeError(f"Expected out tensor to have device maca:0, but got {out.device} instead")
     if not torch.can_cast(result.dtype, out.dtype):
-        # PyTorch's names: "Float", "Long", "ComplexDouble"
-        names = [torch.empty(0, dtype=t.dtype).type()[len("torch.") : -len("Tensor")] for t in (result, out)]
-        raise RuntimeError(f"result type {names[0]} can't be cast to the desired output type {names[1]}")
+        given, wanted = scalar_type(result.dtype), scalar_type(out.dtype)
+        raise RuntimeError(f"result type {given} can't be cast to the desired output type {wanted}")
     if out.shape != result.shape:
         if out.numel() != 0:
-            warnings.warn(
+            warn(
                 "An output with one or more elements was resized since it had shape "
                 f"{list(out.shape)}, which does not match the required output shape {list(result.shape)}. This "
                 "behavior is deprecated, and in a future PyTorch release outputs will not be resized unless they "
                 "have zero elements. You can explicitly reuse an out tensor t by resizing it, inplace, to zero "
-                "elements with t.resize_(0).",
-                stacklevel=4,
+                "elements with t.resize_(0)."
             )
         restride(out, tuple(result.shape), result.stride())
 
@@ -70,16 +68,27 @@ def write_out(outs: list[Value], results: Value) -> Value:
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
+def _know_rest(target: MacaTensor, held: int) -> None:
+    """Fills what a storage has grown by beyond ``held`` bytes, where PyTorch wants it known."""
+    buffer, _, meta = target._payload
+    first, end = held // meta.itemsize, buffer.nbytes // meta.itemsize
+    if end > first:
+        known(wrap(buffer, first, meta_of((end - first,), (1,), meta.dtype)))
+
+
 @special("aten.resize_.default")
 def _resize_(func: OpOverload) -> Launcher:
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target, size = args[0], tuple(args[1])
         form = (kwargs or {}).get("memory_format")
-        if any(n < 0 for n in size):
-            raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
-        if tuple(target.shape) != size:
-            stride = channels_last_strides(size) if form is torch.channels_last else contiguous_strides(size)
-            restride(target, size, stride)
+        if form is torch.preserve_format:
+            raise RuntimeError("Unsupported memory formatPreserve")
+        if form is not None or tuple(target.shape) != size:
+            with torch.utils._mode_utils.no_dispatch():  # or PyTorch's error
+                described = torch.empty(size, device="meta", memory_format=form or torch.contiguous_format)
+            held = target._payload[0].nbytes
+            restride(target, size, described.stride())
+            _know_rest(target, held)
         return target
 
     return run

@@ -181,9 +181,15 @@ def find_row(func: OpOverload) -> tuple[Row, Form, OpOverload] | None:
         return row, Form.DIRECT, func
     operator = func._schema.name.partition("::")[2]
     form = Form.OUT if any(a.is_out for a in func._schema.arguments) else Form.INPLACE
-    if form is Form.INPLACE and not (operator.endswith("_") and not operator.endswith("__")):
+    if form is Form.OUT:
+        base = operator
+    elif operator.startswith("__i") and operator.endswith("__"):  # __ilshift__ of __lshift__
+        base = "__" + operator[len("__i") :]
+    elif operator.endswith("_") and not operator.endswith("__"):
+        base = operator[:-1]
+    else:
         return None
-    twins = _twins(func, operator if form is Form.OUT else operator[:-1])
+    twins = _twins(func, base)
     twin = next((t for t in twins if row_name(t) in TABLE), None)
     if twin is None:
         return None

@@ -8,24 +8,20 @@ number it was allocated under. It costs a walk over the Python stack for each op
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-import torch
 from torch._ops import OpOverload
 
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.callers import OURS, TORCH
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_OURS = str(Path(__file__).parents[1]) + os.sep
-_TORCH = str(Path(torch.__file__).parent) + os.sep
 _LIMIT = 1 << 16  # sites kept; later ones are not told apart
 
 
@@ -46,7 +42,7 @@ class Site(NamedTuple):
     def line(self) -> str:
         """``file.py:12``, the innermost line outside PyTorch; of the autograd engine's threads there is none."""
         for frame in self.frames:
-            if not frame.filename.startswith((_TORCH, "<frozen")):
+            if not frame.filename.startswith((TORCH, "<frozen")):
                 return f"{frame.filename}:{frame.line}"
         return "a thread of the autograd engine" if not self.frames else str(self.frames[0].filename)
 
@@ -86,7 +82,7 @@ def here(operator: str) -> Site:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_OURS):
+        if not code.co_filename.startswith(OURS):
             frames.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back  # type: ignore[assignment]
     return Site(operator, tuple(frames))

@@ -47,6 +47,17 @@ def _like_first(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[
     ]
 
 
+def _unbatched_like_first(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Those of the meta kernel for a batch; without one, as of a batch of one."""
+    first = args[0]
+    if first.dim() != 4:
+        return [tuple(r.stride()) for r in results]
+    batch = torch.empty_strided((1, *first.shape), (first.numel(), *first.stride()), device="meta")
+    if suggests_channels_last(batch):
+        return [channels_last_strides((1, *r.shape))[1:] for r in results]
+    return [tuple(r.stride()) for r in results]
+
+
 def _dense_like_first(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """The first tensor's strides where it is dense and of equal sizes, row-major otherwise."""
     first = next(a for a in args if isinstance(a, torch.Tensor))
@@ -133,6 +144,7 @@ STRIDE_RULES: dict[str, StrideRule] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "like_first": _like_first,
+    "unbatched_like_first": _unbatched_like_first,
     "dense_like_first": _dense_like_first,
     "fourier": _fourier,
 }

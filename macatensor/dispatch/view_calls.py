@@ -102,7 +102,7 @@ class ViewLauncher(native.ViewCall):
         try:
             result = self.signature.call(self.func, [base, *full[1:]])
         except Exception as error:
-            reject(self.signature, full, error)
+            result = reject(self.signature, full, error)
         found: View | Views | Special
         if not isinstance(result, torch.Tensor):
             views = [_view(r, args[0]._payload[2]) for r in result]

@@ -2,8 +2,9 @@
 
 PyTorch makes new Parameters when a conversion changes the tensor's type, so ties break and an optimizer that was
 built before keeps the old ones. ``torch.utils.swap_tensors`` mends that; PyTorch uses it for every module when a
-global switch is on. Here the switch is on only while a module is converted to or from maca, so modules that stay on
-the host are converted as ever. Script modules get new Parameters.
+global switch is on. Here each parameter that comes to maca or leaves it is swapped, and one that stays there gets other
+data, as PyTorch's do, so that a live graph does not stand in the way. Modules on the host are converted as ever. Script
+modules get new Parameters.
 """
 
 from __future__ import annotations
@@ -26,53 +27,85 @@ _convert: Callable[..., torch.nn.Module] = torch.nn.Module._apply
 def _apply(
     self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> torch.nn.Module:
-    first = next((p for p in self._parameters.values() if p is not None), None)
-    if first is None:
-        return _convert(self, fn, recurse)
-    involved = isinstance(first, MacaTensor)
+    if recurse:  # children decide for themselves, so they get the function itself
+        for module in self.children():
+            module._apply(fn)
     applied: dict[int, torch.Tensor] = {}
-    if not involved:
-        # PyTorch decides before it converts; so convert the first parameter now and hand the result out below
-        with torch.no_grad():
-            applied[id(first)] = fn(first)
-        involved = isinstance(applied[id(first)], MacaTensor)
+    with torch.no_grad():
+        for p in self._parameters.values():
+            if p is not None and id(p) not in applied:
+                applied[id(p)] = fn(p)
 
     def once(t: torch.Tensor) -> torch.Tensor:
         return applied.pop(id(t)) if id(t) in applied else fn(t)
 
-    if recurse:  # children decide for themselves, so they get the function itself
-        for module in self.children():
-            module._apply(fn)
-    if not involved:
+    ours = {
+        name: p
+        for name, p in self._parameters.items()
+        if p is not None and (isinstance(p, MacaTensor) or isinstance(applied[id(p)], MacaTensor))
+    }
+    if not ours or torch.__future__.get_swap_module_params_on_conversion():
         return _convert(self, once, False)
     if isinstance(self, torch.jit.ScriptModule):
         _replace(self, once)
         return self
-    _let_go(self)
-    before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    # the swap leaves gradient hooks with the old tensor
-    hooks = [
-        (p, p._backward_hooks, p._post_accumulate_grad_hooks)
-        for p in self._parameters.values()
-        if p is not None
-    ]
+    if any(isinstance(p, MacaTensor) != isinstance(applied[id(p)], MacaTensor) for p in ours.values()):
+        _let_go(self)
+    for name, p in ours.items():
+        if id(p) in applied:
+            _become(p, applied.pop(id(p)), fn, f"{self._get_name()}.{name}")
+    # the others, and what is no parameter, are PyTorch's
+    every = self._parameters
+    self.__dict__["_parameters"] = {name: p for name, p in every.items() if name not in ours}
     try:
-        return _convert(self, once, False)
+        _convert(self, once, False)
+    finally:
+        every.update(self._parameters)
+        self.__dict__["_parameters"] = every
+    return self
+
+
+def _become(p: Any, applied: Any, fn: Any, name: str) -> None:
+    """Gives a Parameter of the device, now or by then, and its gradient what their conversions hold."""
+    grad = p.grad
+    if applied is not p:
+        if isinstance(p, MacaTensor) and isinstance(applied, MacaTensor):
+            p.data = applied  # a live graph may hold it
+        else:
+            _cross(p, torch.nn.Parameter(applied, p.requires_grad), name)
+    if grad is None:
+        return
+    with torch.no_grad():
+        moved = fn(grad)
+    if isinstance(grad, MacaTensor) == isinstance(moved, MacaTensor):
+        grad.data = moved
+    else:
+        moved.requires_grad_(grad.requires_grad)
+        torch.utils.swap_tensors(grad, moved)
+    p.grad = grad
+
+
+def _cross(p: Any, other: Any, name: str) -> None:
+    """Swaps a Parameter with what it is on the other side of the boundary, where its type is another."""
+    # the swap leaves gradient hooks with the old tensor, and a gradient would count as one more that holds it
+    hooks = p._backward_hooks, p._post_accumulate_grad_hooks
+    grad, p.grad = p.grad, None
+    try:
+        torch.utils.swap_tensors(p, other)
     except RuntimeError as error:
-        if "use_count" not in str(error.__cause__):
-            raise
+        p.grad = grad
+        if "use_count" not in str(error):
+            raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
         raise RuntimeError(
-            f"{error}: the graph of an earlier forward holds it. Let go of that forward's results, or detach them, "
-            "before the module moves to or from maca"
+            f"_apply(): Couldn't swap {name}: the graph of an earlier forward holds it. Let go of that forward's "
+            "results, or detach them, before the module moves to or from maca"
         ) from error
     finally:
-        torch.__future__.set_swap_module_params_on_conversion(before)
-        for p, backward, post_accumulate in hooks:
-            if backward is not None:
-                p._backward_hooks = backward
-            if post_accumulate is not None:
-                p._post_accumulate_grad_hooks = post_accumulate
+        backward, post_accumulate = hooks
+        if backward is not None:
+            p._backward_hooks = backward
+        if post_accumulate is not None:
+            p._post_accumulate_grad_hooks = post_accumulate
 
 
 def _replace(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -8,8 +8,10 @@ import warnings
 import torch
 from torch.types import Device
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import ffi, lib, pinned_memory
 from macatensor.runtime.meta import meta_of_tensor
+from macatensor.runtime.tensor import MacaTensor, method
 
 _library: torch.library.Library | None = None
 _is_said = False
@@ -44,6 +46,11 @@ def _say_once() -> None:
 
 def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
     return bool(lib.maca_host_is_pinned(ffi.cast("void*", self.untyped_storage().data_ptr())))
+
+
+@method("pin_memory")
+def _refuse(self: MacaTensor, device: Value = None) -> None:
+    raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
 
 
 def register() -> None:

@@ -53,7 +53,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     transformer,
 )
 _OWNERS_OF_COMPOSITES = (histogram, transformer)
-_OWNERS_OF_METHODS = (display, serialization, storage)
+_OWNERS_OF_METHODS = (display, pinning, serialization, storage)
 _registered = False
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
+from macatensor.integration.storage import copied_buffer
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.ffi import allocate, copy_bytes
 from macatensor.runtime.tensor import MacaTensor, method, wrap
 
 
@@ -41,6 +41,18 @@ def wrap_like(t: MacaTensor) -> MacaTensor:
     return wrap(*t._payload)
 
 
+@method("__copy__")
+def shallow_copy(t: MacaTensor) -> Any:
+    """Another tensor over the same memory, a leaf as in PyTorch, with the same attributes."""
+    result: Any = wrap_like(t)
+    if getattr(t, "_is_param", False):
+        result = torch.nn.Parameter(result, t.requires_grad)
+    else:
+        result.requires_grad_(t.requires_grad)
+    result.__dict__.update({name: value for name, value in vars(t).items() if name != "_payload"})
+    return result
+
+
 @method("__deepcopy__")
 def deepcopy(t: MacaTensor, memo: dict[int, Value]) -> Value:
     """A copy with memory of its own; tensors that shared memory share the copy's, as in PyTorch."""
@@ -53,14 +65,7 @@ def deepcopy(t: MacaTensor, memo: dict[int, Value]) -> Value:
     if id(t) in memo:
         return memo[id(t)]
     buffer, offset, meta = t._payload
-    # by address: one buffer has many handles' worth of tensors, all with the same Python object
-    copied = memo.get(id(buffer))
-    if copied is None:
-        nbytes = buffer.nbytes
-        copied = allocate(nbytes)
-        copy_bytes(copied, 0, buffer, 0, nbytes)
-        memo[id(buffer)] = copied
-    result = wrap(copied, offset, meta)
+    result = wrap(copied_buffer(buffer, memo), offset, meta)
     result.requires_grad_(t.requires_grad) if t.requires_grad else None
     memo[id(t)] = result
     if t.grad is not None:

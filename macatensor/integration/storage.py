@@ -14,6 +14,7 @@ import torch
 from torch.types import Device
 from torch.utils import backend_registration
 
+from macatensor.dispatch.resize import adopt
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate, copy_bytes, ffi, resize
 from macatensor.runtime.host_copies import download, host_address, upload
@@ -165,11 +166,27 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
     def __copy__(self) -> MacaStorage:
         return self.clone()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> MacaStorage:
+        made = type(self)(0)
+        made._buffer = copied_buffer(self._buffer, memo)
+        return made
+
     def clone(self) -> MacaStorage:
         return type(self)(self.nbytes()).copy_(self)
 
 
-def _on_maca(host: torch.UntypedStorage | torch.TypedStorage) -> MacaStorage:
+def copied_buffer(buffer: Any, memo: dict[int, Any]) -> Any:
+    """The copy of a buffer that ``deepcopy`` makes: one for all tensors and storages over it."""
+    # by address: one buffer has many handles' worth of tensors, all with the same Python object
+    copied = memo.get(id(buffer))
+    if copied is None:
+        copied = allocate(buffer.nbytes)
+        copy_bytes(copied, 0, buffer, 0, buffer.nbytes)
+        memo[id(buffer)] = copied
+    return copied
+
+
+def _on_maca(host: Any) -> MacaStorage:
     host = getattr(host, "_untyped_storage", host)  # torch.load() makes typed ones
     return MacaStorage(host.nbytes()).copy_(host)
 
@@ -229,6 +246,15 @@ def is_storage(value: object) -> bool:
     return isinstance(value, (torch.UntypedStorage, torch.TypedStorage))
 
 
+@method("is_set_to")
+def _is_set_to(self: Any, tensor: Any) -> bool:
+    """Are both the same view of the same memory?"""
+    if not isinstance(tensor, MacaTensor):
+        return bool(torch.Tensor.is_set_to(self, tensor))
+    (held, start, meta), (other, at, seen) = self._payload, tensor._payload
+    return held is other and start == at and (meta.size, meta.stride) == (seen.size, seen.stride)
+
+
 @method("set_")
 def _set(self: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
     if source is None and not args and not kwargs:
@@ -239,6 +265,12 @@ def _set(self: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
         source, args, kwargs = over(source, self.dtype, *args, **kwargs), (), {}
     operands: Any = () if source is None else (source, *args)
     return _host_set(self, *operands, **kwargs)
+
+
+def _take_storage(self: MacaTensor, source: Any, *place: Any) -> MacaTensor:
+    """``set_`` by C++, as ``torch.tensor(storage)`` calls it, past ``__torch_dispatch__``."""
+    adopt(self, over(source, self.dtype, *place))
+    return self
 
 
 def _set_unbound(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -280,8 +312,15 @@ def _new_wrapped_storage(self: Any, untyped_storage: Any) -> Any:
     return _rewrap(self, untyped_storage)
 
 
+_library: Any = None
+
+
 def register() -> None:
     """Makes storages on maca possible: ``UntypedStorage(..., device="maca")``, ``.maca()``, ``.is_maca``, copies."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    for name in ("set_.source_Storage", "set_.source_Storage_storage_offset"):
+        _library.impl(name, _take_storage, "PrivateUse1")
     _TypedStorage._new_wrapped_storage = _new_wrapped_storage
     torch.serialization.add_safe_globals([_on_maca])
     _UntypedStorage.__new__ = staticmethod(_new)

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch import host_fallback
-from macatensor.dispatch.kernel_calls import KernelLauncher, RandomLauncher
+from macatensor.dispatch.kernel_calls import kernel_launcher
 from macatensor.dispatch.launcher import SPECIAL, static_key
 from macatensor.dispatch.out_arguments import checked
 from macatensor.dispatch.plan import ABSENT
@@ -56,7 +56,7 @@ def _way_of(func: OpOverload) -> Launcher:
         return lambda args, kwargs: without_row(func, args, kwargs, "the op table has no row for it")
     row, form, twin = found
     if row.kind is Kind.KERNEL:
-        return (RandomLauncher if row.random else KernelLauncher)(func, row, form, twin)
+        return kernel_launcher(func, row, form, twin)
     if row.kind is Kind.VIEW and form is Form.DIRECT:
         return ViewLauncher(func)
     if row.kind is Kind.COMPOSITE:

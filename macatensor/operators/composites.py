@@ -140,7 +140,26 @@ def trilinear(
     return result
 
 
-def _numbers(lengths: Tensor) -> list[int]:
+@composite
+def logcumsumexp_of_any(self: Value, dim: int) -> Value:
+    """``logcumsumexp``, of complex numbers too: in each step, sums of twice as many neighbours."""
+    if not self.is_complex():
+        return torch.logcumsumexp(self, dim)
+    result = self.clone()
+    length = self.shape[dim] if self.dim() else 1
+    step = 1
+    while step < length:
+        a, b = result.narrow(dim, step, length - step), result.narrow(dim, 0, length - step)
+        is_greater = a.real >= b.real
+        high, low = torch.where(is_greater, a, b), torch.where(is_greater, b, a)
+        # nothing is added to -inf, and infinity minus itself would be NaN
+        summed = torch.where(low.real == -torch.inf, high, high + torch.log1p(torch.exp(low - high)))
+        result = torch.cat([result.narrow(dim, 0, step), summed], dim)
+        step *= 2
+    return result
+
+
+def _numbers(lengths: Value) -> list[int]:
     return [int(n) for n in lengths.reshape(-1).tolist()]
 
 

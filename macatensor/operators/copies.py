@@ -66,6 +66,12 @@ def _lies_like(host: torch.Tensor, tensor: MacaTensor) -> bool:
     return same and meta.dense and host.stride() == meta.stride and not lazy
 
 
+@special("aten._lazy_clone.default")
+def _lazy_clone(func: Value) -> Launcher:
+    """At once: a copy on writing would be a matter of storages of PyTorch's own."""
+    return lambda args, kwargs: torch.ops.aten.clone.default(*args, **(kwargs or {}))
+
+
 @special("aten.copy_.default")
 def _copy_(func: OpOverload) -> Launcher:
     found = find_row(func)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.signature import Form
 from macatensor.runtime.boxed import Launcher, Value
@@ -103,10 +104,7 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if self.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
-        kind = {torch.bool: "Bool", torch.float32: "Float", torch.float64: "Double"}.get(
-            self.dtype, str(self.dtype)
-        )
-        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{kind}'")
+        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{scalar_type(self.dtype)}'")
     if self.dim() == 1 and self.numel() == 0:
         return torch.zeros(minlength, dtype=torch.int64, device=self.device)
     if self.dim() != 1 or int(self.min()) < 0:

@@ -24,25 +24,12 @@ from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, WrapperArguments, wrap, wrapper_arguments
 from macatensor.runtime.uncompiled import uncompiled
+from macatensor.runtime.uninitialized import known
 
 
 def empty_of(meta: Meta) -> MacaTensor:
     """Uninitialized memory of a meta."""
     return wrap(allocate(meta.nbytes), 0, meta)
-
-
-def known(target: MacaTensor) -> MacaTensor:
-    """Under ``torch.use_deterministic_algorithms`` what a user gets uninitialized is filled, as PyTorch does: NaN, or
-    the largest integer."""
-    if not torch._C._get_deterministic_algorithms():
-        return target
-    if torch._C._get_deterministic_fill_uninitialized_memory():
-        dtype = target.dtype
-        if dtype.is_floating_point or dtype.is_complex:
-            target.fill_(float("nan"))
-        else:
-            target.fill_(True if dtype == torch.bool else torch.iinfo(dtype).max)
-    return target
 
 
 def _check(size: Sequence[int]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.operators.composites import composite
 
 
@@ -16,10 +17,30 @@ def _check_range(low: float, high: float, what: str) -> None:
         raise RuntimeError(f"{what}: range of [{low:g}, {high:g}] is not finite")
 
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
+    """As CUDA's, in whole numbers: where a bin begins is rounded down."""
+    if low == high and self.numel() > 0:
+        low, high = (int(v) for v in torch.aminmax(self))
+    if low == high:
+        low, high = low - 1, high + 1
+    x = self.reshape(-1).long()
+    inside = (x >= low) & (x <= high)
+    place = torch.where(inside, (x - low) * bins // (high - low), 0).clamp_(max=bins - 1)
+    return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
+
+
 @composite
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
-    torch.histc(torch.zeros(1, dtype=self.dtype), 1 if bins > 0 else bins, min, max)  # or PyTorch's error
+    is_integral = self.dtype in _INTEGERS
+    # or PyTorch's error; of integers, which CUDA counts and the CPU does not, that of numbers
+    given = torch.zeros(1, dtype=torch.float64 if is_integral else self.dtype)
+    torch.histc(given, 1 if bins > 0 else bins, min, max)
+    if is_integral:
+        return _histc_of_integers(self, bins, int(min), int(max))
     low, high = float(min), float(max)
     if low == high and self.numel() > 0:
         low, high = (float(v) for v in torch.aminmax(self))
@@ -42,7 +63,7 @@ def _points(self: Tensor, dimensions: int) -> Tensor:
             f"but got input of sizes {list(self.shape)}"
         )
     if self.dtype not in (torch.float32, torch.float64):
-        raise NotImplementedError(f"\"histogramdd\" not implemented for '{self.dtype}'")
+        raise NotImplementedError(f"\"histogramdd\" not implemented for '{scalar_type(self.dtype)}'")
     return self.reshape(-1, dimensions)
 
 

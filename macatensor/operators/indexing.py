@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.kernel_calls import kernel_launcher
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import find_row, read
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.callers import warn
 from macatensor.runtime.tensor import MacaTensor
 
 
@@ -28,6 +29,8 @@ def positions(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | N
             continue
         if not isinstance(index, MacaTensor):
             index = index.to(self.device, memory_format=torch.preserve_format)
+        if index.dtype is torch.uint8:
+            warn("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.")
         if index.dtype in (torch.bool, torch.uint8):
             start = len(expanded)
             for d in range(index.dim()):
@@ -42,11 +45,19 @@ def positions(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | N
     return expanded
 
 
-def _preparing(func: OpOverload, position: int) -> Launcher:
+def _check_fill(indices: Value, values: Value) -> None:
+    """Raises PyTorch's error where it writes one number through a mask of bytes: it makes masked_fill_ of that, which
+    takes bool alone."""
+    masks = [i for i in indices if i is not None]
+    if len(masks) == 1 and masks[0].dtype is torch.uint8 and values.numel() == 1:
+        raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
+
+
+def _preparing(func: Value, position: int) -> Launcher:
     """A launcher that prepares the index list at ``position`` first."""
     found = find_row(func)
     signature = read(func)
-    kernel = KernelLauncher(func, *found) if found else None
+    kernel = kernel_launcher(func, *found) if found else None
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         full = signature.fill(args, kwargs)
@@ -55,6 +66,8 @@ def _preparing(func: OpOverload, position: int) -> Launcher:
             raise RuntimeError(
                 f"indices should be either on cpu or on the same device as the indexed tensor ({self.device})"
             )
+        if len(full) > 3 and not full[3]:
+            _check_fill(full[1], full[2])
         full[position] = positions(self, full[position])
         values = full[2] if len(full) > 2 else None
         if isinstance(values, torch.Tensor) and not isinstance(values, MacaTensor) and values.dim() == 0:

@@ -95,7 +95,8 @@ def linalg_lstsq(
     if right.shape[-2] != rows:
         which = "other.size(-1)" if vectors else "other.size(-2)"
         raise RuntimeError(f"torch.linalg.lstsq: input.size(-2) should match {which}")
-    sets = [torch.empty(()).expand(t.shape[:-2]) for t in (a, right)]
+    # as PyTorch counts, whatever the right side's own dimensions are
+    sets = [torch.empty(()).expand(t.shape[: a.dim() - 2]) for t in (a, right)]
     batch = tuple(torch.broadcast_tensors(*sets)[0].shape)  # refused in the words of PyTorch's CPU kernel
     sides = right.shape[-1]
     real = _real(a.dtype)

@@ -61,7 +61,8 @@ def _steps(start: float, end: float, step: float) -> int:
         return 0 if start == end and step != 0 and math.isfinite(start) else -1
     if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
         return -((start - end) // step)
-    return math.ceil((end - start) / step)
+    steps = (end - start) / step
+    return math.ceil(steps) if math.isfinite(steps) else -1
 
 
 @special("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
@@ -82,6 +83,8 @@ def _arange(func: OpOverload) -> Launcher:
             step = args[2] if len(args) > 2 else step
         numbers = (start, end, step)
         dtype = options.get("dtype")
+        if dtype is not None and (dtype.is_complex or dtype is torch.bool):
+            torch.arange(1, dtype=dtype)  # raises: the CPU has no such range, nor has CUDA
         kinds = tuple(map(type, numbers))
         if not all(kind in (int, float) for kind in kinds):
             return kernel(numbers, options)

@@ -6,7 +6,14 @@ import weakref
 
 import torch
 
+from macatensor.runtime.callers import repeat_warnings
+
 _UNCOUNTABLE = 1 << 63
+
+
+def _half_complex() -> torch.Tensor:
+    """At the first such tensor of a process PyTorch says that few operators take it."""
+    return torch.empty(0, dtype=torch.complex32)
 
 
 class Meta:
@@ -43,6 +50,8 @@ class Meta:
     def __init__(
         self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, conj: bool, neg: bool
     ):
+        if dtype is torch.complex32:
+            repeat_warnings(_half_complex)
         self.size = size
         self.stride = stride
         self.dtype = dtype
@@ -105,7 +114,15 @@ class Meta:
 
     def overlaps_itself(self) -> bool:
         """Some two elements certainly share memory (an expanded dimension), as PyTorch's internal-overlap test."""
-        return any(n > 1 and step == 0 for n, step in zip(self.size, self.stride))
+        return self.numel > 0 and any(n > 1 and step == 0 for n, step in zip(self.size, self.stride))
+
+    def meets(self, offset: int, other: Meta, other_offset: int) -> bool:
+        """Some element, ``offset`` into memory, certainly lies in ``other`` there: PyTorch's test of overlaps, which
+        lets strided tensors pass whose elements may lie between each other's."""
+        if not (self.numel and other.numel and self.dense and other.dense):
+            return self is other and offset == other_offset and self.numel > 0
+        start, other_start = offset * self.itemsize, other_offset * other.itemsize
+        return start < other_start + other.nbytes and other_start < start + self.nbytes
 
     def __reduce__(self) -> tuple[object, ...]:  # copies and what is unpickled are interned, too
         return meta_of, (self.size, self.stride, self.dtype, self.conj, self.neg)

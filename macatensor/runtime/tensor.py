@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 import torch
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, meta_of, meta_of_tensor
 from macatensor.runtime.streams import Stream
@@ -44,7 +45,10 @@ class MacaTensor(torch.Tensor):
     __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls: type, *args: object, **kwargs: object) -> MacaTensor:
+    def __new__(cls: type, *args: Value, **kwargs: Value) -> Value:
+        # type(parameter)(data, requires_grad=...) makes another Parameter, wherever the data is
+        if len(args) == 1 and isinstance(args[0], torch.Tensor) and kwargs.keys() == {"requires_grad"}:
+            return torch.nn.Parameter(args[0], kwargs["requires_grad"])
         raise TypeError("MacaTensor cannot be made directly; use macatensor.maca(data) or tensor.to('maca')")
 
     # (func, types, args=(), kwargs=None): calls launcher_of(func)(args, kwargs), after bind(func) the first time

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from macatensor.dispatch import sites
+from macatensor.runtime.callers import OURS, TORCH
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 _SHOWN = 8
-_INSIDE = (sites._TORCH, "<frozen")
+_INSIDE = (TORCH, "<frozen")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Origin:
 
 
 def _shown(filename: str) -> bool:
-    return not filename.startswith((sites._OURS, "<frozen"))
+    return not filename.startswith((OURS, "<frozen"))
 
 
 def origin() -> Origin:

@@ -202,6 +202,14 @@ class BackwardPlan final : public Plan {
 
 }  // namespace
 
+// What sums of no terms are: new results, without gaps.
+static std::unique_ptr<Plan> zeros(std::vector<Operand> results) {
+  return make_plan(0, [results = std::move(results)](const Launch& launch) {
+    for (const Operand& o : results)
+      if (o.present() && o.numel()) std::memset(launch.data<char>(o), 0, static_cast<size_t>(o.numel() * item_size(o.dtype)));
+  });
+}
+
 std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algorithms) {
   const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2);
   const Geometry g = read_geometry(r, x, w, dy);
@@ -213,6 +221,7 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
   if (db.present() && db.sizes != std::vector{g.out_channels}) throw Invalid("a bias has one number for each channel");
   const bool both = r.out(0).present() || r.out(1).present();
   if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
+  if (dy.numel() == 0) return zeros({r.out(0), r.out(1), r.out(2)});
   if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
   try {
     // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image

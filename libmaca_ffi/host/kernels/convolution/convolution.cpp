@@ -52,6 +52,9 @@ Geometry read_geometry(const Request& r, const Operand& input, const Operand& we
   g.output_padding = list(r, "output_padding", g.dims, 0);
   if (g.groups < 1 || g.in_channels % g.groups || g.out_channels % g.groups)
     throw Invalid("convolution: channels are not a multiple of groups");
+  // of an image without channels PyTorch makes one without channels, whatever the weight would make
+  if (g.in_channels == 0 && g.out_channels == 0)
+    g.out_channels = g.transposed ? weight.sizes[1] * g.groups : weight.sizes[0];
   const int64_t w0 = g.transposed ? g.in_channels : g.out_channels, w1 = g.transposed ? g.out_channels : g.in_channels;
   if (weight.sizes[0] != w0 || weight.sizes[1] != w1 / g.groups || output.sizes[0] != g.batch)
     throw Invalid("convolution: the weight does not fit the channels");
@@ -320,9 +323,9 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
   const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
   if (w.dtype != x.dtype || y.dtype != x.dtype || (bias.present() && bias.dtype != x.dtype))
     throw Declined("convolution of different dtypes");
-  if (bias.present() && (bias.rank() != 1 || bias.sizes[0] != y.sizes[1]))
-    throw Invalid("convolution: bias does not fit");
   const Geometry g = read_geometry(r, x, w, y);
+  if (bias.present() && (bias.rank() != 1 || bias.sizes[0] != g.out_channels))
+    throw Invalid("convolution: bias does not fit");
   if (y.numel() == 0) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || w.numel() == 0) return direct_forward(r, g);
   if (auto product = pixel_product(r, g)) return product;

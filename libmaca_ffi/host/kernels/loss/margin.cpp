@@ -21,7 +21,6 @@ struct Samples {
 
 Samples samples_of(const Request& r, const Operand& input) {
   Samples s;
-  if (input.dtype != Dtype::F32 && input.dtype != Dtype::F64) throw Declined("float32 and float64 only");
   if (input.rank() > 2) throw Invalid("a margin loss of more than two dimensions");
   s.classes = input.rank() ? input.sizes.back() : 1;
   s.count = input.rank() == 2 ? input.sizes[0] : 1;

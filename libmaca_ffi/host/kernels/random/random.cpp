@@ -233,10 +233,12 @@ std::unique_ptr<FillPlan> fill_plan(const Request& r, Fill fill, int words, Comp
 }
 
 template <template <class> class Law>
-std::unique_ptr<Plan> continuous(const Request& r, const char* a, const char* b, void (*check)(Parameters&)) {
+std::unique_ptr<Plan> continuous(const Request& r, const char* a, const char* b, void (*check)(Parameters&),
+                                 bool of_parts = false) {
   const Dtype dtype = r.out(0).dtype;
-  if (!is_floating(dtype)) throw Declined("the law is continuous, the dtype is not floating point");
-  const Compute compute = arithmetic_of(dtype);
+  const bool split = of_parts && is_complex(dtype) && dtype != Dtype::C32;  // each part is drawn by the law
+  if (!is_floating(dtype) && !split) throw Declined("the law is continuous, the dtype is not floating point");
+  const Compute compute = !split ? arithmetic_of(dtype) : dtype == Dtype::C128 ? Compute::F64 : Compute::F32;
   auto plan = fill_plan(r, pick<Law>(compute), compute == Compute::F64 ? 2 : 1, compute);
   plan->a = Number(r, a);
   if (b) plan->b = Number(r, b);
@@ -278,7 +280,7 @@ std::unique_ptr<Plan> uniform(const Request& r) {
                 " and from=" + plain(p.a) + " which result in to-from to exceed the limit");
     p.top = p.a == p.b ? p.b : below(p.b, p.dtype);
     p.top = std::max(p.top, p.a);
-  });
+  }, true);
 }
 
 void check_normal(Parameters& p) {

@@ -55,10 +55,12 @@ template <class C> struct Mean : Sum<C> {
 
 template <class C> struct NanSum : Sum<C> {
   using typename Sum<C>::Acc;
-  static Acc whole(const C* x, int64_t n) {
+  static Acc whole(const C* x, int64_t n)
+    requires std::is_floating_point_v<C>
+  {
     return wide_sum(x, n, [](auto v) { return v == v ? v : decltype(v){}; });
   }
-  static Acc step(Acc a, C x) { return a + (x == x ? Acc(x) : Acc(0)); }
+  static Acc step(Acc a, C x) { return plus(a, x == x ? Acc(x) : Acc(0)); }
 };
 
 template <class C> struct Prod : Sum<C> {
@@ -109,19 +111,28 @@ template <template <class> class Op> std::unique_ptr<Plan> as_is(const Request& 
   with_accumulation(accumulation_of(q.in(0).dtype), [&]<class C>(C) { plan = fold_plan(q, Op<C>{}); });
   return plan;
 }
+// Of truth values a sum is one where any is, a product where all are.
+std::unique_ptr<Plan> sum(const Request& q) {
+  return q.out().dtype == Dtype::Bool ? as_is<Any>(q) : cast_first<Sum>(q);
+}
+std::unique_ptr<Plan> prod(const Request& q) {
+  return q.out().dtype == Dtype::Bool ? as_is<All>(q) : cast_first<Prod>(q);
+}
 std::unique_ptr<Plan> nansum(const Request& q) {
+  if (q.out().dtype == Dtype::Bool) return as_is<Any>(q);
   switch (accumulation_of(q.out().dtype)) {
     case Compute::F32: return fold_plan(q, NanSum<float>{});
     case Compute::F64: return fold_plan(q, NanSum<double>{});
     case Compute::I64: return cast_first<Sum>(q);
-    default: throw Declined("nansum of complex numbers");
+    case Compute::C128: return fold_plan(q, NanSum<c128>{});
+    default: throw Declined("nansum of this dtype");
   }
 }
 
-MACA_KERNEL("sum", cast_first<Sum>);
+MACA_KERNEL("sum", sum);
 MACA_KERNEL("nansum", nansum);
 MACA_KERNEL("mean", cast_first<Mean>);
-MACA_KERNEL("prod", cast_first<Prod>);
+MACA_KERNEL("prod", prod);
 MACA_KERNEL("any", as_is<Any>);
 MACA_KERNEL("all", as_is<All>);
 MACA_KERNEL("count_nonzero", as_is<LongCount>);

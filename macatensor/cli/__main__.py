@@ -1,0 +1,5 @@
+"""``python -m macatensor.cli``: the command line."""
+
+from macatensor.cli import main
+
+main()

@@ -1,0 +1,101 @@
+"""Which dtypes an operator takes: all that PyTorch's operator database says of CUDA, none that PyTorch refuses."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_map
+
+NOT_TAKEN = {
+    "fft": "PyTorch refuses a half for any device but CUDA before the device is asked; complex32 has no transform",
+    "torch_ops_aten": "attention of CUDA's own libraries, which scaled_dot_product_attention replaces here",
+    "logaddexp-torch.complex32": "complex32 is no dtype of the loop",
+    "trace-torch.complex32": "complex32 is no dtype of the loop",
+}
+
+
+def _name(info: Any) -> str:
+    return str(info.formatted_name)
+
+
+def _more() -> Iterator[Any]:
+    """Entries with the dtypes that CUDA takes and the CPU does not."""
+    for info in op_db:
+        for dtype in sorted(set(info.dtypesIfCUDA) - set(info.dtypes), key=str):
+            reason = next(
+                (why for part, why in NOT_TAKEN.items() if f"{_name(info)}-{dtype}".startswith(part)), ""
+            )
+            marks = [pytest.mark.xfail(strict=True, raises=Exception, reason=reason)] if reason else []
+            yield pytest.param(info, dtype, id=f"{_name(info)}-{dtype}", marks=marks)
+
+
+def _moved(value: Any) -> Any:
+    return tree_map(lambda t: t.to("maca") if isinstance(t, torch.Tensor) else t, value)
+
+
+@pytest.mark.parametrize(("info", "dtype"), _more())
+def test_dtypes_of_cuda_are_taken(info: Any, dtype: torch.dtype) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in itertools.islice(info.sample_inputs("cpu", dtype), 2):
+            info.op(*_moved([sample.input, *sample.args]), **_moved(sample.kwargs))
+
+
+# The CPU's own limits, where more is computed for good reasons.
+COMPUTED = {
+    "conv": "PyTorch's CPU takes integers with one of its algorithms and not with the other",
+    "nn_functional_conv": "PyTorch's CPU takes integers with one of its algorithms and not with the other",
+    "nn_functional_max_pool1d": "its own CPU kernel refuses integers, max_pool2d, which serves it here, takes them",
+    "masked_": "a bool is added up as an integer",
+    "div_trunc_rounding": "the rounding to below takes bool",
+}
+ASKED = [torch.bool, torch.int64, torch.complex64]
+
+
+def _cast(value: Any, source: torch.dtype, dtype: torch.dtype) -> Any:
+    def cast(t: Any) -> Any:
+        return t.detach().to(dtype) if isinstance(t, torch.Tensor) and t.dtype == source else t
+
+    return tree_map(cast, value)
+
+
+def _refused(info: Any, args: Any, kwargs: Any) -> bool:
+    try:
+        info.op(*args, **kwargs)
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("dtype", ASKED)
+def test_dtypes_that_pytorch_refuses_are_refused(dtype: torch.dtype) -> None:
+    accepted = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for info in op_db:
+            if dtype in set(info.dtypes) | set(info.dtypesIfCUDA) or torch.float32 not in info.dtypes:
+                continue
+            if _name(info).startswith(tuple(COMPUTED)):
+                continue
+            for sample in itertools.islice(info.sample_inputs("cpu", torch.float32), 2):
+                args, kwargs = _cast(([sample.input, *sample.args], sample.kwargs), torch.float32, dtype)
+                if _refused(info, args, kwargs) and not _refused(info, _moved(args), _moved(kwargs)):
+                    accepted.append(_name(info))
+    assert accepted == []
+
+
+def test_integers_are_counted_as_cuda_does() -> None:
+    numbers = torch.arange(-20, 100, dtype=torch.int32) % 37
+    ours = torch.histc(numbers.to("maca"), 5, 0, 30)
+    assert ours.dtype is torch.int32 and torch.equal(
+        ours.cpu().double(), torch.histc(numbers.double(), 5, 0, 30)
+    )
+    assert torch.histc(torch.tensor([3, 3], device="maca"), 4).tolist() == [0, 0, 2, 0]
+    with pytest.raises(RuntimeError, match="max must be larger than min"):
+        torch.histc(numbers.to("maca"), 5, 3, 1)
