@@ -27,7 +27,7 @@ def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
         if nbytes:
             _say_once()
         return torch.empty_like(self).copy_(self)
-    storage = torch._C._from_dlpack(capsule).untyped_storage()  # type: ignore[attr-defined]
+    storage = torch._C._from_dlpack(capsule).untyped_storage()
     pinned = torch.empty(0, dtype=self.dtype, device="cpu")
     return pinned.set_(storage, 0, self.size(), self.stride()).copy_(self)
 
