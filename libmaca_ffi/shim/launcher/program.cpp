@@ -311,7 +311,7 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.Program", sizeof(Program), 0, Py_TP
 
 bool add_program_type(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddObjectRef(module, "Program", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 bool is_program(PyObject* object) { return Py_TYPE(object) == g_type; }

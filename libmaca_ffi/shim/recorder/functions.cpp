@@ -54,7 +54,7 @@ bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyO
   if (error == Py_None && (!flatten_result(result, items) || !attach_to(self, call, items, written, module)))
     return false;
   if (call->number < 0) return true;
-  if (error == Py_None && call->received && PyObject_Size(call->received) > 0) {
+  if (error == Py_None && call->received && PyObject_IsTrue(call->received) == 1) {
     Ref pairs(pairs_of(items));
     return pairs && ask(reinterpret_cast<PyObject*>(self), names.started, object_of(call), pairs.get());
   }

@@ -15,8 +15,7 @@ constexpr Fact<KnownOfRecording> kFacts[] = {
     {"storage", &KnownOfRecording::storage},
     {"exchange", &KnownOfRecording::exchange_capsule},
     {"plain_values", &KnownOfRecording::plain_values},
-    {"complex_types", &KnownOfRecording::complex_types},
-    {"held_by", &KnownOfRecording::held_by},
+    {"taken_apart", &KnownOfRecording::taken_apart},
     {"value_text", &KnownOfRecording::value_text},
     {"escaped", &KnownOfRecording::escaped},
     {"plainly", &KnownOfRecording::plainly},
@@ -59,6 +58,8 @@ PyMethodDef g_functions[] = {
     {"set_recorder", set_recorder, METH_O, "set_recorder(recorder): who is given all calls from now on; None: nobody."},
     {"flatten_call", flatten_call_function, METH_VARARGS,
      "flatten_call(args, kwargs): pairs of place and value of everything in a call's arguments."},
+    {"stack_key", stack_key, METH_NOARGS,
+     "stack_key(): addresses of the code objects and places in them of all frames."},
     {},
 };
 
@@ -84,9 +85,7 @@ bool is_configured() {
 PyMODINIT_FUNC PyInit__recorder() {
   using namespace maca::recorder;
   Ref module(PyModule_Create(&g_module));
-  const auto adders = {add_recording_values, add_recording_memories, add_recording_entries,
-                       add_recording_call,   add_recording_stacks,   add_recording_recorder,
-                       add_recording_lines,  add_recording_modes,    add_recording_nodes};
+  const auto adders = {add_recording_entries, add_recording_call, add_recording_recorder, add_recording_modes};
   for (const auto add : adders)
     if (!module || !add(module.get())) return nullptr;
   return module.release();

@@ -31,7 +31,7 @@ bool read(PyObject* given, Operator& facts) {
   return true;
 }
 
-bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, const Ref& parent) {
+bool forward_operator(Recorder* self, ThreadState& thread, Call* call, const Ref& parent) {
   Call* outer = as_call(parent);
   if (outer) take_over(call, outer, true);
   if (decide(self, call, parent.get(), true)) {
@@ -44,14 +44,13 @@ bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, con
   if (PyErr_Occurred()) return false;
   const int is_enabled = is_true(recording.is_grad_enabled);
   if (is_enabled <= 0) return is_enabled == 0;
-  Ref made = ask_torch(recording.sequence);
-  if (!made) return false;
-  note_node(thread.nodes, PyLong_AsLongLong(made.get()), call, outer);
-  return !PyErr_Occurred();
-}
-
-void add_tensor(Items& items, const std::string& place, PyObject* value) {
-  if (is_tensor_object(value)) items.push_back({place, Ref::borrowed(value), true});
+  Ref count = ask_torch(recording.sequence);
+  const long long nodes = count ? PyLong_AsLongLong(count.get()) : -1;
+  if (nodes < 0 || nodes == thread.nodes) return nodes >= 0;  // autograd makes a node before it lets an operator run
+  thread.nodes = nodes;
+  Ref serial(PyLong_FromLongLong(outer ? outer->serial : -1));
+  return serial && Ref(PyObject_CallMethodObjArgs(thread.thread, names.node_made, count.get(), object_of(call),
+                                                  serial.get(), nullptr));
 }
 
 // The tensors that an operator writes, with their places.
@@ -66,18 +65,9 @@ bool written_by(const Operator& facts, PyObject* args, PyObject* kwargs, Items& 
       value = PyDict_GetItemWithError(kwargs, name);
       if (!append_text(place, name)) return false;
     }
-    if (!value && PyErr_Occurred()) return false;
-    if (!value) continue;
-    if (!PyList_Check(value) && !PyTuple_Check(value)) {
-      add_tensor(items, place, value);
-      continue;
-    }
-    const bool is_list = PyList_Check(value);
-    for (Py_ssize_t k = 0; k < (is_list ? PyList_Size(value) : PyTuple_Size(value)); ++k) {
-      Ref held = Ref::borrowed(is_list ? PyList_GetItem(value, k) : PyTuple_GetItem(value, k));
-      add_tensor(items, place + "." + std::to_string(k), held.get());
-    }
+    if (PyErr_Occurred() || (value && !flatten(value, place, items))) return false;
   }
+  std::erase_if(items, [](const Item& item) { return !item.is_tensor; });
   return true;
 }
 
@@ -94,7 +84,7 @@ bool operator_returned(Recorder* self, const ThreadState& thread, const Operator
   if (facts.is_collective)
     return static_cast<bool>(
         ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
-  if (facts.is_blank && !ask(object, names.blank, result)) return false;
+  if (facts.is_blank && is_tensor_object(result) && !note_blank(self->describer, result)) return false;
   if (facts.is_wait && is_tensor_object(result) && !wrote(self->describer, result)) return false;
   Items items;
   if (!flatten_result(result, items)) return false;
@@ -127,15 +117,16 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
   if (!facts.is_recorded) Py_RETURN_NONE;
   Aside aside(self, modes);
   if (!aside || !look_at_pending(self)) return nullptr;
-  const ThreadState& thread = thread_of(self);
+  ThreadState& thread = thread_of(self);
   if (!thread) return nullptr;
   auto* object = reinterpret_cast<PyObject*>(self);
   Ref parent = last_of(thread), call, node;
   const bool is_within = is_function(parent) || (parent && as_call(parent)->in_backward);
   if (!is_within && !(node = ask_torch(recording.current_node))) return nullptr;
   if (node && node.get() != Py_None) {
-    call = begin_backward_operator(self, thread, node.get(), facts.packet, facts.op);
-    if (!call) return nullptr;
+    call = Ref(PyObject_CallMethodObjArgs(object, names.backward_operator, thread.thread, node.get(), facts.packet,
+                                          facts.op, nullptr));
+    if (!call || !check_call(call.get())) return nullptr;
   } else {
     call = begin_call(self, kOperator, facts.packet, facts.op, true);
     if (!call || !forward_operator(self, thread, as_call(call), parent)) return nullptr;

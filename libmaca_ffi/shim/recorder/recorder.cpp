@@ -14,10 +14,7 @@ namespace {
 PyTypeObject* g_type = nullptr;
 unsigned long long g_epochs = 0;
 
-constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::local,          &Recorder::numbers,
-                                              &Recorder::serials, &Recorder::counts_forward, &Recorder::counts_backward,
-                                              &Recorder::pending, &Recorder::describer,      &Recorder::writer,
-                                              &Recorder::stacks,  &Recorder::running};
+using Type = Collected<Recorder>;
 
 PyObject* name_method(PyObject* object, PyObject* given) {
   PyObject* op;
@@ -37,27 +34,8 @@ PyObject* forget_method(PyObject* object, PyObject*) {
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
   if (!object) return nullptr;
-  of(object)->line = new std::string;
   of(object)->epoch = ++g_epochs;
   return object;
-}
-
-int traverse(PyObject* object, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(object));
-  for (auto member : kObjects) Py_VISIT(of(object)->*member);
-  return 0;
-}
-
-int clear(PyObject* object) {
-  for (auto member : kObjects) Py_CLEAR(of(object)->*member);
-  return 0;
-}
-
-void dealloc(PyObject* object) {
-  PyObject_GC_UnTrack(object);
-  clear(object);
-  delete of(object)->line;
-  release_memory(object);
 }
 
 PyMethodDef g_methods[] = {
@@ -83,7 +61,6 @@ PyMethodDef g_methods[] = {
 #define FLAG(member) {#member, T_BOOL, offsetof(Recorder, member), 0, nullptr}
 PyMemberDef g_members[] = {
     OBJECT(lock),
-    OBJECT(local),
     OBJECT(numbers),
     OBJECT(serials),
     OBJECT(counts_forward),
@@ -92,7 +69,6 @@ PyMemberDef g_members[] = {
     OBJECT(describer),
     OBJECT(writer),
     OBJECT(stacks),
-    OBJECT(running),
     FLAG(active),
     FLAG(takes_all),
     FLAG(has_stacks),
@@ -108,9 +84,9 @@ PyMemberDef g_members[] = {
 
 PyType_Slot g_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
     {Py_tp_methods, g_methods},
     {Py_tp_members, g_members},
     {Py_tp_doc, const_cast<char*>("The base of the recorder: what happens at every call. A subclass sets the members "
@@ -126,7 +102,6 @@ bool name_all() {
       {&names.thread, "thread"},
       {&names.open, "open"},
       {&names.text, "text"},
-      {&names.nodes, "nodes"},
       {&names.look, "look"},
       {&names.decide, "decide"},
       {&names.fwd, "fwd"},
@@ -137,12 +112,15 @@ bool name_all() {
       {&names.next_file, "next_file"},
       {&names.save, "save"},
       {&names.keep_random, "keep_random"},
-      {&names.blank, "blank"},
       {&names.collective, "collective"},
       {&names.left, "left"},
       {&names.attach, "attach"},
       {&names.acquire, "acquire"},
       {&names.release, "release"},
+      {&names.node_made, "node_made"},
+      {&names.backward_operator, "backward_operator"},
+      {&names.here, "here"},
+      {&names.line, "line"},
   });
 }
 
@@ -151,13 +129,13 @@ bool name_all() {
 bool is_recorder(PyObject* object) { return PyObject_TypeCheck(object, g_type); }
 
 bool is_ready(Recorder* self) {
-  for (auto member : kObjects)
+  for (auto member : Recorder::kObjects)
     if (!(self->*member)) {
       PyErr_SetString(PyExc_RuntimeError, "a recorder's members are not all set");
       return false;
     }
-  if (!is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
-      !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward) || !PyDict_Check(self->running)) {
+  if (!is_entries(self->describer) || !PyList_Check(self->pending) || !PyDict_Check(self->counts_forward) ||
+      !PyDict_Check(self->counts_backward)) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;
   }
@@ -180,13 +158,12 @@ ThreadState& thread_of(Recorder* self) {
   Ref thread = ask(reinterpret_cast<PyObject*>(self), names.thread);
   Ref open(thread ? PyObject_GetAttr(thread.get(), names.open) : nullptr);
   Ref text(open ? PyObject_GetAttr(thread.get(), names.text) : nullptr);
-  Ref nodes(text ? PyObject_GetAttr(thread.get(), names.nodes) : nullptr);
-  if (!nodes) return known;
-  if (!PyList_Check(open.get()) || !is_nodes(nodes.get())) {
-    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list, its nodes RecordedNodes");
+  if (!text) return known;
+  if (!PyList_Check(open.get())) {
+    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list");
     return known;
   }
-  known = {self->epoch, thread.get(), open.get(), text.get(), nodes.get()};  // the recorder holds the thread
+  known = {self->epoch, thread.get(), open.get(), text.get()};  // the recorder holds the thread
   return known;
 }
 
@@ -240,8 +217,9 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
 
 bool note_stack(Recorder* self, Call* call) {
   if (!self->has_stacks) return true;
-  call->stack = stack_here(self->stacks);
-  return call->stack >= 0;
+  Ref number(PyObject_CallMethodObjArgs(self->stacks, names.here, nullptr));
+  call->stack = number ? PyLong_AsLongLong(number.get()) : -1;
+  return !PyErr_Occurred();
 }
 
 bool look_at_pending(Recorder* self) {
@@ -269,13 +247,11 @@ bool describe_results(Recorder* self, Call* call, Items items, const Items& writ
 bool write(Recorder* self, Call* call, PyObject* error) {
   Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), names.error_text, error);
   if (!text) return false;
-  std::string line = std::move(*self->line);  // Python's collector may come between and write a line of its own
-  line.clear();
+  std::string line;
   if (!append_line(line, call, text.get())) return false;
   ++self->written;
-  const bool is_written = write_line(self->writer, line);
-  *self->line = std::move(line);
-  return is_written;
+  Ref data(PyBytes_FromStringAndSize(line.data(), static_cast<Py_ssize_t>(line.size())));
+  return data && Ref(PyObject_CallMethodObjArgs(self->writer, names.line, data.get(), nullptr));
 }
 
 int is_true(PyObject* function) {
@@ -328,8 +304,7 @@ bool check_call(PyObject* call) {
 
 bool add_recording_recorder(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && name_all() &&
-         PyModule_AddObjectRef(module, "RecordedCalls", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type && name_all() && PyModule_AddType(module, g_type) == 0;
 }
 
 }  // namespace maca::recorder

@@ -16,19 +16,32 @@ struct Operator {
 };
 
 struct Recorder {
-  PyObject_HEAD PyObject *lock, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer,
-      *writer, *stacks, *running;
-  std::string* line;         // memory for the one that is made
+  PyObject_HEAD PyObject *lock, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer, *writer,
+      *stacks;
   unsigned long long epoch;  // no other recorder's, and a new one when all is forgotten
   long long written;
   int threads;  // of the program that have been met
   char active, takes_all, has_stacks, has_inputs, has_outputs, has_tensors;
+
+  static constexpr PyObject* Recorder::* kObjects[] = {
+      &Recorder::lock,           &Recorder::numbers,         &Recorder::serials,
+      &Recorder::counts_forward, &Recorder::counts_backward, &Recorder::pending,
+      &Recorder::describer,      &Recorder::writer,          &Recorder::stacks};
+  int traverse(visitproc visit, void* arg) {
+    for (auto member : kObjects) Py_VISIT(this->*member);
+    return 0;
+  }
+  void clear() {
+    for (auto member : kObjects) Py_CLEAR(this->*member);
+  }
+  void release() { clear(); }
 };
 
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
-  PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files, *next_file,
-      *save, *keep_random, *blank, *collective, *left, *attach, *acquire, *release;
+  PyObject *thread, *open, *text, *node_made, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files,
+      *next_file, *save, *keep_random, *collective, *left, *attach, *acquire, *release, *backward_operator, *here,
+      *line;
 };
 extern RecorderNames names;
 
@@ -65,7 +78,8 @@ bool is_ready(Recorder* self);
 // recorder lives. Without a thread: an exception.
 struct ThreadState {
   unsigned long long epoch = 0;
-  PyObject *thread = nullptr, *open = nullptr, *text = nullptr, *nodes = nullptr;
+  PyObject *thread = nullptr, *open = nullptr, *text = nullptr;
+  long long nodes = 0;  // of the autograd graph that the thread had made when the last operator began
   explicit operator bool() const { return thread != nullptr; }
 };
 ThreadState& thread_of(Recorder* self);
@@ -106,19 +120,6 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
 bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObject* args, PyObject* kwargs,
                   PyObject* result, PyObject* error, long modes);
 const Operator* facts_of(PyObject* func);  // of an overload; nullptr with an exception
-
-// --- backward -------------------------------------------------------------------------------------------------
-// What is known of the forward operator that made an autograd node; -1: not recorded, or none.
-struct NodeFacts {
-  long long sequence;
-  long long call, function, stack;  // its number, the serial number of the function it ran in, its stack
-  bool matched, is_unit;
-};
-bool is_nodes(PyObject* object);  // a RecordedNodes
-// The thread has made `count` nodes when an operator begins: the last one is the operator's, if it is a new one.
-void note_node(PyObject* nodes, long long count, const Call* call, const Call* function);
-// The call of an operator that a node of the autograd graph runs; null with an exception.
-Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op);
 
 // Methods of RecordedCalls.
 PyObject* function_begins(PyObject* object, PyObject* given);

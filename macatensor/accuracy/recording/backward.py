@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.identity import API
-from macatensor.accuracy.recording.threads import Open
+from macatensor.accuracy.recording.threads import API, ATEN, Open
 from macatensor.runtime.uncompiled import uncompiled
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
@@ -153,9 +152,33 @@ class Backward:
         if hook not in (leaf._post_accumulate_grad_hooks or {}).values():
             self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
 
+    # -- operators ---------------------------------------------------------------------------------------------
+    def operator(self, thread: Any, node: Any, packet: str, op: str) -> Any:
+        """The call of an operator that a node runs; it belongs to the forward call that made the node."""
+        recorder = self._recorder
+        call = Open(ATEN, recorder.name(packet, "bwd"), op, "bwd")
+        call.node = _name_of(node)
+        nodes = recorder.nodes_of(thread, node) if recorder.threads > 1 else thread.nodes
+        facts = None if nodes is None else nodes.of(node._sequence_nr())
+        matched = unit = None
+        if facts is not None:
+            call.forward, function, call.stack, matched, unit = facts
+            outer = self.running.get(function)
+            if outer is not None:
+                call.module, call.parent = outer.module, outer.number
+        if recorder.takes_all:
+            call.number = next(recorder.numbers)
+        elif facts is None:
+            recorder.decide(call, None, True)
+        else:
+            self._decide(call, bool(matched), bool(unit))
+        if call.number >= 0 and call.stack < 0 and recorder.has_stacks:
+            call.stack = recorder.stacks.here()
+        return call
+
     # -- its backward call -------------------------------------------------------------------------------------
-    def decide(self, call: Any, matched: bool, unit: Any) -> None:
-        """Is a backward call recorded? As the forward call's choice was; the base class asks for operators', too."""
+    def _decide(self, call: Any, matched: bool, unit: Any) -> None:
+        """Is a backward call recorded? As the forward call's choice was."""
         parent = Open(API, "", "", "bwd")
         parent.matched, parent.unit = matched, unit
         self._recorder.decide(call, parent, True)
@@ -170,7 +193,7 @@ class Backward:
         if recorder.takes_all:
             call.number = next(recorder.numbers)
         else:
-            self.decide(call, gradients.matched, gradients.unit)
+            self._decide(call, gradients.matched, gradients.unit)
         call.stack = gradients.stack
         if call.number >= 0 and call.stack < 0 and recorder.has_stacks:
             call.stack = recorder.stacks.here()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.identity import API
+from macatensor.accuracy.recording.threads import API
 from macatensor.runtime.ffi import native_recorder
 
 
@@ -35,7 +35,7 @@ class Collectives:
         ]
         self.pending.append(_Started(call, function, tensors, _work(result)))
         if function is not None:
-            function.received = {*function.received, *(id(v) for _, v in tensors)}
+            function.received = {*(function.received or ()), *(id(v) for _, v in tensors)}
         self.look()
 
     def function_ends(self, call: Any, results: Found) -> None:
@@ -72,7 +72,7 @@ class Collectives:
         call.outputs = self._recorder.describe_outputs(call, tensors, {id(v) for _, v in tensors})
         if call.parent >= 0:
             for _, tensor in tensors:
-                self._recorder.identities.written_by(tensor, API, call.parent)
+                self._recorder.describer.written_by(tensor, API, call.parent)
         self._recorder.write(call)
 
 

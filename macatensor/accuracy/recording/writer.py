@@ -9,24 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 from macatensor.accuracy import elements
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
-from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
 
 
 @uncompiled
-class Writer(native_recorder.RecordedLines):  # type: ignore[misc]
+class Writer:
     """Writes a process's record. The folder is made when there is something to write.
 
     The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,
-    which takes 20 us on some machines. Until it is closed zeros follow the last line. The base class, written in C,
-    writes what fits into the part that is mapped.
+    which takes 20 us on some machines. Until it is closed zeros follow the last line.
     """
 
     def __init__(self, place: Callable[[], tuple[Path, dict[str, Any]]]):
@@ -53,24 +50,25 @@ class Writer(native_recorder.RecordedLines):  # type: ignore[misc]
         if self._map is None:
             os.ftruncate(self._file, self._start + _STEP)
             self._map = mmap.mmap(self._file, _STEP, offset=self._start)
-            self.show(numpy.frombuffer(self._map, numpy.uint8).ctypes.data, _STEP, used)
+            self._map.seek(used)
 
     def _unmap(self) -> None:
         if self._map is not None:
-            self.show(0, 0, 0)
             self._map.close()
             self._map = None
 
-    def further(self, data: bytes) -> None:
-        """For the base class: a line that does not fit."""
-        self._open()
+    def line(self, data: bytes) -> None:
+        """Writes a line, its end included."""
+        self.is_ended = False
+        if self._map is None:
+            self._open()
         assert self._map is not None
-        while len(data) > (left := _STEP - self.used):
-            self._map[self.used : _STEP] = data[:left]
+        while len(data) > (left := _STEP - self._map.tell()):
+            self._map.write(data[:left])
             self._unmap()
             self._start, data = self._start + _STEP, data[left:]
             self._open()
-        self.line(data)
+        self._map.write(data)
 
     def stack(self, number: int, frames: list[str]) -> None:
         """Writes a stack that is new."""
@@ -91,7 +89,7 @@ class Writer(native_recorder.RecordedLines):  # type: ignore[misc]
 
     def close(self) -> None:
         """Closes the file; more may be written later."""
-        used = self.used
+        used = 0 if self._map is None else self._map.tell()
         self._unmap()
         if self._file >= 0:
             os.ftruncate(self._file, self._start + used)
