@@ -124,9 +124,10 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
   const bool is_within = is_function(parent) || (parent && as_call(parent)->in_backward);
   if (!is_within && !(node = ask_torch(recording.current_node))) return nullptr;
   if (node && node.get() != Py_None) {
-    call = Ref(PyObject_CallMethodObjArgs(object, names.backward_operator, thread.thread, node.get(), facts.packet,
-                                          facts.op, nullptr));
-    if (!call || !check_call(call.get())) return nullptr;
+    call = begin_call(self, kOperator, facts.packet, facts.op, false);
+    if (!call || !Ref(PyObject_CallMethodObjArgs(object, names.backward_operator, thread.thread, node.get(), call.get(),
+                                                 nullptr)))
+      return nullptr;
   } else {
     call = begin_call(self, kOperator, facts.packet, facts.op, true);
     if (!call || !forward_operator(self, thread, as_call(call), parent)) return nullptr;

@@ -119,7 +119,8 @@ bool name_all() {
       {&names.release, "release"},
       {&names.node_made, "node_made"},
       {&names.backward_operator, "backward_operator"},
-      {&names.here, "here"},
+      {&names.map, "map"},
+      {&names.write, "write"},
       {&names.line, "line"},
   });
 }
@@ -217,7 +218,7 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
 
 bool note_stack(Recorder* self, Call* call) {
   if (!self->has_stacks) return true;
-  Ref number(PyObject_CallMethodObjArgs(self->stacks, names.here, nullptr));
+  Ref key(stack_key(nullptr, nullptr)), number(key ? PyObject_GetItem(self->stacks, key.get()) : nullptr);
   call->stack = number ? PyLong_AsLongLong(number.get()) : -1;
   return !PyErr_Occurred();
 }
@@ -251,7 +252,12 @@ bool write(Recorder* self, Call* call, PyObject* error) {
   if (!append_line(line, call, text.get())) return false;
   ++self->written;
   Ref data(PyBytes_FromStringAndSize(line.data(), static_cast<Py_ssize_t>(line.size())));
-  return data && Ref(PyObject_CallMethodObjArgs(self->writer, names.line, data.get(), nullptr));
+  Ref map(data ? PyObject_GetAttr(self->writer, names.map) : nullptr);
+  if (!map) return false;
+  if (map.get() != Py_None && Ref(PyObject_CallMethodObjArgs(map.get(), names.write, data.get(), nullptr))) return true;
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_ValueError)) return false;
+  PyErr_Clear();  // the line does not fit
+  return static_cast<bool>(Ref(PyObject_CallMethodObjArgs(self->writer, names.line, data.get(), nullptr)));
 }
 
 int is_true(PyObject* function) {

@@ -40,8 +40,8 @@ struct Recorder {
 // Names of attributes and of the recorder's methods in Python.
 struct RecorderNames {
   PyObject *thread, *open, *text, *node_made, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files,
-      *next_file, *save, *keep_random, *collective, *left, *attach, *acquire, *release, *backward_operator, *here,
-      *line;
+      *next_file, *save, *keep_random, *collective, *left, *attach, *acquire, *release, *backward_operator, *map,
+      *write, *line;
 };
 extern RecorderNames names;
 

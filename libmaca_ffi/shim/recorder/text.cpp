@@ -1,4 +1,5 @@
 // Text of JSON, made of what Python holds.
+#include <bit>
 #include <charconv>
 #include <cmath>
 
@@ -13,6 +14,18 @@ bool is_plain(const char* text, size_t size) {  // json writes it as it is
   for (size_t i = 0; i < size; ++i)
     if (text[i] < 0x20 || text[i] > 0x7e || text[i] == '"' || text[i] == '\\') return false;
   return true;
+}
+
+// By repr(), which takes a microsecond: learning rates and coefficients come again at every call.
+bool append_finite(std::string& out, PyObject* value) {
+  constexpr size_t kKept = 4096;
+  static auto& known = *new std::unordered_map<uint64_t, std::string>;  // by its bits: -0.0 is 0.0
+  if (known.size() >= kKept) known.clear();
+  std::string& text = known[std::bit_cast<uint64_t>(PyFloat_AsDouble(value))];
+  Ref made(text.empty() ? PyObject_Repr(value) : nullptr);
+  if (made && !append_text(text, made.get())) return false;
+  out += text;
+  return !text.empty();
 }
 
 bool append_by(std::string& out, PyObject* function, PyObject* value) {
@@ -59,10 +72,7 @@ void append_number(std::string& out, long long number) {
 }
 
 bool append_value(std::string& out, PyObject* value) {
-  if (PyFloat_CheckExact(value) && std::isfinite(PyFloat_AsDouble(value))) {
-    Ref text(PyObject_Repr(value));
-    return text && append_text(out, text.get());
-  }
+  if (PyFloat_CheckExact(value) && std::isfinite(PyFloat_AsDouble(value))) return append_finite(out, value);
   if (PyUnicode_CheckExact(value) && PyUnicode_GetLength(value) <= kLongest) {
     std::string text;
     return append_text(text, value) && append_string(out, text);

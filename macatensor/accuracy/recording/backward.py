@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.threads import API, ATEN, Open
+from macatensor.accuracy.recording.threads import API, Open
 from macatensor.runtime.uncompiled import uncompiled
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
@@ -153,14 +153,12 @@ class Backward:
             self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
 
     # -- operators ---------------------------------------------------------------------------------------------
-    def operator(self, thread: Any, node: Any, packet: str, op: str) -> Any:
-        """The call of an operator that a node runs; it belongs to the forward call that made the node."""
+    def operator(self, thread: Any, node: Any, call: Any) -> None:
+        """An operator begins that a node runs; it belongs to the forward call that made the node."""
         recorder = self._recorder
-        call = Open(ATEN, recorder.name(packet, "bwd"), op, "bwd")
         call.node = _name_of(node)
         nodes = recorder.nodes_of(thread, node) if recorder.threads > 1 else thread.nodes
         facts = None if nodes is None else nodes.of(node._sequence_nr())
-        matched = unit = None
         if facts is not None:
             call.forward, function, call.stack, matched, unit = facts
             outer = self.running.get(function)
@@ -174,7 +172,6 @@ class Backward:
             self._decide(call, bool(matched), bool(unit))
         if call.number >= 0 and call.stack < 0 and recorder.has_stacks:
             call.stack = recorder.stacks.here()
-        return call
 
     # -- its backward call -------------------------------------------------------------------------------------
     def _decide(self, call: Any, matched: bool, unit: Any) -> None:

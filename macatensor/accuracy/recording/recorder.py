@@ -203,7 +203,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
             return made[0].nodes if made else None
         number = node.metadata.get("macatensor.thread")
         if number is not None:
-            return self._threads[number].nodes
+            return self._threads[int(number)].nodes
         return thread.nodes if thread.nodes.sequences else made[0].nodes
 
     def collective(self, call: Any, function: Any, args: Any, kwargs: Any, result: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from macatensor.runtime.ffi import native_recorder
+from macatensor.runtime.uncompiled import uncompiled
 
 API, ATEN = 0, 1  # the levels of calls: functions of Python's interface, and operators below
 Open: Any = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
@@ -37,6 +38,7 @@ class Nodes:
         return self._facts[at * self._FACTS : (at + 1) * self._FACTS] or None
 
 
+@uncompiled
 class Thread:
     """What a thread of the program is doing."""
 

@@ -31,9 +31,9 @@ class Writer:
         self.folder: Path | None = None
         self._place = place
         self._file = -1
-        self._map: mmap.mmap | None = None
+        self.map: mmap.mmap | None = None  # C writes lines that fit into it
         self._start = 0  # the map's place in the file
-        self.is_ended = True
+        self._end = 0  # the place behind what said that the record is whole
 
     def _open(self) -> None:
         """Makes the folder and the file when they are not there, and maps the file's end."""
@@ -47,28 +47,27 @@ class Writer:
             end = os.fstat(self._file).st_size
             self._start = end - end % mmap.ALLOCATIONGRANULARITY
             used = end - self._start
-        if self._map is None:
+        if self.map is None:
             os.ftruncate(self._file, self._start + _STEP)
-            self._map = mmap.mmap(self._file, _STEP, offset=self._start)
-            self._map.seek(used)
+            self.map = mmap.mmap(self._file, _STEP, offset=self._start)
+            self.map.seek(used)
 
     def _unmap(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        if self.map is not None:
+            self.map.close()
+            self.map = None
 
     def line(self, data: bytes) -> None:
         """Writes a line, its end included."""
-        self.is_ended = False
-        if self._map is None:
+        if self.map is None:
             self._open()
-        assert self._map is not None
-        while len(data) > (left := _STEP - self._map.tell()):
-            self._map.write(data[:left])
+        assert self.map is not None
+        while len(data) > (left := _STEP - self.map.tell()):
+            self.map.write(data[:left])
             self._unmap()
             self._start, data = self._start + _STEP, data[left:]
             self._open()
-        self._map.write(data)
+        self.map.write(data)
 
     def stack(self, number: int, frames: list[str]) -> None:
         """Writes a stack that is new."""
@@ -81,20 +80,20 @@ class Writer:
         elements.save(self.folder / file, tensors)
 
     def end(self, calls: int, is_needed: bool) -> None:
-        """Says that the record is whole up to here; ``is_needed``: of a run without calls too."""
-        if not self.is_ended or is_needed and self.folder is None:
+        """Says that the record is whole up to here, and closes the file; more may be written later. ``is_needed``: of a
+        run without calls too."""
+        if self._reached() != self._end or is_needed and self.folder is None:
             self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")).encode() + b"\n")
-            self.is_ended = True
-        self.close()
-
-    def close(self) -> None:
-        """Closes the file; more may be written later."""
-        used = 0 if self._map is None else self._map.tell()
+        self._end = self._reached()
         self._unmap()
         if self._file >= 0:
-            os.ftruncate(self._file, self._start + used)
+            os.ftruncate(self._file, self._end)
             os.close(self._file)
             self._file = -1
+
+    def _reached(self) -> int:
+        """The place in the file where the next line goes."""
+        return self._end if self.map is None else self._start + self.map.tell()
 
     def abandon(self) -> None:
         """In a forked child: the file is the parent's."""
