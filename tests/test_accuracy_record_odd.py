@@ -128,7 +128,9 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
             call()
     bare = native_recorder.RecordedCalls()
     for call in (
-        lambda: bare.function_begins("torch.x", (), {}),
+        lambda: bare.api_begins(
+            native_recorder.RecordedCall(0, "torch.x.0.fwd", "torch.x", "fwd"), (), {}, True
+        ),
         lambda: bare.operator_begins(torch.ops.aten.add.Tensor, (), {}),
         lambda: bare.name("x", "fwd"),
     ):
@@ -137,7 +139,7 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
     bare.describer = bare.lock = bare.numbers = bare.serials = bare.pending = 3
     bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = 3
     with pytest.raises(TypeError, match="other types"):
-        bare.function_begins("torch.x", (), {})
+        bare.name("torch.x", "fwd")
 
 
 def test_operators_of_backward_are_called_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,9 +355,4 @@ const char* maca_runtime_kernel_of(uint64_t correlation) {
   return l.correlation == correlation ? l.kernel.load() : nullptr;
 }
 
-int maca_program_info(maca_program* program, maca_plan_info* info) {
-  *info = program->info;
-  return MACA_OK;
-}
-
 }  // extern "C"

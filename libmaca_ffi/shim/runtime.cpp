@@ -140,8 +140,6 @@ void maca_buffer_release(maca_buffer* buffer) {
   delete buffer;
 }
 
-int64_t maca_buffer_bytes(maca_buffer* buffer) { return buffer->bytes; }
-int64_t maca_buffer_writes(maca_buffer* buffer) { return buffer->writes(); }
 uint64_t maca_buffer_address(maca_buffer* buffer) { return reinterpret_cast<uint64_t>(buffer->block->address); }
 
 static bool within(const maca_buffer* buffer, int64_t offset, int64_t bytes) {

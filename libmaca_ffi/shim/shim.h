@@ -93,8 +93,6 @@ void maca_runtime_counters(maca_counters* counters);
 /* --- memory -------------------------------------------------------------------------------------------- */
 maca_buffer* maca_buffer_allocate(int64_t bytes); /* NULL: see maca_runtime_failure(), without a slot: no memory */
 void maca_buffer_release(maca_buffer* buffer);
-int64_t maca_buffer_bytes(maca_buffer* buffer);
-int64_t maca_buffer_writes(maca_buffer* buffer); /* moves with every launch or copy that writes the buffer */
 uint64_t maca_buffer_address(maca_buffer* buffer);
 /* Offsets and lengths in bytes. Release the lock when they move much. */
 int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int64_t bytes);
@@ -159,7 +157,6 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason);
 void maca_program_destroy(maca_program* program);
-int maca_program_info(maca_program* program, maca_plan_info* info);
 
 /* --- graphs --------------------------------------------------------------------------------------------- */
 maca_graph_pool* maca_graph_pools_create(void);

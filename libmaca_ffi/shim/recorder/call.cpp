@@ -12,21 +12,6 @@ PyTypeObject* g_type = nullptr;
 
 using Type = Collected<Call>;
 
-// What all kinds of making one have in common.
-bool begin(Call* self, int level, std::string name, PyObject* op, PyObject* direction) {
-  if (level < 0 || level >= kLevels) {
-    PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
-    return false;
-  }
-  self->level = level;
-  self->parts->name = std::move(name);
-  put(self->op, op);
-  put(self->direction, direction);
-  self->number = self->serial = self->parent = self->forward = self->stack = -1;
-  self->matched = 1;
-  return true;
-}
-
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *name, *op, *direction;
   int level;
@@ -95,7 +80,6 @@ PyMemberDef g_members[] = {
     {"owner", T_ULONGLONG, offsetof(Call, owner), 0, "The id of the module, of a module's call."},
     {"random", T_BOOL, offsetof(Call, is_random), 0, "A generator's state was written."},
     {"matched", T_BOOL, offsetof(Call, matched), 0, "op_list takes it."},
-    {"in_backward", T_BOOL, offsetof(Call, in_backward), 0, "It began while a node of the graph ran in its thread."},
     {"has_modules", T_BOOL, offsetof(Call, has_modules), 0, "Modules ran within it."},
     {"op", T_OBJECT, offsetof(Call, op), READONLY, "The name without count and direction."},
     {"direction", T_OBJECT, offsetof(Call, direction), READONLY, "fwd or bwd."},
@@ -142,11 +126,17 @@ void put(PyObject*& slot, PyObject* value) {
 bool is_call(PyObject* object) { return Py_TYPE(object) == g_type; }
 
 Call* new_call(int level, std::string name, PyObject* op, PyObject* direction) {
-  Ref object(allocate(g_type));
+  Ref object(is_level(level) ? allocate(g_type) : nullptr);
   if (!object) return nullptr;
-  auto* self = reinterpret_cast<Call*>(object.get());
+  auto* self = as_call(object.get());
   self->parts = new CallParts;
-  return begin(self, level, std::move(name), op, direction) ? reinterpret_cast<Call*>(object.release()) : nullptr;
+  self->level = level;
+  self->parts->name = std::move(name);
+  put(self->op, op);
+  put(self->direction, direction);
+  self->number = self->serial = self->parent = self->forward = self->stack = -1;
+  self->matched = 1;
+  return as_call(object.release());
 }
 
 bool append_line(std::string& out, Call* self, PyObject* error) {

@@ -33,17 +33,6 @@ Holds held_in(PyObject* values) {
   return held;
 }
 
-bool append_pairs(PyObject* pairs, Items& items) {
-  for (Py_ssize_t i = 0; i < PyList_Size(pairs); ++i) {
-    PyObject* held;
-    std::string place;
-    Ref pair = Ref::borrowed(PyList_GetItem(pairs, i));  // the list may change meanwhile
-    if (!read_pair(pair.get(), place, held)) return false;
-    items.push_back({std::move(place), Ref::borrowed(held), is_tensor_object(held)});
-  }
-  return true;
-}
-
 }  // namespace
 
 bool flatten(PyObject* value, const std::string& place, Items& items) {
@@ -71,28 +60,21 @@ bool flatten(PyObject* value, const std::string& place, Items& items) {
   return true;
 }
 
-namespace {
-
-// How often PyTorch counted a write to the tensor's memory: -1 of an inference tensor, which counts none.
-bool version_of(PyObject* tensor, long long& version) {
-  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
-  Ref found = members.version.of(tensor);
-  version = found ? PyLong_AsLongLong(found.get()) : -1;
-  if (version != -1 || !PyErr_Occurred()) return true;
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
-  PyErr_Clear();  // a subclass may forbid to ask
-  return true;
-}
-
-}  // namespace
-
-bool read_pair(PyObject* pair, std::string& place, PyObject*& held) {
-  if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2 || !PyUnicode_Check(PyTuple_GetItem(pair, 0))) {
-    PyErr_SetString(PyExc_TypeError, "expected pairs of a place, a str, and what is there");
-    return false;
+bool append_pairs(PyObject* pairs, Items& items) {
+  for (Py_ssize_t i = 0; i < PyList_Size(pairs); ++i) {
+    Ref pair = Ref::borrowed(PyList_GetItem(pairs, i));  // the list may change meanwhile
+    const bool is_pair = PyTuple_Check(pair.get()) && PyTuple_Size(pair.get()) == 2;
+    PyObject *name = is_pair ? PyTuple_GetItem(pair.get(), 0) : nullptr, *held;
+    if (!name || !PyUnicode_Check(name)) {
+      PyErr_SetString(PyExc_TypeError, "expected pairs of a place, a str, and what is there");
+      return false;
+    }
+    held = PyTuple_GetItem(pair.get(), 1);
+    std::string place;
+    if (!append_text(place, name)) return false;
+    items.push_back({std::move(place), Ref::borrowed(held), is_tensor_object(held)});
   }
-  held = PyTuple_GetItem(pair, 1);
-  return append_text(place, PyTuple_GetItem(pair, 0));
+  return true;
 }
 
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items) {
@@ -138,6 +120,16 @@ PyObject* flatten_call_function(PyObject*, PyObject* args) {
       !flatten_call(positional, named, items))
     return nullptr;
   return pairs_of(items);
+}
+
+bool version_of(PyObject* tensor, long long& version) {
+  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
+  Ref found = members.version.of(tensor);
+  version = found ? PyLong_AsLongLong(found.get()) : -1;
+  if (version != -1 || !PyErr_Occurred()) return true;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyErr_Clear();  // a subclass may forbid to ask
+  return true;
 }
 
 bool note_versions(Call* call) {

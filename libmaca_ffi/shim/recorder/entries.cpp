@@ -8,36 +8,18 @@
 
 namespace maca::recorder {
 
-Names known_names;
-
 namespace {
 
 using Type = Collected<Entries>;
 
 PyTypeObject* g_type = nullptr;
 
-// A call whose arguments or results are described.
-struct Described {
-  int level = 0;
-  long long call = -1;             // the call's number, of results
-  const Items* written = nullptr;  // results that were there before, if any
-  MetTensors* met = nullptr;       // of a function, and what they are for
-  Use use = Use::kNote;
-};
-
-bool is_level(int level) {
-  if (level >= 0 && level < kLevels) return true;
-  PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
-  return false;
-}
-
 // An entry that Python writes, of any tensor.
-bool append_new(Entries* self, std::string& out, PyObject* tensor, const Described& described, bool was_written,
-                const std::string& place) {
-  Ref level(PyLong_FromLong(described.level)), call(PyLong_FromLongLong(described.call)), name(new_text(place));
-  if (!level || !call || !name || !Plainly::now()) return false;
-  Ref text(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), known_names.entry, tensor, level.get(),
-                                      call.get(), was_written ? Py_True : Py_False, name.get(), nullptr));
+bool append_new(Entries* self, std::string& out, const Item& item, const Described& described) {
+  Ref level(PyLong_FromLong(described.level)), call(PyLong_FromLongLong(described.call)), place(new_text(item.place));
+  if (!level || !call || !place) return false;
+  Ref text =
+      ask(self, "entry", item.value.get(), level.get(), call.get(), item.is_written ? Py_True : Py_False, place.get());
   return text && append_text(out, text.get());
 }
 
@@ -47,7 +29,7 @@ Ref form_text(Entries* self, PyObject* tensor, const Value& value) {
   Ref form = Ref::borrowed(value.form.get());
   if (!PyTuple_CheckExact(form.get())) {  // a Meta
     form = Ref::borrowed(PyDict_GetItemWithError(self->forms, value.form.get()));
-    if (!form && !PyErr_Occurred()) form = ask(self, known_names.new_form, value.form.get(), tensor);
+    if (!form && !PyErr_Occurred()) form = ask(self, "new_form", value.form.get(), tensor);
   }
   if (!form || (PyTuple_CheckExact(form.get()) && PyTuple_Size(form.get()) == 3)) return form;
   PyErr_SetString(PyExc_TypeError, "a form is (text, text with a gradient, is it all?)");
@@ -61,7 +43,7 @@ bool make_text(Entries* self, PyObject* tensor, Value& value, bool requires_grad
   Ref text = Ref::borrowed(PyTuple_GetItem(form.get(), requires_grad ? 1 : 0));
   if (self->has_numbers) {
     Ref name(value.numbers ? nullptr : new_text(place));
-    Ref numbers = name ? ask(self, known_names.numbers, tensor, name.get()) : Ref();
+    Ref numbers = name ? ask(self, "numbers", tensor, name.get()) : Ref();
     if (numbers) value.numbers = std::move(numbers);
     if (!value.numbers) return false;
     text = Ref(PyUnicode_Concat(text.get(), value.numbers.get()));
@@ -70,89 +52,66 @@ bool make_text(Entries* self, PyObject* tensor, Value& value, bool requires_grad
   return !PyErr_Occurred();
 }
 
-bool is_among(const Items* written, PyObject* tensor) {
-  for (size_t i = 0; written && i < written->size(); ++i)
-    if ((*written)[i].value.get() == tensor) return true;
-  return false;
-}
-
-// The call that made an argument, or -1; of a result it is this call from now on.
-long long credited(const KnownValue& found, const Described& described, bool was_written) {
-  if (described.call < 0) return found.value->made[described.level];
-  found.value->made[described.level] = described.call;
-  if (was_written) found.memory->last[described.level] = described.call;
-  return -1;
-}
-
-// What is known of a value: its text, made if there is none yet, and who made it. False as make_text().
-bool append_known(Entries* self, std::string& out, PyObject* tensor, const KnownValue& found,
-                  const Described& described, bool was_written, const std::string& place) {
+// What is known of a value: its text, made if there is none yet, and the call that made it; of a result it is this call
+// from now on. False as make_text().
+bool append_known(Entries* self, std::string& out, const Item& item, const KnownValue& found,
+                  const Described& described) {
   Value& value = *found.value;
   const Ref& text = found.has_gradient ? value.grad_text : value.text;
-  if (!text && !make_text(self, tensor, value, found.has_gradient, place)) return false;
+  if (!text && !make_text(self, item.value.get(), value, found.has_gradient, item.place)) return false;
   if (!append_text(out, text.get())) return false;
-  const long long made = credited(found, described, was_written);
-  if (made >= 0) append_number(out += ",\"made_by\":", made);
+  long long& made = value.made[described.level];
+  if (described.call >= 0) {
+    made = described.call;
+    if (item.is_written) found.memory->last[described.level] = made;
+  } else if (made >= 0) {
+    append_number(out += ",\"made_by\":", made);
+  }
   return true;
 }
 
 bool needs_gradient(PyObject* tensor, KnownValue& found) {
-  Ref answer = members.requires_grad.of(tensor);
-  found.has_gradient = answer.get() == Py_True;
-  return static_cast<bool>(answer);
-}
-
-// find(), and whether the tensor requires a gradient.
-bool find_all(Entries* self, PyObject* tensor, KnownValue& found) {
-  if (!find(self, tensor, found)) return false;
-  return !found.value || needs_gradient(tensor, found);
+  const int needs = requires_grad(tensor);
+  found.has_gradient = needs == 1;
+  return needs >= 0;
 }
 
 bool find_as_met(Entries* self, PyObject* tensor, const Described& described, KnownValue& found) {
-  if (!described.met) return find_all(self, tensor, found);
-  MetTensors& met = *described.met;
+  MetTensors none;
+  MetTensors& met = described.met ? *described.met : none;
   const auto one = std::find_if(met.begin(), met.end(), [&](const Met& other) { return other.tensor == tensor; });
-  const bool is_met = one != met.end();
-  if (is_met && described.use == Use::kSame) {
+  if (one != met.end() && described.use != Use::kAgain) {
     found = one->known;
     return true;
   }
-  const bool is_of_host = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != known.tensor;
-  if (is_met && described.use == Use::kVersion && one->known.value && is_of_host)
-    return find_version(tensor, one->known, found) && needs_gradient(tensor, found);
-  const bool is_again = is_met && described.use == Use::kRenew;
-  if (is_again && one->known.value && is_of_host) {
-    if (!find_again(self, tensor, one->known, found) || (found.value && !needs_gradient(tensor, found))) return false;
-  } else if (!find_all(self, tensor, found)) {
-    return false;
-  }
-  if (is_again) one->known = found;
-  if (!is_met && described.use == Use::kNote) met.push_back({tensor, found});
+  if (!(one != met.end() ? find_again(self, tensor, one->known, found) : find(self, tensor, found))) return false;
+  if (found.value && !needs_gradient(tensor, found)) return false;
+  if (one != met.end())
+    one->known = found;
+  else if (described.use == Use::kNote)
+    met.push_back({tensor, found});
   return true;
 }
 
-bool append_tensor(Entries* self, std::string& out, PyObject* tensor, const std::string& place,
-                   const Described& described) {
+bool append_tensor(Entries* self, std::string& out, const Item& item, const Described& described) {
   KnownValue found;
-  if (!find_as_met(self, tensor, described, found)) return false;
-  const bool was_written = is_among(described.written, tensor);
-  if (found.value && append_known(self, out, tensor, found, described, was_written, place)) return true;
+  if (!find_as_met(self, item.value.get(), described, found)) return false;
+  if (found.value && append_known(self, out, item, found, described)) return true;
   if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return false;
   PyErr_Clear();  // entry() asks again, and warns
-  return append_new(self, out, tensor, described, was_written, place);
+  return append_new(self, out, item, described);
 }
 
-bool append_entry(Entries* self, std::string& out, const std::string& place, PyObject* held, bool is_tensor,
-                  const Described& described) {
+bool append_entry(Entries* self, std::string& out, const Item& item, const Described& described) {
   out += out.size() > 1 ? ",{\"place\":" : "{\"place\":";
-  if (!append_string(out, place)) return false;
-  if (is_tensor) {
+  if (!append_string(out, item.place)) return false;
+  if (item.is_tensor) {
     out += ",\"tensor\":{";
-    if (!append_tensor(self, out, held, place, described)) return false;
+    if (!append_tensor(self, out, item, described)) return false;
     out += '}';
-  } else if (held != Py_None) {
+  } else if (item.value.get() != Py_None) {
     out += ",\"value\":";
-    if (!append_value(out, held)) return false;
+    if (!append_value(out, item.value.get())) return false;
   }
   out += '}';
   return true;
@@ -163,58 +122,42 @@ bool is_ready(Entries* self) {
   return self->forms != nullptr;
 }
 
-bool describe(Entries* self, std::string& out, const Items& items, const Described& described) {
-  if (!is_ready(self)) return false;
-  constexpr size_t kUsual = 192;  // bytes of a tensor's entry without numbers
-  out.reserve(kUsual * items.size());
-  out = "[";
-  for (const Item& item : items)
-    if (!append_entry(self, out, item.place, item.value.get(), item.is_tensor, described)) return false;
-  out += ']';
-  return true;
-}
-
 // arguments(found, level, call=-1, written=())
 PyObject* arguments(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"found", "level", "call", "written", nullptr};
-  PyObject *found, *ids = nullptr;
+  PyObject *found, *written = nullptr;
   Described described;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!i|LO:arguments", const_cast<char**>(names), &PyList_Type, &found,
-                                   &described.level, &described.call, &ids) ||
-      !is_level(described.level))
-    return nullptr;
-  Items items, written;
-  for (Py_ssize_t i = 0; i < PyList_Size(found); ++i) {
-    PyObject* held;
-    std::string text;
-    Ref pair = Ref::borrowed(PyList_GetItem(found, i));  // the list may change meanwhile
-    if (!read_pair(pair.get(), text, held)) return nullptr;
-    const bool is_tensor = is_tensor_object(held);
-    Ref id(ids && is_tensor ? PyLong_FromVoidPtr(held) : nullptr);
-    const int is_in = id ? PySequence_Contains(ids, id.get()) : 0;
-    if (is_in < 0 || PyErr_Occurred()) return nullptr;
-    if (is_in) written.push_back({text, Ref::borrowed(held), true});
-    items.push_back({std::move(text), Ref::borrowed(held), is_tensor});
-  }
-  described.written = &written;
+  Items items;
   std::string out;
-  return describe(reinterpret_cast<Entries*>(self), out, items, described) ? new_text(out) : nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!i|LO:arguments", const_cast<char**>(names), &PyList_Type, &found,
+                                   &described.level, &described.call, &written) ||
+      !is_level(described.level) || !is_ready(reinterpret_cast<Entries*>(self)) || !append_pairs(found, items))
+    return nullptr;
+  for (Item& item : items) {
+    Ref id(written && item.is_tensor ? PyLong_FromVoidPtr(item.value.get()) : nullptr);
+    item.is_written = id && PySequence_Contains(written, id.get()) > 0;
+    if (PyErr_Occurred()) return nullptr;
+  }
+  return describe(self, out, items, described) ? new_text(out) : nullptr;
 }
 
 // strided(tensor, level, call, wrote, place)
 PyObject* strided(PyObject* object, PyObject* args) {
   auto* self = reinterpret_cast<Entries*>(object);
-  PyObject *tensor, *name;
+  PyObject *tensor, *place;
   Described described;
   int wrote;
+  Item item;
   KnownValue found;
-  std::string place, out;
-  if (!PyArg_ParseTuple(args, "OiLpU:strided", &tensor, &described.level, &described.call, &wrote, &name) ||
-      !is_level(described.level) || !is_ready(self) || !append_text(place, name) || !find_any(self, tensor, found))
+  std::string out;
+  if (!PyArg_ParseTuple(args, "OiLpU:strided", &tensor, &described.level, &described.call, &wrote, &place) ||
+      !is_level(described.level) || !is_ready(self) || !append_text(item.place, place) ||
+      !find_any(self, tensor, found))
     return nullptr;
   if (!found.value) Py_RETURN_NONE;
-  if (needs_gradient(tensor, found) && append_known(self, out, tensor, found, described, wrote, place))
-    return new_text(out);
+  item.value = Ref::borrowed(tensor);
+  item.is_written = wrote;
+  if (needs_gradient(tensor, found) && append_known(self, out, item, found, described)) return new_text(out);
   return PyErr_Occurred() ? nullptr : Ref::borrowed(Py_None).release();
 }
 
@@ -272,7 +215,6 @@ PyMethodDef g_methods[] = {
 
 PyMemberDef g_members[] = {
     {"has_numbers", T_BOOL, offsetof(Entries, has_numbers), 0, "Entries hold the elements' numbers."},
-    {"has_files", T_BOOL, offsetof(Entries, has_files), 0, "And where the elements are kept, as numbers() says."},
     {},
 };
 
@@ -295,14 +237,6 @@ PyType_Slot g_slots[] = {
 PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedEntries", sizeof(Entries), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
-bool name_all() {
-  return intern_names({
-      {&known_names.entry, "entry"},
-      {&known_names.numbers, "numbers"},
-      {&known_names.new_form, "new_form"},
-  });
-}
-
 }  // namespace
 
 bool is_entries(PyObject* object) {
@@ -320,42 +254,22 @@ bool note_blank(PyObject* entries, PyObject* tensor) {
   return static_cast<bool>(found.value->numbers);
 }
 
-bool set_numbers(PyObject* entries, bool are_wanted) {
-  return std::exchange(reinterpret_cast<Entries*>(entries)->has_numbers, are_wanted);
-}
-
-bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level, MetTensors* met, Use use) {
-  Described described;
-  described.level = level;
-  described.met = met;
-  described.use = use;
-  return describe(reinterpret_cast<Entries*>(entries), out, items, described);
-}
-
-bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level, long long call,
-                      MetTensors* met, Use use) {
-  const size_t returned = items.size();
-  for (const Item& item : written) {
-    size_t at = 0;
-    while (at < items.size() && items[at].value.get() != item.value.get()) ++at;
-    if (at == items.size())
-      items.push_back({item.place, Ref::borrowed(item.value.get()), true});
-    else if (at >= returned)
-      items[at].place = item.place;  // given twice: the last place is its
-  }
-  if (items.empty()) return true;
-  Described described;
-  described.level = level;
-  described.call = call;
-  described.written = &written;
-  described.met = met;
-  described.use = use;
-  return describe(reinterpret_cast<Entries*>(entries), out, items, described);
+bool describe(PyObject* entries, std::string& out, const Items& items, const Described& described) {
+  auto* self = reinterpret_cast<Entries*>(entries);
+  const bool has_numbers = std::exchange(self->has_numbers, self->has_numbers && described.has_numbers);
+  constexpr size_t kUsual = 192;  // bytes of a tensor's entry without numbers
+  out.reserve(kUsual * items.size());
+  out = "[";
+  const bool is_right = std::all_of(items.begin(), items.end(),
+                                    [&](const Item& item) { return append_entry(self, out, item, described); });
+  out += ']';
+  self->has_numbers = has_numbers;
+  return is_right;
 }
 
 bool add_recording_entries(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && name_all() && PyModule_AddType(module, g_type) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 }  // namespace maca::recorder

@@ -15,7 +15,6 @@ struct Entries {
   PyObject_HEAD PyObject* forms;  // from what tells forms apart to what entries say of it; of new_form()
   Parts* parts;
   char has_numbers;  // record levels 1 and 2
-  char has_files;    // record level 2
 
   int traverse(visitproc visit, void* arg) {
     Py_VISIT(forms);
@@ -31,8 +30,6 @@ struct Entries {
 
 // Of tensors of the exact types that most are. These return false with an exception.
 bool find(Entries* self, PyObject* tensor, KnownValue& found);
-// The same of a tensor whose form and place in memory are those of `known`.
-bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found);
 // The same after an operator that was given the host tensor: it may have written it, or made another view of it. While
 // form and address are the same, the allocation is, which is three questions less, one of them with the GIL given away.
 bool find_again(Entries* self, PyObject* tensor, const KnownValue& known, KnownValue& found);
@@ -41,10 +38,8 @@ bool find_any(Entries* self, PyObject* tensor, KnownValue& found);
 // The memory of a tensor, if it was met.
 std::shared_ptr<Memory> met_memory(Entries* self, PyObject* tensor);
 
-// What the describer does in Python.
-inline Ref ask(Entries* self, PyObject* method, PyObject* first, PyObject* second = nullptr) {
-  if (!Plainly::now()) return Ref();
-  return Ref(PyObject_CallMethodObjArgs(reinterpret_cast<PyObject*>(self), method, first, second, nullptr));
+template <class... Given> Ref ask(Entries* self, const char* method, Given... given) {
+  return ask(reinterpret_cast<PyObject*>(self), method, given...);
 }
 
 }  // namespace maca::recorder

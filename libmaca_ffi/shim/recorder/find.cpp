@@ -21,7 +21,7 @@ Ref form_by_questions(Entries* self, PyObject* tensor) {
   Ref key(neg ? PyTuple_Pack(6, shape.get(), stride.get(), dtype.get(), device.get(), conj.get(), neg.get()) : nullptr);
   if (!key) return key;
   Ref form = Ref::borrowed(PyDict_GetItemWithError(self->forms, key.get()));
-  return form || PyErr_Occurred() ? std::move(form) : ask(self, known_names.new_form, key.get(), tensor);
+  return form || PyErr_Occurred() ? std::move(form) : ask(self, "new_form", key.get(), tensor);
 }
 
 // Of host tensors whose elements are what the memory holds: a key of bytes is made in a tenth of a tuple's time.
@@ -70,16 +70,6 @@ Ref form_of(Entries* self, PyObject* tensor, long long& place) {
 }
 
 // --- memory ---------------------------------------------------------------------------------------------------
-bool version_of(PyObject* tensor, long long& version) {
-  Ref counted = members.version.of(tensor);
-  version = counted ? PyLong_AsLongLong(counted.get()) : 0;
-  if (!PyErr_Occurred()) return true;
-  if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
-  PyErr_Clear();  // inference tensors do not count
-  version = 0;
-  return true;
-}
-
 bool take_value(std::shared_ptr<Memory> memory, long long place, PyObject* form, long long version, KnownValue& found) {
   auto value = memory ? memory->value_at(place, form, version) : nullptr;
   found = {std::move(memory), std::move(value), place, false};
@@ -120,14 +110,10 @@ bool find(Entries* self, PyObject* tensor, KnownValue& found) {
   return (type != recording.tensor && type != recording.parameter) || find_on_host(self, tensor, found);
 }
 
-bool find_version(PyObject* tensor, const KnownValue& known, KnownValue& found) {
-  long long version;
-  return version_of(tensor, version) && take_value(known.memory, known.place, known.value->form.get(), version, found);
-}
-
 bool find_again(Entries* self, PyObject* tensor, const KnownValue& known, KnownValue& found) {
   long long place = 0, version;
-  Ref form = form_in_one(self, tensor, place, true);
+  const bool is_of_host = known.value && is_tensor_type(Py_TYPE(tensor)) && !is_maca(tensor);
+  Ref form = is_of_host ? form_in_one(self, tensor, place, true) : Ref();
   if (!form && PyErr_Occurred()) return false;
   if (!form || form.get() != known.value->form.get() || place != known.place || !known.memory->is_there())
     return find(self, tensor, found);

@@ -5,9 +5,10 @@
 #include "recording.h"
 
 namespace maca::recorder {
-namespace {
 
-using maca_launcher::Fact;
+Names names;
+
+namespace {
 
 constexpr Fact<KnownOfRecording> kFacts[] = {
     {"tensor", &KnownOfRecording::tensor},
@@ -34,6 +35,19 @@ constexpr Fact<KnownOfRecording> kFacts[] = {
 
 bool g_is_configured = false;
 
+bool name_all() {
+  return intern_names({{&names.fwd, "fwd"},
+                       {&names.bwd, "bwd"},
+                       {&names.acquire, "acquire"},
+                       {&names.release, "release"},
+                       {&names.enter, "__enter__"},
+                       {&names.leave, "__exit__"},
+                       {&names.node_made, "node_made"},
+                       {&names.backward_operator, "backward_operator"},
+                       {&names.map, "map"},
+                       {&names.write, "write"}});
+}
+
 // False with an exception. Of another version nothing is used.
 bool take_exchange(PyObject* capsule) {
   if (capsule == Py_None) return true;
@@ -44,7 +58,7 @@ bool take_exchange(PyObject* capsule) {
 
 PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
   const auto is_said = [](const Fact<KnownOfRecording>& fact) { return recording.*fact.slot != nullptr; };
-  if (!maca_launcher::take_facts(recording, kFacts, args, kwargs, false)) return nullptr;
+  if (!take_facts(recording, kFacts, args, kwargs, false)) return nullptr;
   if (!std::all_of(std::begin(kFacts), std::end(kFacts), is_said)) Py_RETURN_NONE;
   if (!PyDict_Check(recording.names)) return PyErr_Format(PyExc_TypeError, "names is a dict, got %R", recording.names);
   if (!members.find(recording.tensor, recording.storage) || !take_exchange(recording.exchange_capsule)) return nullptr;
@@ -75,6 +89,12 @@ PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
 
 }  // namespace
 
+bool is_level(int level) {
+  if (level >= 0 && level < kLevels) return true;
+  PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
+  return false;
+}
+
 bool is_configured() {
   if (!g_is_configured) PyErr_SetString(PyExc_RuntimeError, "configure() has not been told everything");
   return g_is_configured;
@@ -86,6 +106,7 @@ PyMODINIT_FUNC PyInit__recorder() {
   using namespace maca::recorder;
   Ref module(PyModule_Create(&g_module));
   const auto adders = {add_recording_entries, add_recording_call, add_recording_recorder, add_recording_modes};
+  if (!name_all()) return nullptr;
   for (const auto add : adders)
     if (!module || !add(module.get())) return nullptr;
   return module.release();

@@ -6,29 +6,12 @@ namespace {
 
 // What Python knows of an overload.
 bool read(PyObject* given, Operator& facts) {
-  PyObject *positions, *names;
-  int is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
-  if (!PyTuple_Check(given)) {
-    PyErr_SetString(PyExc_TypeError, "expected an Operator");
-    return false;
-  }
-  if (!PyArg_ParseTuple(given, "UUO!O!ppppppO:Operator", &facts.packet, &facts.op, &PyTuple_Type, &positions,
-                        &PyTuple_Type, &names, &is_random, &is_collective, &is_pending, &is_wait, &is_recorded,
-                        &is_blank, &facts.run))
-    return false;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(positions); ++i) {
-    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GetItem(positions, i));
-    PyObject* name = PyTuple_GetItem(names, i);
-    if (!name || (position < 0 && PyErr_Occurred())) return false;
-    facts.written.emplace_back(position, name);
-  }
-  facts.is_random = is_random;
-  facts.is_collective = is_collective;
-  facts.is_pending = is_pending;
-  facts.is_wait = is_wait;
-  facts.is_recorded = is_recorded;
-  facts.is_blank = is_blank;
-  return true;
+  if (PyTuple_Check(given))
+    return PyArg_ParseTuple(given, "UUO!ppppppO:Operator", &facts.packet, &facts.op, &PyTuple_Type, &facts.written,
+                            &facts.is_random, &facts.is_collective, &facts.is_pending, &facts.is_wait,
+                            &facts.is_recorded, &facts.is_blank, &facts.run);
+  PyErr_SetString(PyExc_TypeError, "expected an Operator");
+  return false;
 }
 
 bool forward_operator(Recorder* self, ThreadState& thread, Call* call, const Ref& parent) {
@@ -55,10 +38,13 @@ bool forward_operator(Recorder* self, ThreadState& thread, Call* call, const Ref
 
 // The tensors that an operator writes, with their places.
 bool written_by(const Operator& facts, PyObject* args, PyObject* kwargs, Items& items) {
-  for (const auto& [position, name] : facts.written) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(facts.written); ++i) {
+    Py_ssize_t position;
+    PyObject* name;
+    if (!PyArg_ParseTuple(PyTuple_GetItem(facts.written, i), "nU:written", &position, &name)) return false;
     PyObject* value = nullptr;
     std::string place;
-    if (position < PyTuple_Size(args)) {
+    if (position >= 0 && position < PyTuple_Size(args)) {
       value = PyTuple_GetItem(args, position);
       place = std::to_string(position);
     } else if (kwargs && PyDict_Check(kwargs)) {
@@ -83,19 +69,15 @@ bool operator_returned(Recorder* self, const ThreadState& thread, const Operator
   Ref function = last_of(thread);
   if (facts.is_collective)
     return static_cast<bool>(
-        ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
+        ask(object, "collective", object_of(call), function ? function.get() : Py_None, args, kwargs, result));
   if (facts.is_blank && is_tensor_object(result) && !note_blank(self->describer, result)) return false;
   if (facts.is_wait && is_tensor_object(result) && !wrote(self->describer, result)) return false;
   Items items;
   if (!flatten_result(result, items)) return false;
-  const bool has_numbers = set_numbers(self->describer, false);
-  set_numbers(self->describer, has_numbers && !facts.is_pending);  // what is pending has none yet
   MetTensors* met = met_by(function);
-  const bool is_described = describe_results(self, call, std::move(items), written, met, Use::kRenew);
+  const bool is_described = describe_results(self, call, std::move(items), written, met, !facts.is_pending);
   if (met) as_call(function)->parts->ended = moment();
-  set_numbers(self->describer, has_numbers);
-  if (!is_described) return false;
-  return write(self, call, Py_None);
+  return is_described && write(self, call, Py_None);
 }
 
 }  // namespace
@@ -134,7 +116,7 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
   }
   put(as_call(call)->thread, thread.text);
   if (as_call(call)->number < 0) return call.release();
-  if (self->has_tensors && facts.is_random && !ask(object, names.keep_random, call.get(), args, kwargs)) return nullptr;
+  if (self->has_tensors && facts.is_random && !ask(object, "keep_random", call.get(), args, kwargs)) return nullptr;
   Items items;
   if (self->has_inputs && !flatten_call(args, kwargs, items)) return nullptr;
   return describe_inputs(self, as_call(call), items, met_by(parent), Use::kSame) ? call.release() : nullptr;

@@ -7,8 +7,6 @@
 
 namespace maca::recorder {
 
-RecorderNames names;
-
 namespace {
 
 PyTypeObject* g_type = nullptr;
@@ -39,10 +37,6 @@ PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
 }
 
 PyMethodDef g_methods[] = {
-    {"function_begins", function_begins, METH_VARARGS,
-     "function_begins(op, args, kwargs): a function of PyTorch's Python interface is called; returns the call."},
-    {"function_ends", function_ends, METH_VARARGS,
-     "function_ends(call, result, error): the function has returned, or raised."},
     {"api_begins", api_begins_method, METH_VARARGS,
      "api_begins(call, args, kwargs, is_unit): what beginnings of functions and modules have in common."},
     {"api_ends", api_ends_method, METH_VARARGS,
@@ -97,34 +91,6 @@ PyType_Slot g_slots[] = {
 PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCalls", sizeof(Recorder), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
-bool name_all() {
-  return intern_names({
-      {&names.thread, "thread"},
-      {&names.open, "open"},
-      {&names.text, "text"},
-      {&names.look, "look"},
-      {&names.decide, "decide"},
-      {&names.fwd, "fwd"},
-      {&names.bwd, "bwd"},
-      {&names.started, "started"},
-      {&names.error_text, "error_text"},
-      {&names.begin_files, "begin_files"},
-      {&names.next_file, "next_file"},
-      {&names.save, "save"},
-      {&names.keep_random, "keep_random"},
-      {&names.collective, "collective"},
-      {&names.left, "left"},
-      {&names.attach, "attach"},
-      {&names.acquire, "acquire"},
-      {&names.release, "release"},
-      {&names.node_made, "node_made"},
-      {&names.backward_operator, "backward_operator"},
-      {&names.map, "map"},
-      {&names.write, "write"},
-      {&names.line, "line"},
-  });
-}
-
 }  // namespace
 
 bool is_recorder(PyObject* object) { return PyObject_TypeCheck(object, g_type); }
@@ -156,9 +122,9 @@ ThreadState& thread_of(Recorder* self) {
   thread_local ThreadState known;
   if (known.epoch == self->epoch && known.thread) return known;
   known = ThreadState();
-  Ref thread = ask(reinterpret_cast<PyObject*>(self), names.thread);
-  Ref open(thread ? PyObject_GetAttr(thread.get(), names.open) : nullptr);
-  Ref text(open ? PyObject_GetAttr(thread.get(), names.text) : nullptr);
+  Ref thread = ask(reinterpret_cast<PyObject*>(self), "thread");
+  Ref open(thread ? PyObject_GetAttrString(thread.get(), "open") : nullptr);
+  Ref text(open ? PyObject_GetAttrString(thread.get(), "text") : nullptr);
   if (!text) return known;
   if (!PyList_Check(open.get())) {
     PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list");
@@ -211,7 +177,7 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
     call->number = PyLong_AsLongLong(number.get());
     return true;
   }
-  Ref is = ask(reinterpret_cast<PyObject*>(self), names.decide, object_of(call), parent ? parent : Py_None,
+  Ref is = ask(reinterpret_cast<PyObject*>(self), "decide", object_of(call), parent ? parent : Py_None,
                is_unit ? Py_True : Py_False);
   return is && PyObject_IsTrue(is.get()) == 1;
 }
@@ -224,29 +190,36 @@ bool note_stack(Recorder* self, Call* call) {
 }
 
 bool look_at_pending(Recorder* self) {
-  return PyList_Size(self->pending) == 0 || ask(reinterpret_cast<PyObject*>(self), names.look);
+  return PyList_Size(self->pending) == 0 || ask(reinterpret_cast<PyObject*>(self), "look");
 }
 
-bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<PyObject*>(self), names.save); }
+bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<PyObject*>(self), "save"); }
 
 bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met, Use use) {
-  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.begin_files, object_of(call))) return false;
-  if (self->has_inputs) {
-    if (!describe_arguments(self->describer, call->parts->inputs, items, call->level, met, use)) return false;
-  }
+  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), "begin_files", object_of(call))) return false;
+  if (self->has_inputs && !describe(self->describer, call->parts->inputs, items, {call->level, -1, met, use}))
+    return false;
   return save(self);
 }
 
-bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met, Use use) {
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met,
+                      bool has_numbers) {
   if (!self->has_outputs) return true;
-  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.next_file, object_of(call))) return false;
-  return describe_results(self->describer, call->parts->outputs, std::move(items), written, call->level, call->number,
-                          met, use) &&
-         save(self);
+  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), "next_file", object_of(call))) return false;
+  const size_t returned = items.size();
+  for (const Item& item : written) {
+    size_t at = 0;
+    while (at < items.size() && items[at].value.get() != item.value.get()) ++at;
+    if (at == items.size()) items.push_back({item.place, Ref::borrowed(item.value.get()), true});
+    if (at >= returned) items[at].place = item.place;  // given twice: the last place is its
+    items[at].is_written = true;
+  }
+  const Described described = {call->level, call->number, met, Use::kAgain, has_numbers};
+  return (items.empty() || describe(self->describer, call->parts->outputs, items, described)) && save(self);
 }
 
 bool write(Recorder* self, Call* call, PyObject* error) {
-  Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), names.error_text, error);
+  Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), "error_text", error);
   if (!text) return false;
   std::string line;
   if (!append_line(line, call, text.get())) return false;
@@ -257,7 +230,7 @@ bool write(Recorder* self, Call* call, PyObject* error) {
   if (map.get() != Py_None && Ref(PyObject_CallMethodObjArgs(map.get(), names.write, data.get(), nullptr))) return true;
   if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_ValueError)) return false;
   PyErr_Clear();  // the line does not fit
-  return static_cast<bool>(Ref(PyObject_CallMethodObjArgs(self->writer, names.line, data.get(), nullptr)));
+  return static_cast<bool>(ask(self->writer, "line", data.get()));
 }
 
 int is_true(PyObject* function) {
@@ -310,7 +283,7 @@ bool check_call(PyObject* call) {
 
 bool add_recording_recorder(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && name_all() && PyModule_AddType(module, g_type) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 }  // namespace maca::recorder

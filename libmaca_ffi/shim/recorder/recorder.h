@@ -11,8 +11,8 @@ enum Level { kFunction = 0, kOperator = 1 };
 // macatensor.accuracy.recording.operators.Operator: it lives as long as the process.
 struct Operator {
   PyObject *packet, *op, *run;
-  std::vector<std::pair<Py_ssize_t, PyObject*>> written;  // positions and names of arguments
-  bool is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
+  PyObject* written;  // positions and names of arguments
+  int is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
 };
 
 struct Recorder {
@@ -37,21 +37,8 @@ struct Recorder {
   void release() { clear(); }
 };
 
-// Names of attributes and of the recorder's methods in Python.
-struct RecorderNames {
-  PyObject *thread, *open, *text, *node_made, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files,
-      *next_file, *save, *keep_random, *collective, *left, *attach, *acquire, *release, *backward_operator, *map,
-      *write, *line;
-};
-extern RecorderNames names;
-
 inline Recorder* of(PyObject* object) { return reinterpret_cast<Recorder*>(object); }
 inline PyObject* object_of(Call* call) { return reinterpret_cast<PyObject*>(call); }
-
-// What is done in Python.
-template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... given) {
-  return Ref(Plainly::now() ? PyObject_CallMethodObjArgs(object, method, given..., nullptr) : nullptr);
-}
 
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
@@ -98,14 +85,13 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit);
 bool note_stack(Recorder* self, Call* call);
 bool look_at_pending(Recorder* self);
 bool save(Recorder* self);
-bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met = nullptr, Use use = Use::kNote);
-bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met = nullptr,
-                      Use use = Use::kNote);
+bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met, Use use);
+// What was returned and, of what was written, the rest.
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met,
+                      bool has_numbers = true);
 bool write(Recorder* self, Call* call, PyObject* error);
 // 1, 0, or -1 with an exception
 int is_true(PyObject* function);
-// Of a subclass that does not say, 0: what it forbids must not stop the program.
-int requires_grad(PyObject* tensor);
 // Nodes that made the arguments, which of a node's results each is, its place.
 bool note_nodes(Call* call);
 void take_over(Call* call, Call* parent, bool with_module);
@@ -122,8 +108,6 @@ bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObjec
 const Operator* facts_of(PyObject* func);  // of an overload; nullptr with an exception
 
 // Methods of RecordedCalls.
-PyObject* function_begins(PyObject* object, PyObject* given);
-PyObject* function_ends(PyObject* object, PyObject* given);
 PyObject* api_begins_method(PyObject* object, PyObject* given);
 PyObject* api_ends_method(PyObject* object, PyObject* given);
 PyObject* operator_begins(PyObject* object, PyObject* given);

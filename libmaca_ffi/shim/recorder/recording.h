@@ -25,18 +25,7 @@
 
 namespace maca::recorder {
 
-using maca_launcher::allocate;
-using maca_launcher::Collected;
-using maca_launcher::DlExchange;
-using maca_launcher::DlTensor;
-using maca_launcher::intern_names;
-using maca_launcher::kDlComplex;
-using maca_launcher::kDlExchange;
-using maca_launcher::kDlHost;
-using maca_launcher::known;
-using maca_launcher::memory_of;
-using maca_launcher::Ref;
-using maca_launcher::release_memory;
+using namespace maca_launcher;
 
 // What configure() says: PyTorch's types and the recorder's functions.
 struct KnownOfRecording {
@@ -138,11 +127,17 @@ class Plainly {
   bool is_right_ = true;
 };
 
-// Names of the describer's methods in Python.
+// Names of what is asked of Python at most calls.
 struct Names {
-  PyObject *entry, *numbers, *new_form;
+  PyObject *fwd, *bwd, *acquire, *release, *enter, *leave, *node_made, *backward_operator, *map, *write;
 };
-extern Names known_names;
+extern Names names;
+
+// What is done in Python.
+template <class... Given> Ref ask(PyObject* object, const char* method, Given... given) {
+  Ref bound(Plainly::now() ? PyObject_GetAttrString(object, method) : nullptr);
+  return Ref(bound ? PyObject_CallFunctionObjArgs(bound.get(), given..., nullptr) : nullptr);
+}
 
 // --- text -----------------------------------------------------------------------------------------------------
 // These return false with an exception set when Python raised one.
@@ -156,6 +151,7 @@ PyObject* new_text(const std::string& text);
 constexpr int kLevels = 2;                     // of calls: functions of Python's interface, and aten operators
 using Calls = std::array<long long, kLevels>;  // their numbers; -1: none that was recorded
 constexpr Calls kNoCalls = {-1, -1};
+bool is_level(int level);  // false with an exception
 
 // What is known of the elements that a view shows.
 struct Value {
@@ -214,13 +210,14 @@ struct Item {
   std::string place;  // "0", "weight", "0.1" inside of nesting
   Ref value;
   bool is_tensor;
+  bool is_written = false;  // of results: it was there before
 };
 using Items = std::vector<Item>;
 // Of a subclass, too; by its type, since what a mock says of its class is not what C may ask it.
 inline bool is_tensor_object(PyObject* value) {
   return PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(recording.tensor));
 }
-bool read_pair(PyObject* pair, std::string& place, PyObject*& held);  // of [(place, value)]
+bool append_pairs(PyObject* pairs, Items& items);  // of a list, [(place, value)]
 bool flatten(PyObject* value, const std::string& place, Items& items);
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
 bool flatten_result(PyObject* result, Items& items);
@@ -243,23 +240,26 @@ struct Met {
 using MetTensors = std::vector<Met>;
 
 enum class Use {
-  kNote,    // a function begins: what is found is noted
-  kSame,    // its operator begins: nothing has changed
-  kRenew,   // the operator ends, which may have changed anything: what is found is noted anew
-  kVersion  // the function ends: writes may have been counted since
+  kNote,  // a function begins: what is found is noted
+  kSame,  // its operator begins: nothing has changed
+  kAgain  // the operator ends, which may have changed anything, or the function: what is found is noted anew
+};
+
+// A call whose arguments or results are described.
+struct Described {
+  int level = 0;
+  long long call = -1;        // the call's number, of results
+  MetTensors* met = nullptr;  // of a function, and what they are for
+  Use use = Use::kNote;
+  bool has_numbers = true;  // none yet of what is still computed
 };
 
 // `entries` is a RecordedEntries.
 bool is_entries(PyObject* object);  // and has been initialized; an exception may be set when not
 // These return false with an exception.
-bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level, MetTensors* met = nullptr,
-                        Use use = Use::kNote);
-// What was returned and, of what was written, the rest; `out` stays empty when there is nothing.
-bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level, long long call,
-                      MetTensors* met = nullptr, Use use = Use::kNote);
+bool describe(PyObject* entries, std::string& out, const Items& items, const Described& described);
 bool wrote(PyObject* entries, PyObject* tensor);
 bool note_blank(PyObject* entries, PyObject* tensor);  // of memory that nobody has written
-bool set_numbers(PyObject* entries, bool are_wanted);  // returns whether they were
 
 // --- calls ----------------------------------------------------------------------------------------------------
 // What a call holds that is no object of Python's.
@@ -276,7 +276,8 @@ struct Call {  // RecordedCall
   int files;
   long long number, serial, parent, forward, stack;  // -1: none
   unsigned long long owner;
-  char is_random, matched, in_backward, has_modules;
+  char is_random, matched, has_modules;
+  char in_backward;  // it began while a node of the graph ran in its thread
   char is_untraced;  // a function's, begun while torch.jit.trace does not run
   // None or what RecordedCall's members say
   PyObject *op, *direction, *module, *node, *thread, *unit, *grad_fns, *received;
@@ -305,6 +306,10 @@ Call* new_call(int level, std::string name, PyObject* op, PyObject* direction);
 bool append_line(std::string& out, Call* call, PyObject* error);
 void put(PyObject*& slot, PyObject* value);
 
+// How often PyTorch counted a write to the tensor's memory: -1 of an inference tensor, which counts none.
+bool version_of(PyObject* tensor, long long& version);
+// 1, 0, or -1 with an exception; of a subclass that does not say, 0: what it forbids must not stop the program.
+int requires_grad(PyObject* tensor);
 bool note_versions(Call* call);                // of its tensors, as they are now
 bool written_since(Call* call, Items& items);  // the tensors that were written since then
 PyObject* pairs_of(const Items& items);        // [(place, value)]

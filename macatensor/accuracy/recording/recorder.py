@@ -163,6 +163,19 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         if call in calls:
             del calls[calls.index(call) :]
 
+    def function_begins(self, op: str, args: Any, kwargs: Any) -> Any:
+        """A function of PyTorch's interface is called, where it is not C that sees it; returns the call."""
+        with _Plainly(), self.lock:
+            call = Open(API, self.name(op, "fwd"), op, "fwd")
+            self.api_begins(call, args, kwargs, True)
+            return call
+
+    def function_ends(self, call: Any, result: Any, error: BaseException | None) -> None:
+        """The function has returned, or raised."""
+        with _Plainly(), self.lock:
+            self.left(self.thread().open, call)
+            self.api_ends(call, result, error, None)
+
     def module_begins(self, module: Any, args: Any) -> None:
         """A module is called."""
         with _Plainly(), self.lock:
