@@ -32,6 +32,11 @@ class Options(dict):  # type: ignore[type-arg]
     pass
 
 
+class Unnamed:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
 class Colour(enum.IntEnum):
     RED = 1
 
@@ -84,6 +89,10 @@ CONTAINERS: dict[str, tuple[tuple[Any, ...], list[tuple[str, Any]]]] = {
     "names that need escapes": (
         ({'a"b': T, "\n": T, "ä": T, "\udc80": T, 3: T, (1, 2): T},),
         [(f"0.{name}", T) for name in ('a"b', "\n", "ä", "\udc80", "3", "(1, 2)")],
+    ),
+    "names that raise": (
+        ({Unnamed(): T}, Options({Unnamed(): T})),
+        [("0.Unnamed", T), ("1.Unnamed", T)],
     ),
     "other objects": (OTHERS, [(str(i), held) for i, held in enumerate(OTHERS)]),
     "empty": (([], (), {}, Sizes(), ""), [("0", []), ("1", ()), ("2", {}), ("3", Sizes()), ("4", "")]),

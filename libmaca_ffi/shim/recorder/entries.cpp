@@ -7,7 +7,6 @@
 #include <cstddef>
 
 namespace maca::recorder {
-
 namespace {
 
 using Type = Collected<Entries>;
@@ -88,7 +87,7 @@ bool find_as_met(Entries* self, PyObject* tensor, const Described& described, Kn
   if (found.value && !needs_gradient(tensor, found)) return false;
   if (one != met.end())
     one->known = found;
-  else if (described.use == Use::kNote)
+  else if (described.met && described.use == Use::kNote)
     met.push_back({tensor, found});
   return true;
 }

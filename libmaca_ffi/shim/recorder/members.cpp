@@ -32,11 +32,11 @@ Ref Member::call(PyObject* object) {
 
 bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
   return shape.find(tensor, "shape") && dtype.find(tensor, "dtype") && device.find(tensor, "device") &&
-         is_cpu.find(tensor, "is_cpu") && version.find(tensor, "_version") &&
-         requires_grad.find(tensor, "requires_grad") && grad_fn.find(tensor, "grad_fn") &&
-         output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") && is_neg.find(tensor, "is_neg") &&
-         is_conj.find(tensor, "is_conj") && untyped_storage.find(tensor, "untyped_storage") &&
-         data_ptr.find(tensor, "data_ptr") && resizable.find(storage, "resizable");
+         version.find(tensor, "_version") && requires_grad.find(tensor, "requires_grad") &&
+         grad_fn.find(tensor, "grad_fn") && output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") &&
+         is_neg.find(tensor, "is_neg") && is_conj.find(tensor, "is_conj") &&
+         untyped_storage.find(tensor, "untyped_storage") && data_ptr.find(tensor, "data_ptr") &&
+         resizable.find(storage, "resizable");
 }
 
 Plainly::Plainly(long modes) : outer_(innermost) {

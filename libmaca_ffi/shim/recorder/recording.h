@@ -83,7 +83,7 @@ class Member {
 };
 
 struct TensorMembers {
-  Member shape, dtype, device, is_cpu, version, requires_grad, grad_fn, output_nr;
+  Member shape, dtype, device, version, requires_grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, data_ptr;
   Member resizable;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);

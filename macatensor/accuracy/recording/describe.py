@@ -30,15 +30,12 @@ def value_text(value: Any) -> str:
     kind = type(value)
     if kind is int or kind is float and math.isfinite(value):
         return repr(value)
-    if (
-        kind in (list, tuple) and len(value) <= _TEXT and set(map(type, value)) == _INTEGERS
-    ):  # sizes, dimensions
+    if kind in (list, tuple) and len(value) <= _TEXT and set(map(type, value)) == {int}:  # sizes, dimensions
         return str(list(value))
     return _constant(value) if any(kind is one for one in _CONSTANT) else json.dumps(_plain(value))
 
 
 _CONSTANT = (str, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
-_INTEGERS = {int}
 
 
 @functools.lru_cache(_LIMIT, typed=True)
