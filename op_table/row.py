@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf, isfinite
-from typing import Any
 
 from op_table.consultation import cpu_checks
 
@@ -119,7 +118,7 @@ class Law:
     """What the numbers of a random row are like. ``args``: a call's arguments, that draws :data:`DRAWN` of them, where
     a tuple of floats is a tensor with these elements."""
 
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
     mean: float
     deviation: float  # 0: only seeds are compared
     low: float = -inf
@@ -232,7 +231,7 @@ def _register(row: Row) -> Row:
     return row
 
 
-def also(operators: str, **facts: Any) -> None:
+def also(operators: str, **facts: object) -> None:
     """More fields of rows that stand above in the family's file: ``also("relu threshold", jumps=True)``. An operator
     stands for the rows of all its overloads, ``"sort.stable"`` and ``"sort.default"`` for one of them."""
     if not facts.keys() <= Row.__dataclass_fields__.keys():

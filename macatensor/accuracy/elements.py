@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -134,7 +133,7 @@ def _laid_out(entry: TensorEntry, dtype: torch.dtype, held: torch.Tensor) -> tor
     return torch.empty_strided(entry.shape, entry.stride, dtype=dtype).copy_(held)
 
 
-def _check_channels(parts: dict[str, Any]) -> None:
+def _check_channels(parts: dict[str, torch.Tensor]) -> None:
     """PyTorch itself does not hold scales against the dimension that they are of."""
     values, scale, zero, axis = (parts[k] for k in ("values", "scale", "zero_point", "axis"))
     if (

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -40,7 +40,7 @@ class Argument:
 
     place: str
     tensor: TensorEntry | None = None
-    value: Any = None  # of what is no tensor, as JSON has it; other objects as {"type": …, "repr": …}
+    value: object = None  # of what is no tensor, as JSON has it; other objects as {"type": …, "repr": …}
 
 
 @dataclass
@@ -76,14 +76,15 @@ class Process:
     """One process of a run, as it was read."""
 
     folder: Path
-    environment: dict[str, Any]
+    environment: dict[str, object]
     calls: list[Call]
     stacks: dict[int, list[str]]  # frames, innermost last, each "file:line function"
     cut_off: bool  # the last line was not whole, or the run did not end properly
 
     @property
     def rank(self) -> int:
-        return int(self.environment.get("rank", 0))
+        rank = self.environment.get("rank", 0)
+        return rank if isinstance(rank, int) else 0
 
     def tensor(self, entry: TensorEntry) -> torch.Tensor:
         """An entry's elements on the host with its strides; of several parts, the tensor put together.
@@ -110,7 +111,7 @@ def tensors_of(arguments: list[Argument]) -> Iterator[tuple[str, TensorEntry]]:
             yield argument.place, argument.tensor
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Dataclasses as dictionaries without what is at its default: most of a line would be nulls."""
     if isinstance(value, (TensorEntry, Argument, Call)):
         shown = {}
@@ -151,7 +152,7 @@ class _Environment:
 
     format: int = FORMAT
     rank: int = 0
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, object] = field(default_factory=dict)
 
 
 def _check_entry(entry: TensorEntry, depth: int = 0) -> None:
@@ -168,7 +169,7 @@ def _check_entry(entry: TensorEntry, depth: int = 0) -> None:
         _check_entry(part, depth + 1)
 
 
-def _call(held: Any, where: str, known: set[int]) -> Call:
+def _call(held: object, where: str, known: set[int]) -> Call:
     call = made(Call, held, where)
     try:
         for _, entry in (*tensors_of(call.inputs), *tensors_of(call.outputs)):
@@ -185,7 +186,7 @@ def _call(held: Any, where: str, known: set[int]) -> Call:
     return call
 
 
-def _read_environment(path: Path) -> dict[str, Any]:
+def _read_environment(path: Path) -> dict[str, object]:
     held = json_of(path)
     if not isinstance(held, dict):
         raise ValueError(f"{path} is no JSON object")
@@ -207,10 +208,10 @@ def read_process(folder: Path) -> Process:
         raise ValueError(
             f"accuracy: {folder} is not a record of one process ({error}); expected {ENVIRONMENT} and {CALLS}"
         ) from error
-    if environment["format"] > FORMAT:
+    version = environment["format"]
+    if isinstance(version, int) and version > FORMAT:
         raise ValueError(
-            f"accuracy: {folder} has format {environment['format']}, this version reads up to {FORMAT}; "
-            "update macatensor"
+            f"accuracy: {folder} has format {version}, this version reads up to {FORMAT}; update macatensor"
         )
     calls: list[Call] = []
     stacks: dict[int, list[str]] = {}

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch.overrides import (
@@ -16,9 +16,11 @@ from torch.overrides import (
     _pop_mode,
     _push_mode,
 )
+from torch.types import Device
 from torch.utils._device import DeviceContext
 
 from macatensor.as_cuda.patches import Patches
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 
 _NAME = re.compile(r"cuda(:\d+)?\Z")
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(\w+)Tensor\Z")
@@ -30,7 +32,10 @@ DTYPES = {
 }  # fmt: skip
 
 
-def device_of(value: Any) -> Any:
+_T = TypeVar("_T")
+
+
+def device_of(value: Value) -> Value:
     """``value`` with CUDA read as maca, where it names a device of CUDA; else ``value`` itself."""
     kind = type(value)
     if kind is str:
@@ -40,7 +45,7 @@ def device_of(value: Any) -> Any:
     return value
 
 
-def plain_device(*args: Any) -> torch.device:
+def plain_device(*args: Value) -> torch.device:
     """``torch.device`` outside every mode."""
     with torch._C.DisableTorchFunction():
         return torch.device(*args)
@@ -53,7 +58,7 @@ class TensorType:
         self.__name__ = f"{name}Tensor"
         self.dtype = dtype
 
-    def __call__(self, *args: Any) -> torch.Tensor:
+    def __call__(self, *args: Value) -> torch.Tensor:
         """Of sizes, or of one sequence of numbers."""
         if all(isinstance(a, int) for a in args):
             return torch.empty(*args, dtype=self.dtype, device="maca")
@@ -66,7 +71,7 @@ class TensorType:
         return f"<torch.cuda.{self.__name__} on maca>"
 
 
-def element_of(kind: Any) -> torch.dtype | None:
+def element_of(kind: object) -> torch.dtype | None:
     """The dtype of a tensor type of CUDA: ``torch.cuda.HalfTensor``, its name, or what serves it."""
     if isinstance(kind, str):
         found = _TENSOR_TYPE.match(kind)
@@ -78,7 +83,7 @@ def element_of(kind: Any) -> torch.dtype | None:
 
 def _cuda(
     self: torch.Tensor,
-    device: Any = None,
+    device: Device = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
@@ -91,7 +96,9 @@ def _is_cuda(self: torch.Tensor) -> bool:
     return self.device.type == "maca"
 
 
-def _type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **options: Any) -> Any:
+def _type(
+    self: torch.Tensor, dtype: Value = None, non_blocking: bool = False, **options: bool
+) -> torch.Tensor | str:
     element = element_of(dtype)
     if element is not None:
         return self.to("maca", element, non_blocking=non_blocking)
@@ -99,7 +106,7 @@ def _type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
 
 
 _getter: Any = torch.Tensor.is_cuda
-_INSTEAD: dict[Any, Callable[..., Any]] = {
+_INSTEAD: dict[Callable[..., Value], Callable[..., Value]] = {
     torch.Tensor.cuda: _cuda,
     torch.Tensor.type: _type,
     _getter.__get__: _is_cuda,
@@ -111,7 +118,13 @@ class CudaMode(TorchFunctionMode):
 
     active = True  # turned off by remove(), for modes that other threads still hold
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Value],
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
@@ -149,7 +162,7 @@ def install(patches: Patches) -> None:
     run_backward = torch.autograd.graph._engine_run_backward
 
     @functools.wraps(run_backward)
-    def backward_under_mode(*args: Any, **kwargs: Any) -> Any:
+    def backward_under_mode(*args: Value, **kwargs: Value) -> Value:
         # Tensor.backward is called with the mode off; the hooks and autograd.Functions it runs are a script's own
         with _present():
             return run_backward(*args, **kwargs)
@@ -187,7 +200,7 @@ def _present() -> Iterator[None]:
         _take_out(mode)
 
 
-def _take_all() -> list[Any]:
+def _take_all() -> list[TorchFunctionMode]:
     """Empties the stack; the topmost mode comes first."""
     return [_pop_mode() for _ in _get_current_function_mode_stack()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.utils import _pytree
@@ -18,7 +18,10 @@ _FLAGS = ("allow_tf32", "benchmark", "benchmark_limit", "deterministic", "enable
 _PRIORITY = 15  # before CUDA's own deserializer, which has 20
 
 
-def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+_T = TypeVar("_T")
+
+
+def _reading(function: Callable[..., _T]) -> Callable[..., _T]:
     """``function`` with CUDA read as maca in all its arguments."""
 
     @functools.wraps(function)

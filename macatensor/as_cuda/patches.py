@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 _ABSENT = object()
 
@@ -14,13 +13,13 @@ class Patches:
     def __init__(self) -> None:
         self.served: list[str] = []  # "torch.cuda.synchronize -> torch.maca.synchronize"
         self.missing: list[str] = []  # "torch.cuda.CUDAGraph"
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replaced: list[tuple[object, str, object]] = []
         self._undo: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
         return bool(self._replaced)
 
-    def replace(self, owner: Any, name: str, value: Any, note: str | None = None) -> None:
+    def replace(self, owner: object, name: str, value: object, note: str | None = None) -> None:
         """Sets ``owner.name``. The object found in the owner's own dictionary is what comes back."""
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
@@ -45,6 +44,6 @@ class Patches:
         self.served.clear()
         self.missing.clear()
 
-    def attributes(self) -> list[tuple[Any, str, Any]]:
+    def attributes(self) -> list[tuple[object, str, object]]:
         """Owner, name and original object of each replaced attribute (None where there was none)."""
         return [(owner, name, None if old is _ABSENT else old) for owner, name, old in self._replaced]

@@ -6,9 +6,12 @@ All live on ``maca:0`` and on PyTorch's Python dispatch key as MacaTensor does, 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch._ops import OpOverload
+
+from macatensor.runtime.boxed import Arguments, Keywords
 
 _make = torch.Tensor._make_wrapper_subclass
 _DEVICE = torch.device("maca:0")
@@ -20,13 +23,13 @@ class Floor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls: type, size: tuple[int, ...]) -> Any:
+    def __new__(cls: type, size: tuple[int, ...]) -> torch.Tensor:
         return _make(cls, size, torch.empty(size).stride(), dtype=torch.float32, device=_DEVICE)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> torch.Tensor:
         return _make(Floor, (16,), (1,), 0, None, torch.float32, torch.strided, _DEVICE)
 
 
@@ -35,8 +38,8 @@ class LeanFloor(Floor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> torch.Tensor:
         return _make(LeanFloor, (16,), (1,), None, None, torch.float32, torch.strided, _DEVICE)
 
 
@@ -44,11 +47,11 @@ class Delegate(torch.Tensor):
     """The lean way to a device in Python: unwrap, run PyTorch's CPU kernel, wrap. No pytree, no checks."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    inner: Any
+    inner: torch.Tensor
 
     @staticmethod
-    def __new__(cls: type, inner: torch.Tensor) -> Any:
-        made: Any = _make(
+    def __new__(cls: type, inner: torch.Tensor) -> Delegate:
+        made: Delegate = _make(
             cls,
             inner.shape,
             inner.stride(),
@@ -63,10 +66,10 @@ class Delegate(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> torch.Tensor:
         inner = func(*[a.inner if type(a) is Delegate else a for a in args], **(kwargs or {}))
-        made: Any = _make(
+        made: Delegate = _make(
             Delegate,
             inner.shape,
             inner.stride(),

@@ -7,7 +7,6 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -54,7 +53,7 @@ def ceilings(threads: int, quick: bool = False) -> Ceilings:
         launch("arithmetic_peak", [], [], {"operations": operations})
 
     copy = min(_best(runs, lambda: target.copy_(source)), _best(runs, lambda: ours_target.copy_(ours)))
-    reads: list[Callable[[], Any]] = [source.sum, source.amax, ours.sum, ours.amax]
+    reads: list[Callable[[], object]] = [source.sum, source.amax, ours.sum, ours.amax]
     read = min(_best(runs, call) for call in reads)
     product = _best(runs, lambda: torch.mm(a, b, out=c))
     try:
@@ -64,7 +63,7 @@ def ceilings(threads: int, quick: bool = False) -> Ceilings:
     return Ceilings(2 * nbytes / copy, nbytes / read, multiply_add, 2 * side**3 / product)
 
 
-def _best(runs: int, call: Callable[[], Any]) -> float:
+def _best(runs: int, call: Callable[[], object]) -> float:
     """Seconds of the quickest of ``runs`` calls."""
     synchronize = torch.get_device_module("maca").synchronize
     best = float("inf")

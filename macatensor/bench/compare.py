@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from macatensor.bench.result import Result
 from macatensor.bench.stored import Run
@@ -32,7 +31,7 @@ class Comparison:
     """The cases of both runs, and what only one has."""
 
     changes: Sequence[Change]
-    differences: dict[str, tuple[Any, Any]]  # facts of the machines and settings: old, new
+    differences: dict[str, tuple[object, object]]  # facts of the machines and settings: old, new
     only_old: Sequence[str]
     only_new: Sequence[str]
     tolerance: float
@@ -42,7 +41,7 @@ class Comparison:
         """What fails the comparison."""
         return [c for c in self.changes if c.verdict == "slower"]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """JSON-able values."""
         return {**asdict(self), "slower": len(self.slower), "passed": not self.slower}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ _LAUNCHES = 1000
 
 def launches(rounds: int, quick: bool) -> list[Result]:
     """Seconds a launch of 1000 additions to 16 floats, the kernels' own time included."""
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     x = torch.rand(16).to("maca")
 
     def additions() -> torch.Tensor:
@@ -45,11 +45,11 @@ def launches(rounds: int, quick: bool) -> list[Result]:
 def small_step(rounds: int, quick: bool) -> list[Result]:
     """A captured training step of a small GPT (2 layers, width 64, batch 1, 32 tokens, AdamW) against native PyTorch."""
     torch.manual_seed(0)
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     model = GPT(_SMALL)
     tokens = torch.randint(_SMALL.vocabulary, (1, _SMALL.context + 1))
 
-    def step(model: GPT, tokens: torch.Tensor, capturable: bool) -> Any:
+    def step(model: GPT, tokens: torch.Tensor, capturable: bool) -> Callable[[], torch.Tensor]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=capturable)
         x, y = tokens[:, :-1], tokens[:, 1:].flatten()
 

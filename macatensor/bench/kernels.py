@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from macatensor.bench.ceilings import ceilings
 from macatensor.bench.measure import interleave, interleave_short
 from macatensor.bench.result import Rate, Result
 
-Function = Callable[..., Any]
+Function = Callable[..., torch.Tensor]
 Operands = tuple[torch.Tensor, ...]
 NEAR_CEILING = 0.9  # of the ceiling: as good as a ratio within the bar
 STREAMING = 1.05  # bar of what is bound by memory
@@ -98,7 +97,7 @@ def pointwise(quick: bool) -> Iterator[Case]:
                _rand(1, image[0], image[1], image[2] * image[3]), STRIDED, 2 * nbytes)  # fmt: skip
 
 
-REDUCTIONS: dict[str, Callable[..., Any]] = {
+REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
     "mean": torch.mean,
     "amax": torch.amax,
@@ -122,7 +121,7 @@ def reduction(quick: bool) -> Iterator[Case]:
                 f"reduction.{name}.dim{dim}", lambda t, f=function, d=dim: f(t, d), _rand(1, side, side), STREAMING,
                 4 * moved * side * side, reads_only=not writes,
             )  # fmt: skip
-        along: Any = 1 if writes or name == "argmax" else (2, 3)
+        along: int | tuple[int, ...] = 1 if writes or name == "argmax" else (2, 3)
         yield Case(
             f"reduction.{name}.nhwc", lambda t, f=function, d=along: f(t, d), _nhwc(1, *size), STREAMING,
             4 * moved * _product(size), reads_only=not writes,

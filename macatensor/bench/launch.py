@@ -6,7 +6,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ BUSY_OVER_FLOOR = 1.25
 
 _TURN = 1e6  # nanoseconds: a call that took longer has waited while another thread ran
 
-Operator = Callable[[Any, Any], object]
+Operator = Callable[[torch.Tensor, torch.Tensor], object]
 KERNELS: dict[str, Operator] = {
     "add": lambda a, b: a + b,
     "relu": lambda a, b: torch.relu(a),
@@ -150,18 +149,20 @@ def busy(rounds: int, quick: bool) -> list[Result]:
     ]  # fmt: skip
 
 
-def _bound(operator: Operator, pairs: dict[str, tuple[Any, Any]]) -> dict[str, Callable[[], object]]:
+def _bound(
+    operator: Operator, pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+) -> dict[str, Callable[[], object]]:
     return {name: lambda a=a, b=b: operator(a, b) for name, (a, b) in pairs.items()}  # type: ignore[misc]
 
 
-def _against(case: str, timing: Any, baseline: str, bar: float | None) -> Result:
+def _against(case: str, timing: Timing, baseline: str, bar: float | None) -> Result:
     return Result(
         case, baseline, timing.ratio("maca", baseline), bar, timing.seconds(baseline), timing.seconds("maca"),
         spread=timing.spread("maca", baseline), middle=timing.middle("maca", baseline),
     )  # fmt: skip
 
 
-def _running_call(a: Any, b: Any, count: int) -> float:
+def _running_call(a: torch.Tensor, b: torch.Tensor, count: int) -> float:
     clock = time.perf_counter_ns
     taken = []
     for _ in range(count):

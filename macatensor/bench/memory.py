@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +53,7 @@ def flat(rounds: int, quick: bool) -> list[Result]:
 
 def attention(rounds: int, quick: bool) -> list[Result]:
     """Peak of allocated bytes of attention, forward and backward, at twice the length over that at once it."""
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     gc.collect()
 
     def peak(length: int) -> int:
@@ -97,7 +96,7 @@ def probe_training(model: str, quick: bool) -> dict[str, int]:
     step = _step(model, quick)
     for _ in range(3):
         step()
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     module.synchronize()
     stats = module.memory_stats()
     return {
@@ -110,7 +109,7 @@ def probe_training(model: str, quick: bool) -> dict[str, int]:
 def probe_flat(steps: str, quick: bool) -> dict[str, int]:
     """Peaks of reserved bytes after ten training steps of a tiny GPT and after all."""
     step = _step("gpt", quick=True)
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     found = {}
     for i in range(int(steps)):
         step()
@@ -119,7 +118,7 @@ def probe_flat(steps: str, quick: bool) -> dict[str, int]:
     return {**found, "last": module.max_memory_reserved()}
 
 
-def _step(model: str, quick: bool) -> Callable[[], Any]:
+def _step(model: str, quick: bool) -> Callable[[], object]:
     if model == "gpt":
         network = gpt(quick)
         tokens = torch.randint(network.config.vocabulary, (4, 129))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,7 @@ LSTM = 1.0
 GPT_SIZES = GPTConfig(vocabulary=100, layers=6, width=384, heads=6, context=128)
 TINY_SIZES = GPTConfig(vocabulary=100, layers=1, width=64, heads=2, context=32)
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 
 
 def resnet(depth: int, quick: bool = False) -> ResNet:
@@ -48,7 +47,7 @@ def resnet_inference(depth: int, batch: int, size: int) -> Callable[[int, bool],
 
     def run(rounds: int, quick: bool) -> list[Result]:
         model, x = resnet(depth, quick).eval(), torch.randn(batch, 3, *(2 * (32 if quick else size,)))
-        channels_last: Any = copy.deepcopy(model)
+        channels_last = copy.deepcopy(model)
         channels_last.to(memory_format=torch.channels_last)
         contenders = {
             "maca": _forward(copy.deepcopy(model).to("maca"), x.to("maca")),
@@ -67,7 +66,7 @@ def resnet_training(depth: int) -> Callable[[int, bool], list[Result]]:
     def run(rounds: int, quick: bool) -> list[Result]:
         model = resnet(depth, quick)
         x, y = torch.randn(8, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (8,))
-        channels_last: Any = copy.deepcopy(model)
+        channels_last = copy.deepcopy(model)
         channels_last.to(memory_format=torch.channels_last)
         contenders = {
             "maca": resnet_step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
@@ -136,7 +135,7 @@ def lstm(rounds: int, quick: bool) -> list[Result]:
     model, x, y = SequenceModel(), torch.randn(4 if quick else 32, 16, 128), torch.randint(10, (16,))
 
     def step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
-        def run() -> Any:
+        def run() -> torch.Tensor:
             model.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
@@ -166,7 +165,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
 
 
 def _forward(model: torch.nn.Module, x: torch.Tensor) -> Call:
-    def run() -> Any:
+    def run() -> torch.Tensor:
         with torch.inference_mode():
             return model(x)
 

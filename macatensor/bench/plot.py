@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from macatensor.bench.result import Result
 from macatensor.bench.stored import Run
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 # of a result that met its bar, missed it, has none; text; a bar
 GREEN, RED, BLUE, TEXT, DARK = "#059669", "#dc2626", "#2563eb", "#475569", "#0f172a"
 _COLOURS = {"met": GREEN, "missed": RED, "report": BLUE}
-_STYLE: Any = {
+_STYLE: dict[str, object] = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.edgecolor": "#cbd5e1",
@@ -75,7 +78,7 @@ def _names(results: Sequence[Result]) -> list[str]:
     return [r.case if r.baseline.startswith("native") else f"{r.case} / {r.baseline}" for r in results]
 
 
-def _ratios(axes: Any, results: Sequence[Result]) -> None:
+def _ratios(axes: Axes, results: Sequence[Result]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
@@ -109,7 +112,7 @@ def _ratios(axes: Any, results: Sequence[Result]) -> None:
     axes.figure.legend(handles=marks, loc="outside lower left", ncols=4)
 
 
-def _shares(axes: Any, results: Sequence[Result]) -> None:
+def _shares(axes: Axes, results: Sequence[Result]) -> None:
     percent = {i: 100 * r.rate.share for i, r in enumerate(results) if r.rate is not None}
     colours = [_COLOURS[results[i].verdict] for i in percent]
     shown = [min(p, _MOST) for p in percent.values()]

@@ -6,7 +6,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +38,7 @@ def _step(device: str, quick: bool) -> Callable[[], None]:
     return run
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _seconds(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     torch.get_device_module("maca").synchronize()
@@ -79,7 +78,7 @@ def memory(rounds: int, quick: bool) -> list[Result]:
     count = OPERATORS // 50 if quick else OPERATORS
     x = torch.randn(64, requires_grad=True)
     with tempfile.TemporaryDirectory() as folder, record(folder, record_level=1) as session:
-        recorder: Any = session.recorder
+        recorder = session.recorder
         torch.tanh(x).sum().backward()
         before = resident()
         peak = before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from macatensor.files.untrusted import made
 
@@ -53,18 +52,18 @@ class Result:
             return "report"
         return "met" if self.value <= self.bar or self.is_at_ceiling else "missed"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The result as JSON-able values."""
         share = None if self.rate is None else self.rate.share
         return {**asdict(self), "share": share, "verdict": self.verdict}
 
     @classmethod
-    def of(cls, facts: Any) -> Result:
+    def of(cls, facts: object) -> Result:
         """The result that :meth:`facts`, as JSON, came from. Raises ValueError for other values."""
         return made(cls, cls.known(facts), "a result")
 
     @classmethod
-    def known(cls, facts: Any) -> Any:
+    def known(cls, facts: object) -> object:
         """What of :meth:`facts` makes the result again; what is no such object, as it is."""
         if not isinstance(facts, dict):
             return facts

@@ -9,7 +9,6 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ class Run:
         """Whether no bar was missed."""
         return all(r.verdict != "missed" for r in self.results)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """JSON-able values."""
         others = {name: value for name, value in vars(self).items() if name != "results"}
         return {
@@ -57,7 +56,7 @@ def described(
     """Results of this machine."""
     from macatensor.bench.ceilings import ceilings
 
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     measured = asdict(ceilings(threads, quick)) if any(r.rate for r in results) else {}
     return Run(
         results, threads, rounds, quick, torch.__version__, module.get_device_name(),
@@ -85,9 +84,10 @@ def load(path: Path) -> Run:
         facts = json_of(path)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    schema = facts.get("schema") if isinstance(facts, dict) else None
+    held = facts if isinstance(facts, dict) else {}
+    schema = held.get("schema")
     if schema != SCHEMA:
-        older = isinstance(facts, dict) and schema is None and "results" in facts
+        older = schema is None and "results" in held
         got = (
             f"schema {reprlib.repr(schema)}"
             if schema
@@ -98,10 +98,11 @@ def load(path: Path) -> Run:
         raise ValueError(
             f"{path} has {got}; expected {SCHEMA!r}, as `macatensor bench --save` writes it. Measure it again"
         )
-    facts = {name: facts[name] for name in Run.__dataclass_fields__ if name in facts}
-    if isinstance(facts.get("results"), list):
-        facts["results"] = [Result.known(r) for r in facts["results"]]
-    return made(Run, facts, f"{path} says {SCHEMA!r} and is damaged")
+    known: dict[str, object] = {name: held[name] for name in Run.__dataclass_fields__ if name in held}
+    results = known.get("results")
+    if isinstance(results, list):
+        known["results"] = [Result.known(r) for r in results]
+    return made(Run, known, f"{path} says {SCHEMA!r} and is damaged")
 
 
 def _processor() -> str:

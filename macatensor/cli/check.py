@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from .console import Json, emit_json, out, table
+
+if TYPE_CHECKING:
+    from macatensor.runtime.switches import Switch
 
 
 def check(as_json: Json = False) -> None:
@@ -54,7 +57,7 @@ def check(as_json: Json = False) -> None:
     out.print(f"[green]torch.ones(2).maca()[/]  →  [bold]{facts['proof']}[/]", highlight=False)
 
 
-def gather() -> dict[str, Any]:
+def gather() -> dict[str, object]:
     """The facts as JSON-able values. Raises ImportError where the library does not load."""
     import torch
 
@@ -62,7 +65,7 @@ def gather() -> dict[str, Any]:
     from macatensor.runtime import switches
     from op_table import TABLE
 
-    module: Any = torch.get_device_module("maca")
+    module = torch.get_device_module("maca")
     info = module.library_info()
     free, total = module.mem_get_info()
     return {
@@ -89,7 +92,7 @@ def gather() -> dict[str, Any]:
     }
 
 
-def _switch(switch: Any) -> dict[str, str | None]:
+def _switch(switch: Switch[object]) -> dict[str, str | None]:
     text = switch.text()
     return {
         "value": text,

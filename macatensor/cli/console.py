@@ -10,6 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -50,6 +58,14 @@ def verdict(text: str) -> Text:
     )
     style = "green" if is_good else "bold red" if is_bad else "dim"
     return Text(text, style=style)
+
+
+def progress(quiet: bool) -> Progress:
+    """A bar on standard error with a line of text before it, the count, and the time taken and left; none if ``quiet``."""
+    return Progress(
+        TextColumn("{task.description:48.48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), console=err, transient=True, disable=quiet,
+    )  # fmt: skip
 
 
 def error_panel(title: str, text: str) -> None:

@@ -9,11 +9,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import Json, emit_json, err, out, table, verdict
+from .console import Json, emit_json, err, out, progress
+from .pytorch_tests import run_pytorch_tests
+from .rates import rates_table
+
+if TYPE_CHECKING:
+    from macatensor.examination.task import Answer
 
 ANSWERS = Path("reports/examination.jsonl")  # of the run that is under way or was the last
 
@@ -35,6 +41,12 @@ def opinfo(
         bool, typer.Option("--write", help="Write the record and docs/coverage.md of this checkout.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    pytorch_tests: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run PyTorch's own tests of a checkout of it instead; patterns: FILE::CLASS::TEST."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Ask every entry of PyTorch's operator database of the device and of the CPU: under an hour.
@@ -42,6 +54,13 @@ def opinfo(
     Exit status: 1 when an answer is wrong and not an expected failure.
     """
     patterns, dtypes, questions = tuple(pattern or ()), tuple(dtype or ()), tuple(question or ())
+    if pytorch_tests is not None:
+        if dtypes or questions or short or write:
+            raise typer.BadParameter(
+                "takes patterns, --workers and --json alone", param_hint="--pytorch-tests"
+            )
+        run_pytorch_tests(pytorch_tests, patterns, workers, as_json)
+        return
     from macatensor.examination import plan
     from macatensor.examination.examiner import examine, read_answers, stamp
     from macatensor.examination.expectations import FAILING
@@ -77,7 +96,7 @@ def opinfo(
     )
     if len(answers) == len(tasks):
         answers = {}
-    with _kept(ANSWERS if whole else None, mark, answers) as file, _progress(as_json) as bar:
+    with _kept(ANSWERS if whole else None, mark, answers) as file, progress(as_json) as bar:
         line = bar.add_task("", total=len(tasks), completed=len(answers))
         left = [item for item in tasks if item[0].key not in answers]
         for answer in examine(left, workers, time_limit=120.0 if short else 600.0):
@@ -102,7 +121,7 @@ def opinfo(
         raise typer.Exit(1)
 
 
-def _refuse(plan: Any, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+def _refuse(plan: ModuleType, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     """Says which of the arguments matches nothing, and what would."""
     asked = [task for task, _ in plan.tasks(plan.LONG)]
     entries, kinds = sorted({t.entry for t in asked}), sorted({t.dtype for t in asked})
@@ -118,7 +137,7 @@ def _refuse(plan: Any, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> No
 
 
 @contextlib.contextmanager
-def _kept(path: Path | None, mark: str, answers: dict[str, Any]) -> Iterator[IO[str] | None]:
+def _kept(path: Path | None, mark: str, answers: dict[str, Answer]) -> Iterator[IO[str] | None]:
     """The file that an interrupted run goes on from, begun anew with what is known."""
     if path is None:
         yield None
@@ -130,37 +149,17 @@ def _kept(path: Path | None, mark: str, answers: dict[str, Any]) -> Iterator[IO[
         yield file
 
 
-def _progress(quiet: bool) -> Any:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description:48.48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(), console=err, transient=True, disable=quiet,
-    )  # fmt: skip
-
-
 def _print(answers: list[Any], verdicts: dict[str, str]) -> None:
     from collections import Counter
 
     from macatensor.examination import summary
 
-    page = table(
-        "Examination by PyTorch's operator database", "question", "asked", "pass", "share", "bar", "verdict",
-        right=("asked", "pass", "share", "bar"),
-        caption="Shares count every task that asked something; an expected failure is not a pass.",
-    )  # fmt: skip
-    for rate in [*summary.rates(answers), summary.on_host(answers)]:
-        page.add_row(
-            rate.name, str(rate.asked), str(rate.passed), f"{rate.share:.2%}", f"{rate.bar:.0%}" if rate.bar else "",
-            verdict("pass" if rate.is_met else "FAIL") if rate.bar else "",
-        )  # fmt: skip
+    page = rates_table(
+        "Examination by PyTorch's operator database",
+        "question",
+        [*summary.rates(answers), summary.on_host(answers)],
+        "Shares count every task that asked something; an expected failure is not a pass.",
+    )
     out.print(page)
     counts = Counter(verdicts.values())
     seconds = sum(a.seconds for a in answers)

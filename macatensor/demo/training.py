@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 Report = Callable[[int, int, str], None]
 """Called with (steps done, steps at most, a line about the state) after every step."""
@@ -29,7 +28,7 @@ class Training:
     metrics: list[tuple[int, float]] = field(default_factory=list)  # (step, metric)
     facts: dict[str, str] = field(default_factory=dict)  # what a reader wants to know: data, batch, optimizer
     sample: str = ""  # text that a language model wrote
-    step: Callable[[], Any] | None = None  # runs one more training step, for the parity check
+    step: Callable[[], object] | None = None  # runs one more training step, for the parity check
 
     @property
     def value(self) -> float:

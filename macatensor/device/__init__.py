@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch.types import Device
 
 from macatensor.device import jiterator, memory, nvtx
 from macatensor.device.graphed_callables import make_graphed_callables
@@ -127,7 +126,7 @@ def current_device() -> int:
     return 0
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: Device = None) -> None:
     """Waits for the work of all streams. Raises what failed in it."""
     ordinal(device)
     host_wait("synchronize()")

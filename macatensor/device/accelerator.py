@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch.types import Device
 
 from macatensor import device as maca
 from macatensor.device.memory import (
@@ -30,13 +30,13 @@ from macatensor.dispatch.request import DTYPE_CODES
 from macatensor.runtime.streams import current_stream, set_stream
 
 
-def get_device_capability(device: Any = None) -> dict[str, Any]:
+def get_device_capability(device: Device = None) -> dict[str, set[torch.dtype]]:
     """``{"supported_dtypes": ...}``: dtypes that tensors on maca may have."""
     maca.get_device_properties(device)
     return {"supported_dtypes": set(DTYPE_CODES)}
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., object]] = {
     "synchronize": maca.synchronize,
     "current_stream": current_stream,
     "set_stream": set_stream,
@@ -53,9 +53,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _on_maca(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _on_maca(ours: Callable[..., object], theirs: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(theirs)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         accelerator = torch.accelerator.current_accelerator()
         is_maca = accelerator is not None and accelerator.type == "maca"
         return (ours if is_maca else theirs)(*args, **kwargs)

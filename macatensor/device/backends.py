@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from macatensor.device.properties import library_info
 from macatensor.runtime import ffi, plan_caches, plan_flags, switches
+from macatensor.runtime.boxed import Value
 from op_table import families
 
 
@@ -29,7 +30,7 @@ def _check_frozen(name: str) -> None:
         )
 
 
-def _boolean(name: str, value: Any) -> bool:
+def _boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} expects a bool, got {type(value).__name__}")
     return value
@@ -38,16 +39,18 @@ def _boolean(name: str, value: Any) -> bool:
 class _Switches:
     """Attributes with a value each; others do not exist. A change that plans depend on drops them."""
 
-    def __init__(self, name: str, values: dict[str, Any], changed: Callable[[str, Any], None] | None = None):
+    def __init__(
+        self, name: str, values: dict[str, object], changed: Callable[[str, bool], None] | None = None
+    ):
         vars(self).update(_name=name, _values=values, _changed=changed)
 
-    def __getattr__(self, attribute: str) -> Any:
+    def __getattr__(self, attribute: str) -> Value:
         values = vars(self)["_values"]
         if attribute not in values:
             raise AttributeError(f"Unknown attribute {attribute} of {vars(self)['_name']}")
         return values[attribute]
 
-    def __setattr__(self, attribute: str, value: Any) -> None:
+    def __setattr__(self, attribute: str, value: object) -> None:
         before = getattr(self, attribute)
         name = vars(self)["_name"]
         _check_frozen(name)
@@ -62,12 +65,12 @@ class _Switches:
         return sorted(vars(self)["_values"])
 
 
-def _matmul_changed(attribute: str, value: Any) -> None:
+def _matmul_changed(attribute: str, value: bool) -> None:
     if attribute == "allow_tf32":
         plan_flags.allow_tf32(matmul=value)
 
 
-def _conv_changed(attribute: str, value: Any) -> None:
+def _conv_changed(attribute: str, value: bool) -> None:
     if attribute == "allow_tf32":
         plan_flags.allow_tf32(convolution=value)
 
@@ -111,7 +114,7 @@ class PlanCache:
         """Forgets every plan: those of other operators are kept in the same way and are quickly made again."""
         plan_caches.drop_plans()
 
-    def __getitem__(self, device: Any) -> PlanCache:
+    def __getitem__(self, device: torch.device | str | int) -> PlanCache:
         index = device if isinstance(device, int) else torch.device(device).index or 0
         if index != 0:
             raise RuntimeError(
@@ -159,7 +162,7 @@ class MacaBackend(ModuleType):
         ):  # fmt: skip
             own[switch] = getattr(sdp, switch)
 
-    def __getattr__(self, attribute: str) -> Any:
+    def __getattr__(self, attribute: str) -> Value:
         if attribute == "allow_tf32":
             return self.conv.allow_tf32
         values = vars(self)["_values"]
@@ -167,7 +170,7 @@ class MacaBackend(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {attribute!r}")
         return values[attribute]
 
-    def __setattr__(self, attribute: str, value: Any) -> None:
+    def __setattr__(self, attribute: str, value: Value) -> None:
         if attribute.startswith("__"):  # the import system sets __spec__ and the like
             super().__setattr__(attribute, value)
             return
@@ -206,9 +209,9 @@ class MacaBackend(ModuleType):
         _benchmark_limit: int | None = None,
         _deterministic: bool | None = None,
         _allow_tf32: bool | None = None,
-    ) -> tuple[Any, ...]:
+    ) -> tuple[bool, bool, int, bool, bool]:
         """Sets those that are not None. Returns what they were."""
-        before = tuple(getattr(self, name) for name in _FLAGS)
+        before = (self.enabled, self.benchmark, self.benchmark_limit, self.deterministic, self.allow_tf32)
         given = (_enabled, _benchmark, _benchmark_limit, _deterministic, _allow_tf32)
         for name, value in zip(_FLAGS, given):
             if value is not None:
@@ -234,8 +237,9 @@ class MacaBackend(ModuleType):
                 self.set_flags(*before)
 
 
-def _unfrozen() -> Any:
-    return getattr(torch.backends, "__allow_nonbracketed_mutation")()
+def _unfrozen() -> AbstractContextManager[None]:
+    result: AbstractContextManager[None] = getattr(torch.backends, "__allow_nonbracketed_mutation")()
+    return result
 
 
 def register() -> None:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.utils import _pytree as pytree
 
 from macatensor.device.graphs import GraphPool, MacaGraph, graph, graph_pool_handle
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.double_backward import differentiated_once
 
 _Tensors = tuple[torch.Tensor, ...]
 
 
+# A module or a function of tensors.
+Graphable: TypeAlias = Callable[..., Value]
+
+
+class _Context(FunctionCtx):
+    saved_tensors: _Tensors
+
+
 class _Capture:
     """The graphs of one callable, and the tensors that they read and write."""
 
-    def __init__(self, call: Any, args: Any, warmups: int, allow_unused: bool):
+    def __init__(self, call: Graphable, args: tuple[Value, ...], warmups: int, allow_unused: bool):
         self.call = call
         self.args = args
         self.inputs: _Tensors = tuple(pytree.arg_tree_leaves(*args))
@@ -26,13 +36,15 @@ class _Capture:
         self.allow_unused = allow_unused
         self.forward_graph, self.backward_graph = MacaGraph(), MacaGraph()
         self.outputs: _Tensors = ()
-        self.spec: Any = None
+        self.spec: pytree.TreeSpec | None = None
         self.output_gradients: list[torch.Tensor | None] = []
         self.gradients: list[torch.Tensor | None] = []
         for _ in range(warmups):
             self._gradients_of(tuple(pytree.tree_leaves(call(*args))))
 
-    def _gradients_of(self, outputs: _Tensors, given: Sequence[torch.Tensor | None] = ()) -> list[Any]:
+    def _gradients_of(
+        self, outputs: _Tensors, given: Sequence[torch.Tensor | None] = ()
+    ) -> list[torch.Tensor | None]:
         wanted = [t for t in self.surface if t.requires_grad]
         roots = [o for o in outputs if o.requires_grad]
         if not wanted or not roots:
@@ -52,29 +64,31 @@ class _Capture:
         with graph(self.backward_graph, pool=pool):
             self.gradients = self._gradients_of(self.outputs, self.output_gradients)
 
-    def graphed(self) -> Callable[..., Any]:
+    def graphed(self) -> Callable[..., Value]:
         """A function of the callable's arguments that replays."""
         node = _node(self)
+        spec = self.spec
+        assert spec is not None  # after capture_forward
 
-        def call(*args: Any) -> Any:
+        def call(*args: Value) -> Value:
             given = pytree.arg_tree_leaves(*args)
             if len(given) != len(self.inputs):
                 raise TypeError(
                     f"a graphed callable got {len(given)} tensors; expected {len(self.inputs)}, as in sample_args"
                 )
-            return pytree.tree_unflatten(node.apply(*given, *self.parameters), self.spec)
+            return pytree.tree_unflatten(node.apply(*given, *self.parameters), spec)
 
         return call
 
 
-def _node(c: _Capture) -> Any:
+def _node(c: _Capture) -> type[torch.autograd.Function]:
     count = len(c.inputs)
 
     class Graphed(torch.autograd.Function):
         """One node for the whole callable."""
 
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
+        def forward(ctx: _Context, *given: torch.Tensor) -> _Tensors:
             for static, value in zip(c.inputs, given[:count]):
                 if static.shape != value.shape:
                     raise RuntimeError(
@@ -88,7 +102,7 @@ def _node(c: _Capture) -> Any:
             return tuple(o.detach() for o in c.outputs)
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
+        def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             for static, value in zip(c.output_gradients, gradients):
                 if static is not None and static.data_ptr() != value.data_ptr():
                     static.copy_(value)
@@ -104,7 +118,7 @@ def _node(c: _Capture) -> Any:
     return Graphed
 
 
-def _check(call: Any, args: Any) -> None:
+def _check(call: Graphable, args: tuple[Value, ...]) -> None:
     if isinstance(call, torch.nn.Module):
         if call._backward_hooks or call._forward_hooks or call._forward_pre_hooks:
             raise AssertionError(
@@ -122,24 +136,25 @@ def _check(call: Any, args: Any) -> None:
         )
 
 
-def _replace_forward(module: torch.nn.Module, graphed: Callable[..., Any]) -> torch.nn.Module:
+def _replace_forward(module: torch.nn.Module, graphed: Callable[..., Value]) -> torch.nn.Module:
     """The module itself: replays while it is in the mode of its capture, and runs as before in the other."""
     was_training, eager = module.training, module.forward
 
-    def forward(*args: Any) -> Any:
-        return graphed(*args) if module.training == was_training else eager(*args)
+    def forward(*args: Value) -> _Tensors:
+        result: _Tensors = graphed(*args) if module.training == was_training else eager(*args)
+        return result
 
     module.forward = forward
     return module
 
 
 def make_graphed_callables(
-    callables: Any,
-    sample_args: Any,
+    callables: Graphable | tuple[Graphable, ...],
+    sample_args: tuple[Value, ...],
     num_warmup_iters: int = 3,
     allow_unused_input: bool = False,
     pool: GraphPool | None = None,
-) -> Any:
+) -> Graphable | tuple[Graphable, ...]:
     """Modules or functions (one, or a tuple of those that run in this order) as replays of graphs.
 
     Each is one node of autograd, its backward pass a second graph. ``sample_args``: for each a tuple of tensors, with
@@ -152,7 +167,8 @@ def make_graphed_callables(
             "make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`."
         )
     several = isinstance(callables, tuple)
-    calls, samples = (callables, sample_args) if several else ((callables,), (sample_args,))
+    calls = callables if isinstance(callables, tuple) else (callables,)
+    samples = sample_args if several else (sample_args,)
     for call, args in zip(calls, samples):
         _check(call, args)
     shared = graph_pool_handle() if pool is None else pool

@@ -11,20 +11,26 @@ Unlike CUDA's, a graph keeps the tensors it found alive, and captures on the cur
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
+from torch._ops import OpOverload
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from macatensor.runtime import capture
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import check, ffi, lib
 from macatensor.runtime.streams import Stream, StreamContext
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 
-_dispatch: Any = MacaTensor.__dict__["__torch_dispatch__"]
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import CData
+
+_dispatch: Callable[..., Value] = MacaTensor.__dict__["__torch_dispatch__"]
 _MODES = ("global", "thread_local", "relaxed")
 
 
@@ -50,15 +56,18 @@ class MacaGraph:
 
     def __init__(self, keep_graph: bool = False):
         self.keep_graph = keep_graph
-        self._handle: Any = None
+        self._handle: CData | None = None
         self._pool: GraphPool | None = None
         self._is_captured = False
         self._debug = False
         self._operators: list[str] = []
-        self._optimizers: Any = None  # the hook that is there during the capture
+        self._optimizers: RemovableHandle | None = None  # the hook that is there during the capture
 
     def capture_begin(
-        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+        self,
+        pool: GraphPool | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
     ) -> None:
         """Records from here on what any thread launches.
 
@@ -94,7 +103,8 @@ class MacaGraph:
 
     def _leave(self) -> None:
         capture.end()
-        self._optimizers.remove()
+        if self._optimizers is not None:
+            self._optimizers.remove()
         type.__setattr__(MacaTensor, "__torch_dispatch__", _dispatch)
 
     def instantiate(self) -> None:
@@ -152,7 +162,7 @@ def _refuse_nested() -> None:
         raise RuntimeError("another graph is being captured; one at a time can be")
 
 
-def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _check_capturable(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """PyTorch asks the same, of CUDA alone: the count of steps would be a number of the capture in every replay."""
     groups = optimizer.param_groups
     if any(isinstance(p, MacaTensor) for group in groups for p in group["params"]):
@@ -164,12 +174,14 @@ def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
 
 
 @uncompiled
-def _recorded(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+def _recorded(
+    func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+) -> Value:
     """``__torch_dispatch__`` during a capture: knows which operator asks for what is refused."""
     if not capture.enter(func):  # a part of another
         return _dispatch(func, types, args, kwargs)
     captured = capture.current
-    if captured is not None and captured._debug:
+    if isinstance(captured, MacaGraph) and captured._debug:
         captured._operators.append(str(func))
     try:
         return _dispatch(func, types, args, kwargs)
@@ -180,7 +192,7 @@ def _recorded(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[st
 @contextlib.contextmanager
 def graph(
     maca_graph: MacaGraph,
-    pool: Any = None,
+    pool: GraphPool | None = None,
     stream: Stream | None = None,
     capture_error_mode: str = "global",
     enable_annotations: bool = False,

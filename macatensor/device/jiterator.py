@@ -3,7 +3,7 @@ ahead of time and has no compiler. ``torch.library.custom_op`` with ``register_k
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _WHY = (
     "torch.maca compiles no code at run time: kernels come compiled in the device library. Write a "
@@ -11,11 +11,11 @@ _WHY = (
 )
 
 
-def _create_jit_fn(code_string: str, **kwargs: Any) -> NoReturn:
+def _create_jit_fn(code_string: str, **kwargs: object) -> NoReturn:
     """Raises NotImplementedError."""
     raise NotImplementedError(_WHY)
 
 
-def _create_multi_output_jit_fn(code_string: str, num_outputs: int, **kwargs: Any) -> NoReturn:
+def _create_multi_output_jit_fn(code_string: str, num_outputs: int, **kwargs: object) -> NoReturn:
     """Raises NotImplementedError."""
     raise NotImplementedError(_WHY)

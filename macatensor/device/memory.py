@@ -5,7 +5,10 @@ from __future__ import annotations
 import collections
 import os
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from torch.types import Device
 
 from macatensor.device.memory_history import _dump_snapshot as _dump_snapshot
 from macatensor.device.memory_history import _record_memory_history as _record_memory_history
@@ -15,6 +18,9 @@ from macatensor.runtime import capture
 from macatensor.runtime.ffi import MEMORY_LIMIT, allocate, check, ffi, lib, memory_statistics
 from macatensor.runtime.ordinal import ordinal
 from macatensor.runtime.streams import Stream, StreamContext
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Buffer
 
 # torch.cuda's name -> ours; a block is active as long as it is allocated, since streams are ordered by the runtime
 _POOLED = {
@@ -32,7 +38,11 @@ _POOLS = ("all", "small_pool", "large_pool")
 _PARTS = ("current", "peak", "allocated", "freed")
 
 
-def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+# A number, or several by the pools and the moments that they are of.
+NestedStatistic: TypeAlias = "int | Mapping[str, NestedStatistic]"
+
+
+def memory_stats_as_nested_dict(device: Device = None) -> dict[str, NestedStatistic]:
     """The allocator's numbers as ``{name: {pool: {"current", "peak", "allocated", "freed"}}}`` with torch.cuda's names.
 
     Bytes or counts. The small pool holds blocks of up to 256 KiB. ``num_alloc_retries`` counts how often the cache
@@ -41,7 +51,7 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """
     ordinal(device)
     s = memory_statistics()
-    result: dict[str, Any] = {}
+    result: dict[str, NestedStatistic] = {}
     for name, ours in _POOLED.items():
         pools = getattr(s, ours)
         result[name] = {
@@ -59,12 +69,12 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     return result
 
 
-def memory_stats(device: Any = None) -> dict[str, Any]:
+def memory_stats(device: Device = None) -> dict[str, int]:
     """:func:`memory_stats_as_nested_dict` with joined keys such as ``"allocated_bytes.all.current"``, sorted."""
     result: list[tuple[str, int]] = []
 
-    def add(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
+    def add(prefix: str, value: NestedStatistic) -> None:
+        if isinstance(value, Mapping):
             for key, inner in value.items():
                 add(f"{prefix}.{key}" if prefix else key, inner)
         else:
@@ -74,37 +84,37 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
     return collections.OrderedDict(sorted(result))
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: Device = None) -> int:
     """Bytes of live blocks."""
     ordinal(device)
     return int(memory_statistics().allocated_bytes[0].current)
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: Device = None) -> int:
     """Most bytes of live blocks since the start or :func:`reset_peak_memory_stats`."""
     ordinal(device)
     return int(memory_statistics().allocated_bytes[0].peak)
 
 
-def memory_reserved(device: Any = None) -> int:
+def memory_reserved(device: Device = None) -> int:
     """Bytes held of the device, live or cached."""
     ordinal(device)
     return int(memory_statistics().reserved_bytes[0].current)
 
 
-def max_memory_reserved(device: Any = None) -> int:
+def max_memory_reserved(device: Device = None) -> int:
     """Most bytes held of the device since the start or :func:`reset_peak_memory_stats`."""
     ordinal(device)
     return int(memory_statistics().reserved_bytes[0].peak)
 
 
-def memory_cached(device: Any = None) -> int:
+def memory_cached(device: Device = None) -> int:
     """Deprecated, with a FutureWarning; see :func:`memory_reserved`."""
     _renamed("memory_cached", "memory_reserved")
     return memory_reserved(device)
 
 
-def max_memory_cached(device: Any = None) -> int:
+def max_memory_cached(device: Device = None) -> int:
     """Deprecated, with a FutureWarning; see :func:`max_memory_reserved`."""
     _renamed("max_memory_cached", "max_memory_reserved")
     return max_memory_reserved(device)
@@ -115,30 +125,30 @@ def _renamed(old: str, new: str) -> None:
     warnings.warn(message, FutureWarning, stacklevel=3)
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: Device = None) -> None:
     """Peaks start from what is in use now."""
     ordinal(device)
     lib.maca_memory_reset_peaks()
 
 
-def reset_accumulated_memory_stats(device: Any = None) -> None:
+def reset_accumulated_memory_stats(device: Device = None) -> None:
     """``allocated``, ``freed``, ``num_alloc_retries`` and ``num_ooms`` start from 0."""
     ordinal(device)
     lib.maca_memory_reset_accumulated()
 
 
-def _resets_all(name: str, device: Any) -> None:
+def _resets_all(name: str, device: Device) -> None:
     message = f"torch.maca.{name} now calls torch.maca.reset_peak_memory_stats, which resets /all/ peak memory stats."
     warnings.warn(message, FutureWarning, stacklevel=3)
     reset_peak_memory_stats(device)
 
 
-def reset_max_memory_allocated(device: Any = None) -> None:
+def reset_max_memory_allocated(device: Device = None) -> None:
     """:func:`reset_peak_memory_stats` with the FutureWarning of its torch.cuda namesake."""
     _resets_all("reset_max_memory_allocated", device)
 
 
-def reset_max_memory_cached(device: Any = None) -> None:
+def reset_max_memory_cached(device: Device = None) -> None:
     """:func:`reset_peak_memory_stats` with the FutureWarning of its torch.cuda namesake."""
     _resets_all("reset_max_memory_cached", device)
 
@@ -149,7 +159,7 @@ def empty_cache() -> None:
     check(lib.maca_memory_empty_cache(), "empty_cache()")
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: Device = None) -> tuple[int, int]:
     """(free, total) bytes of the device, within ``MACA_DEVICE_MEMORY``."""
     ordinal(device)
     free, total = ffi.new("uint64_t*"), ffi.new("uint64_t*")
@@ -163,7 +173,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 _fraction = 1.0
 
 
-def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
     """Lets the allocator hold at most ``fraction`` (0 to 1) of the device's total memory; what it holds stays.
 
     Raises TypeError for anything but a float and ValueError outside 0 to 1.
@@ -181,16 +191,16 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         lib.maca_memory_set_limit(int(mem_get_info()[1] * fraction))
 
 
-def get_per_process_memory_fraction(device: Any = None) -> float:
+def get_per_process_memory_fraction(device: Device = None) -> float:
     """The fraction that :func:`set_per_process_memory_fraction` set; 1.0 at the start."""
     ordinal(device)
     return _fraction
 
 
-_raw: dict[int, Any] = {}  # address -> buffer, of caching_allocator_alloc
+_raw: dict[int, Buffer] = {}  # address -> buffer, of caching_allocator_alloc
 
 
-def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
+def caching_allocator_alloc(size: int, device: Device = None, stream: Stream | int | None = None) -> int:
     """Allocates ``size`` bytes and returns their opaque address; 0 for 0 bytes.
 
     ``stream``: the stream that will use them, a Stream or its id; the current one by default. Raises TypeError for
@@ -225,7 +235,7 @@ def get_allocator_backend() -> str:
     return "native"
 
 
-def change_current_allocator(allocator: Any) -> None:
+def change_current_allocator(allocator: object) -> None:
     """Refused with RuntimeError: operators have run their memory through the runtime's allocator since import."""
     raise RuntimeError(
         "Can't swap an already initialized allocator: the runtime between Python and the device library owns "
@@ -233,7 +243,7 @@ def change_current_allocator(allocator: Any) -> None:
     )
 
 
-def list_gpu_processes(device: Any = None) -> str:
+def list_gpu_processes(device: Device = None) -> str:
     """A line for each process known to use the device: only this one, since a device library cannot list others."""
     held = memory_reserved(device) / (1024 * 1024)
     return f"GPU:0\nprocess {os.getpid():>10d} uses {held:>12.3f} MB GPU memory"
@@ -277,7 +287,7 @@ _ROWS = (
 )
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """The statistics as the table that ``torch.cuda.memory_summary`` prints; ``abbreviated`` leaves the pools out."""
     index = ordinal(device)
     stats = memory_stats(device)

@@ -4,35 +4,71 @@ from __future__ import annotations
 
 import pickle
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypedDict
+
+from torch.types import Device
 
 from macatensor.dispatch import sites
 from macatensor.runtime import ffi as binding
 from macatensor.runtime.ffi import ffi, lib, size_text
 
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import CData
+
 _NAMED = 3  # live tensors that an out-of-memory error names
 
 
-def _blocks() -> Any:
+class Frame(TypedDict):
+    filename: str
+    line: int
+    name: str
+
+
+class Block(TypedDict):
+    address: int
+    size: int
+    requested_size: int
+    state: str
+    frames: list[Frame]
+
+
+class Segment(TypedDict):
+    device: int
+    address: int
+    total_size: int
+    allocated_size: int
+    active_size: int
+    requested_size: int
+    stream: int
+    segment_type: str
+    segment_pool_id: tuple[int, int]
+    is_expandable: bool
+    frames: list[Frame]
+    blocks: list[Block]
+
+
+def _blocks() -> Iterable[CData]:
     """The allocator's blocks, by address."""
     capacity = int(lib.maca_memory_blocks(ffi.NULL, 0)) + 64
     while True:
         blocks = ffi.new("maca_memory_block[]", capacity)
         count = int(lib.maca_memory_blocks(blocks, capacity))
         if count <= capacity:
-            return blocks[0:count]
+            found: Iterable[CData] = blocks[0:count]
+            return found
         capacity = count + 64
 
 
-def _frames(number: int, include_traces: bool) -> list[dict[str, Any]]:
+def _frames(number: int, include_traces: bool) -> list[Frame]:
     found = sites.site(number) if include_traces else None
     if found is None:
         return []
-    operator = {"filename": "maca", "line": 0, "name": found.operator}
-    return [operator, *({"filename": f.filename, "line": f.line, "name": f.name} for f in found.frames)]
+    operator: Frame = {"filename": "maca", "line": 0, "name": found.operator}
+    return [operator, *(Frame(filename=f.filename, line=f.line, name=f.name) for f in found.frames)]
 
 
-def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
+def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[Segment]:
     """The allocator's segments and their blocks, in the form of ``torch.cuda.memory_snapshot``; sizes in bytes.
 
     ``frames`` of a live block are filled where ``_record_memory_history`` was on when it was allocated: the
@@ -41,7 +77,7 @@ def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list
     """
     if mempool_id is not None and tuple(mempool_id) != (0, 0):
         return []
-    segments: list[dict[str, Any]] = []
+    segments: list[Segment] = []
     for block in _blocks():
         address = int(block.segment_address)
         if not segments or segments[-1]["address"] != address:
@@ -83,7 +119,7 @@ def _record_memory_history(
     context: str | None = "all",
     stacks: str = "all",
     max_entries: int = sys.maxsize,
-    device: Any = None,
+    device: Device = None,
     clear_history: bool = False,
     compile_context: bool = False,
     global_record_annotations: bool = False,
@@ -106,7 +142,7 @@ def _record_memory_history(
         sites.forget()
 
 
-def _snapshot(device: Any = None) -> dict[str, Any]:
+def _snapshot(device: Device = None) -> dict[str, object]:
     """:func:`memory_snapshot` in the frame that ``torch.cuda.memory._snapshot`` puts round it."""
     return {
         "segments": memory_snapshot(),

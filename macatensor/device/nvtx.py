@@ -10,22 +10,21 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch.autograd.profiler import record_function
 
 _open = threading.local()  # .ranges: what this thread pushed and has not popped
-_started: dict[int, Any] = {}
+_started: dict[int, record_function] = {}
 _ids = itertools.count(1)
 
 
-def _ranges() -> list[Any]:
+def _ranges() -> list[record_function]:
     if not hasattr(_open, "ranges"):
         _open.ranges = []
     return _open.ranges  # type: ignore[no-any-return]
 
 
-def _begin(msg: str) -> Any:
+def _begin(msg: str) -> record_function:
     entered = record_function(msg)
     entered.__enter__()
     return entered
@@ -68,7 +67,7 @@ def mark(msg: str) -> None:
 
 
 @contextmanager
-def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:
     """A range over a ``with`` block or a decorated function; further arguments format ``msg``."""
     range_push(msg.format(*args, **kwargs))
     try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.types import Device
 
 from macatensor.device.memory import mem_get_info
 from macatensor.runtime.ffi import LIBRARY, device_info, ffi, lib
 from macatensor.runtime.ordinal import ordinal
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import CData
 
 
 class DeviceProperties(NamedTuple):
@@ -24,11 +28,11 @@ class DeviceProperties(NamedTuple):
     minor: int
 
 
-def _text(field: Any) -> str:
+def _text(field: CData) -> str:
     return str(ffi.string(field).decode())
 
 
-def get_device_properties(device: Any = None) -> DeviceProperties:
+def get_device_properties(device: Device = None) -> DeviceProperties:
     """Name, memory, threads and instruction set of the device. Raises AssertionError for an index there is not."""
     try:
         valid = ordinal(device) >= 0
@@ -50,12 +54,12 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
     )
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: Device = None) -> str:
     """Name of the device. Raises AssertionError for an index there is not."""
     return get_device_properties(device).name
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: Device = None) -> tuple[int, int]:
     """(major, minor) version of maca.h that the library implements: what a program may rely on."""
     properties = get_device_properties(device)
     return properties.major, properties.minor
@@ -72,7 +76,7 @@ def get_gencode_flags() -> str:
     return ""
 
 
-def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """False: there is one device, and CUDA too says False of a device and itself.
 
     Raises AssertionError for an index there is not.
@@ -92,7 +96,7 @@ def current_blas_handle() -> int:
     return 0
 
 
-def library_info() -> dict[str, Any]:
+def library_info() -> dict[str, object]:
     """Path, name and ABI version of the loaded library, and its device's properties."""
     properties = get_device_properties()
     return {
@@ -103,7 +107,7 @@ def library_info() -> dict[str, Any]:
     }
 
 
-def set_device(device: Any) -> None:
+def set_device(device: Device) -> None:
     """Accepts device 0 in any spelling; a negative index changes nothing.
 
     Raises RuntimeError for an index there is not, ValueError for a device of another type.
@@ -114,7 +118,7 @@ def set_device(device: Any) -> None:
 class device:
     """``with torch.maca.device(0):``; None and negative indices change nothing."""
 
-    def __init__(self, device: Any):
+    def __init__(self, device: Device):
         self.idx = ordinal(device)
         self.prev_idx = -1
 
@@ -128,6 +132,6 @@ class device:
 class device_of(device):
     """``with torch.maca.device_of(tensor):``; a tensor of another device changes nothing."""
 
-    def __init__(self, obj: Any):
+    def __init__(self, obj: torch.Tensor | torch.UntypedStorage):
         place: torch.device = obj.device
         super().__init__(obj.get_device() if place.type == "maca" else -1)

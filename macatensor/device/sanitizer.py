@@ -17,17 +17,22 @@ import threading
 import warnings
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch import sites
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.sites import Site
 from macatensor.runtime import streams
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.streams import Event
 from macatensor.runtime.tensor import MacaTensor
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Buffer
 
 _Clock = dict[int, int]  # of each stream the last use that is known to be over
 
@@ -142,7 +147,7 @@ class Sanitizer:
             self.merge(clock, over)
 
     # what uses memory
-    def use(self, buffer: Any, writes: bool, use: Use) -> None:
+    def use(self, buffer: Buffer, writes: bool, use: Use) -> None:
         key = id(buffer)
         history = self.buffers.get(key)
         if history is None:
@@ -174,9 +179,9 @@ class Sanitizer:
             hazards.append(hazard)
         warnings.warn(str(hazard), StreamHazardWarning, stacklevel=2)
 
-    def before(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> set[int]:
+    def before(self, operator: OpOverload, args: Arguments, kwargs: Keywords | None) -> set[int]:
         """An operator is about to be given its operands; returns the ids of their buffers."""
-        operands: dict[int, tuple[Any, bool]] = {}
+        operands: dict[int, tuple[Buffer, bool]] = {}
         held: set[int] = set()
         reads_sizes_only = _FACTORY.fullmatch(operator._opname) is not None
         for i, argument in enumerate(operator._schema.arguments):
@@ -198,7 +203,7 @@ class Sanitizer:
                     self.use(buffer, writes, Use(stream_id, number, writes, site))
         return held
 
-    def after(self, operator: str, result: Any, held: set[int]) -> None:
+    def after(self, operator: str, result: Value, held: set[int]) -> None:
         """The operator's results that lie in memory of their own are written."""
         made = {
             id(t._payload[0]): t._payload[0]

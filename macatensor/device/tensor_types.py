@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 
 
@@ -17,7 +16,7 @@ class _TensorType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, MacaTensor) and instance.dtype is cls.dtype
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Value, **kwargs: Value) -> torch.Tensor:
         device = kwargs.pop("device", None)
         if kwargs:
             raise TypeError(f"{cls.__qualname__}() got an unexpected keyword argument {next(iter(kwargs))!r}")
@@ -48,7 +47,7 @@ class _TensorType(type):
         return f"<class '{cls.__name__}'>"
 
 
-def _type(name: str, element: torch.dtype) -> Any:
+def _type(name: str, element: torch.dtype) -> _TensorType:
     text = f"Sizes give uninitialized {element} memory, a sequence its values, no argument an empty tensor."
     # Tensor.type() reads the full name where other classes have their short one
     names = {"__doc__": text, "__module__": "torch.maca", "__qualname__": name, "dtype": element}

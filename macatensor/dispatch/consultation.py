@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime import counters, layout
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.host_copies import download
 from macatensor.runtime.meta import set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor
@@ -19,7 +21,7 @@ _LARGEST = 1 << 28  # bytes of one empty operand; above it PyTorch's meta kernel
 _LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an error
 
 
-def may_ask_cpu(func: Any) -> bool:
+def may_ask_cpu(func: OpOverload) -> bool:
     """May PyTorch's CPU kernel of an overload see operands that nobody has proven? Operators of other libraries may."""
     return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
 
@@ -54,7 +56,7 @@ def _narrowed(tensor: MacaTensor) -> torch.Tensor:
 
 
 def consult_cpu(
-    signature: Signature, full: list[Any], with_values: bool = False, narrowed: bool = False
+    signature: Signature, full: list[Value], with_values: bool = False, narrowed: bool = False
 ) -> None:
     """Runs PyTorch's CPU kernel on operands of the same metas, for the error it raises, if any; not one that
     trusts them.
@@ -85,7 +87,7 @@ def consult_cpu(
         signature.call(signature.func, args)
 
 
-def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
+def _view_hint(signature: Signature, full: list[Value], error: Exception) -> str:
     """For a view of a 4-D tensor that its strides forbid; other faults of a view have nothing to do with layout."""
     if signature.name not in ("aten.view.default", "aten._unsafe_view.default"):
         return ""
@@ -97,7 +99,7 @@ def _view_hint(signature: Signature, full: list[Any], error: Exception) -> str:
     )
 
 
-def reject(signature: Signature, full: list[Any], error: Exception) -> NoReturn:
+def reject(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
     """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` when it finds nothing wrong."""
     try:
         consult_cpu(signature, full)

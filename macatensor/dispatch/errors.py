@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
 from macatensor.runtime.tensor import MacaTensor
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+def _tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -26,7 +25,7 @@ def not_strided(name: str, kind: str) -> NotImplementedError:
     )
 
 
-def check_devices(name: str, values: Iterable[Any], zero_dim: bool = False) -> None:
+def check_devices(name: str, values: Iterable[object], zero_dim: bool = False) -> None:
     """Raises PyTorch's error when tensors of the host are among ours. ``zero_dim``: a 0-dim one is let pass."""
     for t in _tensors(values):
         if t.layout is not torch.strided:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from macatensor.dispatch.launcher import Launcher
+from torch._ops import OpOverload
+
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.signature import Form, read
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 
 
-def in_form(func: Any, form: Form, twin: Any, body: Callable[..., Any]) -> Launcher:
+def in_form(func: OpOverload, form: Form, twin: OpOverload, body: Callable[..., Value]) -> Launcher:
     """The launcher of ``func``, where ``body`` computes ``twin``, the functional overload of the same operator."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         return body(*args, **(kwargs or {}))
 
     if form is Form.DIRECT:
@@ -21,7 +22,7 @@ def in_form(func: Any, form: Form, twin: Any, body: Callable[..., Any]) -> Launc
     signature, functional = read(func), read(twin)
     outs = signature.outs
 
-    def run_into(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run_into(args: Arguments, kwargs: Keywords | None) -> Value:
         full = signature.fill(args, kwargs)
         result = functional.call(body, [v for i, v in enumerate(full) if i not in outs])
         if form is Form.OUT:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import may_ask_cpu
 from macatensor.dispatch.resize import restride
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import to_device
 from macatensor.runtime import counters, ffi, switches
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind
 
@@ -32,7 +33,7 @@ def mode() -> str:
 
 
 @functools.cache
-def _lacks_kernel(func: Any) -> bool:
+def _lacks_kernel(func: OpOverload) -> bool:
     """Has the library nothing for an operator of the table? A library that grows is helped out, whatever the operator."""
     found = find_row(func)
     return found is not None and found[0].kind is Kind.KERNEL and found[0].kernel_name not in ffi.kernels()
@@ -53,7 +54,7 @@ def fallback(name: str) -> Iterator[None]:
         _modes.remove(name)
 
 
-def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
+def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> Value:
     """Copies operands to the host, runs PyTorch's kernel, copies results and written operands back.
 
     Raises NotImplementedError for an operator whose CPU kernel trusts its operands, since it could read past their ends,
@@ -99,7 +100,7 @@ def on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
     return _up(result, pairs)
 
 
-def _on_host(value: Any, down: Any) -> Any:
+def _on_host(value: Value, down: Callable[[MacaTensor], torch.Tensor]) -> Value:
     if isinstance(value, MacaTensor):
         return down(value)
     if isinstance(value, (list, tuple)):
@@ -109,8 +110,8 @@ def _on_host(value: Any, down: Any) -> Any:
     return value
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    written: list[Any] = []
+def _written(func: OpOverload, args: Arguments, kwargs: Keywords) -> list[Value]:
+    written: list[Value] = []
     for i, a in enumerate(func._schema.arguments):
         if a.alias_info is not None and a.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(a.name)
@@ -118,7 +119,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[A
     return written
 
 
-def _up(result: Any, pairs: list[tuple[MacaTensor, torch.Tensor]]) -> Any:
+def _up(result: Value, pairs: list[tuple[MacaTensor, torch.Tensor]]) -> Value:
     if isinstance(result, torch.Tensor):
         for ours, theirs in pairs:
             if result is theirs:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import consult_cpu, reject
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.forms import in_form
-from macatensor.dispatch.launcher import static_key
+from macatensor.dispatch.launcher import Run, static_key
 from macatensor.dispatch.plan import (
     create,
     flatten,
@@ -19,37 +20,43 @@ from macatensor.dispatch.plan import (
     result_meta,
     substitute,
 )
-from macatensor.dispatch.request import Declined, Refused
+from macatensor.dispatch.request import Declined, Refused, Scalar
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Form, Role, Signature, read
 from macatensor.runtime import counters, plan_caches
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.random import drawn_from
-from macatensor.runtime.tensor import MacaTensor, physical
+from macatensor.runtime.tensor import MacaTensor, Payload, physical
 from op_table import Row
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
 
 _Maca = MacaTensor
 
 
-class KernelLauncher(native.KernelCall):  # type: ignore[misc]
+class KernelLauncher(native.KernelCall):
     """Calls of one overload that a kernel serves.
 
     Called with (args, kwargs). The base class, written in C, looks the signature up and launches: the metas of the
     operands, the arguments that are part of the plan, and the kinds of numbers. What it does not know comes here.
     """
 
-    def __init__(self, func: Any, row: Row, form: Form, twin: Any):
+    def __init__(self, func: OpOverload, row: Row, form: Form, twin: OpOverload):
         self.func = func
         self.row = row
         self.form = form
         self.twin = twin
         self.signature: Signature = read(func, row.launch_scalars)
         arguments = self.signature.arguments
-        self.cache = PlanCache(row.kernel_name)
-        self.weighed = PlanCache()  # numbers that PyTorch takes though the result has no room for them
+        self.cache: PlanCache[Run] = PlanCache(row.kernel_name)
+        self.weighed: PlanCache[bool] = (
+            PlanCache()
+        )  # numbers that PyTorch takes though the result has no room for them
         super().__init__(
             self.signature.letters,
             self.cache,
@@ -67,11 +74,11 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             and 0 in self.signature.returned_arguments
         )
 
-    def fill(self, args: Any, kwargs: dict[str, Any] | None) -> tuple[Any, ...]:
+    def fill(self, args: Arguments, kwargs: Keywords | None) -> Arguments:
         """Every argument, in the schema's order."""
         return tuple(self.signature.fill(args, kwargs) if kwargs else args)
 
-    def odd_operand(self, value: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    def odd_operand(self, value: object, args: Arguments) -> tuple[Hashable, Value]:
         """The key and the value of a 0-dim tensor on the host; PyTorch's error for what is no operand."""
         if isinstance(value, MacaTensor):
             raise TypeError(f"{self.signature.name}: subclasses of MacaTensor are not supported")
@@ -81,14 +88,14 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             check_devices(self.signature.name, args)
         raise TypeError(f"{self.signature.name} got {type(value).__name__} where it takes a tensor")
 
-    def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
+    def miss(self, key: Hashable, args: Arguments) -> Run:
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         run = self.build(args, len(args))
         self.cache.remember(key, run, generation)
         return run
 
-    def weigh(self, program: Any, args: tuple[Any, ...], numbers: list[Any]) -> None:
+    def weigh(self, program: Program, args: Arguments, numbers: list[Scalar]) -> None:
         """Raises where PyTorch refuses a number that the result's dtype may have no room for: 1e6 in float16.
 
         Some operators refuse it, others wrap it or make it infinite: its CPU kernel is asked once for each number.
@@ -105,7 +112,7 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
         self.weighed.remember(key, True, generation)
 
     # -- the first call of a signature ------------------------------------------------------------------------
-    def build(self, args: tuple[Any, ...], given: int) -> Any:
+    def build(self, args: Arguments, given: int) -> Run:
         full = self.signature.fill(args, None)
         check_devices(self.signature.name, full, zero_dim=True)
         if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
@@ -131,25 +138,25 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
                 )
             if self.inplace:
                 return self.build_inplace(full, given)
-            plan: Any = create(self.signature, self.row, full, given, inferred)
+            plan: Run = create(self.signature, self.row, full, given, inferred)
         except Refused as refused:
             self.refuse(full, str(refused))
         except Declined as declined:
             return self.declined(full, str(declined))
         if self.row.copies and _changes_layout(full[0]._payload[2], result_meta(inferred)):
 
-            def run_counted(args: Any, payloads: Any, scalars: Any) -> Any:
+            def run_counted(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
                 counters.count("layout_conversions")
                 return plan(args, payloads, scalars)
 
             return run_counted
         return plan
 
-    def resolved(self, args: Any, payloads: Any, scalars: Any) -> Any:
+    def resolved(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         """Operators that PyTorch lets see lazy conjugate and negative bits: kernels do not know them."""
         return self(tuple([substitute(a, physical) for a in args]))
 
-    def reads_number(self, full: list[Any]) -> bool:
+    def reads_number(self, full: list[Value]) -> bool:
         """Is there a 0-dim value whose dtype has numbers that do not fit, or that the kernel does not convert?"""
         value = full[self.signature.positions[self.row.number]] if self.row.number else None
         if not isinstance(value, _Maca) or not isinstance(full[0], _Maca) or value.dtype == full[0].dtype:
@@ -158,24 +165,24 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             torch.promote_types(value.dtype, full[0].dtype) != full[0].dtype
         )
 
-    def by_number(self, args: Any, payloads: Any, scalars: Any) -> Any:
+    def by_number(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         """The value is read, as PyTorch does on every device."""
         overload = getattr(self.func.overloadpacket, self.func._overloadname.replace("Tensor", "Scalar"))
         full = self.signature.fill(args, None)
         at = self.signature.positions[self.row.number]
         return self.signature.call(overload, [v.item() if i == at else v for i, v in enumerate(full)])
 
-    def copied(self, strided: list[int]) -> Callable[[Any, Any, Any], Any]:
+    def copied(self, strided: list[int]) -> Run:
         """Arguments that the row wants row-major are copied, and counted."""
 
-        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+        def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
             counters.count("strided_copies", len(strided))
             dense = [a.contiguous() if i in strided else a for i, a in enumerate(args)]
             return self(tuple(dense))
 
         return run
 
-    def build_inplace(self, full: list[Any], given: int) -> Any:
+    def build_inplace(self, full: list[Value], given: int) -> Run:
         target: Meta = full[0]._payload[2]
         # a fill writes the same to every element, whatever they share
         if target.overlaps_itself() and self.row.operator not in ("fill", "zero"):
@@ -197,20 +204,22 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             )
         twin = self.twin
 
-        def run_through_temporary(args: Any, payloads: Any, scalars: Any) -> Any:
+        def run_through_temporary(
+            args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]
+        ) -> Value:
             result = self.signature.call(twin, self.signature.fill(args, None))
             args[0].copy_(result)
             return args[0]
 
         return run_through_temporary
 
-    def ask_host(self, full: list[Any]) -> None:
+    def ask_host(self, full: list[Value]) -> None:
         """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
         may be as large as a number says."""
         if any(isinstance(t, _Maca) for t in flatten(full)):
             consult_cpu(self.signature, full, narrowed=self.row.elementwise)
 
-    def check_kinds(self, full: list[Any], results: Any) -> None:
+    def check_kinds(self, full: list[Value], results: Value) -> None:
         """Raises where PyTorch refuses a number's kind, as a fraction of integers, or does not cast what comes out to
         the dtype of what it is written to. Its meta kernels, many of them Python, do not look at that."""
         dtypes = [t.dtype for t in flatten([results, full]) if isinstance(t, torch.Tensor)]
@@ -225,14 +234,14 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             if not torch.can_cast(wanted, full[0].dtype):
                 self.ask_host(full)
 
-    def infer(self, signature: Signature, full: list[Any]) -> Any:
+    def infer(self, signature: Signature, full: list[Value]) -> Value:
         """The meta kernel's results; what it refuses is worded by PyTorch's CPU kernel."""
         try:
             return infer(signature, full, self.row)
         except Exception as error:
             reject(signature, full, error)
 
-    def build_out(self, full: list[Any], given: int) -> Any:
+    def build_out(self, full: list[Value], given: int) -> Run:
         outs = self.signature.outs
         twin_signature = read(self.twin, self.row.launch_scalars)
         if any(isinstance(full[i], (list, tuple)) for i in outs):
@@ -265,7 +274,9 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
             )
         twin = self.twin
 
-        def run_through_temporary(args: Any, payloads: Any, scalars: Any) -> Any:
+        def run_through_temporary(
+            args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]
+        ) -> Value:
             values = self.signature.fill(args, None)
             operands = [v for i, v in enumerate(values) if i not in outs]
             if choice is not None:
@@ -275,26 +286,26 @@ class KernelLauncher(native.KernelCall):  # type: ignore[misc]
 
         return run_through_temporary
 
-    def build_out_lists(self, full: list[Any], twin_signature: Signature) -> Any:
+    def build_out_lists(self, full: list[Value], twin_signature: Signature) -> Run:
         """Lists of ``out=`` tensors, which PyTorch writes one by one."""
         self.infer(twin_signature, [v for i, v in enumerate(full) if i not in self.signature.outs])
         write = in_form(self.func, Form.OUT, self.twin, self.twin)
 
-        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+        def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
             return write(args, None)
 
         return run
 
-    def refuse(self, full: list[Any], reason: str) -> NoReturn:
+    def refuse(self, full: list[Value], reason: str) -> NoReturn:
         """The operands contradict each other: PyTorch's own error, or ours."""
         consult_cpu(self.signature, full)
         raise RuntimeError(f"{self.signature.name}: {reason}")
 
-    def declined(self, full: list[Any], reason: str) -> Callable[[Any, Any, Any], Any]:
+    def declined(self, full: list[Value], reason: str) -> Run:
         """The library has no kernel for this signature: PyTorch's own error, or the next way."""
         consult_cpu(self.signature, full)
 
-        def run(args: Any, payloads: Any, scalars: Any) -> Any:
+        def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
             # keyword-only arguments came here by position
             split = self.signature.positional
             return without_row(self.func, args[:split], self.signature.named(args), reason)
@@ -322,7 +333,7 @@ def _changes_layout(source: Meta, result: Meta | None) -> bool:
 class RandomLauncher(KernelLauncher):
     """A kernel that draws random numbers: from the device's generator, or seeded by a host generator."""
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def __call__(self, args: Arguments, kwargs: Keywords | None = None) -> Value:
         position = self.signature.positions.get("generator", len(args))
         generator = args[position] if position < len(args) else (kwargs or {}).get("generator")
         if generator is None:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-Launcher = Callable[[tuple[Any, ...], "dict[str, Any] | None"], Any]
+from torch._ops import OpOverload
+
+from macatensor.runtime.boxed import Arguments, Launcher, Value
+
+if TYPE_CHECKING:
+    from macatensor.dispatch.request import Scalar
+    from macatensor.runtime.tensor import Payload
+
+# What runs calls of one signature: every argument, the payloads and the launch scalars among them.
+Run: TypeAlias = "Callable[[Arguments, Sequence[Payload], Sequence[Scalar]], Value]"
 
 _TRUE, _FALSE, _NAN = object(), object(), object()
 
+Maker: TypeAlias = Callable[[OpOverload], Launcher]
+_Maker = TypeVar("_Maker", bound=Maker)
+
 # Overloads that are handled by hand (transfers, lists, random state), by name.
-SPECIAL: dict[str, Callable[[Any], Launcher]] = {}
+SPECIAL: dict[str, Maker] = {}
 
 
-def special(*names: str) -> Callable[[Callable[[Any], Launcher]], Callable[[Any], Launcher]]:
+def special(*names: str) -> Callable[[_Maker], _Maker]:
     """Decorates a function from an OpOverload to its launcher."""
 
-    def register(make: Callable[[Any], Launcher]) -> Callable[[Any], Launcher]:
+    def register(make: _Maker) -> _Maker:
         for name in names:
             SPECIAL[name] = make
         return make
@@ -24,7 +36,7 @@ def special(*names: str) -> Callable[[Callable[[Any], Launcher]], Callable[[Any]
     return register
 
 
-def static_key(value: Any) -> Any:
+def static_key(value: Value) -> Hashable:
     """A hashable stand-in that tells 1, 1.0 and True apart and finds NaN equal to itself."""
     if value is True:
         return _TRUE
@@ -35,4 +47,5 @@ def static_key(value: Any) -> Any:
         return (float, value) if value == value else _NAN
     if kind is list or kind is tuple:
         return tuple([static_key(v) for v in value])
-    return value
+    key: Hashable = value
+    return key

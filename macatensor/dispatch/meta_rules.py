@@ -9,34 +9,40 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
+from macatensor.dispatch.request import Scalar
+from macatensor.runtime.boxed import Arguments, Value
 from macatensor.runtime.meta import contiguous_strides
 
-META_RULES: dict[str, Callable[..., Any]] = {}
+_Rule = TypeVar("_Rule", bound=Callable[..., Value])
+
+META_RULES: dict[str, Callable[..., Value]] = {}
 
 
-def meta_rule(function: Callable[..., Any]) -> Callable[..., Any]:
+def meta_rule(function: _Rule) -> _Rule:
     """Makes a function the rule of rows that name it."""
     META_RULES[function.__name__.removeprefix("_")] = function
     return function
 
 
 @meta_rule
-def _writes_only(*args: Any) -> None:
+def _writes_only(*args: Value) -> None:
     """No result: everything is written through the lists."""
 
 
 # PyTorch's of these three, its own operators, read past the end of lists that are too short.
 @meta_rule
-def _stack(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
+def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.stack(tensors, dim)
 
 
 @meta_rule
-def _foreach_copy(self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False) -> Any:
+def _foreach_copy(self: list[Tensor], src: list[Tensor], non_blocking: bool = False) -> list[Tensor]:
     if len(self) != len(src) or not self:
         raise RuntimeError(
             f"_foreach_copy got lists of {len(self)} and {len(src)} tensors; accepted: as many, and at least one"
@@ -52,12 +58,12 @@ def _foreach_copy(self: list[torch.Tensor], src: list[torch.Tensor], non_blockin
 
 @meta_rule
 def _fractional_gradient(
-    grad: torch.Tensor,
-    self: torch.Tensor,
+    grad: Tensor,
+    self: Tensor,
     kernel_size: list[int],
     output_size: list[int],
-    indices: torch.Tensor,
-) -> torch.Tensor:
+    indices: Tensor,
+) -> Tensor:
     if self.dim() not in (3, 4) or len(kernel_size) != 2 or len(output_size) != 2:
         raise RuntimeError(
             f"fractional_max_pool2d_backward got an input of {self.dim()} dimensions, kernel_size={kernel_size} and "
@@ -68,7 +74,9 @@ def _fractional_gradient(
 
 # PyTorch's divides by what is left of the step in the result's dtype.
 @meta_rule
-def _range(start: Any, end: Any, step: Any = 1, dtype: Any = None, *options: Any) -> Any:
+def _range(
+    start: float, end: float, step: float = 1, dtype: torch.dtype | None = None, *options: Value
+) -> Tensor:
     if dtype is not None and not dtype.is_floating_point:
         if not all(math.isfinite(x) for x in (start, end, step)) or int(step) == 0:
             raise RuntimeError(
@@ -80,21 +88,26 @@ def _range(start: Any, end: Any, step: Any = 1, dtype: Any = None, *options: Any
 
 
 @meta_rule
-def _binomial(count: torch.Tensor, prob: torch.Tensor, generator: Any) -> torch.Tensor:
+def _binomial(count: Tensor, prob: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.empty_like(count)
 
 
 @meta_rule
-def _gradient_of_samples(*operands: torch.Tensor) -> torch.Tensor:
+def _gradient_of_samples(*operands: Tensor) -> Tensor:
     return functools.reduce(torch.add, operands).contiguous()
 
 
-def _contiguous(like: torch.Tensor, *size: int) -> torch.Tensor:
+def _contiguous(like: Tensor, *size: int) -> Tensor:
     return torch.empty(size, dtype=like.dtype, device="meta")
 
 
 def check_cell(
-    input_gates: Any, hidden_gates: Any, state: Any, input_bias: Any, hidden_bias: Any, gates: int
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    state: Tensor,
+    input_bias: Tensor | None,
+    hidden_bias: Tensor | None,
+    gates: int,
 ) -> None:
     """Raises RuntimeError unless a cell's gates, ``gates`` of them, and biases fit its state ``[batch, hidden]``."""
     width = gates * state.shape[1] if state.dim() == 2 else -1
@@ -113,7 +126,7 @@ def check_cell(
 # PyTorch's goes through Python's reference, 0.5 ms: a growing cache is joined to what is new once a token. Only for the
 # plainest operands, whose result is row-major.
 @meta_rule
-def _cat(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
+def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
     first = tensors[0]
     size, rank = list(first.shape), first.dim()
     at = dim + rank if dim < 0 else dim
@@ -130,7 +143,13 @@ def _cat(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
 
 # PyTorch's fails without biases.
 @meta_rule
-def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any, hidden_bias: Any) -> Any:
+def _lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None,
+    hidden_bias: Tensor | None,
+) -> tuple[Tensor, ...]:
     check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
     return (
         _contiguous(cx, *cx.shape),
@@ -140,13 +159,19 @@ def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any, hi
 
 
 @meta_rule
-def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any, hidden_bias: Any) -> Any:
+def _gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None,
+    hidden_bias: Tensor | None,
+) -> tuple[Tensor, ...]:
     check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
     return _contiguous(hx, *hx.shape), _contiguous(hx, hx.shape[0], 5 * hx.shape[1])
 
 
 @meta_rule
-def _gru_cell_backward(grad_hy: Any, workspace: Any, has_bias: bool) -> Any:
+def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
     batch, hidden = grad_hy.shape
     bias = _contiguous(workspace, 3 * hidden) if has_bias else None
     gates = _contiguous(workspace, batch, 3 * hidden)
@@ -157,10 +182,10 @@ def _gru_cell_backward(grad_hy: Any, workspace: Any, has_bias: bool) -> Any:
 # PyTorch's names no workspace: what its own library keeps there is nobody's business. Ours: gates and cell states.
 @meta_rule
 def _lstm_layer(
-    input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hx: Any, cx: Any, reverse: bool, batch_sizes: Any,
+    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool, batch_sizes: list[int],
     mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool,
     train: bool,
-) -> Any:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     steps, batch, _ = input.shape
     (
         torch.mm(input.flatten(0, 1), w_ih.t()),
@@ -178,8 +203,16 @@ def _lstm_layer(
 # PyTorch's are float32 whatever the operands, and its two gradients of biases are one tensor.
 @meta_rule
 def _lstm_layer_backward(
-    input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hx: Any, cx: Any, *rest: Any, **options: Any
-) -> Any:
+    input: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    hx: Tensor,
+    cx: Tensor,
+    *rest: Value,
+    **options: Value,
+) -> tuple[Tensor, ...]:
     bias = _contiguous(w_ih, w_ih.shape[0])
     return (
         *(_contiguous(t, *t.shape) for t in (input, w_ih, w_hh)),
@@ -192,7 +225,7 @@ def _lstm_layer_backward(
 
 # PyTorch's divide by the number of elements, in Python: an empty input raises ZeroDivisionError.
 @meta_rule
-def _loss_gradient(grad: torch.Tensor, input: torch.Tensor, target: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _loss_gradient(grad: Tensor, input: Tensor, target: Tensor, *rest: Value) -> Tensor:
     return input + target
 
 
@@ -203,39 +236,42 @@ def _refuse(refused: bool) -> None:
 
 
 @meta_rule
-def _complex(real: torch.Tensor, imag: torch.Tensor) -> Any:
+def _complex(real: Tensor, imag: Tensor) -> Tensor:
     _refuse(real.dtype != imag.dtype)
-    return torch.ops.aten.complex.default(real, imag)
+    result: Tensor = torch.ops.aten.complex.default(real, imag)
+    return result
 
 
 @meta_rule
-def _polar(abs: torch.Tensor, angle: torch.Tensor) -> Any:
+def _polar(abs: Tensor, angle: Tensor) -> Tensor:
     _refuse(abs.dtype != angle.dtype)
-    return torch.ops.aten.polar.default(abs, angle)
+    result: Tensor = torch.ops.aten.polar.default(abs, angle)
+    return result
 
 
 @meta_rule
-def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     _refuse(mask.dtype != torch.bool)
-    return torch.ops.aten.masked_scatter.default(self, mask, source)
+    result: Tensor = torch.ops.aten.masked_scatter.default(self, mask, source)
+    return result
 
 
 @meta_rule
-def _index_add(
-    self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, alpha: Any = 1
-) -> Any:
+def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Scalar = 1) -> Tensor:
     rest = [n for d, n in enumerate(self.shape) if d != dim % max(self.dim(), 1)]
     given = [n for d, n in enumerate(source.shape) if d != dim % max(source.dim(), 1)]
     _refuse(rest != given and self.dim() > 0)
     # nor do the CPU's mind a fraction as alpha of integers
-    return torch.ops.aten.index_add.default(self, dim, index, source)
+    result: Tensor = torch.ops.aten.index_add.default(self, dim, index, source)
+    return result
 
 
-def _difference(overload: Any) -> Callable[..., Any]:
-    def rule(self: torch.Tensor, other: Any, alpha: Any = 1) -> Any:
-        is_bool = other.dtype is torch.bool if isinstance(other, torch.Tensor) else isinstance(other, bool)
+def _difference(overload: OpOverload) -> Callable[..., Tensor]:
+    def rule(self: Tensor, other: Tensor | Scalar, alpha: Scalar = 1) -> Tensor:
+        is_bool = other.dtype is torch.bool if isinstance(other, Tensor) else isinstance(other, bool)
         _refuse(is_bool or self.dtype is torch.bool)
-        return overload(self, other, alpha=alpha)
+        result: Tensor = overload(self, other, alpha=alpha)
+        return result
 
     return rule
 
@@ -247,18 +283,20 @@ META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 
 @meta_rule
-def _heaviside(self: torch.Tensor, values: torch.Tensor) -> Any:
+def _heaviside(self: Tensor, values: Tensor) -> Tensor:
     _refuse(self.dtype != values.dtype)
-    return torch.ops.aten.heaviside.default(self, values)
+    result: Tensor = torch.ops.aten.heaviside.default(self, values)
+    return result
 
 
 @meta_rule
-def _relu(self: torch.Tensor) -> Any:
+def _relu(self: Tensor) -> Tensor:
     _refuse(self.dtype is torch.bool)
-    return torch.ops.aten.relu.default(self)
+    result: Tensor = torch.ops.aten.relu.default(self)
+    return result
 
 
-def _untrained(input: torch.Tensor, training: bool, function: Any, args: tuple[Any, ...]) -> Any:
+def _untrained(input: Tensor, training: bool, function: OpOverload, args: Arguments) -> tuple[Tensor, ...]:
     """In evaluation PyTorch's CPU kernels save no statistics."""
     out, mean, invstd = function(input, *args)
     if not training:
@@ -267,17 +305,17 @@ def _untrained(input: torch.Tensor, training: bool, function: Any, args: tuple[A
 
 
 @meta_rule
-def _native_batch_norm(input: torch.Tensor, *args: Any) -> Any:
+def _native_batch_norm(input: Tensor, *args: Value) -> tuple[Tensor, ...]:
     return _untrained(input, args[4], torch.ops.aten.native_batch_norm.default, args)
 
 
 @meta_rule
-def _native_batch_norm_legit(input: torch.Tensor, *args: Any) -> Any:
+def _native_batch_norm_legit(input: Tensor, *args: Value) -> tuple[Tensor, ...]:
     return _untrained(input, args[4], torch.ops.aten._native_batch_norm_legit.default, args)
 
 
 @meta_rule
-def _geqrf(a: torch.Tensor) -> Any:
+def _geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     if a.dim() < 2:
         raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
     columns_first = torch.empty((*a.shape[:-2], a.shape[-1], a.shape[-2]), dtype=a.dtype, device="meta")
@@ -286,35 +324,35 @@ def _geqrf(a: torch.Tensor) -> Any:
 
 # PyTorch's have one element of one dimension for a single sample, its CPU kernels none.
 @meta_rule
-def _multi_margin(input: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _multi_margin(input: Tensor, *rest: Value) -> Tensor:
     loss = torch.ops.aten.multi_margin_loss.default(input, *rest)
     return loss if input.dim() > 1 else _contiguous(input)
 
 
 @meta_rule
-def _multilabel(input: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _multilabel(input: Tensor, *rest: Value) -> tuple[Tensor, Tensor]:
     loss, marks = torch.ops.aten.multilabel_margin_loss_forward.default(input, *rest)
     return (loss if input.dim() > 1 else _contiguous(input)), marks
 
 
 @meta_rule
-def _gradient_of_second(grad: torch.Tensor, input: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _gradient_of_second(grad: Tensor, input: Tensor, *rest: Value) -> Tensor:
     return _contiguous(input, *input.shape)
 
 
 # PyTorch's has other sizes of the last two than its CPU kernel.
 @meta_rule
 def _embedding_bag(
-    weight: torch.Tensor,
-    indices: torch.Tensor,
-    offsets: torch.Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
     scale_grad_by_freq: bool = False,
     mode: int = 0,
     sparse: bool = False,
-    per_sample_weights: Any = None,
+    per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> Any:
+) -> tuple[Tensor, ...]:
     if indices.dim() != 1 or offsets.dim() != 1 or weight.dim() != 2:
         raise RuntimeError("embedding_bag: a table of two dimensions, indices and offsets of one")
     if per_sample_weights is not None and (mode != 0 or per_sample_weights.shape != indices.shape):
@@ -324,7 +362,7 @@ def _embedding_bag(
     if bags < 0:
         raise RuntimeError("include_last_offset: number of offset should be at least 1")
 
-    def numbers(*size: int) -> torch.Tensor:
+    def numbers(*size: int) -> Tensor:
         return torch.empty(size, dtype=kind, device="meta")
 
     return (
@@ -336,7 +374,7 @@ def _embedding_bag(
 
 
 @meta_rule
-def _embedding_bag_forward_only(*args: Any) -> Any:
+def _embedding_bag_forward_only(*args: Value) -> tuple[Tensor, ...]:
     """The same, but without a gradient a sum has a size for each offset."""
     result, bag_of, size, chosen = _embedding_bag(*args)
     if len(args) < 5 or args[4] == 0:
@@ -345,20 +383,20 @@ def _embedding_bag_forward_only(*args: Any) -> Any:
 
 
 @meta_rule
-def _glu_jvp(glu: torch.Tensor, x: torch.Tensor, dx: torch.Tensor, dim: int) -> torch.Tensor:
+def _glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Tensor:
     half = x.shape[dim] // 2
     return glu + x.narrow(dim, half, half) + dx.narrow(dim, 0, half)
 
 
 # PyTorch's refuses complex numbers in place.
 @meta_rule
-def _nan_to_num(self: torch.Tensor, nan: Any, posinf: Any, neginf: Any) -> torch.Tensor:
+def _nan_to_num(self: Tensor, nan: float | None, posinf: float | None, neginf: float | None) -> Tensor:
     return torch.empty_like(self)
 
 
 # PyTorch's is a decomposition of 60 operators: 40 ms for each new signature.
 @meta_rule
-def _grid_sampler(input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _grid_sampler(input: Tensor, grid: Tensor, *rest: Value) -> Tensor:
     if (
         input.dim() != 4
         or grid.dim() != 4
@@ -374,7 +412,7 @@ def _grid_sampler(input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> torch.
 
 
 @meta_rule
-def _grid_sampler_gradients(grad: torch.Tensor, input: torch.Tensor, grid: torch.Tensor, *rest: Any) -> Any:
+def _grid_sampler_gradients(grad: Tensor, input: Tensor, grid: Tensor, *rest: Value) -> tuple[Tensor, Tensor]:
     return _contiguous(input, *input.shape), _contiguous(grid, *grid.shape)
 
 
@@ -385,12 +423,14 @@ META_RULES["bicubic"] = torch.ops.aten._upsample_bicubic2d_aa.default
 
 
 @meta_rule
-def _trilinear(input: torch.Tensor, output_size: list[int], align_corners: bool, *scales: Any) -> Any:
-    return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
+def _trilinear(input: Tensor, output_size: list[int], align_corners: bool, *scales: float) -> Tensor:
+    result: Tensor = torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
+    return result
 
 
 @meta_rule
-def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Any) -> Any:
+def _nll_loss_forward(input: Tensor, target: Tensor, *rest: Value) -> tuple[Tensor, Tensor]:
     """PyTorch's refuses the targets of bytes that its kernel takes."""
     target = target.long() if target.dtype is torch.uint8 else target
-    return torch.ops.aten.nll_loss_forward.default(input, target, *rest)
+    result: tuple[Tensor, Tensor] = torch.ops.aten.nll_loss_forward.default(input, target, *rest)
+    return result

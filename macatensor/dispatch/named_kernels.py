@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
 
 from macatensor.dispatch.plan import ABSENT, program
-from macatensor.dispatch.request import Declined, Request
+from macatensor.dispatch.request import Attribute, Declined, Request
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, payload
 
-_plans = PlanCache()
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
+
+_plans: PlanCache[Program] = PlanCache()
 
 
 def launch(
-    kernel: str, inputs: list[MacaTensor | None], results: list[Meta | None], attributes: dict[str, Any]
-) -> list[Any]:
+    kernel: str,
+    inputs: Sequence[torch.Tensor | None],
+    results: list[Meta | None],
+    attributes: Mapping[str, Attribute | None],
+) -> list[MacaTensor]:
     """Runs ``kernel`` on ``inputs`` (None: absent) and returns new tensors of ``results``' metas.
 
     Raises :class:`macatensor.dispatch.request.Declined` when the library has no kernel for them.
     """
-    payloads = [t._payload if t is not None else ABSENT for t in inputs]
-    made: list[Any] = plan(kernel, inputs, results, attributes).launch(payloads, ())
+    payloads = [payload(t) if t is not None else ABSENT for t in inputs]
+    made: list[MacaTensor] = plan(kernel, inputs, results, attributes).launch(payloads, ())
     return made
 
 
 def plan(
-    kernel: str, inputs: list[MacaTensor | None], results: list[Meta | None], attributes: dict[str, Any]
-) -> Any:
+    kernel: str,
+    inputs: Sequence[torch.Tensor | None],
+    results: list[Meta | None],
+    attributes: Mapping[str, Attribute | None],
+) -> Program:
     """The ``Program`` that :func:`launch` runs."""
     key = (
         kernel,
-        tuple(t._payload[2] if t is not None else None for t in inputs),
+        tuple(payload(t)[2] if t is not None else None for t in inputs),
         tuple(results),
         tuple((k, type(v), v) for k, v in attributes.items()),
     )
@@ -45,10 +57,15 @@ def plan(
     return found
 
 
-def _create(kernel: str, inputs: list[Any], results: list[Meta | None], attributes: dict[str, Any]) -> Any:
+def _create(
+    kernel: str,
+    inputs: Sequence[torch.Tensor | None],
+    results: list[Meta | None],
+    attributes: Mapping[str, Attribute | None],
+) -> Program:
     request = Request(kernel)
     for t in inputs:
-        request.add([(t._payload[2] if t is not None else None, -1)], is_list=False, is_output=False)
+        request.add([(payload(t)[2] if t is not None else None, -1)], is_list=False, is_output=False)
     for meta in results:
         request.add([(meta, -1)], is_list=False, is_output=True)
     request.attributes = [(k, v) for k, v in attributes.items() if v is not None]

@@ -6,20 +6,20 @@ call is first run on CPU operands that share memory as ours do.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import consult_cpu
-from macatensor.dispatch.launcher import Launcher, static_key
+from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.signature import read
 from macatensor.runtime import plan_caches
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor
 
 
-def _is_plain(outs: list[Any], rest: list[Any]) -> bool:
+def _is_plain(outs: list[Value], rest: list[Value]) -> bool:
     """Can PyTorch find nothing wrong? Floating ``out=`` of the operands' dtype, in memory of its own."""
     buffers = [t._payload[0] for t in rest if isinstance(t, MacaTensor)]
     for out in outs:
@@ -40,13 +40,13 @@ def _is_plain(outs: list[Any], rest: list[Any]) -> bool:
     return True
 
 
-def checked(func: Any, launcher: Launcher) -> Launcher:
+def checked(func: OpOverload, launcher: Launcher) -> Launcher:
     """``launcher`` behind PyTorch's word on the ``out=`` tensors, asked once per signature."""
     signature = read(func)
     positions = signature.outs
-    accepted = PlanCache()
+    accepted: PlanCache[bool] = PlanCache()
 
-    def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def call(args: Arguments, kwargs: Keywords | None) -> Value:
         full = signature.fill(args, kwargs)
         outs = flatten([full[i] for i in positions])
         rest = flatten([v for i, v in enumerate(full) if i not in positions])

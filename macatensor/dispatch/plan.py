@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from macatensor.dispatch.meta_rules import META_RULES
-from macatensor.dispatch.request import Request
+from macatensor.dispatch.request import Request, Scalar
 from macatensor.dispatch.signature import Role, Signature
 from macatensor.dispatch.stride_rules import STRIDE_RULES
 from macatensor.runtime import counters
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate, ffi, native
 from macatensor.runtime.meta import Meta, meta_of, set_lazy_bits
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, Payload
 from op_table import Row
 
-Payload = tuple[Any, int, Meta]
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
+
 ABSENT: Payload = (None, 0, None)  # type: ignore[assignment]
 
 _HUGE = 1 << 36  # bytes of one result: only the allocator says whether the device has so many
@@ -40,7 +43,7 @@ def meta_tensor(meta: Meta) -> torch.Tensor:
     return set_lazy_bits(torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device="meta"), meta)
 
 
-def substitute(value: Any, replace: Any) -> Any:
+def substitute(value: Value, replace: Callable[[MacaTensor], torch.Tensor]) -> Value:
     """``value`` with every MacaTensor in it, one list deep, replaced."""
     if isinstance(value, MacaTensor):
         return replace(value)
@@ -51,12 +54,12 @@ def substitute(value: Any, replace: Any) -> Any:
     return value
 
 
-def flatten(result: Any) -> list[Any]:
+def flatten(result: Value) -> list[Value]:
     """The tensors (or None) of an operator's result, in order."""
     if result is None:
         return []
     if isinstance(result, (list, tuple)):
-        flat: list[Any] = []
+        flat: list[Value] = []
         for r in result:
             if isinstance(r, (list, tuple)):
                 flat.extend(r)
@@ -66,7 +69,7 @@ def flatten(result: Any) -> list[Any]:
     return [result]
 
 
-def infer(signature: Signature, full: list[Any], row: Row) -> Any:
+def infer(signature: Signature, full: list[Value], row: Row) -> Value:
     """Runs PyTorch's meta kernel: the results as meta tensors, with the row's strides."""
     args = [substitute(v, lambda t: meta_tensor(t._payload[2])) for v in full]
     own = META_RULES[row.meta] if row.meta else None
@@ -96,7 +99,7 @@ def result_meta(tensor: torch.Tensor) -> Meta:
     return meta_of(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def _is_attribute(value: Any) -> bool:
+def _is_attribute(value: object) -> bool:
     if value is None or isinstance(
         value, (torch.device, torch.layout, torch.memory_format, torch.Generator, torch.Tensor)
     ):
@@ -106,7 +109,7 @@ def _is_attribute(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, torch.dtype))
 
 
-def _operand_of(value: Any, request: Request) -> tuple[Meta | None, int]:
+def _operand_of(value: Value, request: Request) -> tuple[Meta | None, int]:
     if value is None:
         return None, -1
     if isinstance(value, MacaTensor):
@@ -146,9 +149,9 @@ def program(
     returned: Sequence[int] | None = None,
     repeats_first: bool = False,
     in_memory: bool = False,
-    defaults: Sequence[Any] = (),
+    defaults: Sequence[Scalar] = (),
     order: Sequence[int] = (),
-) -> Any:
+) -> Program:
     """The ``Program`` of a request: called with (arguments, payloads, numbers) it launches and returns the results.
 
     ``metas``: the results that each launch allocates, None for one that is None; ``lists``: for each result of the
@@ -174,15 +177,15 @@ def program(
 def create(
     signature: Signature,
     row: Row,
-    full: list[Any],
+    full: list[Value],
     given: int,
-    results: Any,
+    results: Value,
     *,
     result_memory: list[Meta] | None = None,
     inplace_list: bool = False,
     returned: Sequence[int] | None = None,
     repeats_first: bool = False,
-) -> Any:
+) -> Program:
     """Asks the library for a plan and makes a :func:`program` of it.
 
     ``full``: every argument; the first ``given`` of them bring their scalars at each launch, the others' defaults
@@ -192,7 +195,7 @@ def create(
     """
     request = Request(row.kernel_name)
     written: list[bool] = []
-    defaults: list[Any] = []
+    defaults: list[Scalar] = []
     for i, (argument, value) in enumerate(zip(signature.arguments, full)):
         if argument.is_out:
             continue

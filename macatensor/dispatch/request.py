@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from macatensor.runtime.ffi import DECLINED, INVALID, check, failed_slot, failure_text, ffi, lib
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_flags import plan_flags
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import CData
 
 # What a launch uses is bound by name: torch.compile, which traces into here, cannot guard the library object.
 _new, _gc, _sizeof, _string = ffi.new, ffi.gc, ffi.sizeof, ffi.string
@@ -40,6 +43,11 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 }
 
 
+Scalar: TypeAlias = bool | int | float | complex  # a number that travels at launch
+# What is part of a plan: the kinds of maca_attribute, and a dtype, whose name is the attribute.
+Attribute: TypeAlias = bool | int | float | str | torch.dtype | Sequence[int] | Sequence[float]
+
+
 class Declined(Exception):
     """The library has no kernel for the request; the text says why."""
 
@@ -48,7 +56,7 @@ class Refused(Declined):
     """The library found that operands contradict each other."""
 
 
-def fill_scalar(scalar: Any, value: Any) -> None:
+def fill_scalar(scalar: CData, value: Scalar) -> None:
     """Writes a Python number into a ``maca_scalar``."""
     if isinstance(value, bool):
         scalar.tag, scalar.value.integer = _SCALAR_BOOL, int(value)
@@ -66,7 +74,7 @@ def fill_scalar(scalar: Any, value: Any) -> None:
         scalar.tag, scalar.value.real = _SCALAR_FLOAT, float(value)
 
 
-def scalar_array(values: Sequence[Any]) -> Any:
+def scalar_array(values: Sequence[Scalar]) -> CData:
     """A ``maca_scalar[]``; its caller keeps it alive over the launch."""
     array = _new("maca_scalar[]", len(values))
     for i, value in enumerate(values):
@@ -78,9 +86,9 @@ class Request:
     """Builds a ``maca_plan_request`` and keeps what it points to alive."""
 
     def __init__(self, kernel: str):
-        self.keep: list[Any] = []
+        self.keep: list[CData] = []
         self.arguments: list[tuple[int, bool, list[tuple[Meta | None, int]]]] = []
-        self.attributes: list[tuple[str, Any]] = []
+        self.attributes: list[tuple[str, Attribute]] = []
         self.operands: list[tuple[Meta | None, int]] = []  # meta, scalar slot
         self.scalars = 0
         self.kernel = kernel
@@ -98,11 +106,11 @@ class Request:
         self.scalars += count
         return self.scalars - count
 
-    def _hold(self, value: Any) -> Any:
+    def _hold(self, value: CData) -> CData:
         self.keep.append(value)
         return value
 
-    def _operand(self, operand: Any, meta: Meta | None, scalar_slot: int) -> None:
+    def _operand(self, operand: CData, meta: Meta | None, scalar_slot: int) -> None:
         operand.size = _sizeof("maca_operand")
         operand.scalar_slot = scalar_slot
         if meta is None:
@@ -119,7 +127,7 @@ class Request:
         operand.sizes = self._hold(_new("int64_t[]", list(meta.size)))
         operand.strides = self._hold(_new("int64_t[]", list(meta.stride)))
 
-    def _attribute(self, attribute: Any, name: str, value: Any) -> None:
+    def _attribute(self, attribute: CData, name: str, value: Attribute) -> None:
         attribute.size = _sizeof("maca_attribute")
         attribute.name = self._hold(_new("char[]", name.encode()))
         if isinstance(value, torch.dtype):
@@ -142,7 +150,7 @@ class Request:
             attribute.count = len(value)
             attribute.ints = self._hold(_new("int64_t[]", [int(v) for v in value]))
 
-    def build(self) -> Any:
+    def build(self) -> CData:
         request = self._hold(_new("maca_plan_request*"))
         arguments = self._hold(_new("maca_argument[]", len(self.arguments)))
         for argument, (kind, is_output, metas) in zip(arguments, self.arguments):
@@ -167,8 +175,13 @@ class Request:
         return request
 
     def create_program(
-        self, operator: str, written: Sequence[bool], *, in_memory: bool = False, defaults: Sequence[Any] = ()
-    ) -> Any:
+        self,
+        operator: str,
+        written: Sequence[bool],
+        *,
+        in_memory: bool = False,
+        defaults: Sequence[Scalar] = (),
+    ) -> CData:
         """The library's plan with what a launch has to do around it; destroyed with the object returned.
 
         ``written``: for each input operand, does the kernel write it? The operands behind them are results, new

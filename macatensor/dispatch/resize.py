@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.plan import flatten
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.ffi import allocate, copy_bytes, may_resize, resize
 from macatensor.runtime.layout import channels_last_strides
 from macatensor.runtime.meta import contiguous_strides, meta_of
@@ -61,7 +62,7 @@ def _fit(out: MacaTensor, result: MacaTensor) -> None:
         restride(out, tuple(result.shape), result.stride())
 
 
-def write_out(outs: list[Any], results: Any) -> Any:
+def write_out(outs: list[Value], results: Value) -> Value:
     """Copies an operator's results into its ``out=`` tensors and returns those as the operator does."""
     for out, result in zip(flatten(outs), flatten(results)):
         _fit(out, result)
@@ -70,8 +71,8 @@ def write_out(outs: list[Any], results: Any) -> Any:
 
 
 @special("aten.resize_.default")
-def _resize_(func: Any) -> Launcher:
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _resize_(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target, size = args[0], tuple(args[1])
         form = (kwargs or {}).get("memory_format")
         if any(n < 0 for n in size):
@@ -85,8 +86,8 @@ def _resize_(func: Any) -> Launcher:
 
 
 @special("aten.resize_as_.default")
-def _resize_as_(func: Any) -> Launcher:
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _resize_as_(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target, template = args[:2]
         form = (kwargs or {}).get("memory_format")
         if form is torch.preserve_format:
@@ -97,8 +98,8 @@ def _resize_as_(func: Any) -> Launcher:
 
 
 @special("aten.set_.source_Tensor")
-def _set_(func: Any) -> Launcher:
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _set_(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target, source = args
         adopt(target, source)
         return target

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch import host_fallback
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.signature import Form, functional
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 
 _thread = threading.local()
 # Overloads whose kernel on the device's key is this package's: it would come back here.
@@ -26,7 +27,7 @@ def _taken_apart() -> list[str]:
     return inside
 
 
-def without_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, reason: str) -> Any:
+def without_row(func: OpOverload, args: Arguments, kwargs: Keywords | None, reason: str) -> Value:
     """An operator the table does not serve: the user's kernel, then a decomposition, then the host."""
     kwargs = kwargs or {}
     name = func.name()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from op_table import TABLE, Row
 
 
@@ -40,7 +41,7 @@ class Argument:
 
     name: str
     role: Role
-    default: Any
+    default: Value
     written: bool
     is_out: bool
 
@@ -66,7 +67,7 @@ class Form(Enum):
 class Signature:
     """The schema of one overload."""
 
-    func: Any
+    func: OpOverload
     arguments: tuple[Argument, ...]
     positions: dict[str, int]
     positional: int  # the first keyword-only argument
@@ -96,7 +97,7 @@ class Signature:
         takes = [a.role in (Role.TENSOR, Role.TENSORS) and not a.is_out for a in self.arguments]
         return max((i + 1 for i, t in enumerate(takes) if t), default=0)
 
-    def fill(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any]:
+    def fill(self, args: Arguments, kwargs: Keywords | None) -> list[Value]:
         """Every argument in schema order, defaults included."""
         full = list(args)
         full.extend(a.default for a in self.arguments[len(full) :])
@@ -105,17 +106,17 @@ class Signature:
                 full[self.positions[name]] = value
         return full
 
-    def call(self, func: Any, full: list[Any]) -> Any:
+    def call(self, func: Callable[..., Value], full: list[Value]) -> Value:
         """Calls ``func`` (of this schema) with ``full``, keyword-only arguments by name."""
         return func(*full[: self.positional], **self.named(full))
 
-    def named(self, full: Sequence[Any]) -> dict[str, Any]:
+    def named(self, full: Sequence[Value]) -> Keywords:
         """The keyword-only arguments of ``full``."""
         rest = self.arguments[self.positional :]
         return {a.name: value for a, value in zip(rest, full[self.positional :])}
 
 
-def read(func: Any, launch_scalars: tuple[str, ...] = ()) -> Signature:
+def read(func: OpOverload, launch_scalars: tuple[str, ...] = ()) -> Signature:
     """The Signature of an OpOverload. ``launch_scalars`` names further numbers that change from call to call."""
     schema = func._schema
     arguments = []
@@ -124,9 +125,10 @@ def read(func: Any, launch_scalars: tuple[str, ...] = ()) -> Signature:
         role = _ROLES.get(str(a.type), Role.STATIC)
         if a.name in launch_scalars and role is Role.STATIC:
             role = Role.SCALAR
-        written = a.alias_info is not None and a.alias_info.is_write
-        if written:
-            for name in a.alias_info.before_set:
+        alias = a.alias_info
+        written = alias is not None and alias.is_write
+        if alias is not None and written:
+            for name in alias.before_set:
                 alias_sets[name] = i
         default = a.default_value if a.has_default_value() else None
         arguments.append(Argument(a.name, role, default, written, bool(a.is_out)))
@@ -147,18 +149,18 @@ def read(func: Any, launch_scalars: tuple[str, ...] = ()) -> Signature:
     )
 
 
-def row_name(func: Any) -> str:
+def row_name(func: OpOverload) -> str:
     """``"add.Tensor"``; ``"relu"`` for ``relu.default``."""
     operator = func._schema.name.partition("::")[2]
     overload = func._overloadname
     return operator if overload == "default" else f"{operator}.{overload}"
 
 
-def _shape_of(schema: Any) -> list[tuple[str, str]]:
+def _shape_of(schema: torch._C.FunctionSchema) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
 
 
-def _twins(func: Any, operator: str) -> Iterator[Any]:
+def _twins(func: OpOverload, operator: str) -> Iterator[OpOverload]:
     """The overloads of ``aten.<operator>`` with the inputs of ``func`` that allocate their results."""
     packet = getattr(torch.ops.aten, operator, None)
     if packet is None:
@@ -170,14 +172,14 @@ def _twins(func: Any, operator: str) -> Iterator[Any]:
             yield twin
 
 
-def functional(func: Any) -> Any:
+def functional(func: OpOverload) -> OpOverload | None:
     """The overload that allocates what an ``out=`` overload of aten writes, or None."""
     if func.namespace != "aten" or not any(a.is_out for a in func._schema.arguments):
         return None
     return next(_twins(func, func._schema.name.partition("::")[2]), None)
 
 
-def find_row(func: Any) -> tuple[Row, Form, Any] | None:
+def find_row(func: OpOverload) -> tuple[Row, Form, OpOverload] | None:
     """The row that serves an overload, the overload's form, and the overload the row names."""
     if func.namespace != "aten":
         return None

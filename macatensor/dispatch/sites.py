@@ -10,16 +10,20 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
+from torch._ops import OpOverload
 
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _LIMIT = 1 << 16  # sites kept; later ones are not told apart
@@ -53,13 +57,20 @@ class Site(NamedTuple):
 _sites: list[Site] = []
 _numbers: dict[Site, int] = {}
 _users: set[str] = set()
-_watcher: Any = None
-_plain_dispatch: Any = MacaTensor.__dict__["__torch_dispatch__"]
+_watcher: Watcher | None = None
+_plain_dispatch: Callable[..., Value] = MacaTensor.__dict__["__torch_dispatch__"]
 
 
-def watch(watcher: Any) -> None:
-    """Calls ``watcher.before(func, args, kwargs)`` and ``watcher.after(operator, result, held)`` around each outermost
-    operator, while sites are recorded; None ends it."""
+class Watcher(Protocol):
+    """Is told of each outermost operator; the sanitizer is one."""
+
+    def before(self, operator: OpOverload, args: Arguments, kwargs: Keywords | None) -> set[int]: ...
+
+    def after(self, operator: str, result: Value, held: set[int]) -> None: ...
+
+
+def watch(watcher: Watcher | None) -> None:
+    """Tells ``watcher`` before and after each outermost operator, while sites are recorded; None ends it."""
     global _watcher
     _watcher = watcher
 
@@ -110,12 +121,12 @@ class running:
             lib.maca_memory_set_site(0)
 
 
-def observed(operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def observed(operator: str, function: Callable[_P, _T]) -> Callable[_P, _T]:
     """``function``, recorded as ``operator`` while recording is on."""
 
     @uncompiled
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if not _users:
             return function(*args, **kwargs)
         with running(operator) as outer:
@@ -129,8 +140,8 @@ def observed(operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @uncompiled
 def _recorded_dispatch(
-    func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-) -> Any:
+    func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+) -> Value:
     with running(str(func)) as outer:
         if _watcher is None or not outer.is_outermost:
             return _plain_dispatch(func, types, args, kwargs)

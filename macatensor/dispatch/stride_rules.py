@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.layout import channels_last_strides, suggests_channels_last
 from macatensor.runtime.meta import contiguous_strides
 
-StrideRule = Callable[[Sequence[Any], Sequence[torch.Tensor]], list[tuple[int, ...]]]
+StrideRule = Callable[[Sequence[Value], Sequence[torch.Tensor]], list[tuple[int, ...]]]
 """Operator arguments (meta tensors in place of ours) and meta results -> strides of the results."""
 
 
-def _convolution(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _convolution(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Channels last when input or weight is."""
     (result,) = results
     if result.dim() in (4, 5) and (suggests_channels_last(args[0]) or suggests_channels_last(args[1])):
@@ -22,7 +22,7 @@ def _convolution(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[t
     return [contiguous_strides(tuple(result.shape))]
 
 
-def _convolution_backward(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _convolution_backward(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Gradients in the format the forward used."""
     channels_last = args[1].dim() in (4, 5) and (
         suggests_channels_last(args[1]) or suggests_channels_last(args[2])
@@ -35,7 +35,7 @@ def _convolution_backward(args: Sequence[Any], results: Sequence[torch.Tensor]) 
     ]
 
 
-def _like_first(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _like_first(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Channels last when the first tensor argument is."""
     first = next(a for a in args if isinstance(a, torch.Tensor))
     channels_last = suggests_channels_last(first)
@@ -47,7 +47,7 @@ def _like_first(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tu
     ]
 
 
-def _dense_like_first(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _dense_like_first(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """The first tensor's strides where it is dense and of equal sizes, row-major otherwise."""
     first = next(a for a in args if isinstance(a, torch.Tensor))
     return [
@@ -56,7 +56,7 @@ def _dense_like_first(args: Sequence[Any], results: Sequence[torch.Tensor]) -> l
     ]
 
 
-def _tensor_iterator(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _tensor_iterator(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """As ``add`` of the tensor arguments: of operands in different layouts the first decides. The meta kernels of
     operators that PyTorch wrote in Python take the last."""
     operands = [
@@ -71,17 +71,17 @@ def _tensor_iterator(args: Sequence[Any], results: Sequence[torch.Tensor]) -> li
     return [like.stride() if r.shape == like.shape else r.stride() for r in results]
 
 
-def _contiguous(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _contiguous(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Row-major whatever the operands."""
     return [contiguous_strides(tuple(r.shape)) for r in results]
 
 
-def _angle(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _angle(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Row-major for complex numbers, whose angles PyTorch resizes into an empty result."""
     return _contiguous(args, results) if args[0].is_complex() else [r.stride() for r in results]
 
 
-def _column_major(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _column_major(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Results of the first argument's rank are batches of column-major matrices, as LAPACK writes them."""
     strides = []
     for r in results:
@@ -103,7 +103,7 @@ def _fourier_strides(sizes: Sequence[int], strides: Sequence[int], dims: Sequenc
     return tuple(result)
 
 
-def _fourier(args: Sequence[Any], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def _fourier(args: Sequence[Value], results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """PyTorch's with MKL; its meta kernel sees the operand of a real result in another order. Row-major without."""
     operand, (result,) = args[0], results
     if not torch.backends.mkl.is_available():

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._ops import OpOverload
 from torch.fx.experimental import proxy_tensor
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor
 
 _C: Any = torch._C
-_dispatch: Any = MacaTensor.__dict__["__torch_dispatch__"]
+_dispatch: Callable[..., Value] = MacaTensor.__dict__["__torch_dispatch__"]
 _TRACER = _C._dispatch_key_parse("Tracer")
 _convolution = torch.ops.aten.convolution.default
 _OF_CUDNN = (
@@ -31,18 +34,22 @@ _OF_CUDNN = (
     True,
     True,
 )  # benchmark, deterministic, cudnn_enabled, allow_tf32, as a CPU trace has them
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _lock = threading.Lock()
 _traces = 0  # being made, by any thread
 
 
-def _set_tracer(state: Any) -> None:
+def _set_tracer(state: torch._C.TracingState | None) -> None:
     excluded = _C._dispatch_tls_is_dispatch_key_excluded(_TRACER)
     _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)  # PyTorch asserts that it is not
     _C._set_tracing_state(state)
     _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, excluded)
 
 
-def _untraced(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+def _untraced(
+    func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+) -> Value:
     state = _C._get_tracing_state()
     if state is None:
         return _dispatch(func, types, args, kwargs)
@@ -55,7 +62,7 @@ def _untraced(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[st
         _set_tracer(state)
 
 
-def _recorded_convolution(*args: Any) -> Any:
+def _recorded_convolution(*args: Value) -> Value:
     """Puts into the trace what PyTorch's own kernel of ``convolution`` would: a call of ``_convolution``."""
     excluded = _C._dispatch_tls_is_dispatch_key_excluded(_TRACER)
     _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
@@ -66,7 +73,7 @@ def _recorded_convolution(*args: Any) -> Any:
 
 
 @special("aten._convolution.default")
-def _convolution_of_a_trace(func: Any) -> Launcher:
+def _convolution_of_a_trace(func: OpOverload) -> Launcher:
     return lambda args, kwargs: _convolution(*args[:9])
 
 
@@ -77,9 +84,9 @@ def _count(change: int) -> None:
         MacaTensor.__torch_dispatch__ = staticmethod(_untraced) if _traces else _dispatch
 
 
-def _starting(trace: Any) -> Any:
+def _starting(trace: Callable[_P, _T]) -> Callable[_P, _T]:
     @functools.wraps(trace)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         _count(1)
         try:
             return trace(*args, **kwargs)

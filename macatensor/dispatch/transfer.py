@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from macatensor.dispatch.errors import not_strided
@@ -79,7 +77,8 @@ def to_host(source: MacaTensor, non_blocking: bool = False) -> torch.Tensor:
     if not meta.dense:
         counters.count("strided_copies")
         if meta.extent > _GAPS * meta.numel and meta.dtype in _COMPUTABLE:
-            copied: Any = plain(source).clone()
+            copied = plain(source).clone()
+            assert isinstance(copied, MacaTensor)
             buffer, offset, held = copied._payload
     if held.dense:
         host = torch.empty_strided(held.size, held.stride, dtype=held.dtype)

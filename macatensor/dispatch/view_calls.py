@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Hashable
+from typing import NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import reject
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.resize import adopt
 from macatensor.dispatch.signature import read
 from macatensor.runtime import plan_caches, tensor
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.plan_caches import PlanCache
-from macatensor.runtime.tensor import wrap
+from macatensor.runtime.tensor import MacaTensor, wrap
 
 
 class View(NamedTuple):
@@ -64,19 +67,19 @@ class Special(NamedTuple):
     is_plain: bool = False
 
 
-class ViewLauncher(native.ViewCall):  # type: ignore[misc]
+class ViewLauncher(native.ViewCall):
     """Calls of one overload that only makes metadata.
 
     Called with (args, kwargs). The base class, written in C, makes a view that was made before; others come here.
     """
 
-    def __init__(self, func: Any):
+    def __init__(self, func: OpOverload):
         self.func = func
         self.signature = read(func)
-        self.cache = PlanCache()
+        self.cache: PlanCache[View | Views | Special] = PlanCache()
         super().__init__(self.cache)
 
-    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def general(self, args: Arguments, kwargs: Keywords | None) -> Value:
         if kwargs:
             args = tuple(self.signature.fill(args, kwargs))
         base = args[0]
@@ -92,7 +95,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
                 return wrap(buffer, offset + found.delta, found.meta)
         return wrap(buffer, offset + found.delta, found.meta)
 
-    def build(self, args: tuple[Any, ...], key: Any) -> View | Views | Special:
+    def build(self, args: Arguments, key: Hashable) -> View | Views | Special:
         generation = plan_caches.generation
         full = self.signature.fill(args, None)
         base = meta_tensor(args[0]._payload[2])
@@ -114,7 +117,7 @@ class ViewLauncher(native.ViewCall):  # type: ignore[misc]
         self.cache.remember(key, found, generation)
         return found
 
-    def many(self, args: tuple[Any, ...], found: Views | Special) -> Any:
+    def many(self, args: Arguments, found: Views | Special) -> MacaTensor | list[MacaTensor]:
         """Views that are several, may leave the memory, or have elements of another size."""
         if torch.is_inference_mode_enabled() and not args[0].is_inference():
             with torch.inference_mode(False):
@@ -150,8 +153,8 @@ def _view_meta(result: torch.Tensor) -> Meta:
 
 
 @special("aten.as_strided_.default")
-def _as_strided_(func: Any) -> Launcher:
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _as_strided_(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         # what the wrapper itself knows of memory ends with the view that it was made for
         adopt(args[0], torch.ops.aten.as_strided.default(*args, **(kwargs or {})))
         return args[0]
@@ -159,10 +162,10 @@ def _as_strided_(func: Any) -> Launcher:
     return run
 
 
-def change_wrapper(func: Any) -> Launcher:
+def change_wrapper(func: OpOverload) -> Launcher:
     """Operators like ``t_`` change sizes and strides of the wrapper itself; the memory stays."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         with torch.utils._mode_utils.no_dispatch():
             func(*args, **(kwargs or {}))
         tensor.refresh(args[0])

@@ -5,11 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.random import seed_host_and_device
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+# What an entry is called with: the input, further arguments, keywords.
+Sample: TypeAlias = tuple[Value, Arguments, Keywords]
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64",
@@ -18,13 +25,13 @@ DTYPES = (
 DATABASES = ("operators", "references", "foreach")
 
 
-def name_of(info: Any) -> str:
+def name_of(info: OpInfo) -> str:
     """``"div.floor_rounding"``: an entry's name with its variant."""
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
 
 
 @functools.cache
-def database(name: str) -> dict[str, Any]:
+def database(name: str) -> dict[str, OpInfo]:
     """Entries by name. ``"operators"``, ``"references"`` (PyTorch's operators written in Python) or ``"foreach"``."""
     try:
         from torch.testing._internal import common_methods_invocations as invocations
@@ -49,19 +56,21 @@ def database(name: str) -> dict[str, Any]:
     return {name_of(info): info for info in infos if info.dtypes}
 
 
-def dtypes_of(info: Any) -> tuple[str, ...]:
+def dtypes_of(info: OpInfo) -> tuple[str, ...]:
     """The dtypes of :data:`DTYPES` that PyTorch's CPU kernels support."""
     supported = info.supported_dtypes("cpu")
     return tuple(d for d in DTYPES if getattr(torch, d) in supported)
 
 
-def typical_dtype(info: Any) -> str:
+def typical_dtype(info: OpInfo) -> str:
     """float32, int64 where that is not supported, else the first that is."""
     supported = dtypes_of(info)
     return next((d for d in ("float32", "int64") if d in supported), supported[0] if supported else "float32")
 
 
-def samples_of(info: Any, dtype: torch.dtype, requires_grad: bool, limit: int | None) -> Iterator[Any]:
+def samples_of(
+    info: OpInfo, dtype: torch.dtype, requires_grad: bool, limit: int | None
+) -> Iterator[SampleInput]:
     """OpInfo's samples on the host, the same at each call.
 
     Operands that OpInfo makes on the CPU for every device are marked ``stays_on_host``: the indices of tensor_split.
@@ -69,7 +78,7 @@ def samples_of(info: Any, dtype: torch.dtype, requires_grad: bool, limit: int | 
     seed_host_and_device(0)
     for sample in itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=requires_grad), limit):
         if info.name.endswith("tensor_split"):
-            indices: Any
+            indices: Value
             for indices in sample.args:
                 if isinstance(indices, torch.Tensor):
                     indices.stays_on_host = True  # type: ignore[attr-defined]

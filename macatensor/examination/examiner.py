@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -152,7 +151,7 @@ def examine(
     try:
         while waiting or any(w.task is not None for w in staff):
             for key, _ in selector.select(timeout=1.0):
-                worker: Any = key.data
+                worker: _Worker = key.data
                 lines, closed = worker.lines()
                 for line in lines:
                     if line == "ready":
@@ -191,7 +190,7 @@ def stamp() -> str:
     """What answers depend on: the newest file of the packages, and the device library."""
     folders = [Path(macatensor.__file__).parent, Path(op_table.__file__).parent]
     files = [f for folder in folders for f in folder.rglob("*") if f.suffix in (".py", ".tsv")]
-    newest = max(f.stat().st_mtime_ns for f in [*files, Path(macatensor.device.library_info()["path"])])
+    newest = max(f.stat().st_mtime_ns for f in [*files, Path(str(macatensor.device.library_info()["path"]))])
     return f"{torch.__version__} {newest}"
 
 

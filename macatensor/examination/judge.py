@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from macatensor.parity.measure import ulp_at
 from macatensor.parity.transport import fetch, tensors
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
-def tolerances(info: Any, dtype: torch.dtype, test: str) -> dict[str, Any]:
+def tolerances(info: OpInfo, dtype: torch.dtype, test: str) -> dict[str, float]:
     """The entry's own tolerances where PyTorch's tests of every device (``test``) widen them, else the default ones."""
     from torch.testing._internal.common_device_type import toleranceOverride
 
@@ -32,7 +36,7 @@ def tolerances(info: Any, dtype: torch.dtype, test: str) -> dict[str, Any]:
 
 def on_host(value: torch.Tensor) -> torch.Tensor:
     """A result's host copy with its strides."""
-    held: Any = value.detach()
+    held = value.detach()
     return fetch(held) if isinstance(held, MacaTensor) else held
 
 
@@ -48,7 +52,9 @@ def _ulps(got: torch.Tensor, want: torch.Tensor) -> float:
     return float(((a - b).abs()[known] / ulp_at(b.abs()[known], got.dtype)).max())
 
 
-def difference(got: Any, want: Any, tolerance: dict[str, Any], values: bool = True) -> tuple[str, float]:
+def difference(
+    got: Value, want: Value, tolerance: dict[str, float], values: bool = True
+) -> tuple[str, float]:
     """What distinguishes a result on the device from the host's (empty: nothing), and the distance in ULP.
 
     ``values``: False compares sizes and dtypes only.
@@ -78,14 +84,21 @@ def difference(got: Any, want: Any, tolerance: dict[str, Any], values: bool = Tr
         host = on_host(a)
         want_host = b.detach()
         try:
-            torch.testing.assert_close(host, want_host, equal_nan=True, check_stride=False, **tolerance)
+            torch.testing.assert_close(
+                host,
+                want_host,
+                rtol=tolerance.get("rtol"),
+                atol=tolerance.get("atol"),
+                equal_nan=True,
+                check_stride=False,
+            )
         except AssertionError as error:
             return f"result {i}: " + " ".join(str(error).split())[:300], _ulps(host, want_host)
         furthest = max(furthest, _ulps(host, want_host))
     return "", furthest
 
 
-def stride_difference(got: Any, want: Any) -> str:
+def stride_difference(got: Value, want: Value) -> str:
     """The first result whose strides (of dimensions longer than 1) or conjugate and negative bits differ."""
     for i, (a, b) in enumerate(zip(tensors(got), tensors(want))):
         if a is None or b is None or b.numel() == 0 or b.layout is not torch.strided:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from macatensor.examination.entries import database, dtypes_of, typical_dtype
 from macatensor.examination.task import Task
 
-Dtypes = Callable[[Any], Iterable[str]]
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
+
+Dtypes = Callable[["OpInfo"], Iterable[str]]
 
 
-def _all(info: Any) -> Iterable[str]:
+def _all(info: OpInfo) -> Iterable[str]:
     return dtypes_of(info)
 
 
-def _typical(info: Any) -> Iterable[str]:
+def _typical(info: OpInfo) -> Iterable[str]:
     return (typical_dtype(info),)
 
 
-def _differentiable(info: Any) -> Iterable[str]:
+def _differentiable(info: OpInfo) -> Iterable[str]:
     """float64: gradients of ill-conditioned samples differ by rounding alone in float32."""
     if not getattr(info, "supports_autograd", False):
         return ()

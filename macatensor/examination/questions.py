@@ -6,30 +6,34 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from macatensor.examination import trace
-from macatensor.examination.entries import samples_of
+from macatensor.examination.entries import Sample, samples_of
 from macatensor.examination.judge import difference, on_host, stride_difference, tolerances
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, is_plain, on_device, stays_on_host
 from macatensor.parity.transport import replace, tensors, twin, wide
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.random import seed_host_and_device
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 # their elements are whatever the memory held
 _UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
 
-def _rebuilt(u: Any, s: Any, vh: Any) -> tuple[Any, Any]:
+def _rebuilt(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Singular values, and the matrix that was taken apart."""
     rank = s.shape[-1]
     return s, (u[..., :rank] * s.unsqueeze(-2).to(u.dtype)) @ vh[..., :rank, :]
 
 
 # Vectors are determined up to a sign or phase: what of a result is, by entry.
-DETERMINED: dict[str, Callable[[Any], Any]] = {
+DETERMINED: dict[str, Callable[[Value], Value]] = {
     "linalg.eig": lambda r: (r[0], r[1].abs()),
     "linalg.eigh": lambda r: (r[0], r[1].abs()),
     "linalg.svd": lambda r: _rebuilt(*r),
@@ -43,11 +47,11 @@ FIRST = 5  # first samples, which get no wider tolerance than PyTorch's default
 class Outcome:
     """What a call gave: a result or the exception it raised."""
 
-    result: Any = None
+    result: Value = None
     error: BaseException | None = None
 
 
-def attempt(function: Callable[[], Any]) -> Outcome:
+def attempt(function: Callable[[], Value]) -> Outcome:
     """Calls ``function``; whatever it raises is part of the outcome."""
     try:
         return Outcome(result=function())
@@ -55,18 +59,18 @@ def attempt(function: Callable[[], Any]) -> Outcome:
         return Outcome(error=error)
 
 
-def call(op: Callable[..., Any], sample: Any) -> Any:
+def call(op: Callable[..., Value], sample: Sample) -> Value:
     """``op`` of an OpInfo sample, or of its (input, args, kwargs)."""
     values, args, kwargs = sample
     return op(values, *args, **kwargs)
 
 
-def native(op: Callable[..., Any], sample: tuple[Any, Any, Any]) -> Outcome:
+def native(op: Callable[..., Value], sample: Sample) -> Outcome:
     """The host's outcome, on copies."""
     return attempt(lambda: call(op, copied(sample)))
 
 
-def ours(op: Callable[..., Any], sample: tuple[Any, Any, Any]) -> Outcome:
+def ours(op: Callable[..., Value], sample: Sample) -> Outcome:
     """The device's outcome. A creation function that names no device is told one."""
     if not tensors(list(sample)) and "device" not in sample[2]:
         told = attempt(lambda: op(sample[0], *sample[1], **sample[2], device="maca"))
@@ -75,12 +79,12 @@ def ours(op: Callable[..., Any], sample: tuple[Any, Any, Any]) -> Outcome:
     return attempt(lambda: call(op, on_device(sample)))
 
 
-def parts(sample: Any) -> tuple[Any, Any, Any]:
+def parts(sample: SampleInput) -> Sample:
     """An OpInfo sample's input, args and kwargs."""
     return sample.input, sample.args, sample.kwargs
 
 
-def describe(sample: tuple[Any, Any, Any]) -> str:
+def describe(sample: Sample) -> str:
     """A short text of a sample's arguments."""
     from macatensor.parity.samples import describe as text
 
@@ -89,7 +93,7 @@ def describe(sample: tuple[Any, Any, Any]) -> str:
     return ", ".join([text(v) for v in (values, *args)] + [f"{k}={text(v)}" for k, v in kwargs.items()])[:200]
 
 
-def record(answer: Answer, number: int, sample: tuple[Any, Any, Any], wrong: str, what: str = "") -> None:
+def record(answer: Answer, number: int, sample: Sample, wrong: str, what: str = "") -> None:
     """Counts a sample; the first that is wrong is told."""
     answer.samples += 1
     if wrong:
@@ -107,24 +111,24 @@ def raised(error: BaseException) -> str:
 @contextmanager
 def _own_seeds() -> Iterator[None]:
     """OpInfo seeds some random operators at each call; here they draw on."""
-    invocations: Any = importlib.import_module("torch.testing._internal.common_methods_invocations")
+    invocations = importlib.import_module("torch.testing._internal.common_methods_invocations")
     seeded = invocations.wrapper_set_seed
 
-    def unseeded(op: Any, *args: Any, **kwargs: Any) -> Any:
+    def unseeded(op: Callable[..., Value], *args: Value, **kwargs: Value) -> Value:
         return op(*args, **kwargs)
 
-    invocations.wrapper_set_seed = unseeded
+    vars(invocations)["wrapper_set_seed"] = unseeded
     try:
         yield
     finally:
-        invocations.wrapper_set_seed = seeded
+        vars(invocations)["wrapper_set_seed"] = seeded
 
 
-def _is_uninitialized(info: Any) -> bool:
+def _is_uninitialized(info: OpInfo) -> bool:
     return info.name.removeprefix("_refs.") in _UNINITIALIZED
 
 
-def is_random(info: Any, sample: tuple[Any, Any, Any]) -> bool:
+def is_random(info: OpInfo, sample: Sample) -> bool:
     """Does PyTorch itself give other values with other seeds, or whatever the memory held?"""
     if _is_uninitialized(info):
         return True
@@ -151,7 +155,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return True
 
 
-def is_nearer(info: Any, sample: tuple[Any, Any, Any], got: Any, want: Any) -> bool:
+def is_nearer(info: OpInfo, sample: Sample, got: Value, want: Value) -> bool:
     """Is the device's result no farther from the result in float64 than PyTorch's own, which rounded otherwise?"""
     reference = attempt(lambda: call(info.op, replace(sample, lambda t: twin(t, wide(t.dtype)))))
     if reference.error is not None:
@@ -183,7 +187,7 @@ def _error(t: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def distance(
-    info: Any, sample: tuple[Any, Any, Any], got: Any, want: Any, tolerance: dict[str, Any]
+    info: OpInfo, sample: Sample, got: Value, want: Value, tolerance: dict[str, float]
 ) -> tuple[str, float]:
     """As :func:`macatensor.examination.judge.difference`. Of random results sizes and dtypes only, of vectors what is
     determined of them."""
@@ -201,14 +205,14 @@ def distance(
 
 def compare(
     answer: Answer,
-    info: Any,
+    info: OpInfo,
     number: int,
-    sample: tuple[Any, Any, Any],
+    sample: Sample,
     dtype: torch.dtype,
     what: str = "",
     strides: bool = False,
-    tolerance: dict[str, Any] | None = None,
-    in_order: tuple[Any, Any, Any] | None = None,
+    tolerance: dict[str, float] | None = None,
+    in_order: Sample | None = None,
 ) -> None:
     """Runs one sample on both and records how it went; samples that PyTorch refuses are not counted.
 
@@ -241,11 +245,11 @@ def compare(
     record(answer, number, sample, wrong, what)
 
 
-def forward(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def forward(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """Sizes and dtype strictly. Values within PyTorch's default tolerances; beyond float32's first samples an entry's
     own may be wider."""
     for number, sample in enumerate(samples_of(info, dtype, False, limit)):
-        strict: dict[str, Any] | None = {} if dtype is torch.float32 and number < FIRST else None
+        strict: dict[str, float] | None = {} if dtype is torch.float32 and number < FIRST else None
         compare(answer, info, number, parts(sample), dtype, tolerance=strict)
 
 
@@ -286,11 +290,11 @@ _FACTORED = ("linalg.", "qr", "geqrf", "svd", "pca_lowrank", "pinverse", "lu", "
 _LAYOUTS = {"strided": _strided, "transposed": _transposed, "offset": _offset, "expanded": _expanded}
 
 
-def _laid_out(sample: tuple[Any, Any, Any], change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _laid_out(sample: Sample, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
     return replace(sample, lambda t: t if stays_on_host(t) or not is_plain(t) else change(t.detach()))
 
 
-def noncontiguous(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def noncontiguous(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """Operands with gaps, transposed, at an offset, expanded: the values of the same call on the host."""
     for number, sample in enumerate(samples_of(info, dtype, False, limit)):
         for name, change in _LAYOUTS.items():
@@ -301,16 +305,16 @@ def noncontiguous(info: Any, dtype: torch.dtype, answer: Answer, limit: int | No
             compare(answer, info, number, laid_out, dtype, f" {name}", in_order=in_order)
 
 
-def _rank(sample: tuple[Any, Any, Any]) -> int:
+def _rank(sample: Sample) -> int:
     return max((t.dim() for t in tensors(list(sample)) if t is not None), default=0)
 
 
-def channels_last_sample(sample: tuple[Any, Any, Any]) -> Any:
+def channels_last_sample(sample: Sample) -> Sample:
     """Its tensors of rank 4 and 5 with channels innermost."""
     return _laid_out(sample, _channels_last)
 
 
-def channels_last(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def channels_last(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """Operands of rank 4 and 5 with channels innermost: values, and the strides of results."""
     asked = 0
     for number, sample in enumerate(samples_of(info, dtype, False, None)):
@@ -324,7 +328,7 @@ def channels_last(info: Any, dtype: torch.dtype, answer: Answer, limit: int | No
             break
 
 
-def strides(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def strides(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """Strides and lazy bits of results, for contiguous and transposed operands."""
     for number, sample in enumerate(samples_of(info, dtype, False, limit)):
         compare(answer, info, number, parts(sample), dtype, strides=True)
@@ -333,7 +337,7 @@ def strides(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) ->
         )
 
 
-def threads(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def threads(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """The same bits for one thread and for three. The worker process splits small operands too.
 
     A library may add up in another order for another number of threads: what rests on one is as near as PyTorch's own
@@ -356,7 +360,7 @@ def threads(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) ->
             record(answer, number, given, raised(three.error))
             continue
         host = replace(one.result, lambda t: on_host(t))
-        exactly: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}
+        exactly: dict[str, float] = {"rtol": 0.0, "atol": 0.0}
         record(
             answer,
             number,

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from macatensor.examination.entries import samples_of
+from macatensor.examination.entries import Sample, samples_of
 from macatensor.examination.judge import tolerances
 from macatensor.examination.questions import attempt, call, distance, parts, raised, record
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, on_device
 from macatensor.parity.transport import tensors
+from macatensor.runtime.boxed import Value
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 
-def _leaves(sample: Any) -> list[torch.Tensor]:
+def _leaves(sample: Sample) -> list[torch.Tensor]:
     return [t for t in tensors(list(sample)) if t is not None and t.requires_grad]
 
 
-def _outputs(result: Any) -> list[torch.Tensor]:
+def _outputs(result: Value) -> list[torch.Tensor]:
     return [t for t in tensors(result) if t is not None and t.requires_grad]
 
 
@@ -37,7 +41,7 @@ def _cotangents(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     return drawn
 
 
-def _gradients(info: Any, sample: Any, values: Any, order: int) -> list[Any]:
+def _gradients(info: OpInfo, sample: SampleInput, values: Sample, order: int) -> list[torch.Tensor | None]:
     """Gradients of ``order`` with respect to the sample's leaves; None for those that have none."""
     moved = any(t.device.type == "maca" for t in _leaves(values))
     result = call(info.op, values)
@@ -60,11 +64,13 @@ def _gradients(info: Any, sample: Any, values: Any, order: int) -> list[Any]:
     return [None if g is None else g.detach() for g in gradients]
 
 
-def _on(place: Callable[[Any], Any], info: Any, sample: Any, order: int) -> list[Any]:
+def _on(
+    place: Callable[[Sample], Sample], info: OpInfo, sample: SampleInput, order: int
+) -> list[torch.Tensor | None]:
     return _gradients(info, sample, place(parts(sample)), order)
 
 
-def _ask(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None, order: int) -> None:
+def _ask(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None, order: int) -> None:
     for number, sample in enumerate(samples_of(info, dtype, True, limit)):
         given = parts(sample)
         if not _leaves(given):
@@ -82,13 +88,13 @@ def _ask(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None, order
         record(answer, number, given, wrong)
 
 
-def gradient(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def gradient(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """Gradients with respect to every differentiable argument, for fixed cotangents."""
     if info.supports_autograd:
         _ask(info, dtype, answer, limit, 1)
 
 
-def second_order(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def second_order(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """Gradients of gradients."""
     if info.supports_autograd and info.supports_gradgrad:
         _ask(info, dtype, answer, limit, 2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from macatensor.examination.entries import samples_of
+from macatensor.examination.entries import Sample, samples_of
 from macatensor.examination.judge import difference, tolerances
 from macatensor.examination.questions import (
     Outcome,
@@ -25,7 +25,11 @@ from macatensor.examination.questions import (
 from macatensor.examination.task import Answer
 from macatensor.examination.transfer import copied, on_device
 from macatensor.parity.transport import tensors
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.random import seed_host_and_device
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 
 def _same_class(got: Outcome, want: Outcome) -> str:
@@ -63,14 +67,14 @@ _OUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _outs_for(result: Any) -> Iterator[tuple[str, Any]]:
+def _outs_for(result: Value) -> Iterator[tuple[str, torch.Tensor | tuple[torch.Tensor, ...]]]:
     many = isinstance(result, (tuple, list))
     for name, make in _OUTS.items():
         made = [make(t.detach()) for t in (result if many else [result])]
         yield name, tuple(made) if many else made[0]
 
 
-def out(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def out(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """``out=`` tensors of the right kind, with gaps, empty, wrongly sized, of another dtype, and one that overlaps the
     input: what the host does, exceptions included."""
     if not info.supports_out:
@@ -90,7 +94,13 @@ def out(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> Non
 
 
 def _ask_out(
-    answer: Answer, info: Any, dtype: torch.dtype, number: int, given: Any, outs: Any, what: str
+    answer: Answer,
+    info: OpInfo,
+    dtype: torch.dtype,
+    number: int,
+    given: Sample,
+    outs: torch.Tensor | tuple[torch.Tensor, ...],
+    what: str,
 ) -> None:
     host_outs = copied(outs)
     want = attempt(lambda: info.op(given[0], *given[1], **given[2], out=host_outs))
@@ -112,7 +122,7 @@ def _ask_out(
     record(answer, number, given, wrong, what)
 
 
-def _ask_overlap(answer: Answer, info: Any, number: int, given: Any, result: torch.Tensor) -> None:
+def _ask_overlap(answer: Answer, info: OpInfo, number: int, given: Sample, result: torch.Tensor) -> None:
     """``out=`` one element further in the input's memory."""
 
     def overlapping() -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,7 +145,7 @@ def _ask_overlap(answer: Answer, info: Any, number: int, given: Any, result: tor
     record(answer, number, given, _same_class(got, want), " out over the input")
 
 
-def inplace(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def inplace(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """The in-place variant on a tensor and on a view into a larger one: values, what surrounds the view, identity, the
     version counter, exceptions."""
     variant = info.inplace_variant
@@ -165,7 +175,13 @@ def _view_of(base: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def _ask_inplace(
-    answer: Answer, info: Any, dtype: torch.dtype, variant: Any, number: int, given: Any, as_view: bool
+    answer: Answer,
+    info: OpInfo,
+    dtype: torch.dtype,
+    variant: Callable[..., Value],
+    number: int,
+    given: Sample,
+    as_view: bool,
 ) -> None:
     what = " in place through a view" if as_view else " in place"
     base = _embedded(given[0].detach()) if as_view else given[0].detach()
@@ -189,7 +205,9 @@ def _ask_inplace(
     record(answer, number, given, wrong, what)
 
 
-def _ask_inplace_list(answer: Answer, info: Any, variant: Any, number: int, given: Any) -> None:
+def _ask_inplace_list(
+    answer: Answer, info: OpInfo, variant: Callable[..., Value], number: int, given: Sample
+) -> None:
     """Foreach operators write every tensor of a list."""
     if not isinstance(given[0], (list, tuple)):
         return
@@ -202,7 +220,7 @@ def _ask_inplace_list(answer: Answer, info: Any, variant: Any, number: int, give
     )
 
 
-def errors(info: Any, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
+def errors(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:
     """OpInfo's error inputs: an exception of the host's class."""
     if info.error_inputs_func is None:
         return

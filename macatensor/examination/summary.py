@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from macatensor.examination.entries import database, typical_dtype
 from macatensor.examination.expectations import expected
@@ -91,10 +91,22 @@ def without_reason(answers: Iterable[Answer]) -> list[Answer]:
     return [a for a in answers if a.outcome not in ("pass", "empty") and expected(a.task) is None]
 
 
-def record(answers: Iterable[Answer]) -> dict[str, Any]:
+class EntryFacts(TypedDict):
+    """What ``record.json`` says of an entry."""
+
+    dtypes: list[str]
+    failing: list[str]
+    kinds: dict[str, int]
+    on_cpu: list[str]
+    answers: dict[str, str]
+    max_ulp: float
+    reasons: list[str]
+
+
+def record(answers: Iterable[Answer]) -> dict[str, object]:
     """What the coverage page says of each entry of the operator database, and the rates."""
     answers = list(answers)
-    entries: dict[str, Any] = defaultdict(
+    entries: dict[str, EntryFacts] = defaultdict(
         lambda: {
             "dtypes": [],
             "failing": [],
@@ -126,10 +138,10 @@ def record(answers: Iterable[Answer]) -> dict[str, Any]:
         for r in [*rates(answers), on_host(answers)]
     ]
     for entry in entries.values():  # tasks end in another order in each run
-        for key in ("dtypes", "failing", "reasons"):
-            entry[key].sort()
-        for key in ("kinds", "answers"):
-            entry[key] = dict(sorted(entry[key].items()))
+        for texts in (entry["dtypes"], entry["failing"], entry["reasons"]):
+            texts.sort()
+        entry["kinds"] = dict(sorted(entry["kinds"].items()))
+        entry["answers"] = dict(sorted(entry["answers"].items()))
     return {"rates": summary, "entries": {name: entries[name] for name in sorted(entries)}}
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from macatensor.dispatch.plan import meta_tensor
@@ -19,11 +20,15 @@ from macatensor.examination.entries import database, samples_of, typical_dtype
 from macatensor.examination.questions import attempt, call, channels_last_sample, native, parts
 from macatensor.examination.transfer import copied, is_plain
 from macatensor.parity.transport import replace, tensors
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import meta_of_tensor
 from op_table import Kind
 
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-def _description(t: torch.Tensor) -> tuple[Any, ...]:
+
+def _description(t: torch.Tensor) -> tuple[object, ...]:
     strides = tuple(s for s, n in zip(t.stride(), t.shape) if n > 1) if t.numel() else ()
     return tuple(t.shape), strides, t.dtype
 
@@ -37,12 +42,14 @@ class Survey(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.asked: Counter[Any] = Counter()
-        self.differs: dict[Any, str] = {}
-        self.without_meta: set[Any] = set()
-        self._seen: set[Any] = set()
+        self.asked: Counter[OpOverload] = Counter()
+        self.differs: dict[OpOverload, str] = {}
+        self.without_meta: set[OpOverload] = set()
+        self._seen: set[tuple[object, ...]] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Value:
         kwargs = kwargs or {}
         given = [t for t in tensors([args, kwargs]) if t is not None]
         is_known = func.namespace == "aten" and given and all(is_plain(t) for t in given)
@@ -52,7 +59,9 @@ class Survey(TorchDispatchMode):
             self._compare(func, given, metas, result)
         return result
 
-    def _compare(self, func: Any, given: list[torch.Tensor], metas: Any, result: Any) -> None:
+    def _compare(
+        self, func: OpOverload, given: list[torch.Tensor], metas: tuple[Arguments, Keywords], result: Value
+    ) -> None:
         key = (
             func,
             *(_description(t) for t in given),
@@ -77,7 +86,7 @@ class Survey(TorchDispatchMode):
                 )
 
 
-def _backward(info: Any, sample: Any) -> None:
+def _backward(info: OpInfo, sample: SampleInput) -> None:
     result = call(info.op, copied(parts(sample)))
     if sample.output_process_fn_grad is not None:
         result = sample.output_process_fn_grad(result)
@@ -102,7 +111,7 @@ def survey(entries: Iterable[str] | None = None, limit: int = 3) -> Survey:
     return seen
 
 
-def rule_of(func: Any) -> str:
+def rule_of(func: OpOverload) -> str:
     """What makes results right where the meta kernel is not: empty when nothing does."""
     found = find_row(func)
     if found is None:

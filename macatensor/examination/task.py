@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from macatensor.runtime.boxed import Value
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Answer:
     kinds: dict[str, int] = field(default_factory=dict)  # calls by kind of row
     seconds: float = 0.0  # of processor time
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return asdict(self)
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> Answer:
+    def from_json(value: dict[str, Value]) -> Answer:
         return Answer(**{**value, "task": Task(**value["task"])})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
-from macatensor.dispatch.launcher import SPECIAL, Launcher
+from torch._ops import OpOverload
+
+from macatensor.dispatch.launcher import SPECIAL
 from macatensor.dispatch.signature import find_row
 from macatensor.operators.bind import wrap_launchers
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from op_table import families
 
 kinds: Counter[str] = Counter()
@@ -15,7 +17,7 @@ asked: set[str] = set()  # families
 _FAMILY = {row.name: family for family, rows in families.items() for row in rows}
 
 
-def _row(func: Any) -> tuple[str, str]:
+def _row(func: OpOverload) -> tuple[str, str]:
     """The kind and the family of an operator's row."""
     if str(func) in SPECIAL:
         return "runtime", ""  # transfers, resize_, random state: served by hand
@@ -24,7 +26,7 @@ def _row(func: Any) -> tuple[str, str]:
 
 
 def _counted(kind: str, family: str, launcher: Launcher) -> Launcher:
-    def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def call(args: Arguments, kwargs: Keywords | None) -> Value:
         kinds[kind] += 1
         asked.add(family)
         return launcher(args, kwargs)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from macatensor.parity.transport import place, replace, twin
+from macatensor.runtime.boxed import Value
+
+_T = TypeVar("_T")
 
 
-def _renamed(value: Any) -> Any:
+def _renamed(value: Value) -> Value:
     if isinstance(value, torch.device):
         return torch.device("maca") if value.type == "cpu" else value
     if isinstance(value, str):
@@ -42,12 +45,13 @@ def _placed(t: torch.Tensor) -> torch.Tensor:
     return place(resolved).requires_grad_(t.requires_grad)
 
 
-def on_device(values: Any) -> Any:
+def on_device(values: _T) -> _T:
     """``values`` with every strided tensor on the device, the same one once."""
-    return _renamed(replace(values, _placed))
+    moved: _T = _renamed(replace(values, _placed))
+    return moved
 
 
-def copied(values: Any) -> Any:
+def copied(values: _T) -> _T:
     """``values`` with every tensor a copy of equal strides, for calls that write their arguments."""
 
     def copy(t: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,13 @@ import os
 import sys
 import time
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from macatensor.examination.task import Answer, Task
 
 
-def answer_task(task: Any, limit: int | None) -> Any:
+def answer_task(task: Task, limit: int | None) -> Answer:
     """Asks one question. An exception of the question itself is a failure that names it."""
     import torch
 

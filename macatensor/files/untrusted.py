@@ -16,9 +16,11 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+# What JSON has. Whoever reads it asks of every value what it is, or lets :func:`made` ask.
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 
 # What a file may hold. All are far above what the tools write, and below what ends a process of a few GB.
 JSON_BYTES = 1 << 31  # of a text; 100,000 recorded calls are 0.4 GB
@@ -34,7 +36,7 @@ ELEMENTS = (
 _INTEGER = 1 << 64
 
 
-def member(folder: Path, name: Any) -> Path:
+def member(folder: Path, name: object) -> Path:
     """The path of a file that a record names, relative to its folder.
 
     Raises:
@@ -71,14 +73,14 @@ def text_of(path: Path) -> str:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from None
 
 
-def parsed(text: str, where: str) -> Any:
+def parsed(text: str, where: str) -> Json:
     """The value of a JSON text. Halves of surrogate pairs, which no file or terminal takes, become "?".
 
     Raises:
         ValueError: it is none, or is nested too deeply; ``where`` begins the message.
     """
     try:
-        value = json.loads(text)
+        value: Json = json.loads(text)
         if "\\ud" in text or "\\uD" in text:
             value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except RecursionError:
@@ -88,18 +90,18 @@ def parsed(text: str, where: str) -> Any:
     return value
 
 
-def json_of(path: Path) -> Any:
+def json_of(path: Path) -> Json:
     """The value in a JSON file. Raises OSError and ValueError."""
     return parsed(text_of(path), str(path))
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
     """What stands in nested lists, tuples and dictionaries, by dotted places.
 
     Raises:
         ValueError: there are more levels than :data:`DEPTH` or more values than :data:`LEAVES`.
     """
-    work: list[tuple[str, Any, int]] = [(place, value, 0)]
+    work: list[tuple[str, object, int]] = [(place, value, 0)]
     count = 0
     while work:
         place, value, depth = work.pop()
@@ -118,7 +120,7 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
             yield place, value
 
 
-def sizes(value: Any, least: int = 0) -> list[int]:
+def sizes(value: object, least: int = 0) -> list[int]:
     """Sizes, or strides, of a tensor as PyTorch could have them.
 
     Raises:
@@ -153,28 +155,28 @@ def readable(shape: list[int], stride: list[int] | None = None) -> None:
 class _Unfit(Exception):
     """A value is not of its declared type: what was expected, and where in the value."""
 
-    def __init__(self, expected: str, value: Any):
+    def __init__(self, expected: str, value: object):
         self.expected, self.value, self.path = expected, value, ""
 
 
-_Reader = Callable[[Any], Any]
-_PLAIN: dict[Any, tuple[type, ...]] = {
+_Reader = Callable[[object], object]
+_PLAIN: dict[object, tuple[type, ...]] = {
     bool: (bool,), int: (int,), float: (int, float), str: (str,), type(None): (type(None),),
 }  # fmt: skip
 
 
 def _plain(kinds: frozenset[type], text: str) -> _Reader:
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         kind = type(value)
-        if kind not in kinds or (kind is int and not -_INTEGER < value < _INTEGER):
+        if kind not in kinds or (isinstance(value, int) and not -_INTEGER < value < _INTEGER):
             raise _Unfit(text, value)
         return value
 
     return read
 
 
-def _one_of(values: tuple[Any, ...]) -> _Reader:
-    def read(value: Any) -> Any:
+def _one_of(values: tuple[str, ...]) -> _Reader:
+    def read(value: object) -> object:
         if not isinstance(value, str) or value not in values:
             raise _Unfit(" or ".join(map(repr, values)), value)
         return value
@@ -183,7 +185,7 @@ def _one_of(values: tuple[Any, ...]) -> _Reader:
 
 
 def _items(item: _Reader, length: int | None, kind: type) -> _Reader:
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         if not isinstance(value, list) or length not in (None, len(value)):
             raise _Unfit("a list" if length is None else f"a list of {length}", value)
         return kind([_under(item, v, i) for i, v in enumerate(value)])
@@ -192,7 +194,7 @@ def _items(item: _Reader, length: int | None, kind: type) -> _Reader:
 
 
 def _table(item: _Reader) -> _Reader:
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         if not isinstance(value, dict):
             raise _Unfit("an object", value)
         return {k: _under(item, v, k) for k, v in value.items()}
@@ -200,7 +202,7 @@ def _table(item: _Reader) -> _Reader:
     return read
 
 
-def _under(item: _Reader, value: Any, key: Any) -> Any:
+def _under(item: _Reader, value: object, key: object) -> object:
     try:
         return item(value)
     except _Unfit as error:
@@ -212,7 +214,7 @@ def _or_null(reader: _Reader) -> _Reader:
     return lambda value: None if value is None else reader(value)
 
 
-def _anything(value: Any) -> Any:
+def _anything(value: object) -> object:
     for _ in leaves(value):
         pass
     return value
@@ -220,7 +222,7 @@ def _anything(value: Any) -> Any:
 
 def _reader(hint: Any) -> _Reader:
     origin, given = get_origin(hint), get_args(hint)
-    if hint is Any:
+    if hint is object:
         return _anything
     if origin is Literal:
         return _one_of(given)
@@ -251,7 +253,7 @@ def _is_needed(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _made(kind: type[T], held: Any) -> T:
+def _made(kind: type[T], held: object) -> T:
     if not isinstance(held, dict):
         raise _Unfit("an object", held)
     readers = _readers(kind)  # type: ignore[arg-type]  # mypy finds no hash in a class
@@ -271,11 +273,11 @@ def _made(kind: type[T], held: Any) -> T:
     return kind(**given)
 
 
-def made(kind: type[T], held: Any, where: str) -> T:
+def made(kind: type[T], held: object, where: str) -> T:
     """A dataclass of the values of a JSON object, each of its field's type.
 
     Args:
-        kind: a dataclass of None, bool, int, float, str, Any, Literal, lists, tuples, dictionaries, other dataclasses.
+        kind: a dataclass of None, bool, int, float, str, object, Literal, lists, tuples, dictionaries, other dataclasses.
         held: an object as :func:`parsed` gives it.
         where: the file, and the line or key, for the message.
 

@@ -6,12 +6,15 @@ off, so the wrappers cost nothing then. The lists are in op_table/autocast.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import NoReturn
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.operators import transformer
+from macatensor.runtime.boxed import Value
 from op_table import autocast as lists
 
 _BANNED = (
@@ -46,14 +49,14 @@ def _follow_clearing() -> None:
     torch.clear_autocast_cache = clear_autocast_cache
 
 
-def _eligible(value: Any) -> bool:
+def _eligible(value: object) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     dtype = value.dtype
     return dtype.is_floating_point and dtype != torch.float64 and value.device.type == "maca"
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast(value: Value, dtype: torch.dtype) -> Value:
     """``value`` in ``dtype`` if it is a tensor (or a list with some) that autocast may change."""
     if isinstance(value, (list, tuple)):
         return [_cast(item, dtype) for item in value] if any(map(_eligible, value)) else value
@@ -85,7 +88,7 @@ def _cast_of_leaf(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return cast
 
 
-def _widest(values: Any, dtype: torch.dtype, lower: torch.dtype) -> torch.dtype:
+def _widest(values: Iterable[Value], dtype: torch.dtype, lower: torch.dtype) -> torch.dtype:
     for value in values:
         if isinstance(value, (list, tuple)):
             dtype = _widest(value, dtype, lower)
@@ -100,12 +103,12 @@ def _widest(values: Any, dtype: torch.dtype, lower: torch.dtype) -> torch.dtype:
 _autocast_key = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
 
 
-def _below_autocast() -> Any:
+def _below_autocast() -> AbstractContextManager[None]:
     return torch._C._ExcludeDispatchKeyGuard(_autocast_key)
 
 
-def _lower(func: Any) -> Callable[..., Any]:
-    def lower_precision(*args: Any, **kwargs: Any) -> Any:
+def _lower(func: OpOverload) -> Value:
+    def lower_precision(*args: Value, **kwargs: Value) -> Value:
         with _below_autocast():
             dtype = torch.get_autocast_dtype("maca")
             return func(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
@@ -113,8 +116,8 @@ def _lower(func: Any) -> Callable[..., Any]:
     return lower_precision
 
 
-def _float32(func: Any) -> Callable[..., Any]:
-    def float32(*args: Any, **kwargs: Any) -> Any:
+def _float32(func: OpOverload) -> Value:
+    def float32(*args: Value, **kwargs: Value) -> Value:
         with _below_autocast():
             return func(
                 *[_cast(a, torch.float32) for a in args],
@@ -124,10 +127,10 @@ def _float32(func: Any) -> Callable[..., Any]:
     return float32
 
 
-def _float32_result(func: Any) -> Callable[..., Any]:
+def _float32_result(func: OpOverload) -> Value:
     position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "dtype")
 
-    def float32_result(*args: Any, **kwargs: Any) -> Any:
+    def float32_result(*args: Value, **kwargs: Value) -> Value:
         with _below_autocast():
             # a tensor that autocast leaves alone keeps PyTorch's own promotion (a sum of integers)
             if _eligible(args[0]):
@@ -141,10 +144,10 @@ def _float32_result(func: Any) -> Callable[..., Any]:
     return float32_result
 
 
-def _float32_appended(func: Any, with_dtype: Any) -> Callable[..., Any]:
+def _float32_appended(func: OpOverload, with_dtype: OpOverload) -> Value:
     arguments = func._schema.arguments
 
-    def float32_appended(*args: Any, **kwargs: Any) -> Any:
+    def float32_appended(*args: Value, **kwargs: Value) -> Value:
         with _below_autocast():
             given = list(args) + [kwargs.get(a.name, a.default_value) for a in arguments[len(args) :]]
             dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
@@ -153,8 +156,8 @@ def _float32_appended(func: Any, with_dtype: Any) -> Callable[..., Any]:
     return float32_appended
 
 
-def _promoted(func: Any) -> Callable[..., Any]:
-    def widest(*args: Any, **kwargs: Any) -> Any:
+def _promoted(func: OpOverload) -> Value:
+    def widest(*args: Value, **kwargs: Value) -> Value:
         with _below_autocast():
             lower = torch.get_autocast_dtype("maca")
             dtype = _widest((*args, *kwargs.values()), lower, lower)
@@ -163,17 +166,18 @@ def _promoted(func: Any) -> Callable[..., Any]:
     return widest
 
 
-def _banned(*args: Any, **kwargs: Any) -> Any:
+def _banned(*args: Value, **kwargs: Value) -> NoReturn:
     raise RuntimeError(_BANNED)
 
 
-_wrappers: Any = None
-_fallthrough: Any = None
+_wrappers: torch.library.Library | None = None
+_fallthrough: torch.library.Library | None = None
 
 
-def _overload(name: str) -> Any:
+def _overload(name: str) -> OpOverload:
     packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+    result: OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return result
 
 
 def register() -> None:
@@ -182,7 +186,7 @@ def register() -> None:
     _fallthrough = torch.library.Library("_", "IMPL")
     _fallthrough.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _wrappers = torch.library.Library("aten", "IMPL")
-    ways: list[tuple[Callable[[Any], Callable[..., Any]], tuple[str, ...]]] = [
+    ways: list[tuple[Callable[[OpOverload], Callable[..., Value]], tuple[str, ...]]] = [
         (_lower, lists.LOWER_PRECISION + lists.RECURRENT),
         (_float32, lists.FLOAT32),
         (_float32_result, lists.FLOAT32_RESULT),

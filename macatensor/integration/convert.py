@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
 
 import numpy as np
 import torch
 
 from macatensor.dispatch.transfer import to_device
+from macatensor.runtime.boxed import Value
 
 
-def maca(data: Any) -> Any:
+def maca(data: Value) -> Value:
     """Moves ``data`` to the device.
 
     A tensor, NumPy array or Python number gives a MacaTensor; a list or tuple of numbers (nested) gives one too, as
@@ -55,7 +55,7 @@ def maca(data: Any) -> Any:
     )
 
 
-def _is_numbers(data: Any) -> bool:
+def _is_numbers(data: object) -> bool:
     if isinstance(data, (list, tuple)):
         return all(_is_numbers(value) for value in data)
     return isinstance(data, (bool, int, float, complex, np.generic))

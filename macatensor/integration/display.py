@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html as _html
-from typing import Any
 
 import torch
 
@@ -82,7 +81,7 @@ def _summary(t: MacaTensor) -> str:
 @method("_repr_html_")
 def html(t: MacaTensor) -> str:
     """A table of shape, dtype, strides, memory format, bytes and a summary of the values."""
-    rows: list[tuple[str, Any]] = [
+    rows: list[tuple[str, object]] = [
         ("shape", tuple(t.shape)),
         ("dtype", str(t.dtype).removeprefix("torch.")),
         ("strides", t.stride()),

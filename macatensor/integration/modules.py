@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -18,30 +19,32 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from macatensor.runtime.tensor import MacaTensor
 
-_convert: Any = torch.nn.Module._apply
+_convert: Callable[..., torch.nn.Module] = torch.nn.Module._apply
 
 
 @functools.wraps(_convert)
-def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+def _apply(
+    self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
     first = next((p for p in self._parameters.values() if p is not None), None)
     if first is None:
-        return cast(torch.nn.Module, _convert(self, fn, recurse))
+        return _convert(self, fn, recurse)
     involved = isinstance(first, MacaTensor)
-    applied: dict[int, Any] = {}
+    applied: dict[int, torch.Tensor] = {}
     if not involved:
         # PyTorch decides before it converts; so convert the first parameter now and hand the result out below
         with torch.no_grad():
             applied[id(first)] = fn(first)
         involved = isinstance(applied[id(first)], MacaTensor)
 
-    def once(t: torch.Tensor) -> Any:
+    def once(t: torch.Tensor) -> torch.Tensor:
         return applied.pop(id(t)) if id(t) in applied else fn(t)
 
     if recurse:  # children decide for themselves, so they get the function itself
         for module in self.children():
             module._apply(fn)
     if not involved:
-        return cast(torch.nn.Module, _convert(self, once, False))
+        return _convert(self, once, False)
     if isinstance(self, torch.jit.ScriptModule):
         _replace(self, once)
         return self
@@ -55,7 +58,7 @@ def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Mod
         if p is not None
     ]
     try:
-        return cast(torch.nn.Module, _convert(self, once, False))
+        return _convert(self, once, False)
     except RuntimeError as error:
         if "use_count" not in str(error.__cause__):
             raise
@@ -72,7 +75,7 @@ def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Mod
                 p._post_accumulate_grad_hooks = post_accumulate
 
 
-def _replace(module: torch.nn.Module, fn: Any) -> None:
+def _replace(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Converts a script module: C++ holds its parameters, so they cannot be swapped and become new ones. Those of a
     loaded one are plain tensors."""
     for held in (module._parameters, module._buffers):
@@ -80,7 +83,7 @@ def _replace(module: torch.nn.Module, fn: Any) -> None:
             if t is None:
                 continue
             with torch.no_grad():
-                moved: Any = fn(t)
+                moved = fn(t)
             if isinstance(t, torch.nn.Parameter):
                 moved = torch.nn.Parameter(moved, t.requires_grad)
             elif t.requires_grad and t.is_leaf:
@@ -88,7 +91,7 @@ def _replace(module: torch.nn.Module, fn: Any) -> None:
             if t.is_leaf and t.grad is not None:
                 with torch.no_grad():
                     moved.grad = fn(t.grad)
-            held[name] = moved
+            held[name] = moved  # type: ignore[assignment]  # of parameters each is one
 
 
 def _let_go(module: torch.nn.Module) -> None:

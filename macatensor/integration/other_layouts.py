@@ -3,11 +3,14 @@ theirs has a kernel. Each gets one clear error."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.uncompiled import uncompiled
 
 _KINDS = {
@@ -18,22 +21,22 @@ _KINDS = {
 }
 # Autograd asks a nested tensor for these where an exception ends the process. They are kept beside it on the host.
 _ANSWERED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 
 
-def _refusing(kind: str) -> Any:
+def _refusing(kind: str) -> Callable[..., NoReturn]:
     @uncompiled
-    def refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def refuse(func: OpOverload, *args: object, **kwargs: object) -> NoReturn:
         raise not_strided(str(func), kind)
 
     return refuse
 
 
-def _answer(name: str) -> Any:
+def _answer(name: str) -> Callable[[torch.Tensor], Value]:
     func = getattr(torch.ops.aten, name).default
 
     @uncompiled
-    def answer(nested: torch.Tensor) -> Any:
+    def answer(nested: torch.Tensor) -> Value:
         return func._op_dk(torch._C.DispatchKey.NestedTensorCPU, nested)
 
     return answer

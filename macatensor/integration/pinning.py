@@ -4,15 +4,15 @@ give; so ``pin_memory`` copies, and remembers what it copied."""
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
+from torch.types import Device
 
 _pinned: dict[int, int] = {}  # address of a storage -> bytes
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
-def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
     copied = torch.empty_like(self)
     copied.copy_(self)
     storage = copied.untyped_storage()
@@ -22,7 +22,7 @@ def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
     return copied
 
 
-def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
     return self.untyped_storage().data_ptr() in _pinned
 
 

@@ -14,15 +14,20 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate, copy_bytes
 from macatensor.runtime.tensor import MacaTensor, method, wrap
 
 
 @method("__reduce_ex__")
-def reduce(t: MacaTensor, protocol: Any) -> Any:
+def reduce(t: MacaTensor, protocol: int) -> tuple[object, ...]:
     """For ``__reduce_ex__``: PyTorch's own rebuilders only."""
     if getattr(t, "_is_param", False):
-        whole: Any = wrap_like(t), t.requires_grad, OrderedDict()  # as in PyTorch, hooks stay behind
+        whole: tuple[object, ...] = (
+            wrap_like(t),
+            t.requires_grad,
+            OrderedDict(),
+        )  # as in PyTorch, hooks stay behind
         state = {name: value for name, value in vars(t).items() if name not in ("_payload", "_is_param")}
         if not state:
             return torch._utils._rebuild_parameter, whole
@@ -37,7 +42,7 @@ def wrap_like(t: MacaTensor) -> MacaTensor:
 
 
 @method("__deepcopy__")
-def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
+def deepcopy(t: MacaTensor, memo: dict[int, Value]) -> Value:
     """A copy with memory of its own; tensors that shared memory share the copy's, as in PyTorch."""
     if not t.is_leaf:
         raise RuntimeError(
@@ -66,7 +71,7 @@ def deepcopy(t: MacaTensor, memo: dict[int, Any]) -> Any:
     return result
 
 
-def _deserialize(storage: Any, location: str) -> Any:
+def _deserialize(storage: Value, location: str) -> Value:
     if not location.startswith("maca"):
         return None
     index = torch.device(location).index
@@ -78,7 +83,7 @@ def _deserialize(storage: Any, location: str) -> Any:
     return storage.maca()
 
 
-def _tag(storage: Any) -> str | None:
+def _tag(storage: Value) -> str | None:
     return "maca" if storage.device.type == "maca" else None
 
 
@@ -89,7 +94,7 @@ def _forget_the_location() -> None:
     load = serialization._load
 
     @functools.wraps(load)
-    def _load(*args: Any, **kwargs: Any) -> Any:
+    def _load(*args: object, **kwargs: object) -> object:
         try:
             return load(*args, **kwargs)
         finally:

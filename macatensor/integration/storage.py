@@ -8,16 +8,21 @@ storage object of the tensor's own wrapper, which PyTorch's identities and weak 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.types import Device
 from torch.utils import backend_registration
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate, copy_bytes, ffi, resize
 from macatensor.runtime.host_copies import download, host_address, upload
 from macatensor.runtime.meta import meta_of, meta_of_tensor, overflow
 from macatensor.runtime.ordinal import ordinal
-from macatensor.runtime.tensor import MacaTensor, method, wrap
+from macatensor.runtime.tensor import MacaTensor, method, payload, wrap
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Buffer
 
 _UntypedStorage: Any = torch.UntypedStorage
 _TypedStorage: Any = torch.TypedStorage
@@ -32,10 +37,10 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
     ``data_ptr()`` is the opaque device address, which ``resize_()`` changes for all tensors over the storage.
     """
 
-    _buffer: Any
+    _buffer: Buffer
 
     @staticmethod
-    def __new__(cls: Any, *args: Any, device: Any = "maca") -> Any:
+    def __new__(cls: Any, *args: Value, device: Device = "maca") -> MacaStorage:
         ordinal(device)
         if len(args) > 1:
             raise TypeError(f"UntypedStorage() takes a size or a sequence, got {len(args)} arguments")
@@ -48,9 +53,10 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         else:
             self._buffer = allocate(len(given))
             self.copy_(torch.UntypedStorage(given))
-        return self
+        result: MacaStorage = self
+        return result
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property
@@ -72,17 +78,17 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
     def element_size(self) -> int:
         return 1
 
-    def _bytes(self) -> Any:
+    def _bytes(self) -> MacaTensor:
         return wrap(self._buffer, 0, meta_of((self.nbytes(),), (1,), torch.uint8))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> int | MacaStorage:
         if isinstance(index, slice):
             made = type(self)(0)
-            made._buffer = self._bytes()[index].clone()._payload[0]
+            made._buffer = payload(self._bytes()[index].clone())[0]
             return made
-        return self._bytes()[index].item()
+        return int(self._bytes()[index].item())
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: int | slice, value: Value) -> None:
         self._bytes()[index] = value
 
     def __repr__(self) -> str:
@@ -91,11 +97,13 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
 
     __str__ = __repr__
 
-    def fill_(self, value: int) -> Any:
+    def fill_(self, value: int) -> MacaStorage:
         self._bytes().fill_(value)
         return self
 
-    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
+    def copy_(
+        self, source: torch.UntypedStorage | torch.TypedStorage, non_blocking: bool = False
+    ) -> MacaStorage:
         """Takes the bytes of a storage of this device or the host.
 
         Raises RuntimeError for another size, NotImplementedError for a storage of another device.
@@ -120,14 +128,15 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         return torch.UntypedStorage(self.nbytes()).copy_(self)
 
     def tolist(self) -> list[int]:
-        return list(self._bytes().tolist())
+        numbers: list[Value] = self._bytes().tolist()
+        return numbers
 
     def byteswap(self, dtype: torch.dtype) -> None:
         host = self.cpu()
         host.byteswap(dtype)
         self.copy_(host)
 
-    def resize_(self, size: int) -> Any:
+    def resize_(self, size: int) -> MacaStorage:
         """Gives the storage ``size`` bytes, of which the first are what it held. A tensor that is left outside raises
         RuntimeError where it is used.
 
@@ -139,47 +148,50 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
             resize(self._buffer, size)
         return self
 
-    def is_pinned(self, device: Any = "cuda") -> bool:
+    def is_pinned(self, device: str | torch.device = "cuda") -> bool:
         return False
 
     def is_shared(self) -> bool:
         return False
 
-    def share_memory_(self) -> Any:
+    def share_memory_(self) -> NoReturn:
         raise RuntimeError(
             "maca storages cannot be shared between processes; to share memory, use a storage on the host"
         )
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _on_maca, (self.cpu(),)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> MacaStorage:
         return self.clone()
 
-    def clone(self) -> Any:
+    def clone(self) -> MacaStorage:
         return type(self)(self.nbytes()).copy_(self)
 
 
-def _on_maca(host: Any) -> MacaStorage:
+def _on_maca(host: torch.UntypedStorage | torch.TypedStorage) -> MacaStorage:
     host = getattr(host, "_untyped_storage", host)  # torch.load() makes typed ones
-    return MacaStorage(host.nbytes()).copy_(host)  # type: ignore[no-any-return]
+    return MacaStorage(host.nbytes()).copy_(host)
 
 
 @method("untyped_storage")
-def storage_of(tensor: MacaTensor) -> Any:
+def storage_of(tensor: MacaTensor) -> MacaStorage:
     """The memory that a tensor and its views share: one :class:`MacaStorage` for as long as the tensor lives."""
-    storage = torch.Tensor.untyped_storage(tensor)
+    storage: Value = torch.Tensor.untyped_storage(tensor)
     if type(storage) is not MacaStorage:
         storage.__class__ = MacaStorage
-    storage._buffer = tensor._payload[0]  # type: ignore[attr-defined]
-    return storage
+    found: MacaStorage = storage
+    found._buffer = tensor._payload[0]
+    return found
 
 
 # The largest storage of PyTorch: in it every tensor lies that has a right to be asked for.
 _MOST_BYTES = 2**63 - 1
 
 
-def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTensor:
+def over(
+    source: torch.UntypedStorage | torch.TypedStorage, dtype: torch.dtype, *place: Value, **named: Value
+) -> MacaTensor:
     """A tensor over a storage of this device; tensors of one storage share one buffer.
 
     The other arguments are those of ``Tensor.set_``: ``storage_offset``, ``size`` and ``stride`` in elements, or none
@@ -203,7 +215,7 @@ def over(source: Any, dtype: torch.dtype, *place: Any, **named: Any) -> MacaTens
         room = _MOST_BYTES if place or named else source.nbytes()
         described.set_(_UntypedStorage(room, device="meta"), *place, **named)
     # in place of strides that it has no use for, negative ones, PyTorch takes others
-    given = named.get("stride", place[2] if len(place) > 2 else ())
+    given: Value = named.get("stride", place[2] if len(place) > 2 else ())
     if described.numel() and any(n > 1 and step < 0 for n, step in zip(described.shape, given)):
         raise overflow(tuple(described.shape), tuple(given))
     offset, meta = int(described.storage_offset()), meta_of_tensor(described)

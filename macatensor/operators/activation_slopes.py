@@ -6,9 +6,8 @@ call that autograd is to differentiate stays PyTorch's.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch._ops import OpOverload
 
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -20,17 +19,20 @@ NAMES = ("silu_backward", "mish_backward")
 class _Whole:
     """What the dispatcher calls for an overload on tensors of the device."""
 
-    def __init__(self, func: Any):
+    def __init__(self, func: OpOverload):
         self.func = func
 
-    def __call__(self, grad_output: torch.Tensor, self_: torch.Tensor) -> Any:
+    def __call__(self, grad_output: torch.Tensor, self_: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor
         if torch.is_grad_enabled() and (grad_output.requires_grad or self_.requires_grad):
-            return self.func._op_dk(_COMPOSITE, grad_output, self_)
+            result = self.func._op_dk(_COMPOSITE, grad_output, self_)
+            return result
         with torch._C._AutoDispatchBelowAutograd():
-            return self.func(grad_output, self_)
+            result = self.func(grad_output, self_)
+            return result
 
 
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
 def register() -> None:

@@ -8,35 +8,43 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.autograd.function import FunctionCtx
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import ABSENT, meta_tensor, program
 from macatensor.dispatch.request import Declined, Request
 from macatensor.runtime import counters, plan_caches
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, payload
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
 
 
 def _math(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Tensor:
     """PyTorch's composite of matrix products and a softmax. It adds any mask: a boolean one is converted before."""
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.where(mask, 0.0, torch.full((), -math.inf, dtype=query.dtype, device=query.device))
-    result: Any = torch.ops.aten._scaled_dot_product_attention_math.default(
+    result: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_attention_math.default(
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )
     return result[0]
@@ -65,44 +73,63 @@ def _results(query: Meta, value: Meta) -> list[Meta]:
     return [_output_meta(query, value), _row_major(query.size[:-1], statistics)]
 
 
-def _forward(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> list[Any]:
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> list[MacaTensor]:
     """Output and logsumexp."""
-    results: list[Meta | None] = [*_results(query._payload[2], value._payload[2])]
+    results: list[Meta | None] = [*_results(payload(query)[2], payload(value)[2])]
     return launch(
         "sdpa_forward", [query, key, value, mask], results, {"is_causal": is_causal, "scale": scale}
     )
 
 
+class _Context(FunctionCtx):
+    saved_tensors: tuple[Tensor, ...]
+    is_causal: bool
+    scale: float
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float) -> Any:
+    def forward(
+        ctx: _Context,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        scale: float,
+    ) -> Tensor:
         output, logsumexp = _forward(query, key, value, mask, is_causal, scale)
-        ctx.save_for_backward(query, key, value, mask, output, logsumexp)
-        ctx.options = {"is_causal": is_causal, "scale": scale}
+        ctx.save_for_backward(query, key, value, mask, output, logsumexp)  # type: ignore[arg-type]  # or None
+        ctx.is_causal, ctx.scale = is_causal, scale
         return output
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, mask, output, logsumexp = ctx.saved_tensors
         if torch.is_grad_enabled():
-            is_causal, scale = ctx.options["is_causal"], ctx.options["scale"]
+            is_causal, scale = ctx.is_causal, ctx.scale
             grouped = query.shape[:-2] != key.shape[:-2]
 
-            def again(query: Any, key: Any, value: Any) -> Any:
+            def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                 return _math(query, key, value, mask, 0.0, is_causal, scale, grouped)
 
             return (*by_recomputation(again, (query, key, value), (grad,)), None, None, None)
-        results: list[Meta | None] = [_like(t._payload[2]) for t in (query, key, value)]
+        results: list[Meta | None] = [_like(payload(t)[2]) for t in (query, key, value)]
         grads = launch(
-            "sdpa_backward", [grad, query, key, value, mask, output, logsumexp], results, ctx.options
+            "sdpa_backward",
+            [grad, query, key, value, mask, output, logsumexp],
+            results,
+            {"is_causal": ctx.is_causal, "scale": ctx.scale},
         )
         return (*grads, None, None, None)
 
 
-_attend: Any = _Attention.apply
+_attend: Callable[..., Tensor] = _Attention.apply
 
 
-def _check(query: Any, key: Any, value: Any, mask: Any) -> None:
+def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
     """PyTorch's own error for operands of several dtypes, of too few dimensions, or a mask of integers."""
     dtype = query.dtype
     if (
@@ -117,15 +144,15 @@ def _check(query: Any, key: Any, value: Any, mask: Any) -> None:
 
 # Without a mask and a gradient, by the operands' metas and the options: each token of a growing cache brings new
 # keys, and what is decided above need not be decided once a layer.
-_programs = PlanCache()
+_programs: PlanCache[Program] = PlanCache()
 _unwatched = launch  # tools that look at every launch put one of their own in the place of `launch`
 
 
-def _key(query: Any, key: Any, value: Any, *options: Any) -> Any:
-    return query._payload[2], key._payload[2], value._payload[2], options
+def _key(query: Tensor, key: Tensor, value: Tensor, *options: object) -> Hashable:
+    return payload(query)[2], payload(key)[2], payload(value)[2], options
 
 
-def _known(query: Any, key: Any, value: Any, *options: Any) -> Any:
+def _known(query: Tensor, key: Tensor, value: Tensor, *options: object) -> Program | None:
     """The program of a call that was met before and needs no gradient, or None."""
     if not (type(query) is type(key) is type(value) is MacaTensor):
         return None
@@ -134,13 +161,14 @@ def _known(query: Any, key: Any, value: Any, *options: Any) -> Any:
     return _programs.get(_key(query, key, value, *options))
 
 
-def _run(known: Any, query: Any, key: Any, value: Any) -> Any:
-    payloads = [query._payload, key._payload, value._payload, ABSENT]
+def _run(known: Program, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    payloads = [payload(query), payload(key), payload(value), ABSENT]
     with torch._C._AutoDispatchBelowAutograd():
-        return known((), payloads, ())
+        output: Tensor = known((), payloads, ())
+    return output
 
 
-def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> Any:
+def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> Program:
     """The output alone. Raises Declined."""
     request = Request("sdpa_forward")
     for operand in (*operands, None):
@@ -154,19 +182,19 @@ def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> A
 
 
 def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Tensor:
     """PyTorch's operator. Dropout, masks that need a gradient and odd shapes take the math path."""
 
-    def by_math() -> Any:
+    def by_math() -> Tensor:
         return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     fused = torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
@@ -201,7 +229,7 @@ def attention(
         if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
             return _attend(query, key, value, mask, is_causal, scale)
         if mask is None and launch is _unwatched:
-            metas = [t._payload[2] for t in (query, key, value)]
+            metas = [payload(t)[2] for t in (query, key, value)]
             generation = plan_caches.generation
             made = _inference_program(metas, is_causal, scale)
             _programs.remember(_key(query, key, value, *options), made, generation)
@@ -213,16 +241,16 @@ def attention(
 
 
 @special("aten.scaled_dot_product_attention.default")
-def _undecomposed(func: Any) -> Launcher:
+def _undecomposed(func: OpOverload) -> Launcher:
     """Under inference_mode the operator arrives whole."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         return attention(*args, **(kwargs or {}))
 
     return run
 
 
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
 def register() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch import host_fallback
 from macatensor.dispatch.kernel_calls import KernelLauncher, RandomLauncher
-from macatensor.dispatch.launcher import SPECIAL, Launcher, static_key
+from macatensor.dispatch.launcher import SPECIAL, static_key
 from macatensor.dispatch.out_arguments import checked
 from macatensor.dispatch.plan import ABSENT
 from macatensor.dispatch.rowless import without_row
@@ -18,21 +18,22 @@ from macatensor.dispatch.signature import Form, find_row
 from macatensor.dispatch.view_calls import ViewLauncher, change_wrapper
 from macatensor.operators import composites, dynamic
 from macatensor.runtime import tensor
+from macatensor.runtime.boxed import Launcher
 from macatensor.runtime.ffi import launch_error, native
 from macatensor.runtime.uncompiled import uncompiled
 from op_table import Kind
 
-_wrappers: list[Callable[[Any, Launcher], Launcher]] = []
+_wrappers: list[Callable[[OpOverload, Launcher], Launcher]] = []
 
 
-def wrap_launchers(wrapper: Callable[[Any, Launcher], Launcher]) -> None:
+def wrap_launchers(wrapper: Callable[[OpOverload, Launcher], Launcher]) -> None:
     """From now on, for the whole process, an overload's launcher is what ``wrapper`` makes of it: for who counts calls."""
     _wrappers.append(wrapper)
     native.forget_launchers()
 
 
 @uncompiled
-def bind(func: Any) -> Launcher:
+def bind(func: OpOverload) -> Launcher:
     """Finds the way of an overload, once."""
     way = _way_of(func)
     if any(a.is_out for a in func._schema.arguments):
@@ -44,7 +45,7 @@ def bind(func: Any) -> Launcher:
     return way
 
 
-def _way_of(func: Any) -> Launcher:
+def _way_of(func: OpOverload) -> Launcher:
     make = SPECIAL.get(str(func))
     if make is not None:
         return make(func)

@@ -2,64 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch.forms import in_form
-from macatensor.dispatch.launcher import Launcher
+from macatensor.dispatch.request import Scalar
 from macatensor.dispatch.signature import Form
 from macatensor.runtime import counters
+from macatensor.runtime.boxed import Launcher, Value
+from macatensor.runtime.tensor import payload
 from op_table import Row
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+_Function = TypeVar("_Function", bound=Callable[..., Value])
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {}
 
 
-def composite(function: Callable[..., Any]) -> Callable[..., Any]:
+def composite(function: _Function) -> _Function:
     """Makes a function available to rows as ``via="<its name>"``."""
     FUNCTIONS[function.__name__] = function
     return function
 
 
 @composite
-def weight_norm_backward(grad_w: Any, saved_v: Any, saved_g: Any, saved_norms: Any, dim: int) -> Any:
+def weight_norm_backward(
+    grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
     """Gradients of ``v`` and ``g`` in ``g * v / norm(v)``."""
-    return torch.ops.aten._weight_norm_differentiable_backward.default(
+    result: tuple[Tensor, Tensor] = torch.ops.aten._weight_norm_differentiable_backward.default(
         grad_w, saved_v, saved_g, saved_norms, dim
     )
+    return result
 
 
 @composite
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+def isin(
+    elements: Tensor | Scalar,
+    test_elements: Tensor | Scalar,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Tensor:
     """``isin`` after PyTorch's word on the dtypes, which its decomposition does not ask."""
     operands = elements, test_elements
-    torch.isin(*(torch.empty(0, dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in operands))
+    in_pytorch: Callable[..., Tensor] = torch.isin
+    in_pytorch(*(torch.empty(0, dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in operands))
     kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
     parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
-    return parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
+    result: Tensor = parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
+    return result
 
 
 @composite
-def view_copy(self: Any, size: list[int]) -> Any:
+def view_copy(self: Tensor, size: list[int]) -> Tensor:
     """A copy of other sizes. PyTorch's reshapes where a view is impossible; its decomposition would not."""
     shaped = self.reshape(size)
     return (
         shaped.clone(memory_format=torch.contiguous_format)
-        if shaped._payload[0] is self._payload[0]
+        if payload(shaped)[0] is payload(self)[0]
         else shaped
     )
 
 
 @composite
 def as_strided_scatter(
-    self: Any, src: Any, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:
+    self: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Tensor:
     """A copy of ``self`` and the memory around it, with ``src`` written where ``as_strided`` looks."""
-    if self._payload[2].overlaps_itself():
+    if payload(self)[2].overlaps_itself():
         copied = self.clone()
     else:
-        held = self._payload[0].nbytes // self.element_size()
+        held = payload(self)[0].nbytes // self.element_size()
         memory = self.as_strided((held,), (1,), 0).clone()
         copied = memory.as_strided(self.size(), self.stride(), self.storage_offset())
     target = copied.as_strided(size, stride, storage_offset)
@@ -73,28 +90,38 @@ def as_strided_scatter(
 
 
 @composite
-def foreach_addcmul_of_tensor(self: Any, tensor1: Any, tensor2: Any, scalars: Any) -> Any:
+def foreach_addcmul_of_tensor(
+    self: list[Tensor], tensor1: list[Tensor], tensor2: list[Tensor], scalars: Tensor
+) -> list[Tensor]:
     """``_foreach_addcmul`` with its scalars in a tensor of the host."""
-    return torch.ops.aten._foreach_addcmul.ScalarList(self, tensor1, tensor2, scalars.tolist())
+    result: list[Tensor] = torch.ops.aten._foreach_addcmul.ScalarList(
+        self, tensor1, tensor2, scalars.tolist()
+    )
+    return result
 
 
 @composite
-def foreach_addcdiv_of_tensor(self: Any, tensor1: Any, tensor2: Any, scalars: Any) -> Any:
+def foreach_addcdiv_of_tensor(
+    self: list[Tensor], tensor1: list[Tensor], tensor2: list[Tensor], scalars: Tensor
+) -> list[Tensor]:
     """``_foreach_addcdiv`` with its scalars in a tensor of the host."""
-    return torch.ops.aten._foreach_addcdiv.ScalarList(self, tensor1, tensor2, scalars.tolist())
+    result: list[Tensor] = torch.ops.aten._foreach_addcdiv.ScalarList(
+        self, tensor1, tensor2, scalars.tolist()
+    )
+    return result
 
 
 @composite
 def trilinear(
-    i1: Any,
-    i2: Any,
-    i3: Any,
+    i1: Tensor,
+    i2: Tensor,
+    i3: Tensor,
     expand1: list[int],
     expand2: list[int],
     expand3: list[int],
     sumdim: list[int],
     unroll_dim: int = 1,
-) -> Any:
+) -> Tensor:
     """The product of three tensors, each unsqueezed at its ``expand`` dimensions, summed over ``sumdim``."""
     rank = i1.dim() + len(expand1)
     terms, names = [], [chr(ord("a") + d) for d in range(rank)]
@@ -113,79 +140,83 @@ def trilinear(
     return result
 
 
-def _numbers(lengths: Any) -> list[int]:
+def _numbers(lengths: Tensor) -> list[int]:
     return [int(n) for n in lengths.reshape(-1).tolist()]
 
 
 @composite
 def ctc_loss_of_lengths(
-    log_probs: Any,
-    targets: Any,
-    input_lengths: Any,
-    target_lengths: Any,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
     blank: int = 0,
     zero_infinity: bool = False,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """``_ctc_loss`` with its lengths in tensors."""
-    return torch.ops.aten._ctc_loss.default(
+    result: tuple[Tensor, Tensor] = torch.ops.aten._ctc_loss.default(
         log_probs, targets, _numbers(input_lengths), _numbers(target_lengths), blank, zero_infinity
     )
+    return result
 
 
 @composite
 def ctc_loss_backward_of_lengths(
-    grad: Any,
-    log_probs: Any,
-    targets: Any,
-    input_lengths: Any,
-    target_lengths: Any,
-    neg_log_likelihood: Any,
-    log_alpha: Any,
+    grad: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    neg_log_likelihood: Tensor,
+    log_alpha: Tensor,
     blank: int,
     zero_infinity: bool = False,
-) -> Any:
+) -> Tensor:
     """``_ctc_loss_backward`` with its lengths in tensors."""
     inputs, labels = _numbers(input_lengths), _numbers(target_lengths)
-    return torch.ops.aten._ctc_loss_backward.default(
+    result: Tensor = torch.ops.aten._ctc_loss_backward.default(
         grad, log_probs, targets, inputs, labels, neg_log_likelihood, log_alpha, blank, zero_infinity
     )
+    return result
 
 
 @composite
 def embedding_bag_backward(
-    grad: Any,
-    indices: Any,
-    offsets: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,
-    per_sample_weights: Any,
+    per_sample_weights: Tensor | None,
     padding_idx: int = -1,
-) -> Any:
+) -> Tensor:
     """The gradient of the table; PyTorch's CPU leaves ``offset2bag`` empty for plain sums."""
     if sparse:
         raise NotImplementedError("embedding_bag: sparse gradients do not exist on maca; use sparse=False")
     if offset2bag.numel() != indices.numel():
         places = torch.arange(indices.numel(), device=indices.device, dtype=offsets.dtype)
         offset2bag = (torch.searchsorted(offsets, places, right=True) - 1).to(indices.dtype)
-    return torch.ops.aten._embedding_bag_dense_backward.default(
+    result: Tensor = torch.ops.aten._embedding_bag_dense_backward.default(
         grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
         per_sample_weights, padding_idx,
     )  # fmt: skip
+    return result
 
 
 @composite
-def sample_dirichlet(self: Any, generator: Any = None) -> Any:
+def sample_dirichlet(self: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Points of the simplex: gamma samples over their sum, kept inside as CUDA keeps them."""
     drawn = torch.ops.aten._standard_gamma.default(self, generator)
-    return (drawn / drawn.sum(-1, keepdim=True)).clamp(torch.finfo(self.dtype).tiny, 1)
+    result: Tensor = (drawn / drawn.sum(-1, keepdim=True)).clamp(torch.finfo(self.dtype).tiny, 1)
+    return result
 
 
-def _spread_mask(self: Any, mask: Any, mask_type: int | None) -> Any:
+def _spread_mask(self: Tensor, mask: Tensor, mask_type: int | None) -> Tensor:
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"Mask should be a boolean tensor, got {mask.dtype}")
     if mask_type == 0:
@@ -199,33 +230,43 @@ def _spread_mask(self: Any, mask: Any, mask_type: int | None) -> Any:
 
 
 @composite
-def masked_softmax(self: Any, mask: Any, dim: int | None = None, mask_type: int | None = None) -> Any:
+def masked_softmax(
+    self: Tensor, mask: Tensor, dim: int | None = None, mask_type: int | None = None
+) -> Tensor:
     """Softmax over what the mask leaves; it is 0 under the mask."""
     hidden = self.masked_fill(_spread_mask(self, mask, mask_type), -torch.inf)
     return torch.softmax(hidden, -1 if dim is None else dim)
 
 
 @composite
-def masked_softmax_backward(grad_output: Any, output: Any, mask: Any, dim: int | None = None) -> Any:
+def masked_softmax_backward(
+    grad_output: Tensor, output: Tensor, mask: Tensor, dim: int | None = None
+) -> Tensor:
     """The gradient of :func:`masked_softmax`, 0 under the mask."""
     mask = _spread_mask(grad_output, mask, None)
-    return torch.ops.aten._softmax_backward_data.default(
+    result: Tensor = torch.ops.aten._softmax_backward_data.default(
         grad_output.masked_fill(mask, 0),
         output.masked_fill(mask, 0),
         -1 if dim is None else dim,
         output.dtype,
     )
+    return result
 
 
 @composite
 def efficient_zeros(
-    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
     """What derivatives that are zero everywhere (of sign, in the second derivative of abs) are made of."""
     return torch.zeros(size, dtype=dtype, device=device)
 
 
-def decomposition(func: Any) -> Callable[..., Any]:
+def decomposition(func: OpOverload) -> Callable[..., Value]:
     """PyTorch's own decomposition of an overload: its composite kernel, else its table."""
     name = func.name()
     if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
@@ -244,12 +285,12 @@ def decomposition(func: Any) -> Callable[..., Any]:
     )
 
 
-def launcher(func: Any, row: Row, form: Form, twin: Any) -> Launcher:
+def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
     """Calls of an overload that a composite row serves, whatever its form."""
     body = decomposition(twin) if row.via == "decomposition" else FUNCTIONS[row.via]
     name = str(func)
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counted(*args: Value, **kwargs: Value) -> Value:
         counters.composites[name] += 1
         return body(*args, **kwargs)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.request import DTYPE_CODES
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device, to_host
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
 from macatensor.runtime.tensor import MacaTensor, physical, plain
 
 
 @special("aten._to_copy.default")
-def _to_copy(func: Any) -> Launcher:
+def _to_copy(func: OpOverload) -> Launcher:
     found = find_row(func)
     kernel = KernelLauncher(func, *found) if found else None
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         source = args[0]
         if kwargs and len(kwargs) == 1 and "dtype" in kwargs and kernel and type(source) is MacaTensor:
             return kernel((source, kwargs["dtype"], None, None, None, False, None), None)
@@ -57,15 +57,18 @@ def _to_copy(func: Any) -> Launcher:
 
 
 @special("aten.copy_.default")
-def _copy_(func: Any) -> Launcher:
+def _copy_(func: OpOverload) -> Launcher:
     found = find_row(func)
     kernel = KernelLauncher(func, *found) if found else None
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        target: Any = args[0]
-        source: Any = args[1] if isinstance(args[1], torch.Tensor) else torch.as_tensor(args[1])  # a number
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        target: torch.Tensor = args[0]
+        source: torch.Tensor = (
+            args[1] if isinstance(args[1], torch.Tensor) else torch.as_tensor(args[1])
+        )  # a number
         non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
         if not isinstance(target, MacaTensor):
+            assert isinstance(source, MacaTensor)  # or the call would not be ours
             return target.copy_(to_host(source, non_blocking))
         if not isinstance(source, MacaTensor):
             meta = target._payload[2]
@@ -105,8 +108,8 @@ def _copy_(func: Any) -> Launcher:
 
 
 @special("aten._local_scalar_dense.default")
-def _item(func: Any) -> Launcher:
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _item(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         buffer, offset, meta = args[0]._payload
         host = torch.empty((), dtype=meta.dtype)
         download(host, buffer, offset * meta.itemsize, meta.itemsize)
@@ -119,8 +122,8 @@ def _item(func: Any) -> Launcher:
 
 
 @special("aten.equal.default")
-def _equal(func: Any) -> Launcher:
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _equal(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         a, b = args
         if a.shape != b.shape:
             return False

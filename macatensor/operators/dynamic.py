@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch.forms import in_form
-from macatensor.dispatch.launcher import Launcher
 from macatensor.dispatch.signature import Form
+from macatensor.runtime.boxed import Launcher, Value
 from op_table import Row
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+_Function = TypeVar("_Function", bound=Callable[..., Value])
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {}
 
 
-def dynamic(function: Callable[..., Any]) -> Callable[..., Any]:
+def dynamic(function: _Function) -> _Function:
     """Makes a function available to rows as ``via="<its name>"``."""
     FUNCTIONS[function.__name__] = function
     return function
 
 
-def launcher(func: Any, row: Row, form: Form, twin: Any) -> Launcher:
+def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
     """Calls of an overload that a dynamic row serves."""
     return in_form(func, form, twin, FUNCTIONS[row.via])
 
 
 def launch_kernel(
     name: str,
-    inputs: list[Any],
+    inputs: list[Tensor],
     size: tuple[int, ...],
     dtype: torch.dtype,
     stride: tuple[int, ...] | None = None,
-) -> Any:
+) -> Tensor:
     """Launches a kernel that no aten operator names; one new result, row-major without ``stride``."""
     from macatensor.dispatch.named_kernels import launch
     from macatensor.runtime.meta import contiguous_strides, meta_of
@@ -41,7 +45,7 @@ def launch_kernel(
 
 
 @dynamic
-def nonzero(self: Any) -> Any:
+def nonzero(self: Tensor) -> Tensor:
     """Indices of nonzero elements, int64 ``[count, rank]``."""
     count = int(launch_kernel("nonzero_count", [self], (), torch.int64).item())
     # the transpose of a row-major [rank, count], as PyTorch's kernels give: columns are what indexing takes
@@ -49,7 +53,7 @@ def nonzero(self: Any) -> Any:
 
 
 @dynamic
-def masked_select(self: Any, mask: Any) -> Any:
+def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     """Elements of ``self`` where ``mask``, both broadcast, as a 1-D tensor."""
     if mask.dtype != torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
@@ -61,7 +65,7 @@ def masked_select(self: Any, mask: Any) -> Any:
 
 
 @dynamic
-def repeat_interleave(repeats: Any, output_size: int | None = None) -> Any:
+def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
     """Position ``i`` ``repeats[i]`` times, as a 1-D tensor of ``repeats``' dtype.
 
     Raises RuntimeError for other dtypes than int32 and int64, other ranks than 1 and negative numbers.
@@ -83,7 +87,7 @@ def repeat_interleave(repeats: Any, output_size: int | None = None) -> Any:
 
 
 @dynamic
-def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
+def nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first ``size`` rows of ``nonzero``, filled up with ``fill_value``."""
     if size < 0:
         raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
@@ -94,7 +98,7 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
 
 
 @dynamic
-def bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
+def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each number from 0 on occurs, or the sum of its weights."""
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
@@ -117,7 +121,7 @@ def bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     return result.index_add_(0, self.long(), terms)
 
 
-def _unique_rows(rows: Any, consecutive: bool) -> tuple[Any, Any, Any]:
+def _unique_rows(rows: Tensor, consecutive: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Groups of equal rows of a row-major matrix: a row of each, the group of each row, the sizes of the groups."""
     from macatensor.dispatch.named_kernels import launch
     from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
@@ -141,8 +145,8 @@ def _unique_rows(rows: Any, consecutive: bool) -> tuple[Any, Any, Any]:
 
 
 def _unique_flat(
-    self: Any, consecutive: bool, return_inverse: bool, return_counts: bool
-) -> tuple[Any, Any, Any]:
+    self: Tensor, consecutive: bool, return_inverse: bool, return_counts: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     none = torch.empty(0, dtype=torch.int64, device=self.device)
     if self.numel() == 0:
         places = torch.empty(self.shape, dtype=torch.int64, device=self.device) if return_inverse else none
@@ -155,7 +159,7 @@ def _unique_flat(
     )
 
 
-def _unique_along(self: Any, dim: int, consecutive: bool) -> tuple[Any, Any, Any]:
+def _unique_along(self: Tensor, dim: int, consecutive: bool) -> tuple[Tensor, Tensor, Tensor]:
     none = torch.empty(0, dtype=torch.int64, device=self.device)
     empty = sum(n == 0 for n in self.shape)
     if self.dim() == 0:
@@ -176,31 +180,31 @@ def _unique_along(self: Any, dim: int, consecutive: bool) -> tuple[Any, Any, Any
 
 
 @dynamic
-def _unique(self: Any, sorted: bool = True, return_inverse: bool = False) -> Any:
+def _unique(self: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
     """Distinct elements in order, and which of them each element is."""
     return _unique_flat(self, False, return_inverse, False)[:2]
 
 
 @dynamic
 def _unique2(
-    self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> Any:
+    self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct elements in order, which of them each element is, and how often each occurs."""
     return _unique_flat(self, False, return_inverse, return_counts)
 
 
 @dynamic
 def unique_dim(
-    self: Any, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> Any:
+    self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same of slices along ``dim``, in lexicographic order. PyTorch's gives all three whatever is asked."""
     return _unique_along(self, dim, False)
 
 
 @dynamic
 def unique_consecutive(
-    self: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
+    self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Runs of equal elements (slices along ``dim``), in their order."""
     if dim is not None:
         return _unique_along(self, dim, True)
@@ -209,7 +213,7 @@ def unique_consecutive(
 
 @dynamic
 def unique_dim_consecutive(
-    self: Any, dim: int, return_inverse: bool = False, return_counts: bool = False
-) -> Any:
+    self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Runs of equal slices along ``dim``, in their order."""
     return _unique_along(self, dim, True)

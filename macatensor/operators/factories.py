@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch import rowless, sites
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import Launcher, special, static_key
+from macatensor.dispatch.launcher import special, static_key
 from macatensor.dispatch.plan import meta_tensor
+from macatensor.dispatch.request import Scalar
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device
 from macatensor.operators.bind import bind
 from macatensor.runtime import plan_caches
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.ffi import allocate, fill_bytes, native
 from macatensor.runtime.layout import channels_last_strides
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
-from macatensor.runtime.tensor import MacaTensor, wrap, wrapper_arguments
+from macatensor.runtime.tensor import MacaTensor, WrapperArguments, wrap, wrapper_arguments
 from macatensor.runtime.uncompiled import uncompiled
 
 
@@ -42,22 +45,24 @@ def known(target: MacaTensor) -> MacaTensor:
     return target
 
 
-def _check(size: Any) -> tuple[int, ...]:
+def _check(size: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(int(n) for n in size)
     if any(n < 0 for n in sizes):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(sizes)}: {list(sizes)}")
     return sizes
 
 
+_Blank: TypeAlias = tuple[Meta, int, WrapperArguments]
+
 # From size, dtype and options of `empty` to its Meta, bytes, and what the wrapper is made with. The Meta of a tensor that
 # lives for one operator would otherwise be made anew each time, with what it knows of overlaps: 4 of 9 us.
-_blanks = PlanCache()
+_blanks: PlanCache[_Blank] = PlanCache()
 
 
 def _empty(
-    size: Any,
+    size: Sequence[int],
     dtype: torch.dtype | None = None,
-    layout: Any = None,
+    layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
@@ -80,7 +85,7 @@ def _empty(
 def _blank_meta(
     size: tuple[int, ...],
     dtype: torch.dtype,
-    layout: Any,
+    layout: torch.layout | None,
     pin_memory: bool | None,
     memory_format: torch.memory_format | None,
 ) -> Meta:
@@ -103,10 +108,10 @@ def _blank_meta(
 
 
 def _empty_strided(
-    size: Any,
-    stride: Any,
+    size: Sequence[int],
+    stride: Sequence[int],
     dtype: torch.dtype | None = None,
-    layout: Any = None,
+    layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> MacaTensor:
@@ -122,12 +127,12 @@ def _empty_strided(
 def _to_copy(
     self: torch.Tensor,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
+    layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
-) -> Any:
+) -> Value:
     check_index(device)
     if isinstance(self, MacaTensor):
         return MacaTensor.__torch_dispatch__(
@@ -146,13 +151,16 @@ def _to_copy(
     return to_device(self, memory_format, dtype, non_blocking)
 
 
-def _local_scalar_dense(self: MacaTensor) -> Any:
+def _local_scalar_dense(self: MacaTensor) -> Scalar:
     """``torch.tensor([t, 2.0])`` asks for each element's number with the Python key excluded."""
-    return MacaTensor.__torch_dispatch__(torch.ops.aten._local_scalar_dense.default, (), (self,), None)
+    result: Scalar = MacaTensor.__torch_dispatch__(
+        torch.ops.aten._local_scalar_dense.default, (), (self,), None
+    )
+    return result
 
 
 @uncompiled
-def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+def _fallback(func: OpOverload, *args: Value, **kwargs: Value) -> Value:
     """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
     device = kwargs.get("device")
     check_index(device if isinstance(device, torch.device) else None)
@@ -162,20 +170,20 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     return launcher(args, kwargs)
 
 
-class BlankLauncher(native.BlankCall):  # type: ignore[misc]
+class BlankLauncher(native.BlankCall):
     """Calls of an operator that makes uninitialized memory in the image of another tensor.
 
     Called with (args, kwargs). The base class, written in C, makes again what was made before; other calls come here:
     PyTorch's meta kernel says what the tensor is. ``is_result``: a user gets the tensor as it is.
     """
 
-    def __init__(self, func: Any, is_result: bool):
+    def __init__(self, func: OpOverload, is_result: bool):
         self.func = func
         self.is_result = is_result
-        self.cache = PlanCache()  # Meta, its bytes, and what the wrapper is made with
+        self.cache: PlanCache[_Blank] = PlanCache()  # Meta, its bytes, and what the wrapper is made with
         super().__init__(self.cache)
 
-    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def general(self, args: Arguments, kwargs: Keywords | None) -> Value:
         meta = args[0]._payload[2]
         kwargs = kwargs or {}
         device = kwargs.get("device")
@@ -197,11 +205,11 @@ class BlankLauncher(native.BlankCall):  # type: ignore[misc]
         return known(made) if self.is_result else made
 
 
-def _like_launcher(func: Any, fill: Callable[[MacaTensor], Any]) -> Launcher:
+def _like_launcher(func: OpOverload, fill: Callable[[MacaTensor], Value]) -> Launcher:
     """Operators that make a tensor in the image of another and fill it."""
     make = BlankLauncher(func, is_result=False)
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         made = make(args, kwargs)
         return fill(made) if isinstance(made, MacaTensor) else made
 
@@ -209,17 +217,17 @@ def _like_launcher(func: Any, fill: Callable[[MacaTensor], Any]) -> Launcher:
 
 
 @special("aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default")
-def _empty_like(func: Any) -> Launcher:
+def _empty_like(func: OpOverload) -> Launcher:
     return BlankLauncher(func, is_result=True)
 
 
 @special("aten.zeros_like.default", "aten.new_zeros.default")
-def _zeros_like(func: Any) -> Launcher:
+def _zeros_like(func: OpOverload) -> Launcher:
     return _like_launcher(func, zero)
 
 
 @special("aten.ones_like.default", "aten.new_ones.default")
-def _ones_like(func: Any) -> Launcher:
+def _ones_like(func: OpOverload) -> Launcher:
     return _like_launcher(func, lambda t: t.fill_(1))
 
 
@@ -231,11 +239,11 @@ def zero(target: MacaTensor) -> MacaTensor:
 
 
 @special("aten.zero_.default")
-def _zero_(func: Any) -> Launcher:
+def _zero_(func: OpOverload) -> Launcher:
     found = find_row(func)
     kernel = KernelLauncher(func, *found) if found else None
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         if args[0]._payload[2].dense:
             return zero(args[0])
         return kernel(args, kwargs) if kernel else args[0].fill_(0)
@@ -243,8 +251,8 @@ def _zero_(func: Any) -> Launcher:
     return run
 
 
-_library: Any = None
-_fallback_library: Any = None
+_library: torch.library.Library | None = None
+_fallback_library: torch.library.Library | None = None
 
 
 def register() -> None:

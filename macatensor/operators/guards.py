@@ -6,14 +6,16 @@ other or pieces that are missing they read past the ends of lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.meta_rules import check_cell
+from macatensor.runtime.boxed import Launcher, Value
 from macatensor.runtime.uncompiled import uncompiled
 
 Check = Callable[..., None]
@@ -32,20 +34,25 @@ def _check(*names: str) -> Callable[[Check], Check]:
 
 @_check("_thnn_differentiable_lstm_cell_backward")
 def _lstm_cell(
-    grad_hy: Any, grad_cy: Any, input_gates: Any, hidden_gates: Any, input_bias: Any, hidden_bias: Any, cx: Any, cy: Any
+    grad_hy: Tensor, grad_cy: Tensor, input_gates: Tensor, hidden_gates: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None, cx: Tensor, cy: Tensor
 ) -> None:  # fmt: skip
     check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
 
 
 @_check("_thnn_differentiable_gru_cell_backward")
 def _gru_cell(
-    grad_hy: Any, input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any, hidden_bias: Any
+    grad_hy: Tensor,
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None,
+    hidden_bias: Tensor | None,
 ) -> None:
     check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
 
 
 @_check("_batch_norm_impl_index_backward")
-def _batch_norm(impl_index: int, input: Any, grad_output: Any, *rest: Any) -> None:
+def _batch_norm(impl_index: int, input: Tensor, grad_output: Tensor, *rest: object) -> None:
     if impl_index != 0 or input.dim() < 2 or grad_output.shape != input.shape:
         raise RuntimeError(
             f"_batch_norm_impl_index_backward got impl_index={impl_index}, an input {list(input.shape)} and a gradient "
@@ -55,20 +62,20 @@ def _batch_norm(impl_index: int, input: Any, grad_output: Any, *rest: Any) -> No
 
 
 @_check("_remove_batch_dim")
-def _batch_dim(self: Any, level: int, batch_size: int, out_dim: int) -> None:
+def _batch_dim(self: Tensor, level: int, batch_size: int, out_dim: int) -> None:
     raise RuntimeError(
         f"_remove_batch_dim got a tensor without a batch dimension of level {level}; use torch.func.vmap"
     )
 
 
 @_check("quantized_lstm_cell")
-def _quantized_lstm_cell(input: Any, hx: Any, *rest: Any) -> None:
+def _quantized_lstm_cell(input: Tensor, hx: Sequence[Tensor], *rest: object) -> None:
     if len(hx) != 2:
         raise RuntimeError(f"quantized_lstm_cell got {len(hx)} states; accepted: two, hidden and cell")
 
 
 @_check("_nnpack_spatial_convolution")
-def _host_library(*args: Any) -> None:
+def _host_library(*args: Value) -> None:
     raise NotImplementedError(
         "_nnpack_spatial_convolution reads memory of the host; use torch.nn.functional.conv2d on maca"
     )
@@ -78,7 +85,7 @@ def _host_library(*args: Any) -> None:
 @_check(
     "_nested_tensor_from_tensor_list", "_nested_tensor_from_mask", "_nested_from_padded", "_nested_view_from_buffer",
 )  # fmt: skip
-def _nested(*args: Any) -> None:
+def _nested(*args: Value) -> None:
     raise not_strided("torch.nested", "nested")
 
 
@@ -89,28 +96,29 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 class _Guarded:
     """What the dispatcher calls for an overload on tensors of the device."""
 
-    def __init__(self, func: Any):
+    def __init__(self, func: OpOverload):
         self.func = func
         self.check = _CHECKS[func._schema.name.partition("::")[2]]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Value, **kwargs: Value) -> Value:
         names = [a.name for a in self.func._schema.arguments]
         self.check(*args, *[kwargs[n] for n in names[len(args) :] if n in kwargs])
         return self.func._op_dk(_COMPOSITE, *args, **kwargs)
 
 
-def _default(name: str) -> Any:
-    return getattr(torch.ops.aten, name).default
+def _default(name: str) -> OpOverload:
+    result: OpOverload = getattr(torch.ops.aten, name).default
+    return result
 
 
 @special(*(f"aten.{name}.default" for name in _CHECKS))
-def _launcher(func: Any) -> Launcher:
+def _launcher(func: OpOverload) -> Launcher:
     """For calls without autograd, which come to the device's own dispatch."""
     guarded = _Guarded(func)
     return lambda args, kwargs: guarded(*args, **(kwargs or {}))
 
 
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
 def register() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from macatensor.operators.composites import composite
 
@@ -17,7 +17,7 @@ def _check_range(low: float, high: float, what: str) -> None:
 
 
 @composite
-def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
     torch.histc(torch.zeros(1, dtype=self.dtype), 1 if bins > 0 else bins, min, max)  # or PyTorch's error
     low, high = float(min), float(max)
@@ -35,7 +35,7 @@ def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
 
 
-def _points(self: Any, dimensions: int) -> Any:
+def _points(self: Tensor, dimensions: int) -> Tensor:
     if self.dim() < 2 or self.shape[-1] != dimensions:
         raise RuntimeError(
             f"torch.histogramdd: the innermost dimension of the input must be of {dimensions} coordinates, "
@@ -46,7 +46,7 @@ def _points(self: Any, dimensions: int) -> Any:
     return self.reshape(-1, dimensions)
 
 
-def _counts(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> Any:
+def _counts(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
     """Weights in the cells of a grid; the last edge of each dimension belongs to the last bin."""
     for e in edges:
         if e.dtype != points.dtype:
@@ -88,7 +88,7 @@ def _counts(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> An
     return result
 
 
-def _edges(points: Any, bins: Sequence[int], range: Sequence[float] | None) -> list[Any]:
+def _edges(points: Tensor, bins: Sequence[int], range: Sequence[float] | None) -> list[Tensor]:
     if any(b <= 0 for b in bins):
         raise RuntimeError("torch.histogramdd(): bins must be > 0")
     count = len(bins)
@@ -116,8 +116,13 @@ def _edges(points: Any, bins: Sequence[int], range: Sequence[float] | None) -> l
 
 @composite
 def histogram_of_counts(
-    self: Any, bins: int = 100, *, range: Any = None, weight: Any = None, density: bool = False
-) -> Any:
+    self: Tensor,
+    bins: int = 100,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> tuple[Tensor, Tensor]:
     """``histogram`` with a number of bins."""
     points = _points(self.reshape(-1, 1), 1)
     (edges,) = _edges(points, [bins], range)
@@ -125,29 +130,43 @@ def histogram_of_counts(
 
 
 @composite
-def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: bool = False) -> Any:
+def histogram_of_edges(
+    self: Tensor, bins: Tensor, *, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor]:
     """``histogram`` with given edges."""
     return _counts(_points(self.reshape(-1, 1), 1), [bins], weight, density), bins.clone()
 
 
 @composite
 def histogramdd_edges(
-    self: Any, bins: list[int], *, range: Any = None, weight: Any = None, density: bool = False
-) -> Any:
+    self: Tensor,
+    bins: list[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> list[Tensor]:
     """Edges of ``histogramdd`` with numbers of bins."""
     return _edges(_points(self, len(bins)), bins, range)
 
 
 @composite
 def histogramdd_of_counts(
-    self: Any, bins: list[int], *, range: Any = None, weight: Any = None, density: bool = False
-) -> Any:
+    self: Tensor,
+    bins: list[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> Tensor:
     """``histogramdd`` with numbers of bins."""
     points = _points(self, len(bins))
     return _counts(points, _edges(points, bins, range), weight, density)
 
 
 @composite
-def histogramdd_of_edges(self: Any, bins: list[Any], *, weight: Any = None, density: bool = False) -> Any:
+def histogramdd_of_edges(
+    self: Tensor, bins: list[Tensor], *, weight: Tensor | None = None, density: bool = False
+) -> Tensor:
     """``histogramdd`` with given edges."""
     return _counts(_points(self, len(bins)), bins, weight, density)

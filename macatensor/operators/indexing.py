@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import find_row, read
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor
 
 
-def positions(self: Any, indices: Any) -> list[Any]:
+def positions(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     """``indices`` with boolean and byte masks expanded to int64 positions and host tensors moved.
 
     Raises IndexError as PyTorch does for a mask of another shape.
     """
-    expanded: list[Any] = []
+    expanded: list[Tensor | None] = []
     for index in indices:
         if index is None:
             expanded.append(None)
@@ -39,13 +42,13 @@ def positions(self: Any, indices: Any) -> list[Any]:
     return expanded
 
 
-def _preparing(func: Any, position: int) -> Launcher:
+def _preparing(func: OpOverload, position: int) -> Launcher:
     """A launcher that prepares the index list at ``position`` first."""
     found = find_row(func)
     signature = read(func)
     kernel = KernelLauncher(func, *found) if found else None
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         full = signature.fill(args, kwargs)
         self = full[0]
         if not isinstance(self, MacaTensor):  # a host tensor indexed by ours: PyTorch's rule is an error
@@ -72,5 +75,5 @@ def _preparing(func: Any, position: int) -> Launcher:
     "aten._unsafe_index.Tensor",
     "aten._unsafe_index_put.default",
 )
-def _index(func: Any) -> Launcher:
+def _index(func: OpOverload) -> Launcher:
     return _preparing(func, 1)

@@ -7,23 +7,29 @@ Calls that are not plain go that way still, and so do those that PyTorch refuses
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor, program
-from macatensor.dispatch.request import Declined, Request
+from macatensor.dispatch.request import Declined, Request, Scalar
 from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import Role, read
-from macatensor.dispatch.view_calls import Special, ViewLauncher, Views
+from macatensor.dispatch.view_calls import Special, View, ViewLauncher, Views
 from macatensor.runtime import counters, plan_caches
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, Payload, payload
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
 
 _WHOLE = "the call is not a plain one"
 
@@ -32,32 +38,32 @@ def _plain(meta: Meta) -> bool:
     return meta.dtype.is_floating_point and meta.dense and meta.numel > 0 and not (meta.conj or meta.neg)
 
 
-class WholeLauncher(native.KernelCall):  # type: ignore[misc]
+class WholeLauncher(native.KernelCall):
     """Calls of one composite operator, each one launch of the plan that ``create`` makes.
 
     ``create`` gets every argument and returns a ``Program``, or None where the call is not plain.
     """
 
-    def __init__(self, func: Any, create: Callable[..., Any]):
+    def __init__(self, func: OpOverload, create: Callable[..., Program | None]):
         self.func = func
         self.create = create
         self.signature = read(func)
-        self.cache = PlanCache()
+        self.cache: PlanCache[Run] = PlanCache()
         super().__init__(self.signature.letters, self.cache, self.signature.tensors_end, False)
 
-    def fill(self, args: Any, kwargs: dict[str, Any] | None) -> tuple[Any, ...]:
+    def fill(self, args: Arguments, kwargs: Keywords | None) -> Arguments:
         """Every argument, in the schema's order."""
         return tuple(self.signature.fill(args, kwargs))
 
-    def odd_operand(self, value: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    def odd_operand(self, value: object, args: Arguments) -> tuple[Hashable, float]:
         """What is no MacaTensor makes the call one that is not plain."""
         return ("odd", type(value)), 0.0
 
-    def miss(self, key: Any, args: tuple[Any, ...]) -> Any:
+    def miss(self, key: Hashable, args: Arguments) -> Run:
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         full = self.signature.fill(args, None)
-        plan = None
+        plan: Run | None = None
         if all(
             v is None or type(v) is MacaTensor
             for a, v in zip(self.signature.arguments, full)
@@ -74,18 +80,18 @@ class WholeLauncher(native.KernelCall):  # type: ignore[misc]
         self.cache.remember(key, plan, generation)
         return plan
 
-    def otherwise(self, args: Any, payloads: Any, scalars: Any) -> Any:
+    def otherwise(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         split = self.signature.positional
         return without_row(self.func, args[:split], self.signature.named(args), _WHOLE)
 
 
 @special("aten.linear.default")
-def _linear(func: Any) -> Launcher:
+def _linear(func: OpOverload) -> Launcher:
     """One product of matrices on [..., k] seen as [rows, k]."""
 
-    def create(input: Any, weight: Any, bias: Any) -> Any:
+    def create(input: Tensor, weight: Tensor, bias: Tensor | None) -> Program | None:
         operands = [input, weight] if bias is None else [input, weight, bias]
-        metas = [t._payload[2] for t in operands]
+        metas = [payload(t)[2] for t in operands]
         x, w = metas[:2]
         if not all(_plain(m) and m.dtype == x.dtype for m in metas):
             return None
@@ -112,12 +118,19 @@ def _linear(func: Any) -> Launcher:
 
 
 @special("aten.layer_norm.default")
-def _layer_norm(func: Any) -> Launcher:
+def _layer_norm(func: OpOverload) -> Launcher:
     """The results; nobody sees the statistics, which only a backward reads."""
 
-    def create(input: Any, shape: list[int], weight: Any, bias: Any, eps: float, cudnn_enable: bool) -> Any:
-        x, size = input._payload[2], tuple(shape)
-        parameters = [t._payload[2] if t is not None else None for t in (weight, bias)]
+    def create(
+        input: Tensor,
+        shape: list[int],
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        cudnn_enable: bool,
+    ) -> Program | None:
+        x, size = payload(input)[2], tuple(shape)
+        parameters = [payload(t)[2] if t is not None else None for t in (weight, bias)]
         if (
             not _plain(x)
             or x.dtype not in (torch.float32, torch.float64)
@@ -143,10 +156,10 @@ def _layer_norm(func: Any) -> Launcher:
 
 
 @special("aten.batch_norm.default")
-def _batch_norm(func: Any) -> Launcher:
+def _batch_norm(func: OpOverload) -> Launcher:
     """Evaluation by running statistics, without the saved ones that only a backward reads."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         if not kwargs and len(args) == 9 and args[5] is False:
             x, parameters = args[0], args[1:5]
             if all(type(a) is MacaTensor for a in (x, *parameters)):
@@ -166,12 +179,12 @@ def _batch_norm(func: Any) -> Launcher:
 
 
 @special("aten.conv2d.default")
-def _conv2d(func: Any) -> Launcher:
+def _conv2d(func: OpOverload) -> Launcher:
     """The general convolution of a batch of images."""
     convolution = torch.ops.aten.convolution.default
-    defaults: tuple[Any, ...] = (None, [1, 1], [0, 0], [1, 1], 1)
+    defaults: Arguments = (None, [1, 1], [0, 0], [1, 1], 1)
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         if (
             not kwargs
             and all(type(a) is MacaTensor for a in args[:3] if a is not None)
@@ -188,16 +201,16 @@ def _conv2d(func: Any) -> Launcher:
 class _ReshapeLauncher(ViewLauncher):
     """A view where there is one."""
 
-    def __init__(self, func: Any):
+    def __init__(self, func: OpOverload):
         super().__init__(torch.ops.aten.view.default)
         self.whole = func
 
-    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def general(self, args: Arguments, kwargs: Keywords | None) -> Value:
         if kwargs or type(args[0]) is not MacaTensor:
             return without_row(self.whole, args, kwargs, _WHOLE)
         return super().general(args, None)
 
-    def build(self, args: tuple[Any, ...], key: Any) -> Any:
+    def build(self, args: Arguments, key: Hashable) -> View | Views | Special:
         try:
             meta_tensor(args[0]._payload[2]).view(args[1])
         except RuntimeError:
@@ -206,19 +219,19 @@ class _ReshapeLauncher(ViewLauncher):
             return found
         return super().build(args, key)
 
-    def many(self, args: tuple[Any, ...], found: Views | Special) -> Any:
+    def many(self, args: Arguments, found: Views | Special) -> Value:
         return without_row(self.whole, args, None, _WHOLE)
 
 
 special("aten.reshape.default")(_ReshapeLauncher)
 
 
-def _in_other_words(name: str, other: Callable[..., Any]) -> None:
+def _in_other_words(name: str, other: Callable[..., Value]) -> None:
     """Under inference_mode ``name`` is what ``other`` makes of its arguments; NotImplemented: the call is not plain."""
 
     @special(name)
-    def make(func: Any) -> Launcher:
-        def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def make(func: OpOverload) -> Launcher:
+        def run(args: Arguments, kwargs: Keywords | None) -> Value:
             if not kwargs and type(args[0]) is MacaTensor:
                 result = other(*args)
                 if result is not NotImplemented:
@@ -228,21 +241,21 @@ def _in_other_words(name: str, other: Callable[..., Any]) -> None:
         return run
 
 
-def _to_dtype(x: Any, dtype: torch.dtype, *more: Any) -> Any:
+def _to_dtype(x: Tensor, dtype: torch.dtype, *more: object) -> Value:
     if more:
         return NotImplemented
-    return x if x._payload[2].dtype is dtype else torch.ops.aten._to_copy.default(x, dtype=dtype)
+    return x if payload(x)[2].dtype is dtype else torch.ops.aten._to_copy.default(x, dtype=dtype)
 
 
-def _softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Value:
     return NotImplemented if dtype else torch.ops.aten._softmax.default(x, dim, False)
 
 
-def _log_softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+def _log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Value:
     return NotImplemented if dtype else torch.ops.aten._log_softmax.default(x, dim, False)
 
 
-def _dropout(x: Any, p: float, train: bool) -> Any:
+def _dropout(x: Tensor, p: float, train: bool) -> Value:
     return x if not train and 0 <= p <= 1 else NotImplemented
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 
 from macatensor.dispatch.consultation import reject
 from macatensor.dispatch.errors import check_devices
@@ -13,13 +12,13 @@ from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import read
 from macatensor.operators.composites import composite
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
-from macatensor.runtime.tensor import physical
+from macatensor.runtime.tensor import MacaTensor, payload, physical
 
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
 @composite
-def linalg_check_errors(info: Any, api_name: str, *, is_matrix: bool) -> None:
+def linalg_check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Raises PyTorch's LinAlgError when ``info`` tells of a failure."""
     aten = torch.ops.aten
     if info.numel() == 1 and aten._local_scalar_dense.default(info) == 0:
@@ -30,10 +29,10 @@ def linalg_check_errors(info: Any, api_name: str, *, is_matrix: bool) -> None:
 
 
 @composite
-def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+def renorm(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Scales each slice along ``dim`` whose p-norm exceeds ``maxnorm`` down to it."""
     try:  # PyTorch's checks, in the words of its CPU kernel
-        torch.ops.aten.renorm.default(meta_tensor(self._payload[2]), p, dim, maxnorm)
+        torch.ops.aten.renorm.default(meta_tensor(payload(self)[2]), p, dim, maxnorm)
     except Exception as error:
         reject(read(torch.ops.aten.renorm.default), [self, p, dim, maxnorm], error)
     dim = dim % self.dim()
@@ -46,9 +45,10 @@ def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 
 
 @composite
-def euclidean_dist(x1: Any, x2: Any) -> Any:
+def euclidean_dist(x1: Tensor, x2: Tensor) -> Tensor:
     """Distances of all pairs of rows."""
-    return torch.ops.aten._cdist_forward.default(x1, x2, 2.0, None)
+    result: Tensor = torch.ops.aten._cdist_forward.default(x1, x2, 2.0, None)
+    return result
 
 
 def _column_major(batch: tuple[int, ...], rows: int, columns: int, leading: int) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def _column_major(batch: tuple[int, ...], rows: int, columns: int, leading: int)
     return (*(s * matrix for s in contiguous_strides(batch)), 1, max(1, leading))
 
 
-def _check_lstsq(a: Any, b: Any, driver: str) -> None:
+def _check_lstsq(a: Tensor, b: Tensor, driver: str) -> None:
     """What PyTorch refuses, in its words."""
     name = "torch.linalg.lstsq"
     if a.dim() < 2:
@@ -80,11 +80,14 @@ def _check_lstsq(a: Any, b: Any, driver: str) -> None:
 
 
 @composite
-def linalg_lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+def linalg_lstsq(
+    self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Least squares: solution, residuals, rank, singular values; those that a driver does not give are empty."""
     driver = "gelsy" if driver is None else driver
     check_devices("aten.linalg_lstsq.default", [self, b])
     _check_lstsq(self, b, driver)
+    assert isinstance(self, MacaTensor) and isinstance(b, MacaTensor)
     a, b = physical(self), physical(b)
     vectors = b.dim() == 1 or (a.dim() - 1 == b.dim() and tuple(b.shape) == (*a.shape[:-2], a.shape[-2]))
     right = b.unsqueeze(-1) if vectors else b
@@ -106,7 +109,7 @@ def linalg_lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str |
         return meta_of(size, contiguous_strides(size), dtype)
 
     strides = _column_major(batch, columns, sides, deep)
-    solution, residuals, rank, values = launch(
+    solution, *others = launch(
         "linalg_lstsq",
         [a, right],
         [
@@ -118,7 +121,12 @@ def linalg_lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str |
         {"driver": driver, "rcond": float(rcond)},
     )
 
-    def empty(dtype: torch.dtype) -> Any:
+    residuals: Tensor | None
+    rank: Tensor | None
+    values: Tensor | None
+    residuals, rank, values = others
+
+    def empty(dtype: torch.dtype) -> Tensor:
         return torch.empty(0, dtype=dtype, device=a.device)
 
     if rank is not None:
@@ -137,7 +145,7 @@ def _real(dtype: torch.dtype) -> torch.dtype:
     return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
 
 
-def _once(per_solution: Any, a: Any) -> Any:
+def _once(per_solution: Tensor, a: Tensor) -> Tensor:
     """One entry for each matrix, where several right-hand sides broadcast over it."""
     cut = per_solution
     for d, n in enumerate(a.shape[:-2]):

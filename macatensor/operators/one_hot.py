@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 
 
-def one_hot(self: Any, num_classes: int = -1) -> Any:
+def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     """A dimension of ``num_classes`` with 1 at each class. Raises RuntimeError for classes out of range."""
     if self.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
@@ -29,16 +30,16 @@ def one_hot(self: Any, num_classes: int = -1) -> Any:
 
 
 @special("aten.one_hot.default")
-def _undecomposed(func: Any) -> Launcher:
+def _undecomposed(func: OpOverload) -> Launcher:
     """Under inference_mode the operator arrives whole."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         return one_hot(*args, **(kwargs or {}))
 
     return run
 
 
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
 def register() -> None:

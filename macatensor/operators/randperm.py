@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch._ops import OpOverload
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.resize import write_out
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.meta import contiguous_strides, meta_of
 from macatensor.runtime.random import drawn_from
 
 
 @special("aten.randperm.generator_out", "aten.randperm.out")
-def _randperm(func: Any) -> Launcher:
+def _randperm(func: OpOverload) -> Launcher:
     """PyTorch makes the result and asks for it to be filled; ours is drawn, then takes its place."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         options = kwargs or {}
         n, out = args[0], options["out"]
         if n < 0:

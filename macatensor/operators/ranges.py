@@ -7,27 +7,31 @@ are one launch.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch import rowless
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.signature import find_row
 from macatensor.runtime import plan_caches
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.uncompiled import uncompiled
 from op_table import Kind, families
 
 
-def _overload(name: str) -> Any:
+def _overload(name: str) -> OpOverload:
     operator, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, operator), overload or "default")
+    result: OpOverload = getattr(getattr(torch.ops.aten, operator), overload or "default")
+    return result
 
 
-def _leading(func: Any) -> list[tuple[str, str]]:
+def _leading(func: OpOverload) -> list[tuple[str, str]]:
     """The arguments that both an ``out=`` overload and its functional one have; what comes after says where and of what."""
     return [(a.name, str(a.type)) for a in func._schema.arguments if not a.kwarg_only]
 
@@ -35,7 +39,7 @@ def _leading(func: Any) -> list[tuple[str, str]]:
 _FUNCTIONAL = [row.name for row in families["factory"] if row.kind is Kind.KERNEL]
 
 
-def _outs() -> dict[str, Any]:
+def _outs() -> dict[str, OpOverload]:
     """``out=`` overload, the functional one with the same leading arguments."""
     found = {}
     for name in _FUNCTIONAL:
@@ -61,14 +65,14 @@ def _steps(start: float, end: float, step: float) -> int:
 
 
 @special("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
-def _arange(func: Any) -> Launcher:
+def _arange(func: OpOverload) -> Launcher:
     found = find_row(torch.ops.aten.arange.start_step)
     if found is None:
         raise LookupError("the op table has no row for arange.start_step")
     kernel = KernelLauncher(torch.ops.aten.arange.start_step, *found)
-    cache = PlanCache()  # by length: a decode loop's ranges differ in their start only
+    cache: PlanCache[Run] = PlanCache()  # by length: a decode loop's ranges differ in their start only
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         options = dict(kwargs or {})
         start, end, step = options.pop("start", 0), options.pop("end", None), options.pop("step", 1)
         if len(args) == 1:
@@ -99,10 +103,10 @@ def _arange(func: Any) -> Launcher:
 
 
 @special(*_OUT)
-def _out(func: Any) -> Launcher:
+def _out(func: OpOverload) -> Launcher:
     make = _OUT[str(func)]
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         options = dict(kwargs or {})
         out = options.pop("out")
         result = make(*args, **options, dtype=out.dtype, device=out.device)
@@ -117,7 +121,7 @@ _COMPOSED = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 
 
 @special(*(str(_overload(name)) for name in _COMPOSED))
-def _kaiser_window(func: Any) -> Launcher:
+def _kaiser_window(func: OpOverload) -> Launcher:
     """PyTorch's is made of a loop that its CPU and CUDA have: here of operators, in float64."""
 
     def make(
@@ -125,25 +129,26 @@ def _kaiser_window(func: Any) -> Launcher:
         periodic: bool = True,
         beta: float = 12.0,
         *,
-        dtype: Any = None,
-        device: Any,
-        **options: Any,
-    ) -> Any:
+        dtype: torch.dtype | None = None,
+        device: torch.device,
+        **options: Value,
+    ) -> Tensor:
         empty = torch.kaiser_window(min(window_length, 1), dtype=dtype, **options)  # or PyTorch's error
         if window_length <= 1:
             return empty.to(device)
         last = window_length if periodic else window_length - 1
         x = torch.arange(window_length, dtype=torch.float64, device=device) * (2 / last) - 1
         ends = torch.special.i0(torch.tensor(beta, dtype=torch.float64, device=device))
-        return (torch.special.i0(beta * (1 - x * x).clamp(min=0).sqrt()) / ends).to(empty.dtype)
+        result: Tensor = (torch.special.i0(beta * (1 - x * x).clamp(min=0).sqrt()) / ends).to(empty.dtype)
+        return result
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         return make(*args, **kwargs or {})
 
     return run
 
 
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
 def register() -> None:
@@ -162,9 +167,9 @@ def register() -> None:
 class _Kernel:
     """What the dispatcher calls for one overload."""
 
-    def __init__(self, func: Any, fallback: Any):
+    def __init__(self, func: OpOverload, fallback: Callable[..., Value]):
         self.func = func
         self.fallback = fallback
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Value, **kwargs: Value) -> Value:
         return self.fallback(self.func, *args, **kwargs)

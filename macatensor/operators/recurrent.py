@@ -8,11 +8,15 @@ whole layer (float64; a library without one) the steps share one GEMM for their 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.autograd.function import FunctionCtx
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.ffi import kernels
 from macatensor.runtime.tensor import MacaTensor
@@ -27,16 +31,25 @@ class _Steps:
     """One direction of one layer, x [T, B, I], h and c [B, H], step by step, and what each step started from."""
 
     def __init__(
-        self, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, reverse: bool
+        self,
+        x: Tensor,
+        h: Tensor,
+        c: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        *,
+        reverse: bool,
     ) -> None:
         steps, batch = x.shape[0], x.shape[1]
         gates = torch.mm(x.reshape(steps * batch, -1), w_ih.t()).view(steps, batch, -1)
         w_hh_t = w_hh.t()
         self.order = range(steps - 1, -1, -1) if reverse else range(steps)
-        self.outputs: list[Any] = [None] * steps
-        self.hiddens: list[Any] = [None] * steps
-        self.cells: list[Any] = [None] * steps
-        self.kept: list[Any] = [None] * steps
+        self.outputs: list[Tensor] = [x] * steps  # each is replaced
+        self.hiddens: list[Tensor] = [h] * steps
+        self.cells: list[Tensor] = [c] * steps
+        self.kept: list[tuple[Tensor, Tensor]] = [(c, c)] * steps
         for t in self.order:
             self.hiddens[t], self.cells[t] = h, c
             h, c, workspace = _cell(gates[t], torch.mm(h, w_hh_t), c, b_ih, b_hh)
@@ -45,13 +58,27 @@ class _Steps:
         self.h, self.c = h, c
 
 
+class _Context(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+    steps: tuple[range, list[Tensor], list[tuple[Tensor, Tensor]], bool]
+
+
 class _StepByStep(torch.autograd.Function):
     """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool
-    ) -> Any:
+        ctx: _Context,
+        x: Tensor,
+        h: Tensor,
+        c: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        reverse: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ran = _Steps(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse=reverse)
         ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, torch.stack(ran.hiddens))
         ctx.steps = (ran.order, ran.cells, ran.kept, reverse)
@@ -59,19 +86,21 @@ class _StepByStep(torch.autograd.Function):
         return torch.stack(ran.outputs), ran.h.clone(), ran.c.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad_outputs: Any, grad_h: Any, grad_c: Any) -> Any:
+    def backward(
+        ctx: _Context, grad_outputs: Tensor | None, grad_h: Tensor, grad_c: Tensor
+    ) -> tuple[Tensor | None, ...]:
         *inputs, hiddens = ctx.saved_tensors
         order, cells, kept, reverse = ctx.steps
         if torch.is_grad_enabled():
 
-            def again(*given: Any) -> Any:
+            def again(*given: Tensor) -> tuple[Tensor, ...]:
                 ran = _Steps(*given, reverse=reverse)
                 return torch.stack(ran.outputs), ran.h, ran.c
 
             return (*by_recomputation(again, inputs, (grad_outputs, grad_h, grad_c)), None)
         x, _, _, w_ih, w_hh, b_ih, _ = inputs
         steps, batch = x.shape[0], x.shape[1]
-        gates: list[Any] = [None] * steps
+        gates: list[Tensor] = [x] * steps  # each is replaced
         for t in reversed(order):
             if grad_outputs is not None:
                 grad_h = grad_outputs[t] if grad_h is None else grad_h + grad_outputs[t]
@@ -90,7 +119,7 @@ class _StepByStep(torch.autograd.Function):
         return grad_x, grad_h, grad_c, grad_w_ih, grad_w_hh, grad_b, other_b, None
 
 
-_step_by_step: Any = _StepByStep.apply
+_step_by_step: Callable[..., tuple[Tensor, Tensor, Tensor]] = _StepByStep.apply
 _LSTM = 2  # PyTorch's number for it
 
 
@@ -101,21 +130,39 @@ def _whole() -> frozenset[torch.dtype]:
     return frozenset(getattr(torch, d) for d in row.dtypes) if row.name in kernels() else frozenset()
 
 
-def _run_layer(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, reverse: bool) -> Any:
+def _run_layer(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
     if x.dtype not in _whole():
         return _step_by_step(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse)
     has_biases = b_ih is not None
     if not has_biases:
         b_ih = b_hh = x.new_empty(0)
-    train = torch.is_grad_enabled() and any(t.requires_grad for t in (x, w_ih, w_hh, b_ih, b_hh, h, c))
+    train = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (x, w_ih, w_hh, b_ih, b_hh, h, c)
+    )
     y, h, c, _ = _aten.mkldnn_rnn_layer.default(
         x, w_ih, w_hh, b_ih, b_hh, h, c, reverse, [], _LSTM, h.shape[1], 1, has_biases, False, False, train
     )
     return y, h, c
 
 
-def _served(input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, bidirectional: bool) -> bool:
+def _served(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    bidirectional: bool,
+) -> bool:
     """Batched, unprojected, of one dtype, and nothing wrapped by a functional transform."""
     tensors = [input, *hx, *params]
     directions = 2 if bidirectional else 1
@@ -133,27 +180,28 @@ def _served(input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int,
 
 
 def lstm(
-    input: Any,
-    hx: Any,
-    params: Any,
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
     has_biases: bool,
     num_layers: int,
     dropout: float,
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> Any:
+) -> tuple[Tensor, Tensor, Tensor]:
     """``aten::lstm.input``: output, h_n, c_n."""
     if not _served(input, hx, params, has_biases, num_layers, bidirectional):
-        return _aten.lstm.input._op_dk(
+        result: tuple[Tensor, Tensor, Tensor] = _aten.lstm.input._op_dk(
             torch._C.DispatchKey.CompositeImplicitAutograd,
             input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first,
         )  # fmt: skip
+        return result
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     x = input.transpose(0, 1) if batch_first else input
-    last_h: list[Any] = []
-    last_c: list[Any] = []
+    last_h: list[Tensor] = []
+    last_c: list[Tensor] = []
     for layer in range(num_layers):
         outputs = []
         for direction in range(directions):
@@ -171,16 +219,16 @@ def lstm(
 
 
 @special("aten.lstm.input")
-def _undecomposed(func: Any) -> Launcher:
+def _undecomposed(func: OpOverload) -> Launcher:
     """Under inference_mode the operator arrives whole."""
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
         return lstm(*args, **(kwargs or {}))
 
     return run
 
 
-_library: Any = None
+_library: torch.library.Library | None = None
 
 
 def register() -> None:

@@ -6,17 +6,18 @@ A mask is of bool and True is left out, or it is added to the scores. ``mask_typ
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
-from macatensor.dispatch.launcher import Launcher, special
+from macatensor.dispatch.launcher import special
 from macatensor.operators.composites import composite
+from macatensor.runtime.boxed import Launcher
 
 _F = torch.nn.functional
 
 
-def _kept(mask: Any, mask_type: int | None) -> Any:
+def _kept(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
     """As ``scaled_dot_product_attention`` takes it: True is kept."""
     if mask is None:
         return None
@@ -25,27 +26,28 @@ def _kept(mask: Any, mask_type: int | None) -> Any:
     return ~mask if mask.dtype == torch.bool else mask
 
 
-def _heads(projected: Any, heads: int) -> Any:
+def _heads(projected: Tensor, heads: int) -> Tensor:
     """[B, L, E] -> [B, heads, L, E / heads]."""
-    return projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+    result: Tensor = projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return result
 
 
 @composite
 def native_multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     embed_dim: int,
     num_head: int,
-    qkv_weight: Any,
-    qkv_bias: Any,
-    proj_weight: Any,
-    proj_bias: Any,
-    mask: Any = None,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Tensor | None]:
     """Output [B, L, E] and, if wanted, probabilities: the mean over heads [B, L, S], or [B, heads, L, S]."""
     if query.dim() != 3:
         raise RuntimeError(f"expected 3-D `query`, got {query.dim()}-D tensor")
@@ -74,42 +76,42 @@ def native_multi_head_attention(
 
 @composite
 def transformer_encoder_layer(
-    src: Any,
+    src: Tensor,
     embed_dim: int,
     num_heads: int,
-    qkv_weight: Any,
-    qkv_bias: Any,
-    proj_weight: Any,
-    proj_bias: Any,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
     use_gelu: bool,
     norm_first: bool,
     eps: float,
-    norm_weight_1: Any,
-    norm_bias_1: Any,
-    norm_weight_2: Any,
-    norm_bias_2: Any,
-    ffn_weight_1: Any,
-    ffn_bias_1: Any,
-    ffn_weight_2: Any,
-    ffn_bias_2: Any,
-    mask: Any = None,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
     mask_type: int | None = None,
-) -> Any:
+) -> Tensor:
     """Attention and feed-forward of ``nn.TransformerEncoderLayer``, [B, L, E] -> [B, L, E]."""
 
-    def norm_1(x: Any) -> Any:
+    def norm_1(x: Tensor) -> Tensor:
         return _F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
 
-    def norm_2(x: Any) -> Any:
+    def norm_2(x: Tensor) -> Tensor:
         return _F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
-    def attend(x: Any) -> Any:
+    def attend(x: Tensor) -> Tensor:
         projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
         return native_multi_head_attention(
             x, x, x, embed_dim, num_heads, *projections, mask, False, mask_type=mask_type
         )[0]
 
-    def feed(x: Any) -> Any:
+    def feed(x: Tensor) -> Tensor:
         hidden = _F.linear(x, ffn_weight_1, ffn_bias_1)
         return _F.linear(_F.gelu(hidden) if use_gelu else hidden.relu(), ffn_weight_2, ffn_bias_2)
 
@@ -121,6 +123,6 @@ def transformer_encoder_layer(
 
 
 @special("aten._nested_tensor_from_mask_left_aligned.default")
-def _never_nested(func: Any) -> Launcher:
+def _never_nested(func: OpOverload) -> Launcher:
     """nn.TransformerEncoder asks whether to pack its batch as a nested tensor, which the device has not."""
     return lambda args, kwargs: False

@@ -7,8 +7,7 @@ general matrix come as they converge; here they are sorted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -73,6 +72,6 @@ _FORMS: dict[str, Callable[[Tensors], Tensors]] = {
 }
 
 
-def canonical(form: str, results: Any) -> Tensors:
+def canonical(form: str, results: Iterable[torch.Tensor | None]) -> Tensors:
     """Results in the canonical form that their row names; as they are where it names none."""
     return _FORMS[form](list(results)) if form else list(results)

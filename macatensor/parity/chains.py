@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import torch
 
 from macatensor.parity.measure import allowance
 from macatensor.parity.transport import replace, tensors, twin, wide
+from macatensor.runtime.boxed import Arguments, Keywords
 from op_table import Bound, Row
 
 Terms = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ class Chains:
     ``chain``: how many are added to one number.
     """
 
-    def __init__(self, row: Row, args: Any, kwargs: Any, chain: float) -> None:
+    def __init__(self, row: Row, args: Arguments, kwargs: Keywords, chain: float) -> None:
         operator, _, overload = row.name.partition(".")
         self.row, self.chain = row, chain
         # results of in-place forms, too
@@ -120,7 +120,7 @@ def _rounded(t: torch.Tensor, bits: int, nearest: bool) -> torch.Tensor:
     return ((t.contiguous().view(torch.int32) + half) & -last).view(torch.float32).double()
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
@@ -161,7 +161,7 @@ def _of_order(terms: Terms, dtype: torch.dtype, chain: float) -> float:
     return float(_DEVIATIONS * variance**0.5 + _COHERENT * coherent)
 
 
-def _spacing(sums: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _spacing(sums: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     steps: npt.NDArray[np.float64] = np.spacing(np.abs(sums)).astype(np.float64)
     return steps
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
+from macatensor.runtime.boxed import Arguments, Keywords
 from op_table import Row
 
 LAYOUTS = ("contiguous", "channels_last", "transposed", "expanded", "sliced")
@@ -19,8 +19,8 @@ _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 class Call:
     """Arguments of one call of an overload, on the host."""
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: Arguments
+    kwargs: Keywords = field(default_factory=dict)
     on_host: tuple[torch.Tensor, ...] = ()  # arguments that PyTorch wants on the host whatever the device
 
 

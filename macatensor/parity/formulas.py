@@ -7,17 +7,22 @@ PyTorch's CUDA kernels (aten/src/ATen/native/cuda/RNN.cu), which the schemas are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 
+from macatensor.runtime.boxed import Value
+
 Tensor = torch.Tensor
-FORMULAS: dict[str, Callable[..., Any]] = {}
+_T = TypeVar("_T")
+_Formula = TypeVar("_Formula", bound=Callable[..., Value])
+
+FORMULAS: dict[str, Callable[..., Value]] = {}
 
 
-def _formula(function: Callable[..., Any]) -> Callable[..., Any]:
+def _formula(function: _Formula) -> _Formula:
     FORMULAS[function.__name__] = function
     return function
 
@@ -84,7 +89,7 @@ def _lstm_steps(
 @_formula
 def mkldnn_rnn_layer(
     input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool,
-    batch_sizes: Any, mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
+    batch_sizes: list[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
     batch_first: bool, train: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """One direction of one LSTM layer; the last result, what backward needs, only in training."""
@@ -97,7 +102,7 @@ def mkldnn_rnn_layer(
 def mkldnn_rnn_layer_backward(
     input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, output: Tensor,
     hy: Tensor, cy: Tensor, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, reverse: bool,
-    mode: int, hidden_size: int, num_layers: int, has_biases: bool, *rest: Any,
+    mode: int, hidden_size: int, num_layers: int, has_biases: bool, *rest: Value,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """By autograd through the steps; the forward's results are not looked at."""
     with torch.enable_grad():
@@ -204,7 +209,7 @@ def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (slope.conj() if y.is_complex() else slope)
 
 
-def _named(*functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _named(*functions: Callable[..., _T]) -> dict[str, Callable[..., _T]]:
     """By the names under which rows of the op table ask for them."""
     return {f.__name__.removeprefix("_"): f for f in functions}
 
@@ -223,7 +228,7 @@ def _entropy_terms(
     return [terms if reduction == 0 else terms.mean() if reduction == 1 else terms.sum()]
 
 
-def _fourier_terms(x: Tensor, dim: list[int], normalization: int, last: Any) -> list[Tensor | None]:
+def _fourier_terms(x: Tensor, dim: list[int], normalization: int, last: int) -> list[Tensor | None]:
     """What every element of a transform adds up: the magnitudes of its lines, once more for the half left out."""
     if not dim:
         return [None]
@@ -240,16 +245,16 @@ def _largest(t: Tensor) -> Tensor:
     return t.abs().max().nan_to_num() if t.numel() else t.new_zeros(())
 
 
-def _filter_terms(x: Tensor, *rest: Any) -> list[Tensor | None]:
+def _filter_terms(x: Tensor, *rest: Value) -> list[Tensor | None]:
     """A coordinate's rounding moves a weight by eps, also one that is nearly zero."""
     return [x.abs().max().expand(())] if x.numel() else [None]
 
 
-def _grid_terms(x: Tensor, *rest: Any) -> list[Tensor | None]:
+def _grid_terms(x: Tensor, *rest: Value) -> list[Tensor | None]:
     return [_largest(x)]
 
 
-def _grid_gradients(grad: Tensor, x: Tensor, *rest: Any) -> list[Tensor | None]:
+def _grid_gradients(grad: Tensor, x: Tensor, *rest: Value) -> list[Tensor | None]:
     """Of a coordinate all channels at a few taps add up, with the image's extent as a factor."""
     taps = x.shape[1] * max(x.shape[2:])
     return [4 * _largest(grad), taps * _largest(grad) * _largest(x)]
@@ -257,14 +262,14 @@ def _grid_gradients(grad: Tensor, x: Tensor, *rest: Any) -> list[Tensor | None]:
 
 # Terms that cancel inside where no operand shows it: saturated gates are 1 whatever their arguments.
 def _layer_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor,
-                 *rest: Any) -> list[Tensor]:  # fmt: skip
+                 *rest: Value) -> list[Tensor]:  # fmt: skip
     """The largest sum of a gate's terms, and the state it is added to."""
     state = hx.abs().max().clamp(min=1)
     gates = (x.abs() @ w_ih.abs().t()).max() + state * w_hh.abs().sum(1).max()
     return [(gates + b_ih.abs().max() + b_hh.abs().max()) * (1 + cx.abs().max())] * 4
 
 
-def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any) -> list[Tensor]:
+def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Value) -> list[Tensor]:
     """A gate kept as float32 is near 1 or 0 to one rounding of 1, which is what its slope is wrong by."""
     cx, gradients = operands[3], operands[7:10]
     largest = sum(g.abs().max() for g in gradients if g is not None)
@@ -272,11 +277,11 @@ def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Any)
     return [torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))] * 7
 
 
-def _lstm_cell_terms(x: Tensor, h: Tensor, cx: Tensor, *biases: Any) -> list[Tensor]:
+def _lstm_cell_terms(x: Tensor, h: Tensor, cx: Tensor, *biases: Value) -> list[Tensor]:
     return [1 + cx.abs(), 1 + cx.abs()]
 
 
-def _gru_cell_terms(x: Tensor, h: Tensor, hx: Tensor, *biases: Any) -> list[Tensor]:
+def _gru_cell_terms(x: Tensor, h: Tensor, hx: Tensor, *biases: Value) -> list[Tensor]:
     return [1 + hx.abs()]
 
 
@@ -285,14 +290,14 @@ def _log_softmax_terms(x: Tensor, dim: int, half: bool) -> list[Tensor]:
     return [x.log_softmax(dim).abs() + 1 + (x - x.amax(dim, keepdim=True)).logsumexp(dim, keepdim=True)]
 
 
-def _log_softmax_gradient_terms(grad: Tensor, output: Tensor, dim: int, dtype: Any) -> list[Tensor]:
+def _log_softmax_gradient_terms(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> list[Tensor]:
     """grad - softmax * sum(grad) cancels where one gradient is the sum."""
     if not grad.dim():
         return [grad.abs()]
     return [grad.abs() + output.exp() * grad.sum(dim, keepdim=True).abs()]
 
 
-def _softmax_gradient_terms(grad: Tensor, output: Tensor, dim: int, dtype: Any) -> list[Tensor]:
+def _softmax_gradient_terms(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> list[Tensor]:
     if not grad.dim():
         return [grad.abs()]
     return [output * (grad.abs() + (grad * output).sum(dim, keepdim=True).abs())]
@@ -314,8 +319,8 @@ def _wider(padding: list[int]) -> list[int]:
     return [p + 1 for p in padding]
 
 
-def _convolution_floor(x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                       transposed: bool, output_padding: Any, groups: int) -> list[Tensor | None]:  # fmt: skip
+def _convolution_floor(x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int],
+                       transposed: bool, output_padding: list[int], groups: int) -> list[Tensor | None]:  # fmt: skip
     mixed = _mixed_taps(w, stride, dilation, transposed, groups)
     if mixed is None:
         return [None]
@@ -325,8 +330,8 @@ def _convolution_floor(x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, p
     return [squares.clamp(min=0).sqrt()]
 
 
-def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: Any, stride: Any, padding: Any,
-                                 dilation: Any, transposed: bool, output_padding: Any, groups: int,
+def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: list[int] | None, stride: list[int], padding: list[int],
+                                 dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
                                  mask: list[bool]) -> list[Tensor | None]:  # fmt: skip
     mixed = _mixed_taps(w, stride, dilation, transposed, groups)
     if mixed is None:
@@ -343,14 +348,15 @@ def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: Any
     ]
 
 
-FLOORS = _named(
+_Terms = Callable[..., Sequence[Tensor | None]]
+FLOORS: dict[str, _Terms] = _named(
     _convolution_floor, _convolution_gradient_floors, _fourier_terms, _filter_terms, _grid_terms, _grid_gradients,
     _layer_terms, _layer_gradient_terms, _lstm_cell_terms, _gru_cell_terms, _entropy_terms, _log_softmax_terms,
     _log_softmax_gradient_terms, _softmax_gradient_terms,
 )  # fmt: skip
 
 
-def _softmax_terms(x: Tensor, dim: int, *rest: Any) -> list[Tensor]:
+def _softmax_terms(x: Tensor, dim: int, *rest: Value) -> list[Tensor]:
     """x - max rounds by half an ULP of itself, which is a relative error of its exponential: beyond 8 it counts."""
     if not x.numel() or not x.dim():
         return [x.softmax(dim)]
@@ -358,15 +364,15 @@ def _softmax_terms(x: Tensor, dim: int, *rest: Any) -> list[Tensor]:
 
 
 # The same of PyTorch's own kernels: 1 + erf and 1 + tanh lose the negative side, and where e^-x overflows they give 0.
-def _argument(x: Tensor, **rest: Any) -> list[Tensor]:
+def _argument(x: Tensor, **rest: Value) -> list[Tensor]:
     return [x.abs()]
 
 
-def _gradient(grad: Tensor, *rest: Any) -> list[Tensor]:
+def _gradient(grad: Tensor, *rest: Value) -> list[Tensor]:
     return [grad.abs()]
 
 
-def _gradient_and_argument(grad: Tensor, x: Tensor, **rest: Any) -> list[Tensor]:
+def _gradient_and_argument(grad: Tensor, x: Tensor, **rest: Value) -> list[Tensor]:
     return [grad.abs() * (1 + x.abs())]
 
 
@@ -379,7 +385,7 @@ def _overflown_gradient(grad: Tensor, x: Tensor) -> list[Tensor]:
 
 
 # Magnitudes that a bound in ULP counts from, where they are larger than the result's.
-MAGNITUDES = _named(
+MAGNITUDES: dict[str, _Terms] = _named(
     _softmax_terms, _argument, _gradient, _gradient_and_argument, _overflown, _overflown_gradient
 )
 
@@ -440,12 +446,12 @@ def sdpa_backward(
 
 # PyTorch's own of these are for float32 only.
 @_formula
-def _grid_sampler_2d_cpu_fallback(*args: Any) -> Tensor:
+def _grid_sampler_2d_cpu_fallback(*args: Value) -> Tensor:
     result: Tensor = torch.ops.aten.grid_sampler_2d.default(*args)
     return result
 
 
 @_formula
-def _grid_sampler_2d_cpu_fallback_backward(*args: Any) -> tuple[Tensor, ...]:
+def _grid_sampler_2d_cpu_fallback_backward(*args: Value) -> tuple[Tensor, ...]:
     gradients: tuple[Tensor, ...] = torch.ops.aten.grid_sampler_2d_backward.default(*args, [True, True])
     return gradients

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.parity.transport import fetch, place
 from macatensor.runtime import random
+from macatensor.runtime.boxed import Arguments, Value
 from op_table import Row
 from op_table.row import DRAWN, Filled, Law
 
 
-def _argument(value: Any, dtype: torch.dtype) -> Any:
+def _argument(value: object, dtype: torch.dtype) -> Value:
     """An argument that a law names, with tensors in place of what stands for them."""
     if isinstance(value, Filled):
         size = (DRAWN, value.columns) if value.columns else (DRAWN,)
@@ -22,7 +23,7 @@ def _argument(value: Any, dtype: torch.dtype) -> Any:
     return torch.tensor(value).to(dtype) if isinstance(value, tuple) else value
 
 
-def _draw(func: Any, row: Row, dtype: torch.dtype, seed: int, args: tuple[Any, ...]) -> torch.Tensor:
+def _draw(func: OpOverload, row: Row, dtype: torch.dtype, seed: int, args: Arguments) -> torch.Tensor:
     random.manual_seed(seed)
     result = func(*[place(a) if isinstance(a, torch.Tensor) else a for a in args])
     if isinstance(result, (list, tuple)):
@@ -30,7 +31,7 @@ def _draw(func: Any, row: Row, dtype: torch.dtype, seed: int, args: tuple[Any, .
     return fetch(result)
 
 
-def check(func: Any, row: Row, dtype: torch.dtype, seed: int) -> Iterator[str]:
+def check(func: OpOverload, row: Row, dtype: torch.dtype, seed: int) -> Iterator[str]:
     """What is wrong with a random row, line by line."""
     law = row.law_of_bool if dtype is torch.bool and row.law_of_bool is not None else row.law
     if law is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -15,6 +15,7 @@ from macatensor.parity.chains import Chains, by_chains
 from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, SHARPER
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from op_table import Bound, Kind, Row
 from op_table.row import ONE_CHAIN
 
@@ -34,7 +35,24 @@ def _float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _host(value: Any) -> Any:
+class Schema(Protocol):
+    """What is asked of an operator's schema."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arguments(self) -> Sequence[torch._C.Argument]: ...
+
+
+class Operator(Protocol):
+    """An OpOverload, or a kernel that no operator names, in the shape of one."""
+
+    @property
+    def _schema(self) -> Schema: ...
+    def __call__(self, *args: Value, **kwargs: Value) -> Value: ...
+
+
+def _host(value: Value) -> Value:
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
@@ -42,14 +60,16 @@ def _host(value: Any) -> Any:
 _FLOAT32 = ("grad_scale", "found_inf")
 
 
-def _compact(row: Row, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _compact(row: Row, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
     if not row.dense_on_cpu:
         return args, kwargs
-    dense: tuple[Any, Any] = replace((args, kwargs), lambda t: t.clone(memory_format=torch.contiguous_format))
+    dense: tuple[Arguments, Keywords] = replace(
+        (args, kwargs), lambda t: t.clone(memory_format=torch.contiguous_format)
+    )
     return dense
 
 
-def _widen(value: Any) -> Any:
+def _widen(value: Value) -> Value:
     """Arguments with floats made float64, ``dtype=`` included."""
     if isinstance(value, torch.Tensor):
         return twin(value, wide(value.dtype))
@@ -76,7 +96,7 @@ class Expected:
 
 
 def _run(
-    func: Any, row: Row, args: Any, kwargs: Any, sharp: bool = False
+    func: Operator, row: Row, args: Arguments, kwargs: Keywords, sharp: bool = False
 ) -> tuple[list[torch.Tensor | None], int]:
     """Results and arguments after the call, by a formula where the CPU has no kernel or (``sharp``) a worse one."""
     name = func._schema.name.partition("::")[2] or func._schema.name
@@ -91,22 +111,26 @@ _NUMBERS = ("number", "Optional[number]", "List[number]")
 
 
 def _each_number(
-    func: Any, args: Any, kwargs: Any, change: Callable[[float], float], kinds: tuple[str, ...] = _NUMBERS
-) -> tuple[Any, Any]:
+    func: Operator,
+    args: Arguments,
+    kwargs: Keywords,
+    change: Callable[[float], float],
+    kinds: tuple[str, ...] = _NUMBERS,
+) -> tuple[Arguments, Keywords]:
     """The arguments with every float changed that the schema types as a Scalar, or as one of ``kinds``."""
 
-    def visit(value: Any) -> Any:
+    def visit(value: Value) -> Value:
         if isinstance(value, float):
             return change(value)
         return [visit(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     names = {a.name for a in func._schema.arguments if str(a.type) in kinds}
     spots = [i for i, a in enumerate(func._schema.arguments) if a.name in names]
-    args = [visit(v) if i in spots else v for i, v in enumerate(args)]
-    return args, {k: visit(v) if k in names else v for k, v in kwargs.items()}
+    changed = tuple([visit(v) if i in spots else v for i, v in enumerate(args)])
+    return changed, {k: visit(v) if k in names else v for k, v in kwargs.items()}
 
 
-def _as_computed(func: Any, row: Row, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _as_computed(func: Operator, row: Row, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
     """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32; a number may also stand,
     bare or as a 0-dim tensor, where the schema has a Tensor."""
     operands = [t for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool]
@@ -121,7 +145,7 @@ def _as_computed(func: Any, row: Row, args: Any, kwargs: Any) -> tuple[Any, Any]
     return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)), typed)
 
 
-def _magnitudes(value: Any) -> Any:
+def _magnitudes(value: Value) -> Value:
     if isinstance(value, torch.Tensor):
         wider = twin(value, wide(value.dtype))
         if wider.is_complex():
@@ -136,7 +160,7 @@ def _magnitudes(value: Any) -> Any:
     return _host(value)
 
 
-def _terms_of_sum(func: Any, row: Row, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+def _terms_of_sum(func: Operator, row: Row, args: Arguments, kwargs: Keywords) -> list[torch.Tensor | None]:
     args, kwargs = _each_number(func, args, kwargs, abs)
     results, _ = _run(func, row, _magnitudes(args), _magnitudes(kwargs))
     return [
@@ -145,7 +169,7 @@ def _terms_of_sum(func: Any, row: Row, args: Any, kwargs: Any) -> list[torch.Ten
 
 
 def _terms_by_disturbance(
-    func: Any, row: Row, args: Any, kwargs: Any, exact: list[torch.Tensor | None]
+    func: Operator, row: Row, args: Arguments, kwargs: Keywords, exact: list[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """An estimate of ``|f| + sum |df/dx * x|`` from random relative changes of one operand at a time.
 
@@ -166,7 +190,7 @@ def _terms_by_disturbance(
     total: list[torch.Tensor | None] = [
         None if e is None else torch.zeros(e.shape, dtype=torch.float64) for e in exact
     ]
-    spots: list[Any] = [*range(len(args)), *kwargs]
+    spots: list[int | str] = [*range(len(args)), *kwargs]
     # an operator that writes its arguments needs fresh ones for each run
     still = None if getattr(func._schema, "is_mutable", True) else (_widen(args), _widen(kwargs))
     for spot in spots:
@@ -177,9 +201,9 @@ def _terms_by_disturbance(
         largest = [None if t is None else torch.zeros_like(t) for t in total]
         for _ in range(_DISTURBED):
             calm_args, calm_kwargs = still or (_widen(args), _widen(kwargs))
-            moved_args = [
-                replace(v, disturb) if i == spot else c for i, (v, c) in enumerate(zip(args, calm_args))
-            ]
+            moved_args = tuple(
+                [replace(v, disturb) if i == spot else c for i, (v, c) in enumerate(zip(args, calm_args))]
+            )
             moved_kwargs = {
                 k: replace(v, disturb) if k == spot else calm_kwargs[k] for k, v in kwargs.items()
             }
@@ -210,7 +234,7 @@ def _largest(terms: torch.Tensor | None, dims: int) -> torch.Tensor | None:
 
 
 def _magnitudes_of(
-    row: Row, args: Any, kwargs: Any, terms: list[torch.Tensor | None], elsewhere: bool
+    row: Row, args: Arguments, kwargs: Keywords, terms: list[torch.Tensor | None], elsewhere: bool
 ) -> list[torch.Tensor | None]:
     """``terms``, or what a bound in ULP counts from where that is larger than a result and its terms."""
     found = list(terms)
@@ -218,12 +242,16 @@ def _magnitudes_of(
         if name:
             least = MAGNITUDES[name](*_widen(args), **_widen(kwargs))
             for i, (known, magnitude) in enumerate(zip(found, least)):
+                if magnitude is None:
+                    continue
                 size = magnitude.abs().double()
                 found[i] = size if known is None else torch.maximum(known, size)
     return found
 
 
-def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = False) -> Expected:
+def expected(
+    func: Operator, row: Row, args: Arguments, kwargs: Keywords, elsewhere: bool = False
+) -> Expected:
     """Computes the reference of ``func(*args, **kwargs)``, for another device's kernels if it runs ``elsewhere``; the
     arguments are host tensors and stay as they are."""
     args, kwargs = _compact(row, args, kwargs)
@@ -283,7 +311,7 @@ def expected(func: Any, row: Row, args: Any, kwargs: Any, elsewhere: bool = Fals
     return Expected(native, exact, terms, count, error if native is None else None, writes, chains)
 
 
-def _host_all(value: Any) -> Any:
+def _host_all(value: Value) -> Value:
     if isinstance(value, (list, tuple)):
         return type(value)(_host_all(v) for v in value)
     if isinstance(value, dict):
@@ -292,7 +320,7 @@ def _host_all(value: Any) -> Any:
 
 
 def judge(
-    row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any
+    row: Row, expected: Expected, got: list[torch.Tensor | None], args: Arguments
 ) -> tuple[Distance, list[str]]:
     """The worst distance of a call's tensors and what is wrong with them.
 
@@ -357,10 +385,10 @@ class Aim:
 def _aim(
     row: Row,
     have: torch.Tensor,
-    native: Any,
+    native: torch.Tensor | None,
     exact: torch.Tensor,
     position: int,
-    args: Any,
+    args: Arguments,
     expected: Expected,
 ) -> Aim:
     bound, terms = row.bound, expected.terms[position]
@@ -392,7 +420,7 @@ def _is_position(row: Row, have: torch.Tensor, position: int, expected: Expected
     return 0 < position < expected.results and row.ties and not floating and expected.native is not None
 
 
-def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Any) -> list[Aim | None]:
+def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Arguments) -> list[Aim | None]:
     """What each tensor of ``got`` (as for :func:`judge`) is measured by; None for those that have several right
     values, or no reference of their size."""
     found: list[Aim | None] = []
@@ -415,7 +443,7 @@ def _one(
     native: torch.Tensor | None,
     exact: torch.Tensor,
     position: int,
-    args: Any,
+    args: Arguments,
     expected: Expected,
 ) -> Distance:
     have = have.resolve_conj().resolve_neg()
@@ -438,7 +466,7 @@ def _one(
 
 
 def _positions(
-    row: Row, have: torch.Tensor, native: torch.Tensor | None, args: Any, values: torch.Tensor | None
+    row: Row, have: torch.Tensor, native: torch.Tensor | None, args: Arguments, values: torch.Tensor | None
 ) -> Distance:
     """Positions are right when the operand has the right values there."""
     source = args[0]

@@ -8,9 +8,9 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.host_fallback import HostRefused, fallback
 from macatensor.dispatch.request import Declined
@@ -21,7 +21,8 @@ from macatensor.parity.measure import Distance, bound_text
 from macatensor.parity.reference import Expected, expected, judge
 from macatensor.parity.samples import LAYOUTS, Call, describe, overload, samples
 from macatensor.parity.transport import fetch, place, replace, tensors
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.boxed import Arguments, Keywords
+from macatensor.runtime.tensor import MacaTensor, payload
 from op_table import TABLE, Kind, Row, families
 
 # Views and composites name no dtypes: these stand for all.
@@ -147,7 +148,7 @@ def run_row(
     return result
 
 
-def _run_law(result: Result, func: Any, row: Row, dtype: torch.dtype, seed: int) -> None:
+def _run_law(result: Result, func: OpOverload, row: Row, dtype: torch.dtype, seed: int) -> None:
     result.bound = "the law, by its moments"
     command = _repeat(row, str(dtype).removeprefix("torch."), "contiguous", seed)
     try:
@@ -167,7 +168,13 @@ def _repeat(row: Row, dtype: str, layout: str, seed: int) -> str:
 
 
 def _run_samples(
-    result: Result, func: Any, row: Row, dtype: torch.dtype, layout: str, seed: int, numbers: Iterator[int]
+    result: Result,
+    func: OpOverload,
+    row: Row,
+    dtype: torch.dtype,
+    layout: str,
+    seed: int,
+    numbers: Iterator[int],
 ) -> None:
     """Runs the samples of these ascending ``numbers``."""
     name = str(dtype).removeprefix("torch.")
@@ -231,14 +238,16 @@ def _arguments(call: Call) -> str:
     return ", ".join(given)
 
 
-def _on_device(call: Call) -> tuple[Any, Any]:
+def _on_device(call: Call) -> tuple[Arguments, Keywords]:
     stay = {id(t) for t in call.on_host}
     args, kwargs = replace((call.args, call.kwargs), lambda t: t if id(t) in stay else place(t))
     kwargs = {k: torch.device("maca") if isinstance(v, torch.device) else v for k, v in kwargs.items()}
     return args, kwargs
 
 
-def _one(func: Any, row: Row, call: Call, want: Expected) -> tuple[Distance, list[str], list[Any]]:
+def _one(
+    func: OpOverload, row: Row, call: Call, want: Expected
+) -> tuple[Distance, list[str], list[torch.Tensor]]:
     """Runs one call. What is wrong comes as text; an exception too, but that there is no kernel."""
     args, kwargs = _on_device(call)
     try:
@@ -262,7 +271,7 @@ def _one(func: Any, row: Row, call: Call, want: Expected) -> tuple[Distance, lis
     return worst, wrong, [t for t in results if t is not None]
 
 
-def _strides(results: list[Any], want: Expected) -> list[str]:
+def _strides(results: Sequence[torch.Tensor | None], want: Expected) -> list[str]:
     """Strides where they matter: not of empty tensors nor of dimensions of one element."""
     source = want.native if want.native is not None else want.exact
     wrong = []
@@ -276,13 +285,15 @@ def _strides(results: list[Any], want: Expected) -> list[str]:
     return wrong
 
 
-def _aliases(args: Any, results: list[Any], func: Any) -> list[str]:
+def _aliases(args: Arguments, results: Sequence[torch.Tensor | None], func: OpOverload) -> list[str]:
     copies = not any(r.alias_info for r in func._schema.returns) and func._schema.name != "aten::_unsafe_view"
-    shared = all(r._payload[0] is args[0]._payload[0] for r in results if r is not None)
+    shared = all(payload(r)[0] is payload(args[0])[0] for r in results if r is not None)
     return [] if shared or copies else ["the view does not share its operand's memory"]
 
 
-def _other_forms(func: Any, row: Row, call: Call, got: list[Any]) -> tuple[list[str], list[str]]:
+def _other_forms(
+    func: OpOverload, row: Row, call: Call, got: list[torch.Tensor]
+) -> tuple[list[str], list[str]]:
     """What is wrong where the in-place and out= forms do not give the same bits, and those that are declined."""
     wrong: list[str] = []
     declines: list[str] = []
@@ -328,7 +339,9 @@ def _other_forms(func: Any, row: Row, call: Call, got: list[Any]) -> tuple[list[
     return wrong, declines
 
 
-def _same_bits(form: Any, args: Any, kwargs: Any, direct: torch.Tensor, target: Any) -> list[str]:
+def _same_bits(
+    form: OpOverload, args: Arguments, kwargs: Keywords, direct: torch.Tensor, target: torch.Tensor
+) -> list[str]:
     try:
         result = form(*args, **kwargs)
         written = fetch(target)

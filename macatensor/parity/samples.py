@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from zlib import crc32
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.parity.calls import (  # noqa: F401 - each module registers its generators
     copies,
@@ -29,10 +29,11 @@ from op_table import Row
 __all__ = ["LAYOUTS", "Call", "describe", "generator_of", "overload", "samples"]
 
 
-def overload(row: Row) -> Any:
+def overload(row: Row) -> OpOverload:
     """The OpOverload a row names. Raises AttributeError when this PyTorch has none."""
     operator, _, name = row.name.partition(".")
-    return getattr(getattr(torch.ops.aten, operator), name or "default")
+    result: OpOverload = getattr(getattr(torch.ops.aten, operator), name or "default")
+    return result
 
 
 def generator_of(row: Row) -> Generator | None:
@@ -66,7 +67,7 @@ def samples(row: Row, dtype: torch.dtype, layout: str = "contiguous", seed: int 
             yield call
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """An argument in a failing line: dtype, sizes, strides, offset."""
     if isinstance(value, torch.Tensor):
         text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

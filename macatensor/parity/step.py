@@ -59,6 +59,7 @@ class _Step(Watch):
 
     def after(self, seen: Seen) -> None:
         verdict = self.verdict(seen)
+        assert isinstance(seen.held, str)  # by `before`
         with self.lock:
             self.note(seen, verdict, seen.held, layout_text(_first(seen.results)))
 

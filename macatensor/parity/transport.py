@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate
 from macatensor.runtime.host_copies import download, host_address, upload
 from macatensor.runtime.meta import meta_of_tensor, set_lazy_bits
-from macatensor.runtime.tensor import MacaTensor, wrap
+from macatensor.runtime.tensor import MacaTensor, payload, wrap
+
+_T = TypeVar("_T")
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -48,9 +51,9 @@ def place(t: torch.Tensor) -> MacaTensor:
     return wrap(buffer, int(t.storage_offset()), meta_of_tensor(t))
 
 
-def fetch(t: MacaTensor) -> torch.Tensor:
+def fetch(t: torch.Tensor) -> torch.Tensor:
     """A copy on the host with the same sizes and strides; it waits for what the device still computes."""
-    buffer, offset, meta = t._payload
+    buffer, offset, meta = payload(t)
     memory = torch.empty(meta.extent, dtype=meta.dtype)
     if meta.numel:
         download(memory, buffer, offset * meta.itemsize, meta.nbytes)
@@ -71,11 +74,11 @@ def host_copy(t: torch.Tensor) -> torch.Tensor:
     return torch.as_strided(memory, meta.size, meta.stride, 0)
 
 
-def replace(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def replace(value: _T, change: Callable[[torch.Tensor], Value]) -> _T:
     """``value`` with every tensor in it changed, the same one once."""
-    done: dict[int, Any] = {}
+    done: dict[int, Value] = {}
 
-    def visit(v: Any) -> Any:
+    def visit(v: Value) -> Value:
         if isinstance(v, torch.Tensor):
             if id(v) not in done:
                 done[id(v)] = change(v)
@@ -86,10 +89,11 @@ def replace(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
             return {k: visit(x) for k, x in v.items()}
         return v
 
-    return visit(value)
+    changed: _T = visit(value)
+    return changed
 
 
-def tensors(value: Any) -> list[torch.Tensor | None]:
+def tensors(value: Value) -> list[torch.Tensor | None]:
     """Every tensor (or None in a tensor's place) of a result or of arguments, in order."""
     if value is None or isinstance(value, torch.Tensor):
         return [value]

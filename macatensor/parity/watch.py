@@ -12,24 +12,29 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from macatensor.dispatch import named_kernels
+from macatensor.dispatch.request import Attribute
 from macatensor.dispatch.signature import find_row
 from macatensor.operators.bind import bind
 from macatensor.operators.inference import WholeLauncher
+from macatensor.parity.canonical import Tensors
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance
-from macatensor.parity.reference import Expected, expected, judge
+from macatensor.parity.reference import Expected, Operator, expected, judge
 from macatensor.parity.transport import host_copy, replace, tensors
 from macatensor.runtime import streams
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import native
+from macatensor.runtime.meta import Meta
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 from op_table import Kind, Row
@@ -39,23 +44,32 @@ from op_table.row import per_term, ulp
 # Their terms are estimated by random disturbances: of 196608 elements (T 128, head 64) the worst lay at 9.1.
 _ATTENTION = per_term("softmax of a product, times a matrix", f32=16, f64=32, f16=4, bf16=4)
 _DROPOUT = ulp("the factor 1 / (1 - p) and the product round once each", f32=2, f64=2)
-_no_modes: Any = _disable_current_modes
+_no_modes: Callable[[], AbstractContextManager[object]] = _disable_current_modes
 _UNINITIALIZED = {"empty_like", "new_empty", "new_empty_strided", "empty", "empty_strided"}
+
+
+@dataclass(frozen=True)
+class KernelSchema:
+    """The schema of a kernel that is launched by name: it says nothing of arguments and results."""
+
+    name: str
+    arguments: tuple[torch._C.Argument, ...] = ()
+    returns: tuple[torch._C.Argument, ...] = ()
 
 
 class NamedKernel:
     """A kernel that is launched by name, with the shape of an OpOverload."""
 
-    tags: tuple[Any, ...] = ()
+    tags: tuple[torch.Tag, ...] = ()
 
     def __init__(self, name: str):
-        self._schema = SimpleNamespace(name=name, arguments=(), returns=())
+        self._schema = KernelSchema(name)
         self._body = FORMULAS[name]
 
     def __str__(self) -> str:
         return str(self._schema.name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Value, **kwargs: Value) -> Value:
         return self._body(*args, **kwargs)
 
 
@@ -64,14 +78,14 @@ def row_of_kernel(name: str) -> Row:
     return Row(name, Kind.KERNEL, bound=_ATTENTION)
 
 
-def short_name(func: Any) -> str:
+def short_name(func: Operator) -> str:
     """``"add.Tensor"``; ``"relu"`` for ``relu.default``."""
     return str(func).removeprefix("aten.").removesuffix(".default")
 
 
-def written_by(func: Any, row: Row | None, args: Any, kwargs: Any) -> set[int]:
+def written_by(func: Operator, row: Row | None, args: Arguments, kwargs: Keywords) -> set[int]:
     """Ids of the tensors that a call changes."""
-    changed: list[Any] = []
+    changed: list[torch.Tensor | None] = []
     for i, a in enumerate(func._schema.arguments):
         writes = a.alias_info is not None and a.alias_info.is_write
         keeps = row is not None and row.operator == "native_batch_norm" and a.name.startswith("running")
@@ -98,24 +112,26 @@ class Verdict:
 class Seen:
     """One call of an operator. Lists of tensors: results, or operands in the order of the arguments."""
 
-    func: Any
+    func: Operator
     row: Row | None
     name: str
-    args: Any
-    kwargs: Any
-    operands: list[Any]
+    args: Arguments
+    kwargs: Keywords
+    operands: Tensors
     written: set[int]  # ids of operands that the call changes
-    copies: tuple[Any, Any] | None = None  # the arguments before the call, on the host; None: not judged
+    copies: tuple[Arguments, Keywords] | None = (
+        None  # the arguments before the call, on the host; None: not judged
+    )
     why_not: str = ""  # "n/a: reason" when it is not judged
-    outcome: Any = None
-    results: list[Any] = field(default_factory=list)
-    host: list[Any] = field(default_factory=list)  # the results, on the host
-    changed: list[Any] = field(default_factory=list)  # written operands after the call, None for the others
+    outcome: Value = None
+    results: Tensors = field(default_factory=list)
+    host: Tensors = field(default_factory=list)  # the results, on the host
+    changed: Tensors = field(default_factory=list)  # written operands after the call, None for the others
     seconds: float = 0.0
-    held: Any = None  # what :meth:`Watch.before` wants to find again in :meth:`Watch.after`
+    held: object = None  # what :meth:`Watch.before` wants to find again in :meth:`Watch.after`
 
 
-def why_not_judged(row: Row | None, operands: list[Any]) -> str:
+def why_not_judged(row: Row | None, operands: Tensors) -> str:
     """Why a call has no reference, or ``""``."""
     if row is None:
         return "n/a: the op table has no row for it"
@@ -139,7 +155,12 @@ ELSEWHERE = 4.0
 
 
 def verdict_of(
-    func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], changed: list[Any], elsewhere: bool = False
+    func: Operator,
+    row: Row,
+    copies: tuple[Arguments, Keywords],
+    host: Tensors,
+    changed: Tensors,
+    elsewhere: bool = False,
 ) -> Verdict:
     """Judges a call by its row's bound: ``copies`` are its arguments on the host, ``host`` its results there,
     ``changed`` its operands after the call, None for those that it does not write. ``elsewhere``: it ran on another
@@ -149,14 +170,20 @@ def verdict_of(
 
 
 def _verdict_of(
-    func: Any, row: Row, copies: tuple[Any, Any], host: list[Any], changed: list[Any], elsewhere: bool
+    func: Operator,
+    row: Row,
+    copies: tuple[Arguments, Keywords],
+    host: Tensors,
+    changed: Tensors,
+    elsewhere: bool,
 ) -> Verdict:
     args, kwargs = copies
     dtype = next((t.dtype for t in host + changed if t is not None and t.is_floating_point()), torch.int64)
     if row.operator == "native_dropout":
         keep = 1 - (args[1] if args[2] or args[2] is None else 0.0)
-        want = args[0].double() * host[1] / keep
-        worst = distance(host[0], want, _DROPOUT)
+        have, mask = host
+        assert have is not None
+        worst = distance(have, args[0].double() * mask / keep, _DROPOUT)
         text = "pass" if worst.share <= 1 else f"FAIL: {worst.at}"
         return Verdict(text, worst, bound_text(_DROPOUT, dtype))
     want_all: Expected = expected(func, row, args, kwargs, elsewhere)
@@ -170,7 +197,7 @@ def _verdict_of(
     return Verdict(f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(row.bound, dtype), want_all)
 
 
-def is_on_maca(found: list[Any]) -> bool:
+def is_on_maca(found: Tensors) -> bool:
     """Is any of the tensors on maca?"""
     return any(isinstance(t, MacaTensor) for t in found)
 
@@ -230,7 +257,14 @@ class Watch:
         finally:
             self.inside.yes = outer
 
-    def operator(self, func: Any, args: Any, kwargs: Any, call: Callable[[], Any], ours: bool = True) -> Any:
+    def operator(
+        self,
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
+        call: Callable[[], Value],
+        ours: bool = True,
+    ) -> Value:
         if getattr(self.inside, "yes", False):
             return call()
         found = find_row(func)
@@ -249,26 +283,31 @@ class Watch:
         return self.seen(func, row, name, args, kwargs, call, written_by(func, row, args, kwargs))
 
     def launched(
-        self, call: Callable[..., Any], name: str, inputs: Any, results: Any, attributes: Any
-    ) -> Any:
-        run: Callable[[], Any] = lambda: call(name, inputs, results, attributes)  # noqa: E731
+        self,
+        call: Callable[..., Value],
+        name: str,
+        inputs: Sequence[torch.Tensor | None],
+        results: list[Meta | None],
+        attributes: Mapping[str, Attribute | None],
+    ) -> Value:
+        run: Callable[[], Value] = lambda: call(name, inputs, results, attributes)  # noqa: E731
         if getattr(self.inside, "yes", False) or name not in FORMULAS:
             return run()
         row = row_of_kernel(name)
         if not self.wants(row, name):
             return run()
-        return self.seen(NamedKernel(name), row, name, tuple(inputs), attributes, run, set())
+        return self.seen(NamedKernel(name), row, name, tuple(inputs), dict(attributes), run, set())
 
     def seen(
         self,
-        func: Any,
+        func: Operator,
         row: Row | None,
         name: str,
-        args: Any,
-        kwargs: Any,
-        call: Callable[[], Any],
+        args: Arguments,
+        kwargs: Keywords,
+        call: Callable[[], Value],
         written: set[int],
-    ) -> Any:
+    ) -> Value:
         operands = tensors((args, kwargs))
         call_seen = Seen(func, row, name, args, kwargs, operands, written)
         call_seen.why_not = why_not_judged(row, operands)
@@ -306,10 +345,17 @@ class Watch:
         real = named_kernels.launch
 
         @uncompiled
-        def observed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def observed(
+            func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+        ) -> Value:
             return self.operator(func, args, kwargs or {}, lambda: plain(func, types, args, kwargs))
 
-        def observed_launch(kernel: str, inputs: Any, results: Any, attributes: Any) -> Any:
+        def observed_launch(
+            kernel: str,
+            inputs: Sequence[torch.Tensor | None],
+            results: list[Meta | None],
+            attributes: Mapping[str, Attribute | None],
+        ) -> Value:
             return self.launched(real, kernel, inputs, results, attributes)
 
         holders = _launch_names()
@@ -318,7 +364,7 @@ class Watch:
         if "maca" in self.devices:
             type.__setattr__(MacaTensor, "__torch_dispatch__", staticmethod(observed))
             for module in holders:
-                module.launch = observed_launch
+                vars(module)["launch"] = observed_launch
         try:
             with mode:
                 yield
@@ -327,7 +373,7 @@ class Watch:
             if "maca" in self.devices:
                 type.__setattr__(MacaTensor, "__torch_dispatch__", plain)
                 for module in holders:
-                    module.launch = real
+                    vars(module)["launch"] = real
 
 
 @uncompiled
@@ -342,10 +388,12 @@ class _Elsewhere(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = watch
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Value:
         kwargs = kwargs or {}
         operands = [t for t in tensors((args, kwargs)) if t is not None]
-        call: Callable[[], Any] = lambda: func(*args, **kwargs)  # noqa: E731
+        call: Callable[[], Value] = lambda: func(*args, **kwargs)  # noqa: E731
         kinds = {t.device.type for t in operands}
         if not kinds or kwargs.get("device") is not None:
             kinds.add(torch.device(kwargs.get("device") or "cpu").type)
@@ -359,7 +407,7 @@ class _Elsewhere(TorchDispatchMode):
         return self.watch.operator(func, args, kwargs, call, ours=False)
 
 
-def _launch_names() -> list[Any]:
+def _launch_names() -> list[ModuleType]:
     """Modules of ours that hold ``internal.launch`` by name."""
     ours = [m for name, m in list(sys.modules.items()) if name.startswith("macatensor") and m is not None]
     return [m for m in ours if getattr(m, "launch", None) is named_kernels.launch]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-current: Any = None  # the MacaGraph that is being captured
-operator: Any = None  # the OpOverload that runs meanwhile, the outermost
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+current: object | None = None  # the MacaGraph that is being captured
+operator: OpOverload | None = None  # the OpOverload that runs meanwhile, the outermost
 
 
-def begin(graph: Any) -> None:
+def begin(graph: object) -> None:
     """A graph is being captured from now on."""
     global current
     current = graph
@@ -20,7 +23,7 @@ def end() -> None:
     current = None
 
 
-def enter(func: Any) -> bool:
+def enter(func: OpOverload) -> bool:
     """An operator begins while a graph is captured. Is it the outermost one, which is to :func:`leave`?"""
     global operator
     if operator is not None:

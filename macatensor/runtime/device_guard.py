@@ -13,7 +13,8 @@ exception back where the engine returns; the engine itself has only lost it.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from macatensor.runtime import streams, switches
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.tensor import MacaTensor
 
+_T = TypeVar("_T")
 _TYPE = torch._C._autograd.DeviceType.PrivateUse1
 _pending: list[BaseException] = []
 # A C function that returns while an exception is pending fails with a SystemError that names it. The interpreter
@@ -31,7 +33,7 @@ _probe = functools.partial(id, None)
 class MacaDeviceGuard(torch._C._acc.DeviceGuard):
     """One device: there is nothing to switch."""
 
-    def type_(self) -> Any:
+    def type_(self) -> torch._C._autograd.DeviceType:  # type: ignore[override]
         """The device type. Called by C++, several times for each node of a backward pass."""
         try:
             _probe()
@@ -41,7 +43,7 @@ class MacaDeviceGuard(torch._C._acc.DeviceGuard):
         return _TYPE
 
 
-def _are_ours(roots: Any) -> bool:
+def _are_ours(roots: Iterable[object]) -> bool:
     """Are all tensors of the device? Functional transforms wrap them; a GradientEdge says nothing of its device."""
     for root in roots:
         if type(root) is not MacaTensor and not (
@@ -51,11 +53,11 @@ def _are_ours(roots: Any) -> bool:
     return True
 
 
-def _on_calling_thread(run: Any) -> Any:
+def _on_calling_thread(run: Callable[..., _T]) -> Callable[..., _T]:
     """``run``, the engine's entry, for roots of the device without its threads."""
     is_enabled, enable = torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
 
-    def run_here(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_here(t_outputs: Iterable[object], *args: object, **kwargs: object) -> _T:
         if not (_are_ours(t_outputs) and is_enabled()):
             return run(t_outputs, *args, **kwargs)
         enable(False)  # of this thread, and of what the engine runs for it
@@ -70,11 +72,11 @@ def _on_calling_thread(run: Any) -> Any:
 def register() -> None:
     """Lets ``backward()`` run on the calling thread and raise what the guard has taken. Costs CPU-only code one Python
     call a backward pass."""
-    engine = torch.autograd.graph._engine_run_backward
+    engine: Callable[..., tuple[torch.Tensor, ...]] = torch.autograd.graph._engine_run_backward
     run = engine if switches.BACKWARD_THREAD.value() else _on_calling_thread(engine)
 
     @functools.wraps(engine)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_backward(*args: object, **kwargs: object) -> tuple[torch.Tensor, ...]:
         watching = streams.observer
         if watching is not None:
             watching.backward_began(lib.maca_streams_current())

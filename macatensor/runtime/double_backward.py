@@ -9,14 +9,18 @@ graph without a word, and ``torch.autograd.grad`` with chosen inputs never meets
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NoReturn
 
 import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 
 def by_recomputation(
-    function: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Any]
-) -> list[Any]:
+    function: Callable[..., Sequence[Tensor] | Tensor],
+    inputs: Sequence[object],
+    gradients: Sequence[Tensor | None],
+) -> list[Tensor | None]:
     """Gradients with a graph: for each of ``inputs`` the one of ``function(*inputs)``, or None where none is wanted.
 
     ``function``: the same results, made of operators that PyTorch can differentiate twice. ``gradients``: of each
@@ -35,23 +39,29 @@ def by_recomputation(
     return [next(found) if isinstance(t, torch.Tensor) and t.requires_grad else None for t in apart]
 
 
+class _Context(FunctionCtx):
+    why: str
+
+
 class _Once(torch.autograd.Function):
     """Gradients between which and their origins no derivative is known."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, why: str, *tensors: Any) -> Any:
+    def forward(ctx: _Context, count: int, why: str, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.why = why
         return tuple(t.detach() for t in tensors[:count])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: _Context, *gradients: Tensor) -> NoReturn:
         raise RuntimeError(ctx.why)
 
 
-_once: Any = _Once.apply
+_once: Callable[..., tuple[Tensor, ...]] = _Once.apply
 
 
-def differentiated_once(gradients: Sequence[Any], origins: Sequence[Any], why: str) -> tuple[Any, ...]:
+def differentiated_once(
+    gradients: Sequence[Tensor | None], origins: Sequence[Tensor | None], why: str
+) -> tuple[Tensor | None, ...]:
     """``gradients`` as they are, but a derivative of one with respect to an origin raises RuntimeError(why).
 
     ``origins``: tensors (or None) that they were computed from: inputs of the forward pass and incoming gradients.

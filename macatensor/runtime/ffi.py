@@ -9,14 +9,15 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
 from macatensor.runtime import switches
 
 try:
-    from libmaca_ffi import _binding  # type: ignore[attr-defined,unused-ignore]
+    from libmaca_ffi import _binding
 except ImportError as error:  # pragma: no cover - a broken install
     raise ImportError(
         f"macatensor found no compiled libmaca_ffi._binding ({error}); expected the module that its build makes. "
@@ -24,19 +25,29 @@ except ImportError as error:  # pragma: no cover - a broken install
     ) from error
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     """Another module of the same shared library; Python finds modules by the names of files."""
-    spec: Any = importlib.util.spec_from_file_location(f"libmaca_ffi.{name}", _binding.__file__)
+    spec = importlib.util.spec_from_file_location(f"libmaca_ffi.{name}", _binding.__file__)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-ffi: Any = _binding.ffi
-lib: Any = _binding.lib
-native: Any = _module("_launcher")  # shim/launcher: Buffer, Program, the launchers' bases, __torch_dispatch__
-native_recorder: Any = _module("_recorder")  # shim/recorder: what accuracy.record does at every call
-NULL: Any = ffi.NULL
+ffi = _binding.ffi
+lib = _binding.lib
+if TYPE_CHECKING:  # the .pyi files beside the compiled modules say what is in them
+    from libmaca_ffi import _launcher, _recorder
+    from libmaca_ffi._binding import CData as CData
+    from libmaca_ffi._launcher import Buffer as Buffer
+    from libmaca_ffi._launcher import Program as Program
+
+    native = _launcher
+    native_recorder = _recorder
+else:
+    native = _module("_launcher")  # shim/launcher: Buffer, Program, the launchers' bases, __torch_dispatch__
+    native_recorder = _module("_recorder")  # shim/recorder: what accuracy.record does at every call
+NULL = ffi.NULL
 
 OK = lib.MACA_OK
 DECLINED = lib.MACA_DECLINED
@@ -160,7 +171,7 @@ _allocate = native.allocate
 _cast = ffi.cast
 
 
-def allocate(nbytes: int) -> Any:
+def allocate(nbytes: int) -> Buffer:
     """A ``Buffer`` of device memory, released with its last reference. Raises torch.OutOfMemoryError."""
     buffer = _allocate(nbytes)
     if buffer is None:
@@ -168,7 +179,7 @@ def allocate(nbytes: int) -> Any:
     return buffer
 
 
-def pointer(buffer: Any) -> Any:
+def pointer(buffer: Buffer) -> CData:
     """A buffer as the functions of :data:`lib` take it; its caller keeps the buffer alive."""
     return _cast("maca_buffer*", buffer.handle)
 
@@ -181,7 +192,7 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-def memory_statistics() -> Any:
+def memory_statistics() -> CData:
     """The allocator's numbers, as the struct ``maca_memory_statistics``."""
     statistics = ffi.new("maca_memory_statistics*")
     lib.maca_memory_get_statistics(statistics)
@@ -215,14 +226,14 @@ _ALLOCATING = ("", "memory_allocate", "memory_reserve", "memory_commit", "memory
 _MOST_ERRORS = 10_000  # taken at once; Python runs at most 1024 launches ahead of the default stream
 
 
-def _last_failure() -> Any:
+def _last_failure() -> CData:
     """The ``maca_failure`` of the calling thread's last call that failed."""
     failure = ffi.new("maca_failure*")
     lib.maca_runtime_failure(failure)
     return failure
 
 
-def _slot_of(failure: Any) -> str:
+def _slot_of(failure: CData) -> str:
     return "" if failure.slot == NULL else _string(failure.slot)
 
 
@@ -236,11 +247,11 @@ def failure_text() -> str:
     return _string(_last_failure().text)
 
 
-def _string(text: Any) -> str:
+def _string(text: CData) -> str:
     return str(ffi.string(text).decode(errors="replace"))
 
 
-def _library_error(failure: Any, operator: str) -> Exception:
+def _library_error(failure: CData, operator: str) -> Exception:
     """The exception for what the library answered: ``operator``, slot, status and reason, and what to do."""
     said = f"{operator}: the device library's {_string(failure.text)}"
     if failure.status == OUT_OF_MEMORY:
@@ -294,7 +305,7 @@ def _collect_errors() -> None:
     _pending.insert(0, _pending.pop())
 
 
-def _take_error(operator: str, failure: Any) -> Exception:
+def _take_error(operator: str, failure: CData) -> Exception:
     """The newest error, that of the launch that just failed, as the exception that PyTorch raises for it."""
     _collect_errors()
     return _pending.pop() if _pending else _library_error(failure, operator)
@@ -338,36 +349,36 @@ def finish_wait(status: int, operator: str) -> None:
     check(status, operator)
 
 
-def may_resize(buffer: Any) -> bool:
+def may_resize(buffer: Buffer) -> bool:
     """Can :func:`resize` give the buffer other memory? A captured graph keeps the addresses of what it uses."""
     return bool(lib.maca_buffer_may_resize(pointer(buffer)))
 
 
-def resize(buffer: Any, nbytes: int) -> None:
+def resize(buffer: Buffer, nbytes: int) -> None:
     """Gives a buffer, and so every tensor in it, memory of another size with what it held. Raises RuntimeError where a
     captured graph uses it."""
     check(lib.maca_buffer_resize(pointer(buffer), nbytes), "resize_() of a storage")
 
 
-def move_bytes(operator: str, move: Callable[..., int], *operands: Any) -> None:
+def move_bytes(operator: str, move: Callable[..., int], *operands: CData | int) -> None:
     """Calls a function of :data:`lib` that moves or sets bytes of buffers, whose last operand is their number, for
     ``operator``; of no bytes nothing is asked. Raises RuntimeError where they are not all the buffers' own."""
     if operands[-1]:
         check(move(*operands), operator)
 
 
-def copy_bytes(to: Any, to_offset: int, source: Any, source_offset: int, nbytes: int) -> None:
+def copy_bytes(to: Buffer, to_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
     """Copies between two buffers, on the current stream."""
     ends = pointer(to), to_offset, pointer(source), source_offset
     move_bytes("copy on the device", lib.maca_buffer_copy, *ends, nbytes)
 
 
-def fill_bytes(buffer: Any, offset: int, byte: int, nbytes: int, operator: str) -> None:
+def fill_bytes(buffer: Buffer, offset: int, byte: int, nbytes: int, operator: str) -> None:
     """Sets bytes of a buffer for ``operator``."""
     move_bytes(operator, lib.maca_buffer_fill, pointer(buffer), offset, byte, nbytes)
 
 
-def device_info() -> Any:
+def device_info() -> CData:
     """The library's ``maca_device_info``."""
     info = ffi.new("maca_device_info*")
     info.size = ffi.sizeof("maca_device_info")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,10 +12,13 @@ from macatensor.runtime.ffi import ffi, lib, move_bytes, pointer, raise_pending
 from macatensor.runtime.meta import Meta, meta_of_tensor
 from macatensor.runtime.sync_debug import host_wait
 
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Buffer, CData
+
 _cast = ffi.cast
 
 
-def host_address(host: torch.Tensor) -> Any:
+def host_address(host: torch.Tensor) -> CData:
     """Where the first element of a host tensor lies. Raises NotImplementedError when it has no memory there."""
     if host.device.type == "meta":
         raise NotImplementedError(
@@ -37,7 +41,7 @@ def checked_meta(host: torch.Tensor) -> Meta:
     return meta
 
 
-def _cross(from_host: bool, move: Any, non_blocking: bool, *operands: Any) -> bool:
+def _cross(from_host: bool, move: Callable[..., int], non_blocking: bool, *operands: CData | int) -> bool:
     """Moves bytes between the host and a buffer. Were there any?"""
     if not operands[-1]:
         return False
@@ -48,7 +52,7 @@ def _cross(from_host: bool, move: Any, non_blocking: bool, *operands: Any) -> bo
     return True
 
 
-def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blocking: bool = False) -> None:
+def upload(buffer: Buffer, byte_offset: int, address: CData, nbytes: int, non_blocking: bool = False) -> None:
     """Copies host memory into a buffer. Raises the launch error of a copy that failed.
 
     ``non_blocking`` says that the caller asked for no wait; the host's memory is free to change on return either way.
@@ -57,7 +61,7 @@ def upload(buffer: Any, byte_offset: int, address: Any, nbytes: int, non_blockin
 
 
 def download(
-    host: torch.Tensor, buffer: Any, byte_offset: int, nbytes: int, non_blocking: bool = False
+    host: torch.Tensor, buffer: Buffer, byte_offset: int, nbytes: int, non_blocking: bool = False
 ) -> None:
     """Copies a buffer's bytes to the memory of a host tensor; waits for what the device still computes.
 

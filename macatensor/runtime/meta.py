@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 
@@ -108,7 +107,7 @@ class Meta:
         """Some two elements certainly share memory (an expanded dimension), as PyTorch's internal-overlap test."""
         return any(n > 1 and step == 0 for n, step in zip(self.size, self.stride))
 
-    def __reduce__(self) -> Any:  # copies and what is unpickled are interned, too
+    def __reduce__(self) -> tuple[object, ...]:  # copies and what is unpickled are interned, too
         return meta_of, (self.size, self.stride, self.dtype, self.conj, self.neg)
 
     def __repr__(self) -> str:
@@ -123,7 +122,8 @@ def overflow(size: tuple[int, ...], stride: tuple[int, ...]) -> RuntimeError:
     )
 
 
-_interned: weakref.WeakValueDictionary[Any, Meta] = weakref.WeakValueDictionary()
+_Key = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool, bool]
+_interned: weakref.WeakValueDictionary[_Key, Meta] = weakref.WeakValueDictionary()
 
 
 def meta_of(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch.types import Device
 
 
-def ordinal(device: Any = None, optional: bool = True) -> int:
+def ordinal(device: Device = None, optional: bool = True) -> int:
     """The index a device argument means; 0 for None and ``"maca"``, negative as given.
 
     ``optional`` False wants an index. Raises ValueError for a device of another type, for what is no device and for

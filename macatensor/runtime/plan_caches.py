@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, TypeVar
 
 from macatensor.runtime import counters
 
+_Plan = TypeVar("_Plan")  # what was decided
 LIMIT = 4096  # plans kept for one operator overload; a full cache is emptied and counted
 generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
-_caches: list[PlanCache] = []
+_caches: list[PlanCache[Any]] = []
 
 
-class PlanCache(dict[Any, Any]):
+class PlanCache(dict[Hashable, _Plan]):
     """What was decided once, by signature. The C launchers read it as the dictionary that it is.
 
     ``kernel``: the name of the kernel that its plans launch, where they are to be counted by it.
@@ -22,7 +24,7 @@ class PlanCache(dict[Any, Any]):
         self.kernel = kernel
         _caches.append(self)
 
-    def remember(self, key: Any, value: Any, begun: int) -> None:
+    def remember(self, key: Hashable, value: _Plan, begun: int) -> None:
         """Stores what was begun in generation ``begun``, unless a switch changed meanwhile, on another thread. A full
         cache starts anew, so that 10,000 signatures do not stay in memory."""
         if begun != generation:

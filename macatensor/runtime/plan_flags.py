@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec
 
 import torch
 
 from macatensor.runtime.ffi import check, lib
 from macatensor.runtime.plan_caches import drop_plans
 
+_P = ParamSpec("_P")
 _DETERMINISTIC = lib.MACA_PLAN_DETERMINISTIC
 _TF32 = lib.MACA_PLAN_TF32
 
@@ -43,11 +44,11 @@ def be_deterministic(mode: bool) -> None:
     drop_plans()
 
 
-def _followed(function: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:
+def _followed(function: Callable[_P, None], then: Callable[..., None]) -> Callable[_P, None]:
     """``function``, with ``then`` called after it on the same arguments."""
 
     @functools.wraps(function)
-    def follow(*args: Any, **kwargs: Any) -> None:
+    def follow(*args: _P.args, **kwargs: _P.kwargs) -> None:
         function(*args, **kwargs)
         then(*args, **kwargs)
 
@@ -57,7 +58,7 @@ def _followed(function: Callable[..., None], then: Callable[..., None]) -> Calla
 def follow_threads() -> None:
     """Gives the library as many threads as PyTorch has, now and whenever ``torch.set_num_threads`` changes it."""
 
-    def changed(*args: Any, **kwargs: Any) -> None:
+    def changed(nthreads: int) -> None:
         check(lib.maca_runtime_set_threads(torch.get_num_threads()), "torch.set_num_threads")
         drop_plans()  # oneDNN chooses its primitives for a number of threads
 
@@ -65,7 +66,7 @@ def follow_threads() -> None:
     torch.set_num_threads = _followed(torch.set_num_threads, changed)
 
 
-def _state() -> tuple[Any, ...]:
+def _state() -> tuple[torch.dtype, bool, bool]:
     """What of PyTorch's own globals plans depend on, beside the number of threads and the precision of products."""
     return (
         torch.get_default_dtype(),  # of integers divided, of numbers beside integers, of factories
@@ -74,11 +75,11 @@ def _state() -> tuple[Any, ...]:
     )
 
 
-def _dropping(function: Callable[..., None]) -> Callable[..., None]:
+def _dropping(function: Callable[_P, None]) -> Callable[_P, None]:
     """``function``; plans are dropped where it changes the state."""
 
     @functools.wraps(function)
-    def follow(*args: Any, **kwargs: Any) -> None:
+    def follow(*args: _P.args, **kwargs: _P.kwargs) -> None:
         before = _state()
         function(*args, **kwargs)
         if _state() != before:

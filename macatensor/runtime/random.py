@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import torch
+from torch.types import Device
 
 from macatensor.runtime import capture
 from macatensor.runtime.ffi import lib
@@ -74,7 +74,7 @@ def initial_seed() -> int:
     return int(lib.maca_random_seed())
 
 
-def get_rng_state(device: Any = "maca") -> torch.Tensor:
+def get_rng_state(device: Device = "maca") -> torch.Tensor:
     """uint8[16]: seed and offset, little endian, as CUDA's state. Raises RuntimeError for a device there is not."""
     ordinal(device)
     words = [lib.maca_random_seed(), lib.maca_random_offset()]
@@ -82,7 +82,7 @@ def get_rng_state(device: Any = "maca") -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).clone()
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = "maca") -> None:
+def set_rng_state(new_state: torch.Tensor, device: Device = "maca") -> None:
     """Takes back what :func:`get_rng_state` gave. Raises RuntimeError for another size or dtype, and while a graph is
     captured, whose replays would not set it again."""
     ordinal(device)
@@ -102,7 +102,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [get_rng_state()]
 
 
-def set_rng_state_all(new_states: Any) -> None:
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Takes back what :func:`get_rng_state_all` gave."""
     for state in new_states:
         set_rng_state(state)

@@ -8,13 +8,17 @@ places (see sanitizer.py).
 from __future__ import annotations
 
 import threading
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import torch
+from torch.types import Device
 
 from macatensor.runtime.ffi import NOT_READY, OK, check, ffi, finish_wait, launch_error, lib
 from macatensor.runtime.ordinal import ordinal
 from macatensor.runtime.sync_debug import host_wait
+
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import CData
 
 used = False  # has this process queued work, so that a copy to the host may meet its failures?
 _entered = threading.local()  # .ids: the streams that the thread's `with` blocks replaced, outermost first
@@ -48,7 +52,7 @@ def _has_finished(status: int, what: str) -> bool:
     return bool(status == OK)
 
 
-def _stream(stream: Any, what: str) -> Stream:
+def _stream(stream: object, what: str) -> Stream:
     """``stream`` or the current one. Raises RuntimeError for a stream of another device, TypeError for none."""
     if stream is None:
         return current_stream()
@@ -80,14 +84,14 @@ class Event:
             raise NotImplementedError("maca events cannot be external: graphs record no events")
         made = ffi.new("maca_event**")
         check(lib.maca_events_create(made), "torch.maca.Event")
-        self._handle: Any = ffi.gc(made[0], lib.maca_events_destroy)
+        self._handle: CData = ffi.gc(made[0], lib.maca_events_destroy)
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.device = torch.device("maca", 0)
         self._recorded = False
 
     @classmethod
-    def from_ipc_handle(cls, device: Any, handle: Any) -> Event:
+    def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
         """Refused: events stay in their process."""
         raise NotImplementedError("maca events are not shared between processes")
 
@@ -156,7 +160,7 @@ class Stream:
     nothing. Raises ValueError and RuntimeError for a device that is not maca:0.
     """
 
-    def __init__(self, device: Any = None, priority: int = 0, *, stream_id: int | None = None):
+    def __init__(self, device: Device = None, priority: int = 0, *, stream_id: int | None = None):
         ordinal(device)
         self._owned = False
         self.priority = min(_LEAST, max(_GREATEST, int(priority)))
@@ -239,7 +243,7 @@ class Stream:
 class ExternalStream(Stream):
     """Refused with NotImplementedError: a library's stream handles are its own and reach it only through maca.h."""
 
-    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any):
+    def __init__(self, stream_ptr: int, device: Device = None, **kwargs: object):
         self._owned = False
         raise NotImplementedError(
             "maca takes no streams of other libraries: what a stream is, only the device library knows. "
@@ -247,18 +251,18 @@ class ExternalStream(Stream):
         )
 
 
-def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
+def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
     """Refused with NotImplementedError, as :class:`ExternalStream`."""
     return ExternalStream(data_ptr, device)
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: Device = None) -> Stream:
     """The stream that the calling thread's launches go to."""
     ordinal(device)
     return Stream(stream_id=lib.maca_streams_current())
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: Device = None) -> Stream:
     """Stream 0."""
     ordinal(device)
     return Stream(stream_id=0)

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ TF32_CONV = Switch(
     "import",
 )
 
-ALL: dict[str, Switch[Any]] = {
+ALL: dict[str, Switch[object]] = {
     switch.name: switch
     for switch in (
         LIBRARY,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from operator import attrgetter
+from types import GetSetDescriptorType
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 import torch
 
@@ -11,11 +13,25 @@ from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, meta_of, meta_of_tensor
 from macatensor.runtime.streams import Stream
 
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    from macatensor.runtime.ffi import Buffer
+
+# Memory, the offset of the first element in it, in elements, and what the tensor is.
+Payload: TypeAlias = "tuple[Buffer, int, Meta]"
+# Of _make_wrapper_subclass: class, sizes, strides, offset, memory format, dtype, layout, device.
+WrapperArguments: TypeAlias = (
+    "tuple[type[MacaTensor], tuple[int, ...], tuple[int, ...], int | None, None, torch.dtype, torch.layout, "
+    "torch.device]"
+)
+_Method = TypeVar("_Method", bound=Callable[..., object])
+
 _device = torch.device("cpu")  # becomes maca:0 when the device is registered
 _make = torch.Tensor._make_wrapper_subclass
 _STRIDED = torch.strided
 
-plain_data: Any = torch.Tensor.data
+plain_data: GetSetDescriptorType = torch.Tensor.data  # type: ignore[assignment]
 
 
 class MacaTensor(torch.Tensor):
@@ -23,12 +39,12 @@ class MacaTensor(torch.Tensor):
 
     # (buffer, offset in elements, Meta): one attribute, so that one store replaces all three. No slot: Module.to
     # swaps a Parameter with ours, and torch.utils.swap_tensors refuses types with other slots.
-    _payload: tuple[Any, int, Meta]
+    _payload: Payload
 
-    __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)
+    __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls: type, *args: object, **kwargs: object) -> MacaTensor:
         raise TypeError("MacaTensor cannot be made directly; use macatensor.maca(data) or tensor.to('maca')")
 
     # (func, types, args=(), kwargs=None): calls launcher_of(func)(args, kwargs), after bind(func) the first time
@@ -39,11 +55,11 @@ class MacaTensor(torch.Tensor):
         number = self.dim() == 0 and (spec or not getattr(self, "_is_param", False))
         return self.item().__format__(spec) if number else object.__format__(self, spec)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[object]:
         """The elements as Python numbers, nested as the dimensions are."""
         return self.detach().cpu().tolist()
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False) -> ndarray:
         """Refused as for a CUDA tensor, unless ``force=True`` copies to the host first."""
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
@@ -51,12 +67,17 @@ class MacaTensor(torch.Tensor):
             "can't convert maca:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: object = None, copy: object = None) -> ndarray:
         return self.numpy()
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
-    ) -> Any:
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
         """A capsule of a copy on the host, for who asks for one with ``dl_device=(1, 0)``; refused otherwise."""
         if dl_device is None or tuple(dl_device) != (1, 0) or copy is False:
             raise BufferError(
@@ -67,10 +88,10 @@ class MacaTensor(torch.Tensor):
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         return self.cpu().__dlpack__(max_version=max_version)
 
-    def __dlpack_device__(self) -> Any:
+    def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
         return 12, 0  # kDLExtDev, a device that DLPack does not know
 
-    def share_memory_(self) -> Any:
+    def share_memory_(self) -> NoReturn:
         """Refused: a tensor sent to another process is copied."""
         raise RuntimeError(
             "maca tensors cannot be shared between processes. Sent through a torch.multiprocessing queue or pipe they "
@@ -80,11 +101,10 @@ class MacaTensor(torch.Tensor):
     def is_shared(self) -> bool:
         return False
 
-    def _typed_storage(self) -> Any:
-        storage: Any = torch.TypedStorage
-        return storage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
+    def _typed_storage(self) -> torch.TypedStorage:
+        return torch.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
 
-    def storage(self) -> Any:
+    def storage(self) -> torch.TypedStorage:
         torch.storage._warn_typed_storage_removal(stacklevel=2)
         return self._typed_storage()
 
@@ -93,7 +113,7 @@ class MacaTensor(torch.Tensor):
         buffer, offset, meta = self._payload
         return int(buffer.address) + offset * meta.itemsize if meta.numel else 0
 
-    def record_stream(self, s: Any) -> None:
+    def record_stream(self, s: torch.Stream | Stream) -> None:
         """Says that stream ``s`` uses this tensor. The runtime knows already: memory that is freed is handed out again
         in the order of the streams that used it. Raises TypeError for what is no ``torch.maca.Stream``."""
         if not isinstance(s, Stream):
@@ -101,10 +121,11 @@ class MacaTensor(torch.Tensor):
                 f"record_stream(): argument 's' must be torch.maca.Stream, not {type(s).__name__}"
             )
 
-    def _get_data(self) -> Any:
-        return plain_data.__get__(self)
+    def _get_data(self) -> torch.Tensor:
+        found: torch.Tensor = plain_data.__get__(self)
+        return found
 
-    def _set_data(self, value: Any) -> None:
+    def _set_data(self, value: torch.Tensor) -> None:
         if not isinstance(value, MacaTensor):
             raise RuntimeError(
                 f"cannot assign a tensor on {getattr(value, 'device', type(value))} to the data of a tensor on maca:0; "
@@ -116,10 +137,10 @@ class MacaTensor(torch.Tensor):
     data = property(_get_data, _set_data)
 
 
-def method(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def method(*names: str) -> Callable[[_Method], _Method]:
     """Makes a function, of modules that need this one, a method of :class:`MacaTensor` under each of the names."""
 
-    def define(function: Callable[..., Any]) -> Callable[..., Any]:
+    def define(function: _Method) -> _Method:
         for name in names:
             setattr(MacaTensor, name, function)
         return function
@@ -138,13 +159,13 @@ def device() -> torch.device:
     return _device
 
 
-def wrapper_arguments(meta: Meta, offset: int = 0) -> tuple[Any, ...]:
+def wrapper_arguments(meta: Meta, offset: int = 0) -> WrapperArguments:
     """What ``_make_wrapper_subclass`` is called with for a tensor ``offset`` elements into its memory."""
     # PyTorch takes 0.15 us to read a number, even this one
     return MacaTensor, meta.size, meta.stride, offset or None, None, meta.dtype, _STRIDED, _device
 
 
-def wrap(buffer: Any, offset: int, meta: Meta) -> MacaTensor:
+def wrap(buffer: Buffer, offset: int, meta: Meta) -> MacaTensor:
     """A tensor over ``buffer`` whose first element is ``offset`` elements into it.
 
     The one place where Python gives a tensor its memory. Raises RuntimeError where it would reach outside.
@@ -159,6 +180,10 @@ def wrap(buffer: Any, offset: int, meta: Meta) -> MacaTensor:
     return result
 
 
+# The payload of a tensor that PyTorch's functions gave back for one of ours, and whose type is that of any tensor.
+payload: Callable[[torch.Tensor], Payload] = attrgetter("_payload")
+
+
 def plain(tensor: MacaTensor) -> MacaTensor:
     """The same memory without the lazy conjugate and negative bits."""
     buffer, offset, meta = tensor._payload
@@ -170,10 +195,12 @@ def physical(tensor: MacaTensor) -> MacaTensor:
     meta = tensor._payload[2]
     if not (meta.conj or meta.neg):
         return tensor
-    result: Any = plain(tensor)
+    result = plain(tensor)
     if meta.conj:
         result = torch.ops.aten._conj_physical.default(result)
-    return torch.ops.aten.neg.default(result) if meta.neg else result  # type: ignore[no-any-return]
+    if meta.neg:
+        result = torch.ops.aten.neg.default(result)
+    return result
 
 
 def refresh(tensor: MacaTensor) -> None:
@@ -184,5 +211,5 @@ def refresh(tensor: MacaTensor) -> None:
     tensor._payload = (buffer, offset, meta)
 
 
-def is_maca(value: object) -> bool:
+def is_maca(value: object) -> TypeGuard[MacaTensor]:
     return isinstance(value, MacaTensor)

@@ -7,7 +7,7 @@ at best, and fail where a table changes meanwhile.
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _Thing = TypeVar("_Thing")
 
@@ -25,7 +25,9 @@ def uncompiled(thing: _Thing) -> _Thing:
         _marked.add(thing)
     from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
-    held: Any = [f for t in thing.__mro__ for f in vars(t).values()] if isinstance(thing, type) else [thing]
+    held: list[object] = (
+        [f for t in thing.__mro__ for f in vars(t).values()] if isinstance(thing, type) else [thing]
+    )
     for function in held:
         if isinstance(function, FunctionType) and not function.__module__.startswith("torch."):
             set_code_exec_strategy(

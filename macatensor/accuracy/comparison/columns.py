@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from macatensor.accuracy.comparison.compare import CallRow, TensorRow
+from macatensor.accuracy.comparison.verdict import Judged
 
 Value = str | int | float | None
 
@@ -74,7 +74,7 @@ def _stack(side: int) -> Callable[[CallRow, TensorRow | None], Value]:
     return cell
 
 
-def _judged(row: CallRow, t: TensorRow | None) -> Any:
+def _judged(row: CallRow, t: TensorRow | None) -> Judged:
     return row.judged if t is None else t.judged
 
 

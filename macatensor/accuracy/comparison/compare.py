@@ -7,7 +7,6 @@ import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from macatensor.accuracy.comparison import verdict as rules
 from macatensor.accuracy.comparison.align import Pair, align, share_paired
@@ -217,9 +216,11 @@ def _dtypes(process: Process) -> set[str]:
     return {e.dtype for c in process.calls for _, e in (*tensors_of(c.inputs), *tensors_of(c.outputs))}
 
 
-def _tf32(environment: dict[str, Any]) -> bool:
+def _tf32(environment: dict[str, object]) -> bool:
     """Were products allowed to round their factors to 10 bits?"""
-    flags = environment.get("flags", {})
+    flags = environment.get("flags")
+    if not isinstance(flags, dict):
+        return False
     allowed = [
         v for group in flags.values() if isinstance(group, dict) for k, v in group.items() if "tf32" in k
     ]

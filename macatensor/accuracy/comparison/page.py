@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from macatensor.accuracy.comparison.columns import COLUMNS
 from macatensor.accuracy.comparison.compare import CallRow, Comparison, TensorRow
@@ -37,7 +36,7 @@ _SHOWN = (
 )
 
 
-def cell_text(value: Any) -> str:
+def cell_text(value: object) -> str:
     """A number with three digits, all else as it is."""
     if value is None:
         return ""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from macatensor.accuracy import sources
 from macatensor.accuracy.comparison.columns import COLUMNS, Value, cells
@@ -52,7 +51,7 @@ class Report:
         names = [c.name for c in COLUMNS]
         return [dict(zip(names, cells(row, t))) for row, t in lines(self.comparison.calls)]
 
-    def facts(self, limit: int = 200) -> dict[str, Any]:
+    def facts(self, limit: int = 200) -> dict[str, object]:
         """The summary as JSON has it, with the first ``limit`` calls that do not pass."""
         found = self.comparison
         suspects = [row for row in found.calls if row.judged.verdict != "pass"]
@@ -71,7 +70,7 @@ class Report:
         }
 
 
-def call_facts(row: CallRow) -> dict[str, Any]:
+def call_facts(row: CallRow) -> dict[str, object]:
     """One call as JSON has it."""
     names = [c.name for c in COLUMNS]
     shown = dict(zip(names, cells(row, None)))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from macatensor.accuracy.comparison.columns import COLUMNS, Column, Value, cells
 from macatensor.accuracy.comparison.compare import CallRow, Comparison, TensorRow
 from macatensor.accuracy.comparison.verdict import GROWTH_ERROR, GROWTH_WARNING, TOLERANCES
 from macatensor.files.tables import excel_cell, needs_cell
+
+if TYPE_CHECKING:
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.styles import Font, PatternFill
+    from openpyxl.worksheet._write_only import WriteOnlyWorksheet
 
 # a cell costs 10 us: 9 s for a sheet of 20,000 lines and 44 columns
 LINES = 20_000
@@ -65,7 +70,9 @@ def _chosen(
     return [lines[i] for i in sorted(kept)]
 
 
-def _summary(sheet: Any, comparison: Comparison, all_lines: dict[str, int], shown: dict[str, int]) -> None:
+def _summary(
+    sheet: WriteOnlyWorksheet, comparison: Comparison, all_lines: dict[str, int], shown: dict[str, int]
+) -> None:
     from macatensor.accuracy.comparison.sentences import describe, unpaired
 
     sheet.column_dimensions["A"].width = 28
@@ -98,7 +105,9 @@ def _summary(sheet: Any, comparison: Comparison, all_lines: dict[str, int], show
         sheet.append([_cell(sheet, value) for value in row])
 
 
-def _cell(sheet: Any, value: Value, fill: Any = None, font: Any = None) -> Any:
+def _cell(
+    sheet: WriteOnlyWorksheet, value: Value, fill: PatternFill | None = None, font: Font | None = None
+) -> WriteOnlyCell | Value:
     if not isinstance(value, str) and fill is None and font is None:
         return value
     cell = excel_cell(sheet, value)
@@ -110,7 +119,7 @@ def _cell(sheet: Any, value: Value, fill: Any = None, font: Any = None) -> Any:
 
 
 def _sheet(
-    sheet: Any, columns: tuple[Column, ...], lines: Iterable[tuple[CallRow, TensorRow | None]]
+    sheet: WriteOnlyWorksheet, columns: tuple[Column, ...], lines: Iterable[tuple[CallRow, TensorRow | None]]
 ) -> None:
     from openpyxl.styles import Font, PatternFill
     from openpyxl.utils import get_column_letter
@@ -125,6 +134,9 @@ def _sheet(
     sheet.append([_cell(sheet, c.name, font=bold) for c in columns])
     at = [c.name for c in columns].index("verdict")
     for row, t in lines:
-        values: list[Any] = [_cell(sheet, v) if needs_cell(v) else v for v in cells(row, t, columns)]
-        values[at] = _cell(sheet, values[at], fills[values[at]])
+        values: list[WriteOnlyCell | Value] = [
+            _cell(sheet, v) if needs_cell(v) else v for v in cells(row, t, columns)
+        ]
+        verdict = str(values[at])
+        values[at] = _cell(sheet, verdict, fills[verdict])
         sheet.append(values)

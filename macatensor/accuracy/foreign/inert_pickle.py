@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import pickletools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 from macatensor.files.untrusted import KEY
+
+_T = TypeVar("_T")
+Set: TypeAlias = "set[object] | frozenset[object]"
 
 _INTEGER = 1 << 128
 _HASHED = 64  # parts of a key: tuples of tuples that share theirs are hashed again and again
@@ -30,7 +33,7 @@ class Known:
     """A name that may be called, and what is done instead of calling it."""
 
     name: str
-    make: Callable[..., Any]
+    make: Callable[..., object]
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -51,13 +54,13 @@ class Inert:
 
     def __init__(self, name: str):
         self.name = name
-        self.state: Any = None
+        self.state: object = None
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
 
-def _check_hashed(value: Any, left: int = _HASHED) -> int:
+def _check_hashed(value: object, left: int = _HASHED) -> int:
     """Refuses what costs much to hash. Returns how many parts may follow."""
     if isinstance(value, (str, bytes)) and len(value) > KEY:
         raise Refused(f"a key of {len(value)} characters")
@@ -71,16 +74,16 @@ def _check_hashed(value: Any, left: int = _HASHED) -> int:
     return left
 
 
-def _atom_set(kind: type, items: Any) -> Any:
+def _atom_set(kind: type[Set], items: Sequence[object]) -> Set:
     for item in items:
         _check_hashed(item)
     return kind(items)
 
 
-def a_set(kind: type) -> Callable[..., Any]:
+def a_set(kind: type[Set]) -> Callable[..., Set]:
     """What makes a set of a list of its items; of a range, which names any number of them in a few bytes, it does not."""
 
-    def make(items: Any = ()) -> Any:
+    def make(items: object = ()) -> Set:
         if not isinstance(items, (list, tuple)):
             raise Refused(f"a set of a {type(items).__name__}")
         return _atom_set(kind, items)
@@ -94,13 +97,13 @@ class Machine:
     ``find``: what a name stands for. ``persistent``: what a persistent id stands for. Both raise :class:`Refused`.
     """
 
-    def __init__(self, find: Callable[[str, str], Any], persistent: Callable[[Any], Any]):
+    def __init__(self, find: Callable[[str, str], object], persistent: Callable[[object], object]):
         self.find, self.persistent = find, persistent
-        self.stack: list[Any] = []
+        self.stack: list[object] = []
         self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: dict[int, object] = {}
 
-    def run(self, data: bytes) -> Any:
+    def run(self, data: bytes) -> object:
         """The pickled value.
 
         Raises:
@@ -126,21 +129,21 @@ class Machine:
         (value,) = self.stack
         return value
 
-    def top(self, kinds: type | tuple[type, ...], what: str) -> Any:
+    def top(self, kinds: type[_T] | tuple[type[_T], ...], what: str) -> _T:
         """The value on top, which the next instruction changes."""
         value = self.stack[-1]
         if not isinstance(value, kinds):
             raise Refused(f"{what} of a {type(value).__name__}")
         return value
 
-    def marked(self) -> list[Any]:
+    def marked(self) -> list[object]:
         """What was put there since the last mark."""
         at = self.marks.pop()
         items = self.stack[at:]
         del self.stack[at:]
         return items
 
-    def taken(self, count: int) -> list[Any]:
+    def taken(self, count: int) -> list[object]:
         items = self.stack[-count:]
         if len(items) < count:
             raise IndexError("the stack is empty")
@@ -148,68 +151,68 @@ class Machine:
         return items
 
     # -- instructions
-    def mark(self, _: Any) -> None:
+    def mark(self, _: object) -> None:
         self.marks.append(len(self.stack))
 
-    def pop(self, _: Any) -> None:
+    def pop(self, _: object) -> None:
         if self.marks and self.marks[-1] == len(self.stack):
             self.marks.pop()
         else:
             self.stack.pop()
 
-    def pop_mark(self, _: Any) -> None:
+    def pop_mark(self, _: object) -> None:
         self.marked()
 
-    def put(self, place: Any) -> None:
+    def put(self, place: int | None) -> None:
         self.memo[len(self.memo) if place is None else int(place)] = self.stack[-1]
 
-    def get(self, place: Any) -> None:
+    def get(self, place: int) -> None:
         self.stack.append(self.memo[int(place)])
 
     def tuple_of(self, count: int) -> None:
         self.stack.append(tuple(self.taken(count)))
 
-    def tuple_marked(self, _: Any) -> None:
+    def tuple_marked(self, _: object) -> None:
         self.stack.append(tuple(self.marked()))
 
-    def frozen(self, _: Any) -> None:
+    def frozen(self, _: object) -> None:
         self.stack.append(_atom_set(frozenset, self.marked()))
 
-    def append(self, _: Any) -> None:
+    def append(self, _: object) -> None:
         (item,) = self.taken(1)
         self.top(list, "an item").append(item)
 
-    def appends(self, _: Any) -> None:
+    def appends(self, _: object) -> None:
         items = self.marked()
         self.top(list, "items").extend(items)
 
-    def add_items(self, _: Any) -> None:
+    def add_items(self, _: object) -> None:
         items = self.marked()
         self.top(set, "members").update(_atom_set(set, items))
 
-    def set_item(self, _: Any) -> None:
+    def set_item(self, _: object) -> None:
         self._set(self.taken(2))
 
-    def set_items(self, _: Any) -> None:
+    def set_items(self, _: object) -> None:
         self._set(self.marked())
 
-    def _set(self, items: list[Any]) -> None:
+    def _set(self, items: list[object]) -> None:
         held = self.top(dict, "an entry")
         for key, value in zip(items[::2], items[1::2], strict=True):
             _check_hashed(key)
             held[key] = value
 
-    def name(self, argument: Any) -> None:
+    def name(self, argument: str) -> None:
         module, _, name = argument.partition(" ")
         self.stack.append(self.find(module, name))
 
-    def name_on_stack(self, _: Any) -> None:
+    def name_on_stack(self, _: object) -> None:
         module, name = self.taken(2)
         if not (isinstance(module, str) and isinstance(name, str)):
             raise Refused("a name that is no text")
         self.stack.append(self.find(module, name))
 
-    def call(self, _: Any) -> None:
+    def call(self, _: object) -> None:
         what, given = self.taken(2)
         if not isinstance(given, tuple):
             raise Refused("a call without a tuple of arguments")
@@ -226,13 +229,13 @@ class Machine:
             raise Refused(f"a new object of a {type(what).__name__}")
         self.stack.append(Inert(what.name))
 
-    def build(self, _: Any) -> None:
+    def build(self, _: object) -> None:
         (state,) = self.taken(1)
         held = self.top((Inert, OrderedDict), "a state")  # a state_dict has one beside its entries
         if isinstance(held, Inert):
             held.state = state
 
-    def persistent_id(self, _: Any) -> None:
+    def persistent_id(self, _: object) -> None:
         self.stack.append(self.persistent(self.taken(1)[0]))
 
 
@@ -240,11 +243,11 @@ _VALUES = frozenset(
     "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES "
     "BINBYTES8".split()
 )
-_MAKES: dict[str, Callable[[], Any]] = {
+_MAKES: dict[str, Callable[[], object]] = {
     "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
     "EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple, "EMPTY_SET": set,
 }  # fmt: skip
-_STEPS: dict[str, Callable[[Machine, Any], None]] = {
+_STEPS: dict[str, Callable[..., None]] = {
     "MARK": Machine.mark, "POP": Machine.pop, "POP_MARK": Machine.pop_mark,
     "BINPUT": Machine.put, "LONG_BINPUT": Machine.put, "MEMOIZE": Machine.put,
     "BINGET": Machine.get, "LONG_BINGET": Machine.get,

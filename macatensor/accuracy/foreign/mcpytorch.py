@@ -13,7 +13,7 @@ import re
 import reprlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -52,7 +52,7 @@ class McPytorchProcess(Process):
         return elements_of(path, found)
 
 
-def _held(content: Any) -> Iterator[Any]:
+def _held(content: object) -> Iterator[object]:
     """The lists, tuples and dictionaries of arguments and results in a file of a call."""
     if not isinstance(content, dict):
         return
@@ -67,7 +67,7 @@ def _held(content: Any) -> Iterator[Any]:
         yield value if isinstance(value, (list, tuple, dict)) else (value,) if value is not None else ()
 
 
-def _leaves(path: Path, content: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(path: Path, content: object) -> Iterator[tuple[str, object]]:
     try:
         for held in _held(content):
             yield from leaves(held)
@@ -75,13 +75,13 @@ def _leaves(path: Path, content: Any) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"accuracy: {path}: {error}") from error
 
 
-def _tensors(path: Path, content: Any) -> Iterator[tuple[str, HeldTensor | HeldSummary]]:
+def _tensors(path: Path, content: object) -> Iterator[tuple[str, HeldTensor | HeldSummary]]:
     for place, value in _leaves(path, content):
         if isinstance(value, (HeldTensor, HeldSummary)):
             yield place, value
 
 
-def _argument(file: str, place: str, value: Any) -> Argument:
+def _argument(file: str, place: str, value: object) -> Argument:
     if isinstance(value, HeldTensor):
         device = value.storage.device.partition(":")[0]
         entry = TensorEntry(
@@ -99,7 +99,7 @@ def _argument(file: str, place: str, value: Any) -> Argument:
     return Argument(place, value={"type": type(value).__name__, "repr": reprlib.repr(value)})
 
 
-def _frames(stack: Any) -> list[str]:
+def _frames(stack: object) -> list[str]:
     """``file:line function`` of the lines that traceback formats."""
     lines = [stack] if isinstance(stack, str) else stack if isinstance(stack, (list, tuple)) else []
     # Python itself has 1000 frames at most; one text may stand in a pickled list any number of times

@@ -12,14 +12,14 @@ import reprlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from macatensor.accuracy.elements import TensorEntry
 from macatensor.accuracy.foreign.restricted_pickle import HeldTensor, elements_of, load
 from macatensor.accuracy.records import Argument, Call, Process, Run
-from macatensor.files.untrusted import DEPTH, leaves, member, parsed, sizes, text_of
+from macatensor.files.untrusted import DEPTH, Json, leaves, member, parsed, sizes, text_of
 
 DUMP, STACK, CONSTRUCT, DATA = "dump.json", "stack.json", "construct.json", "dump_tensor_data"
 SOURCE = "msprobe"
@@ -70,7 +70,7 @@ class MsprobeProcess(Process):
         return elements_of(path, held)
 
 
-def _json(path: Path, needed: bool = False) -> dict[str, Any]:
+def _json(path: Path, needed: bool = False) -> dict[str, Json]:
     if not path.exists() and not needed:
         return {}
     try:
@@ -85,7 +85,7 @@ def _json(path: Path, needed: bool = False) -> dict[str, Any]:
     return held
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return float(value) if isinstance(value, bool) else None
     try:
@@ -94,13 +94,13 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _text(held: dict[str, Any], key: str) -> str:
+def _text(held: dict[str, Json], key: str) -> str:
     if not isinstance(held[key], str):
         raise ValueError(f"{key}: expected a text, got {reprlib.repr(held[key])}")
     return str(held[key])
 
 
-def _entry(held: dict[str, Any], data: str) -> TensorEntry:
+def _entry(held: dict[str, Json], data: str) -> TensorEntry:
     name = held.get("data_name")
     if name is not None and (not isinstance(name, str) or Path(name).name != name):
         raise ValueError(f"{reprlib.repr(name)} is no name of a file in {DATA}")
@@ -120,11 +120,11 @@ def _entry(held: dict[str, Any], data: str) -> TensorEntry:
     )
 
 
-def _is_array(kind: Any) -> bool:
+def _is_array(kind: object) -> bool:
     return isinstance(kind, str) and "ndarray" in kind
 
 
-def _arguments(place: str, held: Any, data: str, depth: int = 0) -> Iterator[Argument]:
+def _arguments(place: str, held: object, data: str, depth: int = 0) -> Iterator[Argument]:
     if depth > DEPTH:
         raise ValueError(f"arguments nested more than {DEPTH} deep")
     if isinstance(held, dict) and "dtype" in held and "shape" in held and not _is_array(held.get("type")):
@@ -141,7 +141,7 @@ def _arguments(place: str, held: Any, data: str, depth: int = 0) -> Iterator[Arg
         yield Argument(place, value=held)
 
 
-def _call(name: str, held: dict[str, Any], data: str) -> Call:
+def _call(name: str, held: dict[str, Json], data: str) -> Call:
     api, module = _API.fullmatch(name), _MODULE.fullmatch(name)
     path = None
     if module is not None:
@@ -169,19 +169,23 @@ def _call(name: str, held: dict[str, Any], data: str) -> Call:
     return call
 
 
-def _stacks(held: dict[str, Any]) -> dict[str, list[str]]:
+def _stacks(held: dict[str, Json]) -> dict[str, list[str]]:
     """Frames by call, innermost last; newer dumps list the calls that share a stack."""
     found = {}
     for key, value in held.items():
-        shared = isinstance(value, list) and len(value) == 2 and all(isinstance(v, list) for v in value)
-        names, frames = value if shared else ([key], value if isinstance(value, list) else [])
+        names: list[Json] = [key]
+        frames = value if isinstance(value, list) else []
+        if isinstance(value, list) and len(value) == 2:
+            first, second = value
+            if isinstance(first, list) and isinstance(second, list):
+                names, frames = first, second
         matches = [m for m in (_FRAME.match(f) for f in frames if isinstance(f, str)) if m]
         for name in (n for n in names if isinstance(n, str)):
             found[name] = [f"{m['file']}:{m['line']} {m['function'].strip()}" for m in reversed(matches)]
     return found
 
 
-def _in_order(names: list[str], parents: dict[str, Any]) -> list[str]:
+def _in_order(names: list[str], parents: dict[str, Json]) -> list[str]:
     """Calls before those that ran in them: msprobe writes a call when it ends."""
     known = set(names)
     inside: dict[str | None, list[str]] = defaultdict(list)
@@ -216,10 +220,11 @@ def _read_step(root: Path, folder: Path, calls: list[Call], stacks: dict[int, li
     data = (folder / DATA).relative_to(root).as_posix()
     numbers: dict[str, int] = {}
     for name in _in_order(list(held), parents):
-        if not isinstance(held[name], dict):
+        facts = held[name]
+        if not isinstance(facts, dict):
             raise ValueError(f"accuracy: {reprlib.repr(name)} in {folder / DUMP} is no object")
         try:
-            call = _call(name, held[name], data)
+            call = _call(name, facts, data)
         except (KeyError, TypeError, ValueError) as error:
             what = f"no key {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(

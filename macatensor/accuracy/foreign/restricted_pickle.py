@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
+import types
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -71,7 +71,7 @@ class HeldSummary:
 
 
 def _tensor(
-    storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool = False, *_: Any
+    storage: object, offset: int, size: object, stride: object, requires_grad: bool = False, *_: object
 ) -> HeldTensor:
     if not isinstance(storage, Storage):
         raise Refused("a tensor without a storage")
@@ -82,21 +82,28 @@ def _tensor(
 
 
 def _tensor_of_bytes(
-    storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, hooks: Any, dtype: Any, *_: Any
+    storage: object,
+    offset: int,
+    size: object,
+    stride: object,
+    requires_grad: bool,
+    hooks: object,
+    dtype: object,
+    *_: object,
 ) -> HeldTensor:
     """A tensor whose storage has no dtype: of those that came after PyTorch's typed storages, such as uint16."""
     found = _tensor(storage, offset, size, stride, requires_grad)
     if not isinstance(dtype, torch.dtype):
         raise Refused("a tensor without a dtype")
-    found.storage = replace(storage, dtype=dtype)
+    found.storage = replace(found.storage, dtype=dtype)
     return found
 
 
-def _parameter(data: Any, requires_grad: bool = True, *_: Any) -> Any:
+def _parameter(data: object, requires_grad: bool = True, *_: object) -> object:
     return replace(data, requires_grad=requires_grad is True) if isinstance(data, HeldTensor) else data
 
 
-def _summary(dtype: Any, size: Any, stride: Any, low: Any, high: Any) -> HeldSummary:
+def _summary(dtype: object, size: object, stride: object, low: object, high: object) -> HeldSummary:
     if not isinstance(dtype, (str, torch.dtype)):
         raise Refused("a summary without a dtype")
     numbers = [float(v) if isinstance(v, (bool, int, float)) else None for v in (low, high)]
@@ -104,27 +111,27 @@ def _summary(dtype: Any, size: Any, stride: Any, low: Any, high: Any) -> HeldSum
     return HeldSummary(name, tuple(sizes(size)), tuple(sizes(stride)), *numbers)
 
 
-def _singleton(text: Any) -> Any:
+def _singleton(text: object) -> types.EllipsisType:
     if text != "Ellipsis":
         raise Refused(f"the expression {reprlib.repr(text)} is not evaluated")
     return ...
 
 
-def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
+def _ordered(items: object = ()) -> OrderedDict[object, object]:
     """An empty one: its entries follow in the pickle."""
     if not isinstance(items, (list, tuple)) or items:
         raise Refused("a dictionary made of what is given to its class")
     return OrderedDict()
 
 
-def _size(items: Any = ()) -> tuple[int, ...]:
+def _size(items: object = ()) -> tuple[int, ...]:
     return tuple(sizes(items))
 
 
-def _plain(kind: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(kind: Callable[..., object]) -> Callable[..., object]:
     """Of numbers, or tensors, alone."""
 
-    def make(*args: Any) -> Any:
+    def make(*args: object) -> object:
         if not all(isinstance(a, (bool, int, float, type(None), HeldTensor, HeldSummary)) for a in args):
             raise Refused(f"a {kind.__name__} of other things than numbers")
         return kind(*args)
@@ -132,13 +139,13 @@ def _plain(kind: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _device(*args: Any) -> str:
+def _device(*args: object) -> str:
     if not all(isinstance(a, (str, int)) for a in args):
         raise Refused("a device of other things than texts and numbers")
     return f"device({', '.join(str(a)[:KEY] for a in args)})"
 
 
-_CALLS: dict[tuple[str, str], Callable[..., Any]] = {
+_CALLS: dict[tuple[str, str], Callable[..., object]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_bytes,
     ("torch._utils", "_rebuild_parameter"): _parameter,
@@ -158,7 +165,7 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
 _KNOWN = {(module, name): Known(f"{module}.{name}", make) for (module, name), make in _CALLS.items()}
 
 
-def _find(module: str, name: str) -> Any:
+def _find(module: str, name: str) -> object:
     module = "builtins" if module == "__builtin__" else module  # so named up to protocol 2
     known = _KNOWN.get((module, name))
     if known is not None:
@@ -181,7 +188,7 @@ def _find(module: str, name: str) -> Any:
     raise Refused(f"it names {module[:KEY]}.{name[:KEY]}, which is not on the list of what a record may hold")
 
 
-def _storage(pid: Any) -> Storage:
+def _storage(pid: object) -> Storage:
     if not (
         isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], torch.dtype)
     ):
@@ -226,7 +233,7 @@ def _archive(path: Path) -> Iterator[Callable[[str, int | None], bytes | None]]:
         yield read
 
 
-def load(path: Path) -> Any:
+def load(path: Path) -> object:
     """What a file of ``torch.save`` holds, tensors as :class:`HeldTensor` or :class:`HeldSummary`.
 
     Raises:

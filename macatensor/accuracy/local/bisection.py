@@ -12,10 +12,9 @@ import contextlib
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -84,7 +83,7 @@ class Bisection:
     clean: int = 0  # settled by the cheap look
     judged: int = 0  # in full
     unjudged: dict[str, str] = field(default_factory=dict)  # operator -> why
-    hazards: list[Any] = field(
+    hazards: list[sanitizer.Hazard] = field(
         default_factory=list
     )  # with MACA_SANITIZE=1: streams without an order between them
 
@@ -109,7 +108,7 @@ class _Bisect(Watch):
         self.op_list = op_list
         self.result = Bisection()
         self.found: tuple[Seen, Verdict, Origin, str] | None = None
-        self.launched_again: Counter[Any] = Counter()
+        self.launched_again: Counter[tuple[object, ...]] = Counter()
         self.is_over = False
         self.hazards_before = len(sanitizer.hazards)
 
@@ -168,12 +167,12 @@ class _Bisect(Watch):
 
 def _device_of(seen: Seen) -> str:
     here = [t for t in seen.operands + seen.results if isinstance(t, torch.Tensor)]
-    return "maca" if is_on_maca(here) else here[0].device.type if here else "cpu"
+    return "maca" if is_on_maca([*here]) else here[0].device.type if here else "cpu"
 
 
 def _rate(call: OpCall, device: str, runs: int) -> float:
     """The share of launches that are wrong, or not as the first right one."""
-    first: Any = None
+    first: list[torch.Tensor | None] | None = None
     wrong = 0
     for _ in range(runs):
         results, changed = call.run(device)
@@ -227,12 +226,12 @@ def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Pat
 
 def bisect(
     function: Callable[..., object],
-    *args: Any,
+    *args: object,
     device: str | None = "maca",
-    op_list: Any = (),
+    op_list: Sequence[str] = (),
     output_dir: str | Path = ".",
     seconds: float = 20.0,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Bisection:
     """Runs ``function(*args, **kwargs)`` up to the first operator whose local error breaks its row's bound.
 
@@ -285,7 +284,7 @@ def bisect_script(
     arguments: list[str] | None = None,
     *,
     device: str | None = "maca",
-    op_list: Any = (),
+    op_list: Sequence[str] = (),
     output_dir: str | Path = ".",
     seconds: float = 20.0,
 ) -> Bisection:

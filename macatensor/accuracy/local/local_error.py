@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any
+from typing import NamedTuple, overload
 
 import torch
 
@@ -21,6 +22,7 @@ from macatensor.accuracy.local.program import run_under
 from macatensor.accuracy.local.shadow import Shadows
 from macatensor.parity.samples import describe
 from macatensor.parity.watch import Seen, Watch
+from macatensor.runtime.boxed import Arguments, Keywords
 from op_table import TABLE, Row
 
 DEVICES = ("maca", "cuda", "cpu")
@@ -97,7 +99,7 @@ class LocalErrors:
         known = [c for c in self.calls if getattr(c, by) is not None]
         return sorted(known, key=lambda c: -_order(getattr(c, by)))[:count]
 
-    def as_dicts(self) -> list[dict[str, Any]]:
+    def as_dicts(self) -> list[dict[str, object]]:
         """One dictionary a call, for JSON or a data frame."""
         return [asdict(c) for c in self.calls]
 
@@ -190,6 +192,13 @@ def chosen_devices(device: str | None) -> tuple[str, ...]:
     return (kind,)
 
 
+class _Before(NamedTuple):
+    """What is kept of a call from before it: its arguments as shadows, and how far these are from the device's."""
+
+    arguments: tuple[Arguments, Keywords] | None
+    input_error: float | None
+
+
 class _Parity(Watch):
     def __init__(self, devices: tuple[str, ...], op_list: frozenset[str], shadowed: bool):
         super().__init__(devices)
@@ -208,19 +217,19 @@ class _Parity(Watch):
             return
         with self.lock:
             arguments = self.shadows.arguments(seen)
-            seen.held = (
+            seen.held = _Before(
                 arguments,
                 _largest([distance(t, s) for t, s in zip(_tensors(seen.copies), _tensors(arguments))]),
             )
 
     def after(self, seen: Seen) -> None:
         with self.lock:
-            arguments, input_error = seen.held or (None, None)
-            shadows = None if self.shadows is None else self.shadows.follow(seen, arguments)
+            held = seen.held if isinstance(seen.held, _Before) else _Before(None, None)
+            shadows = None if self.shadows is None else self.shadows.follow(seen, held.arguments)
             if self.judged(seen.row, seen.name):
-                self.note(seen, shadows, input_error)
+                self.note(seen, shadows, held.input_error)
 
-    def note(self, seen: Seen, shadows: Any, input_error: float | None) -> None:
+    def note(self, seen: Seen, shadows: list[torch.Tensor | None] | None, input_error: float | None) -> None:
         verdict = self.verdict(seen)
         came = origin()
         error = OpError(
@@ -244,10 +253,30 @@ class _Parity(Watch):
             error.amplification = error.inherited / input_error
 
 
-def _tensors(value: Any) -> list[Any]:
+def _tensors(value: object) -> list[torch.Tensor | None]:
     from macatensor.parity.transport import tensors
 
     return tensors(value)
+
+
+@overload
+def parity(
+    function: None = None,
+    *,
+    device: str | None = ...,
+    op_list: Sequence[str] = ...,
+    shadows: bool = ...,
+) -> AbstractContextManager[LocalErrors]: ...
+
+
+@overload
+def parity(
+    function: Callable[[], object],
+    *,
+    device: str | None = ...,
+    op_list: Sequence[str] = ...,
+    shadows: bool = ...,
+) -> LocalErrors: ...
 
 
 def parity(
@@ -256,7 +285,7 @@ def parity(
     device: str | None = None,
     op_list: Sequence[str] = (),
     shadows: bool = True,
-) -> Any:
+) -> LocalErrors | AbstractContextManager[LocalErrors]:
     """Computes every operator of a program again in float64 on the host, from the same inputs, as the program goes.
 
     ``with accuracy.parity() as errors: step()`` or ``errors = accuracy.parity(step)``; the result is a

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.host_fallback import fallback
 from macatensor.parity import transport
-from macatensor.parity.reference import Aim, aims, expected
+from macatensor.parity.reference import Aim, Operator, aims, expected
 from macatensor.parity.transport import host_copy, place, tensors
 from macatensor.parity.watch import NamedKernel, Seen, Verdict, short_name, verdict_of, written_by
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import contiguous_strides, meta_of
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Row
@@ -29,10 +29,10 @@ class OpCall:
     """A call. ``at_host``: which of its tensors (by position among :func:`tensors` of the arguments) stay on the host
     whatever the device, as 0-dim numbers may. ``made``: dtypes of the results of a kernel that no operator names."""
 
-    func: Any
+    func: Operator
     row: Row
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: Arguments
+    kwargs: Keywords = field(default_factory=dict)
     at_host: frozenset[int] = frozenset()
     made: tuple[torch.dtype | None, ...] = ()
 
@@ -62,7 +62,7 @@ class OpCall:
         """The same call of other tensors, one for each of :attr:`operands`."""
         left = iter(operands)
 
-        def visit(value: Any) -> Any:
+        def visit(value: Value) -> Value:
             if value is None or isinstance(value, torch.Tensor):
                 return next(left)
             if isinstance(value, (list, tuple)):
@@ -74,10 +74,10 @@ class OpCall:
         args, kwargs = visit(self.args), visit(self.kwargs)
         return replace(self, args=args, kwargs=kwargs)
 
-    def on(self, device: str) -> tuple[Any, Any]:
+    def on(self, device: str) -> tuple[Arguments, Keywords]:
         """Arguments on a device, with their strides."""
         operands = self.operands
-        moved: dict[int, Any] = {}
+        moved: dict[int, torch.Tensor] = {}
         for i, t in enumerate(operands):
             if t is None:
                 continue
@@ -89,7 +89,7 @@ class OpCall:
                     moved[i] = moved[i].to(device)
         call = self.with_operands([moved.get(i) for i in range(len(operands))])
 
-        def aimed(value: Any) -> Any:
+        def aimed(value: Value) -> Value:
             if isinstance(value, torch.device):
                 return torch.device(device)
             if isinstance(value, (list, tuple)):
@@ -116,7 +116,7 @@ class OpCall:
         ]
         return results, changed
 
-    def _launch(self, args: Any, kwargs: Any) -> Any:
+    def _launch(self, args: Arguments, kwargs: Keywords) -> Value:
         like = tensors(self.func(*self.args, **self.kwargs))
         metas = [
             None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from macatensor.accuracy.local.origin import Origin, origin, traced
 from macatensor.parity.samples import describe
 from macatensor.parity.transport import host_copy, tensors
 from macatensor.parity.watch import Seen, Watch
+from macatensor.runtime.boxed import Value
 from op_table import Row
 
 _NEAR = torch.finfo(torch.float16).max / 2  # 32752: one doubling from infinity
@@ -92,7 +92,7 @@ class Overflows:
         return "\n".join(lines)
 
 
-def _count(found: list[Any]) -> tuple[int, int]:
+def _count(found: Sequence[torch.Tensor | None]) -> tuple[int, int]:
     nan = inf = 0
     for t in found:
         if t is not None and (t.is_floating_point() or t.is_complex()) and t.element_size() > 1:
@@ -101,7 +101,7 @@ def _count(found: list[Any]) -> tuple[int, int]:
     return nan, inf
 
 
-def _given(value: Any) -> tuple[bool, bool]:
+def _given(value: Value) -> tuple[bool, bool]:
     """Is a NaN, an infinity among plain numbers? As in ``masked_fill(mask, -inf)``."""
     if isinstance(value, float):
         return math.isnan(value), math.isinf(value)
@@ -128,7 +128,7 @@ class _Overflow(Watch):
             number = self.report.calls
             self.report.calls += 1
             if seen.copies is None:  # random operators and those without a row are looked at too
-                inputs: list[Any] = []
+                inputs: list[torch.Tensor] = []
                 results = [None if t is None else host_copy(t) for t in seen.results]
             else:
                 inputs = [t for t in tensors(seen.copies) if t is not None]
@@ -145,7 +145,13 @@ class _Overflow(Watch):
         if self.stop:
             raise NonFiniteError(event)
 
-    def judge(self, seen: Seen, number: int, inputs: list[Any], results: list[Any]) -> NonFinite | None:
+    def judge(
+        self,
+        seen: Seen,
+        number: int,
+        inputs: list[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+    ) -> NonFinite | None:
         nan, inf = _count(results)
         if not nan and not inf:
             return None
@@ -160,7 +166,9 @@ class _Overflow(Watch):
         shown = ", ".join(describe(t) for t in inputs) or "no tensors"
         return NonFinite(seen.name, nan, 0 if had_inf else inf, number, origin(), inputs, shown)
 
-    def count_halves(self, seen: Seen, inputs: list[Any], results: list[Any]) -> None:
+    def count_halves(
+        self, seen: Seen, inputs: list[torch.Tensor], results: Sequence[torch.Tensor | None]
+    ) -> None:
         for t in results:
             if t is None or t.dtype not in _SMALLEST:
                 continue

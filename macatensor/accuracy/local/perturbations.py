@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import overload
 
 import torch
 
@@ -95,7 +96,7 @@ def moved_by_one(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return moved
 
 
-def _largest(pairs: Sequence[tuple[Any, Any]]) -> float | None:
+def _largest(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float | None:
     known = [d for d in (distance(a, b) for a, b in pairs) if d is not None]
     return max(known) if known else None
 
@@ -153,6 +154,28 @@ class _Perturb(Watch):
         )
 
 
+@overload
+def perturbation(
+    function: None = None,
+    *,
+    device: str | None = ...,
+    op_list: Sequence[str] = ...,
+    trials: int = ...,
+    seed: int = ...,
+) -> AbstractContextManager[Movements]: ...
+
+
+@overload
+def perturbation(
+    function: Callable[[], object],
+    *,
+    device: str | None = ...,
+    op_list: Sequence[str] = ...,
+    trials: int = ...,
+    seed: int = ...,
+) -> Movements: ...
+
+
 def perturbation(
     function: Callable[[], object] | None = None,
     *,
@@ -160,7 +183,7 @@ def perturbation(
     op_list: Sequence[str] = (),
     trials: int = 3,
     seed: int = 0,
-) -> Any:
+) -> Movements | AbstractContextManager[Movements]:
     """Launches every operator of a program again from inputs moved by one unit in the last place, up or down.
 
     ``with accuracy.perturbation() as moved: step()`` or ``moved = accuracy.perturbation(step)``; the result is a

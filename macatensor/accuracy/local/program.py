@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 from macatensor.accuracy.local.origin import traced
 
+_Report = TypeVar("_Report", covariant=True)
 
-def run_under(watch: Any, function: Callable[[], Any] | None) -> Any:
+
+class Watching(Protocol, Generic[_Report]):
+    """A watch that makes a report of the operators it sees."""
+
+    @property
+    def report(self) -> _Report: ...
+
+    def watching(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+def run_under(
+    watch: Watching[_Report], function: Callable[[], object] | None
+) -> _Report | contextlib.AbstractContextManager[_Report]:
     """Runs ``function`` under ``watch`` and returns its report; without one, a context manager that yields it."""
 
     @contextlib.contextmanager
-    def block() -> Iterator[Any]:
+    def block() -> Iterator[_Report]:
         with traced(), watch.watching():
             yield watch.report
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 import reprlib
+import types
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.accuracy.elements import TensorEntry, dtype_named, stored
 from macatensor.accuracy.local.op_call import OpCall, same_bits
@@ -23,6 +24,7 @@ from macatensor.dispatch.signature import find_row
 from macatensor.files.untrusted import DEPTH, readable
 from macatensor.parity.transport import tensors
 from macatensor.parity.watch import verdict_of, why_not_judged
+from macatensor.runtime.boxed import Keywords, Value
 from op_table import Row
 
 
@@ -70,7 +72,7 @@ class Replay:
         judged = [c for c in self.calls if c.share is not None and not c.failed]
         return (self.failures + sorted(judged, key=lambda c: -(c.share or 0.0)))[:most]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "device": self.device,
             "not_replayed": self.not_replayed,
@@ -103,7 +105,7 @@ _MADE = 1 << 28
 _GROWTH = 64  # and beyond, for each element that was recorded
 
 
-def _value(value: Any) -> Any:
+def _value(value: Value) -> Value:
     """A recorded argument that is no tensor."""
     if not (isinstance(value, dict) and set(value) == {"type", "repr"}):
         return [_value(v) for v in value] if isinstance(value, list) else value
@@ -125,10 +127,10 @@ def _value(value: Any) -> Any:
 
 def _nested(
     process: Process, arguments: list[Argument], filled: bool = False
-) -> tuple[list[Any], dict[str, Any]]:
+) -> tuple[list[Value], Keywords]:
     """Arguments put together from their places: ``"0"``, ``"0.1"``, ``"weight"``. ``filled``: a tensor without
     recorded elements is only written."""
-    tree: dict[str, Any] = {}
+    tree: Keywords = {}
     for argument in arguments:
         held = (
             _tensor(process, argument.tensor, filled)
@@ -150,7 +152,7 @@ def _numbered(path: list[str], last: str) -> bool:
     return all(step.isdecimal() for step in path) and (not path or last.isdecimal())
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: Value) -> Value:
     if isinstance(value, dict):
         return [_listed(value[k]) for k in sorted(value, key=int)]
     return value
@@ -167,9 +169,9 @@ def _tensor(process: Process, entry: TensorEntry, filled: bool) -> torch.Tensor:
     return process.tensor(entry)
 
 
-def _operator(name: str) -> Any:
+def _operator(name: str) -> OpOverload:
     parts = name.split(".")
-    found: Any = torch.ops
+    found: object = torch.ops
     try:
         for part in parts if len(parts) > 2 else [*parts, "default"]:
             found = getattr(found, part)
@@ -181,11 +183,11 @@ def _operator(name: str) -> Any:
 
 
 def _check_growth(
-    func: Any, args: list[Any], kwargs: dict[str, Any], operands: list[torch.Tensor | None]
+    func: OpOverload, args: list[Value], kwargs: Keywords, operands: list[torch.Tensor | None]
 ) -> None:
     """Refuses a call that makes much of little, which PyTorch's meta kernel tells before anything is made."""
 
-    def imagined(value: Any) -> Any:
+    def imagined(value: Value) -> Value:
         if isinstance(value, torch.Tensor):
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         if isinstance(value, torch.device):
@@ -225,7 +227,7 @@ def _state(process: Process, call: Call) -> torch.Tensor | None:
 @contextlib.contextmanager
 def _drawing(device: str, state: torch.Tensor) -> Iterator[None]:
     """The device's default generator in a state; put back afterwards."""
-    module: Any = torch if device == "cpu" else torch.get_device_module(device)
+    module: types.ModuleType = torch if device == "cpu" else torch.get_device_module(device)
     before = module.get_rng_state()
     try:
         module.set_rng_state(state)
@@ -330,7 +332,9 @@ class _Replayer:
             found.append(self.process.tensor(a.tensor))
         return found or None
 
-    def _random(self, call: Call, one: OpCall, done: Replayed, recorded: Any) -> None:
+    def _random(
+        self, call: Call, one: OpCall, done: Replayed, recorded: list[torch.Tensor | None] | None
+    ) -> None:
         state = _state(self.process, call)
         if state is None:
             raise CannotReplay("random, and its generator's state was not recorded")

@@ -6,7 +6,6 @@ import base64
 import textwrap
 import zlib
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from macatensor.parity.chains import by_chains
 from macatensor.parity.measure import allowance
 from macatensor.parity.reference import Aim
 from macatensor.parity.watch import ELSEWHERE, NamedKernel
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.meta import meta_of_tensor
 
 RACE_RUNS = 200
@@ -54,7 +54,7 @@ def tensor_code(t: torch.Tensor, to_device: bool = True) -> str:
     return f"{_values(memory)}{moved}{shaped}"
 
 
-def value_code(value: Any, names: dict[int, str]) -> str:
+def value_code(value: Value, names: dict[int, str]) -> str:
     """An argument as an expression; tensors by their names."""
     if isinstance(value, torch.Tensor):
         return names[id(value)]

@@ -7,8 +7,6 @@ own magnitude (the bound is stated at the larger magnitude of the terms), the fu
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from macatensor.parity.formulas import FORMULAS
@@ -16,6 +14,7 @@ from macatensor.parity.measure import allowance
 from macatensor.parity.reference import _run
 from macatensor.parity.transport import replace, tensors, twin
 from macatensor.parity.watch import Seen
+from macatensor.runtime.boxed import Value
 from op_table import Kind
 
 _SHARE = 0.5  # of the bound: PyTorch's kernel has an error of its own
@@ -24,7 +23,7 @@ _SHARE = 0.5  # of the bound: PyTorch's kernel has an error of its own
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _raised(value: Any) -> Any:
+def _raised(value: Value) -> Value:
     """Copies of arguments with halves made float32, ``dtype=`` included."""
     if isinstance(value, torch.Tensor):
         return twin(value, torch.float32 if value.dtype in _HALVES else None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,6 +15,7 @@ from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.reference import _FLOAT32, _as_computed, _float64, _host
 from macatensor.parity.transport import fetch, tensors, twin, wide
 from macatensor.parity.watch import Seen
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import meta_of, meta_of_tensor, set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor, wrap
 from op_table import Kind
@@ -89,11 +89,11 @@ class Shadows:
         self.memory[_key(t)] = memory
         torch.as_strided(memory.values, t.shape, t.stride(), start).copy_(values)
 
-    def arguments(self, seen: Seen) -> tuple[Any, Any]:
+    def arguments(self, seen: Seen) -> tuple[Arguments, Keywords]:
         """The arguments of a call as shadows; integers, and what is no strided number, as the host has it."""
         assert seen.copies is not None
 
-        def visit(value: Any, copy: Any) -> Any:
+        def visit(value: Value, copy: Value) -> Value:
             if isinstance(value, torch.Tensor):
                 return self.of(value) if value.dtype in _SHADOWED else twin(copy)  # in-place operators
             if isinstance(value, torch.dtype):
@@ -108,7 +108,9 @@ class Shadows:
         args, kwargs = _as_computed(seen.func, seen.row, *seen.copies)
         return visit(tuple(seen.args), args), visit(seen.kwargs, kwargs)
 
-    def follow(self, seen: Seen, arguments: tuple[Any, Any] | None) -> list[torch.Tensor | None] | None:
+    def follow(
+        self, seen: Seen, arguments: tuple[Arguments, Keywords] | None
+    ) -> list[torch.Tensor | None] | None:
         """Runs a call on the shadows of its arguments after the device ran it; written memory and results get theirs.
 
         Returns the shadows of the results and then of the operands, or None where there is no such thing (random
@@ -146,7 +148,7 @@ class Shadows:
             self.forget(t)
 
     @staticmethod
-    def _run(seen: Seen, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+    def _run(seen: Seen, args: Arguments, kwargs: Keywords) -> list[torch.Tensor | None]:
         row = seen.row
         assert row is not None
         if row.operator == "native_dropout":  # the mask is the device's

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.accuracy.local.op_call import OpCall
 from macatensor.dispatch.consultation import may_ask_cpu
 from macatensor.parity.transport import tensors
+from macatensor.runtime.boxed import Value
 
 Fails = Callable[[OpCall], bool]
 
@@ -69,7 +70,7 @@ class _Shrinker:
             operands[i] = parts[0].clone() if len(parts) == 1 else torch.cat(parts, d)
         call = self.call.with_operands(operands)
 
-        def sized(value: Any) -> Any:
+        def sized(value: Value) -> Value:
             if isinstance(value, list) and all(type(v) is int for v in value) and extent in value:
                 return [length if v == extent else v for v in value]
             return value
@@ -88,7 +89,8 @@ class _Shrinker:
         """Dimensions that may be one and the same: all of an extent, those of each operand, each."""
         places = self.places(extent)
         yield places
-        if not may_ask_cpu(self.call.func):
+        func = self.call.func
+        if not isinstance(func, OpOverload) or not may_ask_cpu(func):
             return
         by_dimension = {d for _, d in places}
         for d in sorted(by_dimension):

@@ -7,23 +7,30 @@ gradient came in and what went out. No hook holds a node or a tensor: they would
 from __future__ import annotations
 
 import functools
-from typing import Any
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
+from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
 
+from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.threads import API, Open
+from macatensor.accuracy.recording.module_paths import ModulePaths
+from macatensor.accuracy.recording.stacks import Stacks
+from macatensor.accuracy.recording.threads import API, Nodes, Open, Thread
 from macatensor.runtime.uncompiled import uncompiled
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
 _ACCUMULATE = "torch.autograd.AccumulateGrad"
 _THREAD = "macatensor.thread"  # in a node's metadata
 
-_AccumulateGrad: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
-_Plainly: Any = torch._C.DisableTorchFunction
+_AccumulateGrad: type = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+_Plainly = torch._C.DisableTorchFunction
 _TENSOR: Any = torch.Tensor  # whose attributes a subclass cannot forbid
 _grad_fn, _output_nr = _TENSOR.grad_fn.__get__, _TENSOR.output_nr.__get__
-_graph_task: Any = torch._C._current_graph_task_id
+_graph_task = torch._C._current_graph_task_id
 
 _Edges = list[tuple[int, str]]  # which of the gradients that a node is given or returns, and what it is of
 
@@ -46,22 +53,22 @@ class _Gradients:
         "call",
     )
 
-    def __init__(self, call: Any, nodes: int):
+    def __init__(self, call: Open, nodes: int):
         self.stem = call.name.removesuffix(".fwd")
         self.op, self.module, self.unit, self.matched = call.op, call.module, call.unit, call.matched
         self.number, self.serial, self.stack = call.number, call.serial, call.stack
         self.nodes = self.left = nodes  # left: those that have not run yet
         self.task = -1
-        self.call: Any = None  # the backward call, while it runs
+        self.call: Open | None = None  # the backward call, while it runs
 
 
-def _name_of(node: Any) -> str:
+def _name_of(node: Node) -> str:
     """A node's name without the namespace of PyTorch's own."""
     name: str = node.name()
     return name.removeprefix("torch::autograd::")
 
 
-def _found(edges: _Edges, given: tuple[Any, ...]) -> Found:
+def _found(edges: _Edges, given: Sequence[torch.Tensor | None]) -> Found:
     return [(place, given[i]) for i, place in edges if i < len(given) and given[i] is not None]
 
 
@@ -72,16 +79,43 @@ def _joined(whole: str, more: str | None) -> str:
     return more if whole == "[]" else f"{whole[:-1]},{more[1:]}"
 
 
+class Recording(Protocol):
+    """What backward calls ask of their recorder."""
+
+    active: bool
+    lock: threading.RLock
+    has_inputs: bool
+    has_outputs: bool
+    has_stacks: bool
+    has_tensors: bool
+    takes_all: bool
+    threads: int
+    numbers: Iterator[int]
+    describer: Describer
+    paths: ModulePaths
+    stacks: Stacks
+
+    def thread(self) -> Thread: ...
+    def nodes_of(self, thread: Thread, node: Node) -> Nodes | None: ...
+    def name(self, op: str, direction: str) -> str: ...
+    def decide(self, call: Open, parent: Open | None, is_unit: bool) -> bool: ...
+    def begin_files(self, call: Open) -> None: ...
+    def describe_more(self, call: Open, found: Found) -> str: ...
+    def describe_outputs(self, call: Open, found: Found, written: Collection[int] = ()) -> str | None: ...
+    def save(self) -> None: ...
+    def write(self, call: Open) -> None: ...
+
+
 @uncompiled
 class Backward:
     """The backward calls of one recorder."""
 
-    def __init__(self, recorder: Any):
+    def __init__(self, recorder: Recording):
         self._recorder = recorder
-        self.running: dict[int, Any] = {}  # the backward calls that run, by the forward call's serial number
+        self.running: dict[int, Open] = {}  # the backward calls that run, by the forward call's serial number
         self._gradients: dict[int, _Gradients] = {}  # theirs
         self._tasks: set[int] = set()  # of the autograd engine that are at work
-        self._watched: list[Any] = []  # hooks of leaves
+        self._watched: list[RemovableHandle] = []  # hooks of leaves
 
     def close(self) -> None:
         """Writes what is left, and takes the hooks of leaves away; those of nodes go with their graph."""
@@ -91,10 +125,10 @@ class Backward:
         self._watched.clear()
 
     # -- a call has returned -----------------------------------------------------------------------------------
-    def attach(self, call: Any, tensors: Found, module: Any) -> None:
+    def attach(self, call: Open, tensors: Found, module: torch.nn.Module | None) -> None:
         """Hooks the nodes that a call has made; ``tensors`` are its results that require gradients."""
         known = call.grad_fns or ()
-        coming: dict[Any, _Edges] = {}  # by the nodes that made results and not arguments
+        coming: dict[Node, _Edges] = {}  # by the nodes that made results and not arguments
         met = set()
         for place, tensor in tensors:
             node = _grad_fn(tensor)
@@ -115,12 +149,18 @@ class Backward:
                 node.register_prehook(functools.partial(self._came_in, gradients, results, _name_of(node)))
             node.register_hook(functools.partial(self._went_out, gradients, edges))
             if number is not None:
-                node.metadata[_THREAD] = number
+                node.metadata[_THREAD] = number  # type: ignore[index]  # an attribute
 
-    def _walk(self, call: Any, nodes: list[Any], known: Any, module: Any) -> list[tuple[Any, _Edges]] | None:
+    def _walk(
+        self,
+        call: Open,
+        nodes: list[Node],
+        known: Sequence[tuple[Node, int, str]],
+        module: torch.nn.Module | None,
+    ) -> list[tuple[Node, _Edges]] | None:
         """The nodes between results and arguments, and where the gradients that each returns belong; None: too many."""
         seen = set(nodes)
-        going: list[tuple[Any, _Edges]] = []
+        going: list[tuple[Node, _Edges]] = []
         for node in nodes:  # which grow meanwhile
             edges: _Edges = []
             going.append((node, edges))
@@ -140,20 +180,21 @@ class Backward:
                         seen.add(following)
                         nodes.append(following)
                         continue
-                    place = _place_of_leaf(call, module, following.variable)
+                    leaf: torch.Tensor = following.variable  # type: ignore[attr-defined]
+                    place = _place_of_leaf(call, module, leaf)
                     if module is None:
-                        self._watch(following.variable)
+                        self._watch(leaf)
                 edges.append((index, place or f"{_name_of(node)}.{index}"))
         return going
 
-    def _watch(self, leaf: Any) -> None:
+    def _watch(self, leaf: torch.Tensor) -> None:
         """Records the gradient of a leaf each time it has been accumulated."""
         hook = self._accumulated
         if hook not in (leaf._post_accumulate_grad_hooks or {}).values():
             self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
 
     # -- operators ---------------------------------------------------------------------------------------------
-    def operator(self, thread: Any, node: Any, call: Any) -> None:
+    def operator(self, thread: Thread, node: Node, call: Open) -> None:
         """An operator begins that a node runs; it belongs to the forward call that made the node."""
         recorder = self._recorder
         call.node = _name_of(node)
@@ -174,13 +215,13 @@ class Backward:
             call.stack = recorder.stacks.here()
 
     # -- its backward call -------------------------------------------------------------------------------------
-    def _decide(self, call: Any, matched: bool, unit: Any) -> None:
+    def _decide(self, call: Open, matched: bool, unit: bool | None) -> None:
         """Is a backward call recorded? As the forward call's choice was."""
         parent = Open(API, "", "", "bwd")
         parent.matched, parent.unit = matched, unit
         self._recorder.decide(call, parent, True)
 
-    def _begins(self, gradients: _Gradients) -> Any:
+    def _begins(self, gradients: _Gradients) -> Open:
         """The call's first node runs."""
         recorder = self._recorder
         call = gradients.call = Open(API, f"{gradients.stem}.bwd", gradients.op, "bwd")
@@ -202,7 +243,9 @@ class Backward:
             torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._task_ends, task))
         return call
 
-    def _came_in(self, gradients: _Gradients, edges: _Edges, node: str, given: Any) -> None:
+    def _came_in(
+        self, gradients: _Gradients, edges: _Edges, node: str, given: Sequence[torch.Tensor | None]
+    ) -> None:
         """A hook before a node."""
         recorder = self._recorder
         if not recorder.active:
@@ -212,9 +255,11 @@ class Backward:
             if call.node is None:
                 call.node = node
             if call.number >= 0 and recorder.has_inputs:
-                call.inputs = _joined(call.inputs, recorder.describe_more(call, _found(edges, given)))
+                call.inputs = _joined(call.inputs or "[]", recorder.describe_more(call, _found(edges, given)))
 
-    def _went_out(self, gradients: _Gradients, edges: _Edges, given: Any, _: Any) -> None:
+    def _went_out(
+        self, gradients: _Gradients, edges: _Edges, given: Sequence[torch.Tensor | None], _: object
+    ) -> None:
         """A hook after a node."""
         recorder = self._recorder
         if not recorder.active:
@@ -222,7 +267,9 @@ class Backward:
         with _Plainly(), recorder.lock:
             call = gradients.call or self._begins(gradients)
             if call.number >= 0:
-                call.outputs = _joined(call.outputs, recorder.describe_outputs(call, _found(edges, given)))
+                call.outputs = _joined(
+                    call.outputs or "[]", recorder.describe_outputs(call, _found(edges, given))
+                )
             gradients.left -= 1
             if gradients.left <= 0:
                 self._end(gradients)
@@ -272,7 +319,7 @@ class Backward:
             recorder.write(call)
 
 
-def _place_of_leaf(call: Any, module: Any, leaf: Any) -> str:
+def _place_of_leaf(call: Open, module: torch.nn.Module | None, leaf: torch.Tensor) -> str:
     """The name by which a module or a call knows a leaf, or ""."""
     if module is not None:
         for name, held in module._parameters.items():

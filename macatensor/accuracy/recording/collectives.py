@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
+from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.threads import API
+from macatensor.accuracy.recording.threads import API, Open
 from macatensor.runtime.ffi import native_recorder
+
+if TYPE_CHECKING:
+    from torch.distributed import Work
 
 
 class _Started(NamedTuple):
-    call: Any
-    function: Any | None  # that started it
-    tensors: Found
-    work: Any
+    call: Open
+    function: Open | None  # that started it
+    tensors: list[tuple[str, torch.Tensor]]
+    work: Work | None
+
+
+class Recording(Protocol):
+    """What collectives ask of their recorder."""
+
+    describer: Describer
+
+    def describe_outputs(self, call: Open, found: Found, written: Collection[int] = ()) -> str | None: ...
+
+    def write(self, call: Open) -> None: ...
 
 
 class Collectives:
     """Collectives of one session that are still at work. Waiting for them here could make ranks wait for each other."""
 
-    def __init__(self, recorder: Any):
+    def __init__(self, recorder: Recording):
         self._recorder = recorder
         self.pending: list[_Started] = []
         self._returned: list[
-            tuple[Any, Found]
+            tuple[Open, Found]
         ] = []  # functions with their results; what they started goes on
 
-    def add(self, call: Any, function: Any | None, args: Any, kwargs: Any, result: Any) -> None:
+    def add(
+        self,
+        call: Open,
+        function: Open | None,
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None,
+        result: object,
+    ) -> None:
         """A collective was started; every tensor it was given may be a result."""
-        tensors = [
-            pair for pair in native_recorder.flatten_call(args, kwargs) if isinstance(pair[1], torch.Tensor)
-        ]
+        found = native_recorder.flatten_call(args, kwargs)
+        tensors = [(place, held) for place, held in found if isinstance(held, torch.Tensor)]
         self.pending.append(_Started(call, function, tensors, _work(result)))
         if function is not None:
             function.received = {*(function.received or ()), *(id(v) for _, v in tensors)}
         self.look()
 
-    def function_ends(self, call: Any, results: Found) -> None:
+    def function_ends(self, call: Open, results: Found) -> None:
         """A function that has started collectives has returned: its line is written when they are done."""
         self._returned.append((call, results))
         self.look()
@@ -52,9 +73,10 @@ class Collectives:
             call, results = held
             if not any(started.function is call for started in self.pending):
                 self._returned.remove(held)
-                results = [*results, *(pair for pair in call.tensors if id(pair[1]) in call.received)]
+                received = call.received or set()
+                results = [*results, *(pair for pair in call.tensors if id(pair[1]) in received)]
                 if call.number >= 0:
-                    call.outputs = self._recorder.describe_outputs(call, results, call.received)
+                    call.outputs = self._recorder.describe_outputs(call, results, received)
                     self._recorder.write(call)
 
     def finish(self) -> None:
@@ -69,14 +91,14 @@ class Collectives:
         call, tensors = started.call, started.tensors
         for _, tensor in tensors:
             self._recorder.describer.wrote(tensor)
-        call.outputs = self._recorder.describe_outputs(call, tensors, {id(v) for _, v in tensors})
+        call.outputs = self._recorder.describe_outputs(call, [*tensors], {id(v) for _, v in tensors})
         if call.parent >= 0:
             for _, tensor in tensors:
                 self._recorder.describer.written_by(tensor, API, call.parent)
         self._recorder.write(call)
 
 
-def _work(result: Any) -> Any:
+def _work(result: object) -> Work | None:
     """The Work among what a collective returned; None if there is none."""
     from torch.distributed import Work
 

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import warnings
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from macatensor.accuracy.recording.operators import operator
 from macatensor.accuracy.recording.parts import parts_of, quantized_parts, shape_of
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import measure
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -25,7 +27,7 @@ _TEXT = 1000  # characters of a value that are written
 
 
 @uncompiled
-def value_text(value: Any) -> str:
+def value_text(value: Value) -> str:
     """What is no tensor, as JSON."""
     kind = type(value)
     if kind is int or kind is float and math.isfinite(value):
@@ -39,18 +41,18 @@ _CONSTANT = (str, bool, torch.dtype, torch.device, torch.layout, torch.memory_fo
 
 
 @functools.lru_cache(_LIMIT, typed=True)
-def _constant(value: Any) -> str:
+def _constant(value: Hashable) -> str:
     return json.dumps(_plain(value))
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> object:
     try:
         return _held(value, depth)
     except Exception as error:  # an object of the program's own
         return _named(value, f"{type(error).__name__} was raised")
 
 
-def _held(value: Any, depth: int) -> Any:
+def _held(value: object, depth: int) -> object:
     if isinstance(value, str):
         return value[:_TEXT]
     if value is None or isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
@@ -66,7 +68,7 @@ def _held(value: Any, depth: int) -> Any:
     return _named(value, text)
 
 
-def _named(value: Any, text: str) -> dict[str, str]:
+def _named(value: object, text: str) -> dict[str, str]:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return {"type": name, "repr": text}
@@ -84,14 +86,14 @@ def _form(tensor: torch.Tensor) -> tuple[str, str, bool]:
 
 
 @uncompiled
-class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
+class Describer(native_recorder.RecordedEntries):
     """Tensors as entries. ``level`` is the session's record_level.
 
     The base class, written in C, describes what was met before; here is what is new.
     """
 
     def __init__(self, level: int):
-        self._forms: dict[Any, Any] = {}
+        self._forms: dict[Hashable, native_recorder.Form] = {}
         super().__init__(self._forms)
         self.has_numbers = level > 0  # of the base class
         self.has_files = level == 2
@@ -99,7 +101,7 @@ class Describer(native_recorder.RecordedEntries):  # type: ignore[misc]
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
         self._warned: set[str] = set()
 
-    def new_form(self, key: Any, tensor: torch.Tensor) -> Any:
+    def new_form(self, key: Hashable, tensor: torch.Tensor) -> native_recorder.Form:
         """For the base class: the form that this key tells from others."""
         if len(self._forms) >= _LIMIT:
             self._forms.clear()

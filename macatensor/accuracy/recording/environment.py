@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import platform
 import sys
-from typing import Any
 
 import torch
 
@@ -18,7 +17,7 @@ _PREFIXES = ("MACA", "PYTORCH_", "TORCH", "CUDA_", "CUBLAS_", "NCCL_", "GLOO_", 
 _NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED")
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, object]:
     """As JSON has it."""
     return {
         "format": FORMAT,
@@ -54,7 +53,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _flags() -> dict[str, Any]:
+def _flags() -> dict[str, object]:
     return {
         "threads": torch.get_num_threads(),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
@@ -80,8 +79,8 @@ def _flags() -> dict[str, Any]:
     }
 
 
-def _devices() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _devices() -> dict[str, object]:
+    found: dict[str, object] = {}
     for kind in ("cuda", "maca"):
         module = getattr(torch, kind, None)
         if module is not None and module.is_available():

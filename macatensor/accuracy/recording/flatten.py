@@ -7,14 +7,13 @@ are other containers.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
 
-Found = list[tuple[str, Any]]  # places and what is there
+Found = list[tuple[str, object]]  # places and what is there
 
 # Types that need no look inside, since asking isinstance of each of 76 tensors in a list takes 10 us.
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -28,7 +27,7 @@ _DEPTH = 6  # of nested arguments that are looked into
 
 
 @uncompiled
-def taken_apart(place: str, value: Any, depth: int = 0) -> Found | None:
+def taken_apart(place: str, value: object, depth: int = 0) -> Found | None:
     """What is in a container, and in what it holds. None: it is no container, or holds no tensor."""
     found: Found = []
     for name, held in (_held_by(value) or ()) if depth < _DEPTH else ():
@@ -40,12 +39,12 @@ def taken_apart(place: str, value: Any, depth: int = 0) -> Found | None:
     return found if any(_is_tensor(held) for _, held in found) else None
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     """By its type: what a mock says of its class is not so."""
     return issubclass(type(value), torch.Tensor)
 
 
-def _held_by(value: Any) -> Found | None:
+def _held_by(value: object) -> Found | None:
     """Names and what they stand for. None: it is no container, or does not say what it holds."""
     try:
         if isinstance(value, (list, tuple)):
@@ -59,7 +58,7 @@ def _held_by(value: Any) -> Found | None:
     return None
 
 
-def _name(key: Any) -> str:
+def _name(key: object) -> str:
     """Of a key, which may be any object: one that has none goes by its type."""
     try:
         return str(key)

@@ -9,8 +9,8 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -19,6 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from macatensor.accuracy.recording.naming import function_name
 from macatensor.accuracy.recording.quiet import untraced
+from macatensor.accuracy.recording.recorder import Recorder
+from macatensor.accuracy.recording.threads import Open
+from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -37,7 +40,7 @@ _PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 
 
 @uncompiled
-def _recorded_name(func: Any) -> str | None:
+def _recorded_name(func: object) -> str | None:
     """The name a function is recorded under; None when it computes nothing."""
     name = getattr(func, "__name__", "")
     if name in ("__get__", "__set__", "__delete__"):
@@ -52,18 +55,42 @@ def _recorded_name(func: Any) -> str | None:
     return function_name(func)
 
 
-class _Functions(native_recorder.RecordedFunctions, TorchFunctionMode):  # type: ignore[misc]
+class _Functions(native_recorder.RecordedFunctions, TorchFunctionMode):
     """Its method is written in C."""
 
 
-class _Operators(native_recorder.RecordedOperators, TorchDispatchMode):  # type: ignore[misc]
+class _Operators(native_recorder.RecordedOperators, TorchDispatchMode):
     """As the mode of functions."""
 
     supports_higher_order_operators = True
 
 
+class TakesFunctions(Protocol):
+    """Who is told of functions. What it answers to a call that begins, it is given back when the call ends."""
+
+    @property
+    def function_begins(self) -> Callable[..., object]: ...
+    @property
+    def function_ends(self) -> Callable[..., None]: ...
+
+
+class TakesCalls(TakesFunctions, Protocol):
+    """Of operators, too."""
+
+    @property
+    def operator_begins(self) -> Callable[..., object]: ...
+    @property
+    def operator_ends(self) -> Callable[..., None]: ...
+
+
 @uncompiled
-def _begin_and_end(recorder: Any, func: Any, name: str | None, args: Any, kwargs: Any) -> Any:
+def _begin_and_end(
+    recorder: TakesCalls,
+    func: Callable[..., Value],
+    name: str | None,
+    args: Arguments,
+    kwargs: Keywords | None,
+) -> Value:
     """Runs and records a call where it is not C that does: sessions within each other, and ``torch.jit.trace``.
 
     ``name``: a function's; None: an operator is called.
@@ -71,10 +98,9 @@ def _begin_and_end(recorder: Any, func: Any, name: str | None, args: Any, kwargs
     options = kwargs or {}
     is_tracing = _tracing() is not None
     if name is not None:
-        if is_tracing:
-            recorder = Untraced(recorder)
-        call = recorder.function_begins(name, args, options)
-        end = functools.partial(recorder.function_ends, call)
+        functions = Untraced(recorder) if is_tracing else recorder
+        call = functions.function_begins(name, args, options)
+        end = functools.partial(functions.function_ends, call)
     elif is_tracing:  # sizes that are read would be nodes of its graph; functions are recorded there
         return func(*args, **options)
     else:
@@ -92,20 +118,20 @@ def _begin_and_end(recorder: Any, func: Any, name: str | None, args: Any, kwargs
 class Several:
     """Recorders of sessions within each other, called as one is; a call that has begun is a list of theirs."""
 
-    def __init__(self, recorders: tuple[Any, ...]):
+    def __init__(self, recorders: tuple[Recorder, ...]):
         self._recorders = recorders
 
-    def function_begins(self, *given: Any) -> list[Any]:
+    def function_begins(self, *given: Value) -> list[Open]:
         return [r.function_begins(*given) for r in self._recorders]
 
-    def function_ends(self, calls: list[Any], *given: Any) -> None:
+    def function_ends(self, calls: list[Open], *given: Value) -> None:
         for recorder, call in zip(self._recorders, calls):
             recorder.function_ends(call, *given)
 
-    def operator_begins(self, *given: Any) -> list[Any]:
+    def operator_begins(self, *given: Value) -> list[Open]:
         return [r.operator_begins(*given) for r in self._recorders]
 
-    def operator_ends(self, calls: list[Any], *given: Any) -> None:
+    def operator_ends(self, calls: list[Open], *given: Value) -> None:
         for recorder, call in zip(self._recorders, calls):
             recorder.operator_ends(call, *given)
 
@@ -113,14 +139,14 @@ class Several:
 class Untraced:
     """A recorder while torch.jit.trace runs: the sizes that it reads are no part of the graph."""
 
-    def __init__(self, recorder: Any):
+    def __init__(self, recorder: TakesFunctions):
         self._recorder = recorder
 
-    def function_begins(self, *given: Any) -> Any:
+    def function_begins(self, *given: Value) -> object:
         with untraced():
             return self._recorder.function_begins(*given)
 
-    def function_ends(self, *given: Any) -> None:
+    def function_ends(self, *given: Value) -> None:
         with untraced():
             self._recorder.function_ends(*given)
 
@@ -128,7 +154,7 @@ class Untraced:
 _NOTHING = nullcontext()
 
 
-def _aside() -> Any:
+def _aside() -> AbstractContextManager[None]:
     """Sizes that the recorder reads are no part of a graph that is being traced."""
     return _NOTHING if _tracing() is None else untraced()
 
@@ -137,25 +163,25 @@ class Hub:
     """The recorders that are at work in this process, and what is installed for them."""
 
     def __init__(self) -> None:
-        self.recorders: tuple[Any, ...] = ()
+        self.recorders: tuple[Recorder, ...] = ()
         self._lock = threading.RLock()
         self._installed: list[Callable[[], None]] = []
 
-    def add(self, recorder: Any) -> None:
+    def add(self, recorder: Recorder) -> None:
         """Starts giving calls to a recorder."""
         with self._lock:
             if not self.recorders:
                 self._install()
             self._set((*self.recorders, recorder))
 
-    def remove(self, recorder: Any) -> None:
+    def remove(self, recorder: Recorder) -> None:
         """Stops giving calls to a recorder; with the last one everything is taken away."""
         with self._lock:
             self._set(tuple(r for r in self.recorders if r is not recorder))
             if not self.recorders:
                 self._uninstall()
 
-    def _set(self, recorders: tuple[Any, ...]) -> None:
+    def _set(self, recorders: tuple[Recorder, ...]) -> None:
         self.recorders = recorders
         native_recorder.set_recorder(
             Several(recorders) if len(recorders) > 1 else recorders[0] if recorders else None
@@ -196,14 +222,14 @@ hub = Hub()
 
 
 @uncompiled
-def _module_begins(module: Any, args: Any) -> None:
+def _module_begins(module: torch.nn.Module, args: Arguments) -> None:
     with _aside():
         for recorder in hub.recorders:
             recorder.module_begins(module, args)
 
 
 @uncompiled
-def _module_ends(module: Any, args: Any, *rest: Any) -> None:
+def _module_ends(module: torch.nn.Module, args: Arguments, *rest: Value) -> None:
     result, kwargs = (
         rest[-1],
         rest[0] if len(rest) == 2 else None,
@@ -219,7 +245,7 @@ def _within_backward() -> Callable[[], None]:
     the mode, and takes the mode away while it runs."""
     run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
-    def run_recorded(*args: Any, **kwargs: Any) -> Any:
+    def run_recorded(*args: Value, **kwargs: Value) -> Value:
         held = range(torch._C._len_torch_function_stack())
         if not hub.recorders or any(isinstance(torch._C._get_function_stack_at(i), _Functions) for i in held):
             return run(*args, **kwargs)
@@ -235,7 +261,7 @@ def _within_backward() -> Callable[[], None]:
     return undo
 
 
-def _pop_functions(until: Any = None) -> list[Any]:
+def _pop_functions(until: TorchFunctionMode | None = None) -> list[TorchFunctionMode]:
     taken = []
     while torch._C._len_torch_function_stack():
         mode = torch._C._pop_torch_function_stack()
@@ -245,8 +271,8 @@ def _pop_functions(until: Any = None) -> list[Any]:
     return taken
 
 
-def _pop_operators(until: Any = None) -> list[Any]:
-    taken: list[Any] = []
+def _pop_operators(until: TorchDispatchMode | None = None) -> list[TorchDispatchMode]:
+    taken: list[TorchDispatchMode] = []
     while _user_dispatch_modes():
         if _top_dispatch_mode() is until:
             break
@@ -265,11 +291,12 @@ def _user_dispatch_modes() -> int:
     )
 
 
-def _top_dispatch_mode() -> Any:
-    return torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1)
+def _top_dispatch_mode() -> TorchDispatchMode:
+    result: TorchDispatchMode = torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1)
+    return result
 
 
-def _take_function_off(mode: Any) -> None:
+def _take_function_off(mode: TorchFunctionMode) -> None:
     held = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
     if not any(m is mode for m in held):
         return
@@ -277,7 +304,7 @@ def _take_function_off(mode: Any) -> None:
         torch._C._push_on_torch_function_stack(other)
 
 
-def _take_dispatch_off(mode: Any, leave: Callable[[], None] | None = None) -> None:
+def _take_dispatch_off(mode: TorchDispatchMode, leave: Callable[[], None] | None = None) -> None:
     held = [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
     if not any(m is mode for m in held):
         return
@@ -299,8 +326,8 @@ def _below_others() -> Callable[[], None]:
         torch._C._push_on_torch_function_stack(other)
     dispatch = _pop_operators()
     operators.__enter__()  # type: ignore[no-untyped-call]
-    for other in reversed(dispatch):
-        torch._C._push_on_torch_dispatch_stack(other)
+    for mode in reversed(dispatch):
+        torch._C._push_on_torch_dispatch_stack(mode)
 
     def undo() -> None:
         _take_dispatch_off(operators, lambda: operators.__exit__(None, None, None))  # type: ignore[no-untyped-call]

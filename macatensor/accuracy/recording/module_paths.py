@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+
+import torch
 
 
 class ModulePaths:
     """Paths such as ``layers.0.conv1``, read once for each outermost module."""
 
     def __init__(self) -> None:
-        self._roots: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, str] = {}
-        self._root: Any = None
+        self._root: weakref.ref[torch.nn.Module] | None = None
 
-    def path(self, module: Any, outer: list[str | None]) -> str:
+    def path(self, module: torch.nn.Module, outer: list[str | None]) -> str:
         """The module's path, ``""`` for an outermost one; ``outer`` are the paths of those that run around it."""
         if not outer:
             if module not in self._roots:
@@ -31,11 +32,11 @@ class ModulePaths:
         # made within forward, or run by another thread
         return f"{outer[-1]}.<{type(module).__name__}>".removeprefix(".")
 
-    def _read(self, root: Any) -> dict[int, str]:
+    def _read(self, root: torch.nn.Module) -> dict[int, str]:
         paths = self._roots[root] = {id(m): name for name, m in root.named_modules()}
         self._parameters.update({id(p): name for name, p in root.named_parameters()})
         return paths
 
-    def parameter(self, leaf: Any) -> str | None:
+    def parameter(self, leaf: torch.Tensor) -> str | None:
         """The path of a parameter of a module that ran."""
         return self._parameters.get(id(leaf))

@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -53,8 +53,8 @@ def parsed(name: str) -> CallName:
     return CallName(match["op"], int(match["index"]), match["direction"])
 
 
-def _object(path: str) -> Any:
-    held: Any = torch
+def _object(path: str) -> object:
+    held: object = torch
     for part in path.split(".")[1:]:
         held = getattr(held, part)
     return held
@@ -81,7 +81,7 @@ def _public() -> dict[int, str]:
     return names
 
 
-_names: dict[Any, str] = {}
+_names: dict[object, str] = {}
 _PRIVATE = {
     "torch._C._nn": "torch.nn.functional",
     "torch._C._linalg": "torch.linalg",
@@ -93,7 +93,7 @@ _PRIVATE = {
 }
 
 
-def function_name(func: Any) -> str:
+def function_name(func: object) -> str:
     """The public name of a function that a TorchFunctionMode was given: ``torch.nn.functional.conv1d``."""
     found = _names.get(func)
     if found is None:
@@ -101,7 +101,7 @@ def function_name(func: Any) -> str:
     return found
 
 
-def _function_name(func: Any) -> str:
+def _function_name(func: object) -> str:
     found = _public().get(id(func))
     if found is not None:
         return found
@@ -131,7 +131,7 @@ def class_name(kind: type) -> str:
     return (name if module == "__main__" else f"{module}.{name}").replace("\\", "/").replace('"', "'")
 
 
-def aten_name(func: Any) -> tuple[str, str]:
+def aten_name(func: object) -> tuple[str, str]:
     """(``aten.convolution``, ``aten.convolution.default``) of an operator's overload."""
     op = str(func)
     packet = str(getattr(func, "overloadpacket", func))

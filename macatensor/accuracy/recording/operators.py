@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.accuracy.recording.naming import aten_name
 from macatensor.runtime.uncompiled import uncompiled
@@ -27,11 +29,11 @@ class Operator(NamedTuple):
     is_wait: bool
     is_recorded: bool
     is_blank: bool  # its result is memory as it was found
-    run: Any  # what the overload calls
+    run: Callable[..., object]  # what the overload calls
 
 
 @uncompiled
-def operator(func: Any) -> Operator:
+def operator(func: OpOverload) -> Operator:
     """The facts of an overload, which C keeps."""
     packet, op = aten_name(func)
     space = getattr(func, "namespace", "")

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeAlias
+
+from macatensor.accuracy.recording.settings import Settings
 
 _ATTRIBUTE = "_macatensor_recording"
 
-_carried: Callable[[list[tuple[Any, Path]]], Any] = list
+Sessions: TypeAlias = list[tuple[Settings, "Path | None"]]  # settings and run of each
+Carry: TypeAlias = Callable[[Sessions], object]
+
+
+class Recorded(Protocol):
+    """A session's recorder, as far as a child is told of it."""
+
+    settings: Settings
+    run: Path | None
+
+
+class Recorders(Protocol):
+    """Who knows the recorders that are at work."""
+
+    @property
+    def recorders(self) -> Sequence[Recorded]: ...
+
+
+_carried: Carry = list
 _after_fork: Callable[[], object] = list
 
 
-def continue_by(carried: Callable[[list[tuple[Any, Path]]], Any], after_fork: Callable[[], None]) -> None:
+def continue_by(carried: Carry, after_fork: Callable[[], None]) -> None:
     """Takes what goes on in a child.
 
     ``carried``, called with each session's settings and run, makes what a child with a fresh interpreter is given:
@@ -24,7 +44,7 @@ def continue_by(carried: Callable[[list[tuple[Any, Path]]], Any], after_fork: Ca
     _carried, _after_fork = carried, after_fork
 
 
-def follow(hub: Any) -> Callable[[], None]:
+def follow(hub: Recorders) -> Callable[[], None]:
     """Makes processes that start from now on record too; returns what undoes it."""
     start = BaseProcess.start
 

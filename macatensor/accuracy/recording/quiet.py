@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -32,7 +31,7 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def untraced() -> Iterator[None]:
     """Inside, ``torch.jit.trace`` does not see that sizes are read."""
-    state: Any = torch._C._get_tracing_state()
+    state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         yield

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import random
 import sys
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from macatensor.runtime.ffi import native_recorder
 
 
-def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
+def generator_state(args: Sequence[object], kwargs: Mapping[str, object] | None) -> torch.Tensor | None:
     """The state (uint8, on the host) of the generator that an operator is about to draw from."""
     from macatensor.accuracy.recording.quiet import quiet
 
@@ -34,9 +34,9 @@ def generator_state(args: Any, kwargs: Any) -> torch.Tensor | None:
         return state.cpu()
 
 
-def initial_states() -> dict[str, Any]:
+def initial_states() -> dict[str, object]:
     """Seeds and states of every generator that the program can draw from, as JSON has them."""
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "torch": {"seed": torch.initial_seed(), "state": _text(torch.get_rng_state())},
         "python": {"state": random.getstate()},
     }

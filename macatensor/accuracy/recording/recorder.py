@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from macatensor.accuracy.recording.backward import Backward
 from macatensor.accuracy.recording.collectives import Collectives
@@ -24,11 +25,11 @@ from macatensor.accuracy.recording.writer import Writer, file_of
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
-_Plainly: Any = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
+_Plainly = torch._C.DisableTorchFunction  # what the recorder asks of tensors is no call of the program
 
 
 @uncompiled
-class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
+class Recorder(native_recorder.RecordedCalls):
     """Records one session in one process. Its methods may be called from any thread.
 
     The base class, written in C, has what happens at every call: functions and operators that begin and end. It calls
@@ -79,7 +80,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
             self.threads = len(self._threads)
         return found
 
-    def decide(self, call: Any, parent: Any, is_unit: bool) -> bool:
+    def decide(self, call: Open, parent: Open | None, is_unit: bool) -> bool:
         """Is the call recorded? It gets its number if so."""
         selection = self.selection
         inside = selection.in_range(call.name)
@@ -96,16 +97,16 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         return True
 
     # -- whole tensors, at level 2 -----------------------------------------------------------------------------
-    def begin_files(self, call: Any) -> None:
+    def begin_files(self, call: Open) -> None:
         """The call's arguments are about to be described."""
         self.describer.file = file_of(call.number)
 
-    def next_file(self, call: Any) -> None:
+    def next_file(self, call: Open) -> None:
         """Tensors of the call that come after its inputs are about to be described."""
         call.files += 1
         self.describer.file = file_of(call.number, call.files)
 
-    def keep_random(self, call: Any, args: Any, kwargs: Any) -> None:
+    def keep_random(self, call: Open, args: Sequence[object], kwargs: Mapping[str, object] | None) -> None:
         """Keeps the state of the generator that an operator is about to draw from."""
         random = generator_state(args, kwargs)
         if random is not None:
@@ -122,7 +123,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         describer.saves = {}
 
     # -- what is described piece by piece ------------------------------------------------------------------------
-    def describe_more(self, call: Any, found: Found) -> str:
+    def describe_more(self, call: Open, found: Found) -> str:
         """Describes arguments that are known only now: gradients come in one by one."""
         if self.has_tensors:
             self.next_file(call)
@@ -130,7 +131,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         self.save()
         return text
 
-    def describe_outputs(self, call: Any, found: Found, written: Any = ()) -> str | None:
+    def describe_outputs(self, call: Open, found: Found, written: Collection[int] = ()) -> str | None:
         """Describes results that have places; None where they are not asked for."""
         if not found or not self.has_outputs:
             return None
@@ -140,7 +141,7 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         self.save()
         return text
 
-    def write(self, call: Any) -> None:
+    def write(self, call: Open) -> None:
         """Writes a call's line."""
         self.written += 1
         self.writer.line(call.line())
@@ -154,43 +155,48 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
         """Collectives are at work: perhaps some are done."""
         self.collectives.look()
 
-    def started(self, call: Any, results: Found) -> None:
+    def started(self, call: Open, results: Found) -> None:
         """A function that has started collectives has returned."""
         self.collectives.function_ends(call, results)
 
-    def left(self, calls: list[Any], call: Any) -> None:
+    def left(self, calls: list[Open], call: Open) -> None:
         """A function has returned that is not the innermost: those within it have been left by what they raised."""
         if call in calls:
             del calls[calls.index(call) :]
 
-    def function_begins(self, op: str, args: Any, kwargs: Any) -> Any:
+    def function_begins(self, op: str, args: object, kwargs: Mapping[str, object] | None) -> Open:
         """A function of PyTorch's interface is called, where it is not C that sees it; returns the call."""
         with _Plainly(), self.lock:
             call = Open(API, self.name(op, "fwd"), op, "fwd")
             self.api_begins(call, args, kwargs, True)
             return call
 
-    def function_ends(self, call: Any, result: Any, error: BaseException | None) -> None:
+    def function_ends(self, call: Open, result: object, error: BaseException | None) -> None:
         """The function has returned, or raised."""
         with _Plainly(), self.lock:
             self.left(self.thread().open, call)
             self.api_ends(call, result, error, None)
 
-    def module_begins(self, module: Any, args: Any) -> None:
+    def module_begins(self, module: torch.nn.Module, args: Sequence[object]) -> None:
         """A module is called."""
         with _Plainly(), self.lock:
             thread = self.thread()
             path = self.paths.path(module, [c.module for c in thread.open if c.owner])
             for outer in thread.open:
                 outer.has_modules = True
-            kind: Any = type(module)
+            kind: type = type(module)
             op = class_name(kind)
             call = Open(API, self.name(op, "fwd"), op, "fwd")
             call.owner, call.module = id(module), path
             self.api_begins(call, args, None, not module._modules)
 
     def module_ends(
-        self, module: Any, args: Any, kwargs: Any, result: Any, error: BaseException | None
+        self,
+        module: torch.nn.Module,
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None,
+        result: object,
+        error: BaseException | None,
     ) -> None:
         """The module has returned, or raised."""
         with _Plainly(), self.lock:
@@ -209,17 +215,25 @@ class Recorder(native_recorder.RecordedCalls):  # type: ignore[misc]
             self.api_ends(call, result, error, module)
 
     # -- aten operators ----------------------------------------------------------------------------------------
-    def nodes_of(self, thread: Thread, node: Any) -> Nodes | None:
+    def nodes_of(self, thread: Thread, node: Node) -> Nodes | None:
         """The nodes of the thread that made a node of the autograd graph, where several threads run."""
         made = [t for t in self._threads if t.nodes.sequences]
         if len(made) <= 1:
             return made[0].nodes if made else None
-        number = node.metadata.get("macatensor.thread")
+        number = node.metadata.get("macatensor.thread")  # type: ignore[attr-defined]  # an attribute
         if number is not None:
-            return self._threads[int(number)].nodes
+            result: Nodes | None = self._threads[number].nodes
+            return result
         return thread.nodes if thread.nodes.sequences else made[0].nodes
 
-    def collective(self, call: Any, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def collective(
+        self,
+        call: Open,
+        function: Open | None,
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None,
+        result: object,
+    ) -> None:
         """An operator of the open function, if any, has started a collective."""
         self.collectives.add(call, function, args, kwargs, result)
 

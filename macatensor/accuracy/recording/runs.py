@@ -6,16 +6,20 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from macatensor.accuracy.output_folder import output_folder
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
 
 _WAIT = 10.0  # seconds for another rank to have named the run's folder
 
 _runs: dict[str, int] = {}  # sessions so far that wrote to an output folder
 
 
-def rank(group: Any = None) -> int | None:
+def rank(group: ProcessGroup | None = None) -> int | None:
     """This process's rank, in a group if one is given; None when it is no member."""
     import torch.distributed as dist
 
@@ -57,7 +61,7 @@ def _free(output: Path) -> Path:
             number += 1
 
 
-def _meeting(output: Path, session: int) -> tuple[Any, str | None]:
+def _meeting(output: Path, session: int) -> tuple[torch._C._distributed_c10d.Store | None, str | None]:
     """Where ranks agree on a folder: the store of their process group, or a file named after their launcher."""
     import torch.distributed as dist
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from macatensor.accuracy.recording import processes
 from macatensor.accuracy.recording.environment import environment
@@ -19,6 +19,9 @@ from macatensor.accuracy.recording.recorder import Recorder
 from macatensor.accuracy.recording.runs import new_run, rank
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.writer import Writer
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 _sessions: list[Session] = []  # those that have not ended, oldest first
 
@@ -52,7 +55,7 @@ class Session:
         with quiet():  # another session may be recording
             states = initial_states()
 
-        def open_folder() -> tuple[Path, dict[str, Any]]:
+        def open_folder() -> tuple[Path, dict[str, object]]:
             mine = rank() or 0
             with quiet():
                 held = environment()
@@ -125,7 +128,7 @@ def start_record(
     op_range: Sequence[str | None] = [],
     op_list: Sequence[str] = [],
     skip: int = 0,
-    process_group: Any = None,
+    process_group: ProcessGroup | None = None,
     ranks: Sequence[int] = [],
 ) -> Session:
     """Records what PyTorch computes from now on, until :func:`record_switch`, the next ``start_record`` or the end.
@@ -177,7 +180,7 @@ def record(
     op_range: Sequence[str | None] = [],
     op_list: Sequence[str] = [],
     skip: int = 0,
-    process_group: Any = None,
+    process_group: ProcessGroup | None = None,
     ranks: Sequence[int] = [],
     enabled: bool = True,
 ) -> Iterator[Session]:
@@ -222,7 +225,7 @@ def _end_all() -> None:
             print(error, file=sys.stderr)
 
 
-def continue_in_child(settings: Settings, run: Path) -> None:
+def continue_in_child(settings: Settings, run: Path | None) -> None:
     """In a child with a fresh interpreter: records as its parent does."""
     Session(settings, True, run, is_child=True)
     _finish_with_the_process()
@@ -241,14 +244,14 @@ def continue_after_fork() -> None:
 class Continuation:
     """Carried to a child that starts with a fresh interpreter: unpickling it resumes the recording there."""
 
-    def __init__(self, sessions: list[tuple[Any, Path]]):
+    def __init__(self, sessions: processes.Sessions):
         self.sessions = sessions
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _resume, (self.sessions,)
 
 
-def _resume(sessions: list[tuple[Any, Path]]) -> Continuation:
+def _resume(sessions: processes.Sessions) -> Continuation:
     for settings, folder in sessions:
         continue_in_child(settings, folder)
     return Continuation(sessions)
@@ -261,7 +264,7 @@ def _finish_with_the_process() -> None:
     """Children of multiprocessing leave without atexit, and forget their finalizers as they begin."""
     from multiprocessing import util
 
-    def install(_: Any) -> None:
+    def install(_: object) -> None:
         util.Finalize(None, _end_all, exitpriority=100)
 
     util.register_after_fork(_Marker.one, install)
@@ -271,7 +274,7 @@ def _finish_with_the_process() -> None:
 class _Marker:
     """An object that a weak table may hold."""
 
-    one: Any
+    one: _Marker
 
 
 _Marker.one = _Marker()

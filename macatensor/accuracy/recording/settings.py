@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Settings:
     op_range: Sequence[str | None] = field(default_factory=list)
     op_list: Sequence[str] = field(default_factory=list)
     skip: int = 0
-    process_group: Any = None
+    process_group: ProcessGroup | None = None
     ranks: Sequence[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -32,7 +35,7 @@ class Settings:
         if any(isinstance(r, bool) or not isinstance(r, int) for r in self.ranks):
             raise TypeError(f"accuracy: ranks are a list of numbers; got {self.ranks!r}")
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, object]:
         """As JSON has them."""
         held = asdict(replace(self, process_group=None))
         held["process_group"] = None if self.process_group is None else repr(self.process_group)

@@ -11,7 +11,8 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
@@ -25,18 +26,21 @@ from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, physical
 
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Program
+
 _LIMIT = 1 << 14  # signatures kept
 _LONG = 1 << 18  # elements: below it keeping the interpreter's lock costs less than taking it again
 _RESULT: Meta = meta_of((8,), (1,), torch.float64)
 _unpack = struct.Struct("7dQ").unpack
 _Result = ctypes.c_double * 8
 
-_plans = PlanCache()  # False: the device's library has no kernel for it
-_layouts: dict[Any, _Layout] = {}
+_plans: PlanCache[Program | Literal[False]] = PlanCache()  # False: the device's library has no kernel for it
+_layouts: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], _Layout] = {}
 
 
 @functools.cache
-def _functions() -> tuple[Any, Any] | None:
+def _functions() -> tuple[Callable[..., int], Callable[..., int]] | None:
     """The host library's function: as it is called with the interpreter's lock, and without."""
     mode = os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
     try:
@@ -51,7 +55,7 @@ def _functions() -> tuple[Any, Any] | None:
 
 
 @functools.cache
-def _openmp() -> Any:
+def _openmp() -> ctypes.Array[ctypes.c_void_p] | None:
     """Addresses of the OpenMP runtime that PyTorch's CPU operators use, where that is GCC's; else None."""
     names = (
         "GOMP_parallel_start", "GOMP_parallel_end", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads"
@@ -85,7 +89,7 @@ def summarize(tensor: torch.Tensor) -> Numbers | None:
     return Numbers(low, high, mean, norm, int(nan), int(inf), f"{bits:016x}")
 
 
-def _on_maca(tensor: MacaTensor) -> Any:
+def _on_maca(tensor: MacaTensor) -> tuple[float, ...] | None:
     meta = tensor._payload[2]
     if meta.conj or meta.neg:
         tensor = physical(tensor)
@@ -102,11 +106,11 @@ def _on_maca(tensor: MacaTensor) -> Any:
     return _unpack(held)
 
 
-def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
+def _plan_of(tensor: MacaTensor, meta: Meta) -> Program | Literal[False]:
     if len(_plans) >= _LIMIT:
         _plans.clear()
     try:
-        plan: Any = named_kernels.plan("summary", [tensor], [_RESULT], {})
+        plan: Program | Literal[False] = named_kernels.plan("summary", [tensor], [_RESULT], {})
     except Declined:
         plan = False
     _plans[meta] = plan
@@ -116,9 +120,9 @@ def _plan_of(tensor: MacaTensor, meta: Meta) -> Any:
 class _Layout(NamedTuple):
     """What the function is told of all host tensors with the same dtype, sizes and strides."""
 
-    arguments: tuple[Any, ...]  # code, bits, rank, sizes, strides
+    arguments: tuple[object, ...]  # code, bits, rank, sizes, strides
     reach: int  # elements from the first to behind the last in memory
-    run: Any
+    run: Callable[..., int]
 
 
 def _layout(tensor: torch.Tensor) -> _Layout | None:
@@ -139,7 +143,7 @@ def _layout(tensor: torch.Tensor) -> _Layout | None:
     return found
 
 
-def _on_host(tensor: torch.Tensor) -> Any:
+def _on_host(tensor: torch.Tensor) -> tuple[float, ...] | None:
     if tensor.is_conj() or tensor.is_neg():
         with quiet():
             tensor = tensor.detach().resolve_conj().resolve_neg()

@@ -7,13 +7,14 @@ import json
 import threading
 from array import array
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 API, ATEN = 0, 1  # the levels of calls: functions of Python's interface, and operators below
-Open: Any = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
+Open = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
 
 
 class Nodes:
@@ -49,15 +50,21 @@ class Thread:
         named = [t.name for t in threading.enumerate() if t.ident == threading.get_ident()]
         self.name = named[0] if named else "autograd"  # the autograd engine's threads are unknown to Python
         self.text = f',"thread":{json.dumps(self.name)}'
-        self.open: list[Any] = []
+        self.open: list[Open] = []
         self.nodes = Nodes()
 
-    def node_made(self, count: int, call: Any, function: int) -> None:
+    def node_made(self, count: int, call: Open, function: int) -> None:
         """For C: the thread has made so many autograd nodes when an operator begins, the last one for this."""
         self.nodes.add(count - 1, (call.number, function, call.stack, call.matched, call.unit is True))
 
 
-def follow(hub: Any) -> Callable[[], None]:
+class Entered(Protocol):
+    """Where a thread's calls are seen inside of ``entered()``."""
+
+    def entered(self) -> AbstractContextManager[None]: ...
+
+
+def follow(hub: Entered) -> Callable[[], None]:
     """Makes threads that start from now on enter the modes; returns what undoes it.
 
     Threads that run already cannot be reached: modes are a thread's own.
@@ -89,7 +96,7 @@ def follow(hub: Any) -> Callable[[], None]:
     return undo
 
 
-def _restore(thread: threading.Thread, own: Any) -> None:
+def _restore(thread: threading.Thread, own: Callable[[], None] | None) -> None:
     if own is None:
         thread.__dict__.pop("run", None)
     else:

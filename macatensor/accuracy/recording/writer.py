@@ -7,7 +7,6 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ class Writer:
     which takes 20 us on some machines. Until it is closed zeros follow the last line.
     """
 
-    def __init__(self, place: Callable[[], tuple[Path, dict[str, Any]]]):
+    def __init__(self, place: Callable[[], tuple[Path, dict[str, object]]]):
         """``place`` says the folder and the environment when the first line comes: a rank may be known only then."""
         self.folder: Path | None = None
         self._place = place

@@ -315,8 +315,10 @@ def _lstm_layer(draw: Draw) -> Iterator[Call]:
         if draw.row.operator == "mkldnn_rnn_layer":
             yield Call((*operands, reverse, [], *numbers, biased, False, False, train))
             continue
-        wide = [t.double() for t in operands]
-        *exact, kept = mkldnn_rnn_layer(*wide, reverse, [], *numbers, True, False, False, True)
+        x, w_ih, w_hh, b_ih, b_hh, h, c = (t.double() for t in operands)
+        *exact, kept = mkldnn_rnn_layer(
+            x, w_ih, w_hh, b_ih, b_hh, h, c, reverse, [], *numbers, True, False, False, True
+        )
         results = [t.to(draw.dtype) for t in exact]
         grads = [None if i == missing else draw.tensor(*r.shape) for i, r in enumerate(results)]
         yield Call(

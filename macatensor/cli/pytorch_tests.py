@@ -1,0 +1,63 @@
+"""``macatensor opinfo --pytorch-tests FOLDER``: PyTorch's own tests of every device, counted by file."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from .console import emit_json, err, out, progress
+from .rates import rates_table
+
+HINT = "--pytorch-tests"
+
+
+def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, as_json: bool) -> None:
+    """Runs the tests that match one of ``patterns`` (all, if none is given) and prints a table or JSON.
+
+    Exit status: 1 where a test fails that is no expected failure, or one passes that is.
+    """
+    from macatensor.examination import pytorch_tests
+    from macatensor.examination.expectations import FAILING
+    from macatensor.examination.expectations import verdict as judge
+
+    try:
+        folder = pytorch_tests.test_folder(checkout)
+        tasks = pytorch_tests.tasks(folder)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=HINT) from error
+    if patterns:
+        tasks = [
+            t for t in tasks if any(fnmatch.fnmatchcase(f"{t.database}::{t.entry}", p) for p in patterns)
+        ]
+    if not tasks:
+        raise typer.BadParameter(
+            f"no test matches {' '.join(patterns)}; one is test_view_ops.py::TestViewOps::test_T_view"
+        )
+    answers = []
+    with progress(as_json) as bar:
+        line = bar.add_task("", total=len(tasks))
+        for answer in pytorch_tests.answers(folder, tasks, workers):
+            answers.append(answer)
+            bar.update(line, advance=1, description=answer.task.entry)
+    verdicts = {answer.task.key: judge(answer) for answer in answers}
+    failing = [answer for answer in answers if verdicts[answer.task.key] in FAILING]
+    if as_json:
+        emit_json([{**asdict(answer), "verdict": verdicts[answer.task.key]} for answer in answers])
+    else:
+        page = rates_table(
+            "PyTorch's own tests of every device",
+            "file",
+            pytorch_tests.rates(answers),
+            "Asked is what passes on the CPU or is marked for CUDA; sparse, nested and quantized tensors aside.",
+        )
+        out.print(page)
+        out.print(", ".join(f"{n} {name}" for name, n in sorted(Counter(verdicts.values()).items())))
+    for answer in failing:
+        text = f"{verdicts[answer.task.key]} {answer.task.database}::{answer.task.entry}: {answer.detail}"
+        err.print(text, markup=False, highlight=False, soft_wrap=True)
+    if failing:
+        raise typer.Exit(1)

@@ -1,0 +1,196 @@
+"""``python -m macatensor.examination.pytorch_test_worker FOLDER``: runs PyTorch's own tests, one on the CPU and on maca a task.
+
+The tests are those that PyTorch instantiates for every device. With ``--list FILE ...`` it prints the tasks of these
+files. FOLDER is the ``test`` folder of a checkout of PyTorch, of another version perhaps: names that PyTorch's test
+package has no longer become decorators that do nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import re
+import sys
+import time
+import unittest
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from macatensor.examination.task import Answer, Task
+
+# What a skipped test says of the device, and not of what is installed.
+_OF_THE_DEVICE = re.compile(
+    r"Only runs on|doesn't run on|Insufficient .* memory|Test requires|fewer than \d+ devices"
+)
+_ASIDE = re.compile(r"sparse|nested|quantize|named_tensor", re.IGNORECASE)
+
+
+class Pair(NamedTuple):
+    """One test, instantiated for the CPU and for maca; either may be missing."""
+
+    cpu: unittest.TestCase | None
+    maca: unittest.TestCase | None
+
+
+class Ran(NamedTuple):
+    """``outcome``: "pass", "fail" or "skip", and the last line of what was said."""
+
+    outcome: str
+    said: str = ""
+
+
+def _gone(name: str) -> object:
+    """In place of a name that PyTorch's test package no longer has."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name.isupper():
+        return False
+
+    def decorator(*arguments: object, **_: object) -> object:
+        found = arguments[0] if len(arguments) == 1 else None
+        return found if callable(found) else (lambda function: function)
+
+    return decorator
+
+
+def prepare(folder: Path) -> None:
+    """Imports of the folder's modules work, on this device too; strides as on the host."""
+    os.environ.update(MACA_FALLBACK="silent", PYTORCH_DEFAULT_NCHW="1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    warnings.simplefilter("ignore")
+    import torch  # macatensor is imported: PyTorch lists its devices when its test package is
+    from torch.testing._internal import common_device_type
+
+    torch.set_num_threads(1)
+    # its class calls itself "privateuse1" until it is set up, and names of tests follow
+    common_device_type.PrivateUse1TestBase.setUpClass()
+    common_device_type.onlyCUDA = common_device_type.onlyOn(["cuda", "maca"])
+    sys.path.insert(0, str(folder))
+    os.chdir(folder)
+
+
+@functools.cache
+def tests_of(file: str) -> dict[str, Pair]:
+    """``{"TestViewOps::test_diagonal": ...}`` of a file, as ``nn/test_pooling.py``."""
+    module = _imported(file.removesuffix(".py").replace("/", "."))
+    found: dict[str, dict[str, unittest.TestCase]] = {}
+    for name, device, test in _instantiated(module):
+        found.setdefault(name, {})[device] = test
+    return {name: Pair(at.get("cpu"), at.get("maca")) for name, at in found.items()}
+
+
+def _imported(name: str) -> ModuleType:
+    """The module, with what it imports from PyTorch's test package and is gone in its place."""
+    while True:
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            lacking = sys.modules.get(error.name or "")
+            if (
+                lacking is None
+                or not lacking.__name__.startswith("torch.testing.")
+                or hasattr(lacking, "__getattr__")
+            ):
+                raise
+            vars(lacking)["__getattr__"] = _gone
+
+
+def _instantiated(module: ModuleType) -> Iterator[tuple[str, str, unittest.TestCase]]:
+    for name, value in vars(module).items():
+        device = getattr(value, "device_type", None)
+        if not (isinstance(value, type) and issubclass(value, unittest.TestCase)) or device not in (
+            "cpu",
+            "maca",
+        ):
+            continue
+        for method in unittest.defaultTestLoader.getTestCaseNames(value):
+            # the device is behind the test's own name, before dtype and parameters
+            own, mark, rest = method.rpartition(f"_{device}_")
+            if not mark:
+                own, rest = method.removesuffix(f"_{device}"), ""
+            generic = f"{own}_{rest}" if rest else own
+            yield f"{name[: -len(device)]}::{generic}", device, value(method)
+
+
+def run(test: unittest.TestCase) -> Ran:
+    """Runs one test with its class set up."""
+    result = unittest.TestResult()
+    unittest.TestSuite([test]).run(result)
+    for outcome, said in (
+        ("fail", [text for _, text in result.failures + result.errors]),
+        ("skip", [text for _, text in result.skipped]),
+        ("fail", ["an expected failure did not come" for _ in result.unexpectedSuccesses]),
+    ):
+        if said:
+            lines = [line for line in said[0].splitlines() if line.strip()]
+            first = next(
+                (x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception|Refused)\b", x)), lines[-1]
+            )
+            return Ran(outcome, first.strip())
+    return Ran("pass")
+
+
+def answer_task(task: Task) -> Answer:
+    """ "empty" where the CPU does not pass, or where the test is not for a device such as maca."""
+    answer = Answer(task)
+    started = time.process_time()
+    pair = tests_of(task.database)[task.entry]
+    answer.outcome, answer.detail = _compare(pair)
+    answer.wrong = int(answer.outcome == "fail")
+    answer.samples = int(answer.outcome in ("pass", "fail"))
+    answer.seconds = time.process_time() - started
+    return answer
+
+
+def _compare(pair: Pair) -> tuple[str, str]:
+    assert pair.maca is not None
+    host = run(pair.cpu) if pair.cpu is not None else Ran("skip", "Only runs on devices")
+    for_devices = host.outcome == "skip" and "Only runs on" in host.said
+    if host.outcome != "pass" and not for_devices:
+        return "empty", f"the CPU: {host.outcome}: {host.said}"
+    ours = run(pair.maca)
+    if ours.outcome == "skip":
+        return (
+            "empty" if _OF_THE_DEVICE.search(ours.said) or for_devices else "fail"
+        ), f"skipped: {ours.said}"
+    return ours.outcome, f"marked for CUDA: {ours.said}" if for_devices and ours.said else ours.said
+
+
+def tasks_of(file: str) -> list[Task]:
+    """Sparse, nested and quantized tensors aside."""
+    return [
+        Task("suite", file, name, "")
+        for name, pair in tests_of(file).items()
+        if not _ASIDE.search(name) and pair.maca is not None
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    folder, *rest = arguments
+    prepare(Path(folder).resolve())
+    if rest[:1] == ["--list"]:
+        for file in rest[1:]:
+            lines.write(json.dumps({"file": file, **_listed(file)}) + "\n")
+        return
+    lines.write("ready\n")
+    for line in sys.stdin:
+        given = json.loads(line)
+        lines.write(json.dumps(answer_task(Task(**given["task"])).as_json()) + "\n")
+
+
+def _listed(file: str) -> dict[str, object]:
+    try:
+        return {"tasks": [task.__dict__ for task in tasks_of(file)]}
+    except Exception as error:  # whatever a module of another version stumbles over
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
