@@ -16,7 +16,6 @@ import torch
 from macatensor import accuracy
 from macatensor.accuracy.recording import modes
 from macatensor.accuracy.recording.describe import Describer
-from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.recorder import Recorder
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.runtime.ffi import native_recorder
@@ -150,11 +149,10 @@ def test_an_argument_of_a_module(name: str, level: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [None, 3, "x", (), {}, object(), T], ids=lambda v: type(v).__name__)
 def test_arguments_of_other_types_are_refused(wrong: Any) -> None:
     """Every method that C has, with one argument, and with as many as it takes, of a type that is none of its own."""
-    describer = Describer(0, Identities())
+    describer = Describer(0)
     call = native_recorder.RecordedCall(0, "torch.relu.0.fwd", "torch.relu", "fwd")
     held = [
-        describer, call, Identities().memories, native_recorder.RecordedLines(), native_recorder.RecordedNodes(),
-        Recorder(Settings(record_level=0), None), native_recorder, modes._Functions(), modes._Operators(),  # type: ignore[arg-type]
+        describer, call, Recorder(Settings(record_level=0), None), native_recorder, modes._Functions(), modes._Operators(),  # type: ignore[arg-type]
     ]  # fmt: skip
     describer.wrote(T)  # methods of tensors are found once
     asked = 0

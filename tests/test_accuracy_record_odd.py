@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 from macatensor import accuracy
 from macatensor.accuracy.recording import modes
 from macatensor.accuracy.recording.describe import Describer, value_text
-from macatensor.accuracy.recording.identity import Identities
 from macatensor.accuracy.recording.recorder import Recorder
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.runtime.ffi import native_recorder
@@ -31,6 +30,11 @@ class Sizes(list):  # type: ignore[type-arg]
 
 class Options(dict):  # type: ignore[type-arg]
     pass
+
+
+class Unnamed:
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 class Colour(enum.IntEnum):
@@ -86,6 +90,10 @@ CONTAINERS: dict[str, tuple[tuple[Any, ...], list[tuple[str, Any]]]] = {
         ({'a"b': T, "\n": T, "ä": T, "\udc80": T, 3: T, (1, 2): T},),
         [(f"0.{name}", T) for name in ('a"b', "\n", "ä", "\udc80", "3", "(1, 2)")],
     ),
+    "names that raise": (
+        ({Unnamed(): T}, Options({Unnamed(): T})),
+        [("0.Unnamed", T), ("1.Unnamed", T)],
+    ),
     "other objects": (OTHERS, [(str(i), held) for i, held in enumerate(OTHERS)]),
     "empty": (([], (), {}, Sizes(), ""), [("0", []), ("1", ()), ("2", {}), ("3", Sizes()), ("4", "")]),
 }
@@ -110,7 +118,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: f"{type(v).__name__}-{str(v)[:12]!a}")
 def test_values_are_written_as_in_python(value: Any) -> None:
-    describer = Describer(0, Identities())
+    describer = Describer(0)
     expected = "" if value is None else f',"value":{value_text(value)}'
     text = describer.arguments([("p", value)], 0)
     assert text == f'[{{"place":"p"{expected}}}]'
@@ -121,24 +129,26 @@ def test_objects_that_were_not_made_ready_refuse() -> None:
     entries = native_recorder.RecordedEntries.__new__(native_recorder.RecordedEntries)
     for call in (
         lambda: entries.arguments([("0", T)], 0),
-        lambda: entries.value_of(T),
         lambda: entries.wrote(T),
-        lambda: entries.credit(T, 0, 0, True),
+        lambda: entries.strided(T, 0, 0, True, "0"),
+        lambda: entries.written_by(T, 0, 0),
     ):
         with pytest.raises(RuntimeError, match="__init__"):
             call()
     bare = native_recorder.RecordedCalls()
     for call in (
-        lambda: bare.function_begins("torch.x", (), {}),
+        lambda: bare.api_begins(
+            native_recorder.RecordedCall(0, "torch.x.0.fwd", "torch.x", "fwd"), (), {}, True
+        ),
         lambda: bare.operator_begins(torch.ops.aten.add.Tensor, (), {}),
         lambda: bare.name("x", "fwd"),
     ):
         with pytest.raises(RuntimeError, match="members"):
             call()
-    bare.describer = bare.lock = bare.local = bare.numbers = bare.serials = bare.pending = 3
-    bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = bare.running = 3
+    bare.describer = bare.lock = bare.numbers = bare.serials = bare.pending = 3
+    bare.counts_forward = bare.counts_backward = bare.writer = bare.stacks = 3
     with pytest.raises(TypeError, match="other types"):
-        bare.function_begins("torch.x", (), {})
+        bare.name("torch.x", "fwd")
 
 
 def test_operators_of_backward_are_called_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +195,7 @@ def test_a_mode_is_its_own_method() -> None:
 
 
 def test_arguments_of_other_types_refuse() -> None:
-    describer = Describer(0, Identities())
+    describer = Describer(0)
     call = native_recorder.RecordedCall(0, "torch.relu.0.fwd", "torch.relu", "fwd")
     recorder = Recorder(Settings(record_level=0), None)  # type: ignore[arg-type]
     for error, refused in (

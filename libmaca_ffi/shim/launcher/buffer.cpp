@@ -67,7 +67,7 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.Buffer", sizeof(Buffer), 0,
 
 bool add_buffer_type(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddObjectRef(module, "Buffer", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 PyObject* new_buffer(maca_buffer* buffer) {

@@ -1,8 +1,6 @@
 // A base of launchers in C: their cache, their memory and their face to Python, in one place.
 #pragma once
-#include <cstring>
-
-#include "launcher.h"
+#include "collected.h"
 
 namespace maca_launcher {
 
@@ -35,10 +33,10 @@ struct CachedCall {
 
 // The type of a Launcher, which derives from CachedCall: it has run(args, kwargs), and initialize(args), traverse(),
 // clear() and release() of its own where it keeps more than the cache.
-template <class Launcher> struct CachedCallType {
+template <class Launcher> struct CachedCallType : Collected<Launcher> {
+  using Type = Collected<Launcher>;
+  using Type::of;
   static inline PyTypeObject* g_type = nullptr;
-
-  static Launcher& of(PyObject* object) { return *reinterpret_cast<Launcher*>(object); }
 
   // nullptr when `launcher` is none of this type, or a subclass that has its own __call__
   static Run direct(PyObject* launcher) {
@@ -50,9 +48,9 @@ template <class Launcher> struct CachedCallType {
     PyType_Slot slots[] = {
         {Py_tp_new, reinterpret_cast<void*>(create)},
         {Py_tp_init, reinterpret_cast<void*>(initialize)},
-        {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-        {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-        {Py_tp_clear, reinterpret_cast<void*>(clear)},
+        {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
+        {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
+        {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
         {Py_tp_call, reinterpret_cast<void*>(call)},
         {Py_tp_doc, const_cast<char*>(doc)},
         {0, nullptr},
@@ -60,8 +58,7 @@ template <class Launcher> struct CachedCallType {
     PyType_Spec spec = {qualified_name, sizeof(Launcher), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
     g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-    const char* name = std::strrchr(qualified_name, '.') + 1;
-    return g_type && PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(g_type)) == 0;
+    return g_type && PyModule_AddType(module, g_type) == 0;
   }
 
  private:
@@ -78,22 +75,6 @@ template <class Launcher> struct CachedCallType {
   }
 
   static int initialize(PyObject* self, PyObject* args, PyObject*) { return of(self).initialize(args) ? 0 : -1; }
-
-  static int traverse(PyObject* self, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(self));
-    return of(self).traverse(visit, arg);
-  }
-
-  static int clear(PyObject* self) {
-    of(self).clear();
-    return 0;
-  }
-
-  static void dealloc(PyObject* self) {
-    PyObject_GC_UnTrack(self);
-    of(self).release();
-    release_memory(self);
-  }
 };
 
 }  // namespace maca_launcher

@@ -2,56 +2,46 @@
 //
 // PyTorch looks __torch_function__ up in each operand. What is no data descriptor may be shadowed, so that Python looks
 // into the instance's dict first (15 ns each).
-#include "launcher.h"
+#include "collected.h"
 
 namespace maca_launcher {
 namespace {
 
 struct FixedAttribute {
   PyObject_HEAD PyObject* value;
+
+  int traverse(visitproc visit, void* arg) {
+    Py_VISIT(value);
+    return 0;
+  }
+  void clear() { Py_CLEAR(value); }
+  void release() { clear(); }
 };
 
-FixedAttribute& of(PyObject* object) { return *reinterpret_cast<FixedAttribute*>(object); }
+using Type = Collected<FixedAttribute>;
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* value;
   if (!PyArg_ParseTuple(args, "O:FixedAttribute", &value)) return nullptr;
   PyObject* self = allocate(type);
-  if (self) of(self).value = Ref::borrowed(value).release();
+  if (self) Type::of(self).value = Ref::borrowed(value).release();
   return self;
 }
 
-PyObject* get(PyObject* self, PyObject*, PyObject*) { return Ref::borrowed(of(self).value).release(); }
+PyObject* get(PyObject* self, PyObject*, PyObject*) { return Ref::borrowed(Type::of(self).value).release(); }
 
 int set(PyObject*, PyObject*, PyObject*) {
   PyErr_SetString(PyExc_AttributeError, "this attribute belongs to the type and cannot be set");
   return -1;
 }
 
-int traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(of(self).value);
-  return 0;
-}
-
-int clear(PyObject* self) {
-  Py_CLEAR(of(self).value);
-  return 0;
-}
-
-void dealloc(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  clear(self);
-  release_memory(self);
-}
-
 PyType_Slot g_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(create)},
     {Py_tp_descr_get, reinterpret_cast<void*>(get)},
     {Py_tp_descr_set, reinterpret_cast<void*>(set)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
     {Py_tp_doc, const_cast<char*>("FixedAttribute(value): `value`, of a type and of its instances.")},
     {0, nullptr},
 };
@@ -62,8 +52,8 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.FixedAttribute", sizeof(FixedAttrib
 }  // namespace
 
 bool add_fixed_attribute_type(PyObject* module) {
-  PyObject* type = PyType_FromSpec(&g_spec);
-  return type && PyModule_AddObjectRef(module, "FixedAttribute", type) == 0;
+  auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  return type && PyModule_AddType(module, type) == 0;
 }
 
 }  // namespace maca_launcher

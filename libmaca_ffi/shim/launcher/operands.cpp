@@ -2,6 +2,16 @@
 #include "launcher.h"
 
 namespace maca_launcher {
+namespace {
+
+template <size_t kInline> PyObject* list_of(Few<PyObject*, kInline>& held) {
+  Ref list(PyList_New(static_cast<Py_ssize_t>(held.size())));
+  for (size_t i = 0; list && i < held.size(); ++i)
+    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), Ref::borrowed(held[i] ? held[i] : known.absent).release());
+  return list.release();
+}
+
+}  // namespace
 
 Operands::~Operands() {
   for (size_t i = 0; i < held_.size(); ++i) Py_XDECREF(held_[i]);
@@ -68,20 +78,8 @@ void Operands::repeat_first() {
   held_.push(first);
 }
 
-PyObject* Operands::payloads() {
-  Ref list(PyList_New(static_cast<Py_ssize_t>(held_.size())));
-  if (!list) return nullptr;
-  for (size_t i = 0; i < held_.size(); ++i)
-    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), Ref::borrowed(held_[i] ? held_[i] : known.absent).release());
-  return list.release();
-}
+PyObject* Operands::payloads() { return list_of(held_); }
 
-PyObject* Operands::numbers() {
-  Ref list(PyList_New(static_cast<Py_ssize_t>(numbers_.size())));
-  if (!list) return nullptr;
-  for (size_t i = 0; i < numbers_.size(); ++i)
-    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), Ref::borrowed(numbers_[i]).release());
-  return list.release();
-}
+PyObject* Operands::numbers() { return list_of(numbers_); }
 
 }  // namespace maca_launcher

@@ -12,8 +12,8 @@ namespace maca_launcher {
 namespace {
 
 struct Result {
-  PyObject* make;  // arguments of _make_wrapper_subclass; nullptr: the result is None
-  PyObject* meta;
+  Ref make;  // arguments of _make_wrapper_subclass; none: the result is None
+  Ref meta;
 };
 
 // Which numbers surely fit into every element type that a program writes; macatensor.dispatch.plan.room_for_scalars.
@@ -47,16 +47,6 @@ struct Facts {
   bool writes_only = false;
   std::vector<Py_ssize_t> returned;  // positions of the arguments that are the operator's results
   std::vector<size_t> order;         // which of the given operands the plan takes, in its order; empty: as they come
-
-  Facts() = default;
-  Facts(const Facts&) = delete;
-  Facts& operator=(const Facts&) = delete;
-  ~Facts() {
-    for (const Result& r : results) {
-      Py_XDECREF(r.make);
-      Py_XDECREF(r.meta);
-    }
-  }
 };
 
 struct Program {
@@ -93,12 +83,11 @@ PyObject* make_arguments(PyObject* meta) {
                       known.device);
 }
 
-bool read_order(Facts& f, PyObject* order) {
-  for (Py_ssize_t i = 0; i < PySequence_Size(order); ++i) {
-    Ref n(PySequence_GetItem(order, i));
-    const size_t at = n ? PyLong_AsSize_t(n.get()) : 0;
-    if (PyErr_Occurred()) return false;
-    f.order.push_back(at);
+template <class Number> bool read_numbers(PyObject* values, std::vector<Number>& numbers) {
+  for (Py_ssize_t i = 0; i < PySequence_Size(values); ++i) {
+    Ref value(PySequence_GetItem(values, i));
+    if (!value) return false;
+    numbers.push_back(static_cast<Number>(PyLong_AsLongLong(value.get())));
   }
   return !PyErr_Occurred();
 }
@@ -111,22 +100,13 @@ bool read_results(Facts& f, PyObject* metas, PyObject* lists, PyObject* returned
     const bool is_none = meta.get() == Py_None;
     Ref make(is_none ? nullptr : make_arguments(meta.get()));
     if (!is_none && !make) return false;
-    f.results.push_back({make.release(), is_none ? nullptr : meta.release()});
+    f.results.push_back({std::move(make), std::move(meta)});
   }
-  for (Py_ssize_t i = 0; i < PySequence_Size(lists); ++i) {
-    Ref n(PySequence_GetItem(lists, i));
-    if (!n) return false;
-    f.lists.push_back(PyLong_AsLongLong(n.get()));
-  }
+  f.writes_only = returned != Py_None;
+  if (!read_numbers(lists, f.lists) || (f.writes_only && !read_numbers(returned, f.returned))) return false;
   for (const int64_t n : f.lists) f.wanted += n < 0 ? 1 : static_cast<size_t>(n);
   f.wanted = std::min(f.wanted, f.results.size());
   f.is_one = f.wanted == 1 && f.results[0].make && f.lists.size() == 1 && f.lists[0] == -1;
-  f.writes_only = returned != Py_None;
-  for (Py_ssize_t i = 0; f.writes_only && i < PySequence_Size(returned); ++i) {
-    Ref n(PySequence_GetItem(returned, i));
-    if (!n) return false;
-    f.returned.push_back(PyLong_AsSsize_t(n.get()));
-  }
   return !PyErr_Occurred();
 }
 
@@ -149,7 +129,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   f.operator_name = Ref::borrowed(name);
   f.repeats_first = repeats_first != 0;
   f.room = room;
-  return read_results(f, metas, lists, returned) && read_order(f, order) ? made.release() : nullptr;
+  return read_results(f, metas, lists, returned) && read_numbers(order, f.order) ? made.release() : nullptr;
 }
 
 int other_operands() { return maca_shim::misuse("the launch brings other operands than its plan was made for"); }
@@ -210,7 +190,7 @@ PyObject* new_result(const Result& result, Made& made) {
   if (!result.make) return Ref::borrowed(Py_None).release();
   maca_buffer* memory = made.next();
   PyObject* buffer = memory ? new_buffer(memory) : nullptr;
-  return buffer ? new_tensor(result.make, buffer, known.zero, result.meta) : nullptr;
+  return buffer ? new_tensor(result.make.get(), buffer, known.zero, result.meta.get()) : nullptr;
 }
 
 // The first `count` new tensors in a flat list.
@@ -324,7 +304,7 @@ PyType_Spec g_spec = {"libmaca_ffi._launcher.Program", sizeof(Program), 0, Py_TP
 
 bool add_program_type(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddObjectRef(module, "Program", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 PyObject* observe(PyObject*, PyObject* observer) {

@@ -10,24 +10,7 @@ namespace {
 
 PyTypeObject* g_type = nullptr;
 
-// All of them are given to the collector and released together.
-constexpr PyObject* Call::* kObjects[] = {&Call::op,     &Call::direction, &Call::module,   &Call::node,
-                                          &Call::thread, &Call::unit,      &Call::grad_fns, &Call::received};
-
-// What all kinds of making one have in common.
-bool begin(Call* self, int level, std::string name, PyObject* op, PyObject* direction) {
-  if (level < 0 || level >= kLevels) {
-    PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
-    return false;
-  }
-  self->level = level;
-  self->parts->name = std::move(name);
-  put(self->op, op);
-  put(self->direction, direction);
-  self->number = self->serial = self->parent = self->forward = self->stack = -1;
-  self->matched = 1;
-  return true;
-}
+using Type = Collected<Call>;
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *name, *op, *direction;
@@ -81,44 +64,6 @@ template <std::string CallParts::* kText> int set_text(PyObject* self, PyObject*
   return 0;
 }
 
-PyObject* received(PyObject* object, void*) {
-  PyObject* ids = reinterpret_cast<Call*>(object)->received;
-  return ids ? Ref::borrowed(ids).release() : PyTuple_New(0);
-}
-
-int set_received(PyObject* object, PyObject* ids, void*) {
-  if (!ids) {
-    PyErr_SetString(PyExc_AttributeError, "RecordedCall.received cannot be deleted");
-    return -1;
-  }
-  put(reinterpret_cast<Call*>(object)->received, ids);
-  return 0;
-}
-
-int traverse(PyObject* object, visitproc visit, void* arg) {
-  auto* self = reinterpret_cast<Call*>(object);
-  Py_VISIT(Py_TYPE(object));
-  for (auto member : kObjects) Py_VISIT(self->*member);
-  if (!self->parts) return 0;
-  for (const Item& item : self->parts->tensors) Py_VISIT(item.value.get());
-  return 0;
-}
-
-int clear(PyObject* object) {
-  auto* self = reinterpret_cast<Call*>(object);
-  for (auto member : kObjects) Py_CLEAR(self->*member);
-  Items gone;
-  if (self->parts) gone.swap(self->parts->tensors);
-  return 0;
-}
-
-void dealloc(PyObject* object) {
-  PyObject_GC_UnTrack(object);
-  clear(object);
-  delete as_call(object)->parts;
-  release_memory(object);
-}
-
 PyMethodDef g_methods[] = {
     {"line", line, METH_VARARGS, "line(error=None): the call as a line of the record, in bytes."},
     {},
@@ -135,7 +80,6 @@ PyMemberDef g_members[] = {
     {"owner", T_ULONGLONG, offsetof(Call, owner), 0, "The id of the module, of a module's call."},
     {"random", T_BOOL, offsetof(Call, is_random), 0, "A generator's state was written."},
     {"matched", T_BOOL, offsetof(Call, matched), 0, "op_list takes it."},
-    {"in_backward", T_BOOL, offsetof(Call, in_backward), 0, "It began while a node of the graph ran in its thread."},
     {"has_modules", T_BOOL, offsetof(Call, has_modules), 0, "Modules ran within it."},
     {"op", T_OBJECT, offsetof(Call, op), READONLY, "The name without count and direction."},
     {"direction", T_OBJECT, offsetof(Call, direction), READONLY, "fwd or bwd."},
@@ -144,6 +88,7 @@ PyMemberDef g_members[] = {
     {"grad_fns", T_OBJECT, offsetof(Call, grad_fns), READONLY,
      "Nodes that made arguments, which of a node's results each is, its place; or None."},
     {"thread", T_OBJECT, offsetof(Call, thread), 0, "The thread, as a member of a JSON object."},
+    {"received", T_OBJECT, offsetof(Call, received), 0, "Ids of tensors that collectives it has started were given."},
     {"unit", T_OBJECT, offsetof(Call, unit), 0, "Does skip take the operator that it is or belongs to? None: of none."},
     {},
 };
@@ -153,16 +98,15 @@ PyGetSetDef g_properties[] = {
     {"inputs", text<&CallParts::inputs>, set_text<&CallParts::inputs>, "JSON, or None.", nullptr},
     {"outputs", text<&CallParts::outputs>, set_text<&CallParts::outputs>, "JSON, or None.", nullptr},
     {"tensors", tensors, nullptr, "Places and tensors among its arguments.", nullptr},
-    {"received", received, set_received, "Ids of tensors that collectives it has started were given.", nullptr},
     {},
 };
 
 PyType_Slot g_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(create)},
     {Py_tp_getset, g_properties},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
     {Py_tp_methods, g_methods},
     {Py_tp_members, g_members},
     {Py_tp_doc, const_cast<char*>("RecordedCall(level, name, op, direction)\n\nA call that has begun.")},
@@ -182,11 +126,17 @@ void put(PyObject*& slot, PyObject* value) {
 bool is_call(PyObject* object) { return Py_TYPE(object) == g_type; }
 
 Call* new_call(int level, std::string name, PyObject* op, PyObject* direction) {
-  Ref object(allocate(g_type));
+  Ref object(is_level(level) ? allocate(g_type) : nullptr);
   if (!object) return nullptr;
-  auto* self = reinterpret_cast<Call*>(object.get());
+  auto* self = as_call(object.get());
   self->parts = new CallParts;
-  return begin(self, level, std::move(name), op, direction) ? reinterpret_cast<Call*>(object.release()) : nullptr;
+  self->level = level;
+  self->parts->name = std::move(name);
+  put(self->op, op);
+  put(self->direction, direction);
+  self->number = self->serial = self->parent = self->forward = self->stack = -1;
+  self->matched = 1;
+  return as_call(object.release());
 }
 
 bool append_line(std::string& out, Call* self, PyObject* error) {
@@ -213,7 +163,7 @@ bool append_line(std::string& out, Call* self, PyObject* error) {
 
 bool add_recording_call(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddObjectRef(module, "RecordedCall", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 }  // namespace maca::recorder

@@ -1,11 +1,9 @@
 // The tensors and values of a call by their places: "0", "weight", "0.1" inside of nesting. What is in a container that
-// is not exactly a list, tuple or dict Python says.
+// is not exactly a list or tuple of tensors and plain values Python says.
 #include "recording.h"
 
 namespace maca::recorder {
 namespace {
-
-constexpr int kDepth = 6;  // of nested arguments that are looked into
 
 bool is_plain_type(PyTypeObject* type) {
   if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type) return true;
@@ -14,107 +12,69 @@ bool is_plain_type(PyTypeObject* type) {
   return found > 0;
 }
 
-std::string within(const std::string& place, const std::string& name) {
-  return place.empty() ? name : place + "." + name;
+PyObject* item_of(PyObject* values, Py_ssize_t i) {
+  return PyList_CheckExact(values) ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
 }
 
-bool flatten(PyObject* value, const std::string& place, Items& items, int depth);
+// Read again at every item: the hash of a type may be Python's code, which may change a list.
+Py_ssize_t size_of(PyObject* values) { return PyList_CheckExact(values) ? PyList_Size(values) : PyTuple_Size(values); }
 
-// What is in a list or tuple that is not whole itself; `size` is read again: Python's code may change a list.
-bool flatten_sequence(PyObject* values, const std::string& place, Items& items, int depth) {
-  const bool is_list = PyList_CheckExact(values);
-  for (Py_ssize_t i = 0; i < (is_list ? PyList_Size(values) : PyTuple_Size(values)); ++i) {
-    Ref value = Ref::borrowed(is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i));
-    std::string inner = within(place, std::to_string(i));
-    if (is_tensor_type(Py_TYPE(value.get())))
-      items.push_back({std::move(inner), std::move(value), true});
-    else if (!flatten(value.get(), inner, items, depth + 1))
-      return false;
+// What a list or tuple is that holds nothing but tensors of the usual types and plain values.
+enum class Holds { kOthers, kPlain, kTensors };
+Holds held_in(PyObject* values) {
+  Holds held = Holds::kPlain;
+  for (Py_ssize_t i = 0; i < size_of(values); ++i) {
+    PyTypeObject* type = Py_TYPE(item_of(values, i));
+    if (is_tensor_type(type))
+      held = Holds::kTensors;
+    else if (!is_plain_type(type))
+      return Holds::kOthers;
   }
-  return true;
-}
-
-// The name of a key, which may be any object: one that has none goes by its type.
-Ref name_of(PyObject* key) {
-  Ref name(PyObject_Str(key));
-  if (name || !PyErr_ExceptionMatches(PyExc_Exception)) return name;
-  PyErr_Clear();
-  return Ref(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(key)), "__name__"));
-}
-
-// `pairs` is a list of nobody else's.
-bool flatten_pairs(PyObject* pairs, const std::string& place, Items& items, int depth) {
-  for (Py_ssize_t i = 0; i < PyList_Size(pairs); ++i) {
-    PyObject* pair = PyList_GetItem(pairs, i);
-    Ref name = name_of(PyTuple_GetItem(pair, 0));
-    std::string text;
-    if (!name || !append_text(text, name.get())) return false;
-    if (!flatten(PyTuple_GetItem(pair, 1), within(place, text), items, depth + 1)) return false;
-  }
-  return true;
-}
-
-bool flatten_dict(PyObject* values, const std::string& place, Items& items, int depth) {
-  Ref pairs(PyDict_Items(values));
-  return pairs && flatten_pairs(pairs.get(), place, items, depth);
-}
-
-// What Python finds in a container of another kind, which it may be.
-bool flatten_other(PyObject* value, const std::string& place, Items& items, int depth) {
-  Ref pairs(Plainly::now() ? PyObject_CallFunctionObjArgs(recording.held_by, value, nullptr) : nullptr);
-  return pairs && (!PyList_CheckExact(pairs.get()) || flatten_pairs(pairs.get(), place, items, depth));
-}
-
-// The size is read again: the hash of a type may be Python's code.
-bool has_only_plain(PyObject* values) {
-  const bool is_list = PyList_CheckExact(values);
-  for (Py_ssize_t i = 0; i < (is_list ? PyList_Size(values) : PyTuple_Size(values)); ++i)
-    if (!is_plain_type(Py_TYPE(is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i)))) return false;
-  return true;
-}
-
-bool flatten(PyObject* value, const std::string& place, Items& items, int depth) {
-  PyTypeObject* type = Py_TYPE(value);
-  const bool is_sequence = PyList_CheckExact(value) || PyTuple_CheckExact(value), is_dict = PyDict_CheckExact(value);
-  bool is_tensor = is_tensor_type(type);
-  const bool is_plain = is_tensor || is_plain_type(type);
-  if (!is_plain && !is_sequence && !is_dict) is_tensor = is_tensor_object(value);
-  if (is_tensor || is_plain) {
-    items.push_back({place, Ref::borrowed(value), is_tensor});
-    return true;
-  }
-  if (depth < kDepth && !(is_sequence && has_only_plain(value))) {
-    const size_t before = items.size();
-    const auto take_apart = is_sequence ? flatten_sequence : is_dict ? flatten_dict : flatten_other;
-    if (!take_apart(value, place, items, depth)) return false;
-    for (size_t i = before; i < items.size(); ++i)
-      if (items[i].is_tensor) return true;
-    items.resize(before);
-  }
-  items.push_back({place, Ref::borrowed(value), false});
-  return true;
-}
-
-// How often PyTorch counted a write to the tensor's memory: -1 of an inference tensor, which counts none.
-bool version_of(PyObject* tensor, long long& version) {
-  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
-  Ref found = members.version.of(tensor);
-  version = found ? PyLong_AsLongLong(found.get()) : -1;
-  if (version != -1 || !PyErr_Occurred()) return true;
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
-  PyErr_Clear();  // a subclass may forbid to ask
-  return true;
+  return held;
 }
 
 }  // namespace
 
-bool read_pair(PyObject* pair, std::string& place, PyObject*& held) {
-  if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2 || !PyUnicode_Check(PyTuple_GetItem(pair, 0))) {
-    PyErr_SetString(PyExc_TypeError, "expected pairs of a place, a str, and what is there");
-    return false;
+bool flatten(PyObject* value, const std::string& place, Items& items) {
+  PyTypeObject* type = Py_TYPE(value);
+  const bool is_tensor = is_tensor_type(type);
+  const bool is_sequence = !is_tensor && (PyList_CheckExact(value) || PyTuple_CheckExact(value));
+  const Holds held = is_sequence ? held_in(value) : Holds::kOthers;
+  if (is_tensor || held == Holds::kPlain || (!is_sequence && (is_plain_type(type) || is_tensor_object(value)))) {
+    items.push_back({place, Ref::borrowed(value), is_tensor || is_tensor_object(value)});
+    return true;
   }
-  held = PyTuple_GetItem(pair, 1);
-  return append_text(place, PyTuple_GetItem(pair, 0));
+  if (held == Holds::kTensors) {
+    for (Py_ssize_t i = 0; i < size_of(value); ++i) {
+      Ref item = Ref::borrowed(item_of(value, i));
+      const bool is = is_tensor_object(item.get());
+      items.push_back({place.empty() ? std::to_string(i) : place + "." + std::to_string(i), std::move(item), is});
+    }
+    return true;
+  }
+  Ref name(new_text(place));
+  Ref pairs(name && Plainly::now() ? PyObject_CallFunctionObjArgs(recording.taken_apart, name.get(), value, nullptr)
+                                   : nullptr);
+  if (!pairs || PyList_CheckExact(pairs.get())) return pairs && append_pairs(pairs.get(), items);
+  items.push_back({place, Ref::borrowed(value), false});
+  return true;
+}
+
+bool append_pairs(PyObject* pairs, Items& items) {
+  for (Py_ssize_t i = 0; i < PyList_Size(pairs); ++i) {
+    Ref pair = Ref::borrowed(PyList_GetItem(pairs, i));  // the list may change meanwhile
+    const bool is_pair = PyTuple_Check(pair.get()) && PyTuple_Size(pair.get()) == 2;
+    PyObject *name = is_pair ? PyTuple_GetItem(pair.get(), 0) : nullptr, *held;
+    if (!name || !PyUnicode_Check(name)) {
+      PyErr_SetString(PyExc_TypeError, "expected pairs of a place, a str, and what is there");
+      return false;
+    }
+    held = PyTuple_GetItem(pair.get(), 1);
+    std::string place;
+    if (!append_text(place, name)) return false;
+    items.push_back({std::move(place), Ref::borrowed(held), is_tensor_object(held)});
+  }
+  return true;
 }
 
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items) {
@@ -125,21 +85,21 @@ bool flatten_call(PyObject* args, PyObject* kwargs, Items& items) {
   }
   items.reserve(items.size() + static_cast<size_t>(size));
   for (Py_ssize_t i = 0; i < size; ++i)
-    if (!flatten(PyTuple_GetItem(args, i), std::to_string(i), items, 0)) return false;
-  return !kwargs || !PyDict_Check(kwargs) || PyDict_Size(kwargs) == 0 || flatten_dict(kwargs, "", items, -1);
+    if (!flatten(PyTuple_GetItem(args, i), std::to_string(i), items)) return false;
+  Ref named(kwargs && PyDict_Check(kwargs) && PyDict_Size(kwargs) ? PyDict_Copy(kwargs) : nullptr);
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; named && PyDict_Next(named.get(), &at, &name, &value);) {
+    std::string place;
+    Ref text(PyObject_Str(name));
+    if (!text || !append_text(place, text.get()) || !flatten(value, place, items)) return false;
+  }
+  return !PyErr_Occurred();
 }
 
 bool flatten_result(PyObject* result, Items& items) {
   if (result == Py_None) return true;
-  static const std::string first = "0";
-  PyTypeObject* type = Py_TYPE(result);
-  if (is_tensor_type(type) || is_plain_type(type)) return flatten(result, first, items, 0);
-  const bool is_tensor = is_tensor_object(result);
-  if (!is_tensor && !flatten(result, "", items, 0)) return false;
-  for (const Item& item : items)
-    if (item.is_tensor) return true;
-  items.clear();
-  items.push_back({first, Ref::borrowed(result), is_tensor});
+  if (!flatten(result, "", items)) return false;
+  if (items.size() == 1 && items[0].place.empty()) items[0].place = "0";  // it is no container
   return true;
 }
 
@@ -160,6 +120,16 @@ PyObject* flatten_call_function(PyObject*, PyObject* args) {
       !flatten_call(positional, named, items))
     return nullptr;
   return pairs_of(items);
+}
+
+bool version_of(PyObject* tensor, long long& version) {
+  if (!is_tensor_type(Py_TYPE(tensor)) && !Plainly::now()) return false;
+  Ref found = members.version.of(tensor);
+  version = found ? PyLong_AsLongLong(found.get()) : -1;
+  if (version != -1 || !PyErr_Occurred()) return true;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyErr_Clear();  // a subclass may forbid to ask
+  return true;
 }
 
 bool note_versions(Call* call) {

@@ -44,7 +44,7 @@ bool attach_to(Recorder* self, Call* call, const Items& items, const Items& writ
     }
   if (tensors.empty()) return true;
   Ref pairs(pairs_of(tensors));
-  return pairs && ask(reinterpret_cast<PyObject*>(self), names.attach, object_of(call), pairs.get(), module);
+  return pairs && ask(reinterpret_cast<PyObject*>(self), "attach", object_of(call), pairs.get(), module);
 }
 
 bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyObject* module) {
@@ -54,12 +54,12 @@ bool api_ends(Recorder* self, Call* call, PyObject* result, PyObject* error, PyO
   if (error == Py_None && (!flatten_result(result, items) || !attach_to(self, call, items, written, module)))
     return false;
   if (call->number < 0) return true;
-  if (error == Py_None && call->received && PyObject_Size(call->received) > 0) {
+  if (error == Py_None && call->received && PyObject_IsTrue(call->received) == 1) {
     Ref pairs(pairs_of(items));
-    return pairs && ask(reinterpret_cast<PyObject*>(self), names.started, object_of(call), pairs.get());
+    return pairs && ask(reinterpret_cast<PyObject*>(self), "started", object_of(call), pairs.get());
   }
   MetTensors* met = call->parts->ended == moment() ? &call->parts->met : nullptr;
-  return describe_results(self, call, std::move(items), written, met, Use::kVersion) && write(self, call, error);
+  return describe_results(self, call, std::move(items), written, met) && write(self, call, error);
 }
 
 }  // namespace
@@ -82,16 +82,10 @@ bool end_function(Recorder* self, PyObject* call, PyObject* result, PyObject* er
   const Py_ssize_t size = PyList_Size(thread.open);
   if (size > 0 && PyList_GetItem(thread.open, size - 1) == call) {
     if (PyList_SetSlice(thread.open, size - 1, size, nullptr)) return false;
-  } else if (!ask(reinterpret_cast<PyObject*>(self), names.left, thread.open, call)) {
+  } else if (!ask(reinterpret_cast<PyObject*>(self), "left", thread.open, call)) {
     return false;
   }
   return api_ends(self, reinterpret_cast<Call*>(call), result, error, Py_None);
-}
-
-PyObject* function_begins(PyObject* object, PyObject* given) {
-  PyObject *op, *args, *kwargs;
-  if (!PyArg_ParseTuple(given, "UOO:function_begins", &op, &args, &kwargs) || !is_ready(of(object))) return nullptr;
-  return begin_function(of(object), op, args, kwargs, Plainly::kUnknown);
 }
 
 PyObject* api_begins_method(PyObject* object, PyObject* given) {
@@ -103,14 +97,6 @@ PyObject* api_begins_method(PyObject* object, PyObject* given) {
   ++moment();
   const ThreadState& thread = thread_of(of(object));
   return none_if(thread && api_begins(of(object), thread, reinterpret_cast<Call*>(call), args, kwargs, is_unit));
-}
-
-PyObject* function_ends(PyObject* object, PyObject* given) {
-  PyObject *call, *result, *error;
-  if (!PyArg_ParseTuple(given, "OOO:function_ends", &call, &result, &error) || !check_call(call) ||
-      !is_ready(of(object)))
-    return nullptr;
-  return none_if(end_function(of(object), call, result, error, Plainly::kUnknown));
 }
 
 PyObject* api_ends_method(PyObject* object, PyObject* given) {

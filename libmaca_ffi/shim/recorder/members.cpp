@@ -9,7 +9,6 @@ TensorMembers members;
 namespace {
 
 thread_local Plainly* innermost = nullptr;
-PyObject *g_enter, *g_leave;
 
 }  // namespace
 
@@ -32,8 +31,7 @@ Ref Member::call(PyObject* object) {
 }
 
 bool TensorMembers::find(PyObject* tensor, PyObject* storage) {
-  return intern_names({{&g_enter, "__enter__"}, {&g_leave, "__exit__"}}) && shape.find(tensor, "shape") &&
-         dtype.find(tensor, "dtype") && device.find(tensor, "device") && is_cpu.find(tensor, "is_cpu") &&
+  return shape.find(tensor, "shape") && dtype.find(tensor, "dtype") && device.find(tensor, "device") &&
          version.find(tensor, "_version") && requires_grad.find(tensor, "requires_grad") &&
          grad_fn.find(tensor, "grad_fn") && output_nr.find(tensor, "output_nr") && stride.find(tensor, "stride") &&
          is_neg.find(tensor, "is_neg") && is_conj.find(tensor, "is_conj") &&
@@ -51,7 +49,7 @@ Plainly::~Plainly() {
   innermost = outer_;
   if (!guard_) return;
   const KeptError kept;
-  if (!Ref(PyObject_CallMethodObjArgs(guard_.get(), g_leave, Py_None, Py_None, Py_None, nullptr)))
+  if (!Ref(PyObject_CallMethodObjArgs(guard_.get(), names.leave, Py_None, Py_None, Py_None, nullptr)))
     PyErr_WriteUnraisable(guard_.get());
 }
 
@@ -63,7 +61,7 @@ long Plainly::modes() {
 bool Plainly::now() {
   if (!innermost || innermost->guard_) return true;
   Ref guard(PyObject_CallFunctionObjArgs(recording.plainly, nullptr));
-  if (!guard || !Ref(PyObject_CallMethodObjArgs(guard.get(), g_enter, nullptr))) return false;
+  if (!guard || !Ref(PyObject_CallMethodObjArgs(guard.get(), names.enter, nullptr))) return false;
   innermost->guard_ = std::move(guard);
   return true;
 }

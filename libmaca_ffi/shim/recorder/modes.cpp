@@ -10,28 +10,13 @@ PyObject* g_recorder = nullptr;  // or nullptr: nobody records
 PyTypeObject* g_functions_type = nullptr;
 
 struct Given {
-  PyObject *func, *types, *args = nullptr, *kwargs = Py_None;
-  Ref none;  // no arguments
+  PyObject *func, *types, *args, *kwargs = Py_None;
 };
 
 bool read(PyObject* args, PyObject* kwargs, Given& given) {
-  const Py_ssize_t size = PyTuple_Size(args);
-  if (!kwargs && (size == 3 || size == 4) && PyTuple_Check(PyTuple_GetItem(args, 2))) {  // as PyTorch calls it
-    given.func = PyTuple_GetItem(args, 0);
-    given.types = PyTuple_GetItem(args, 1);
-    given.args = PyTuple_GetItem(args, 2);
-    if (size == 4) given.kwargs = PyTuple_GetItem(args, 3);
-    return true;
-  }
   static const char* names[] = {"func", "types", "args", "kwargs", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O!O", const_cast<char**>(names), &given.func, &given.types,
-                                   &PyTuple_Type, &given.args, &given.kwargs))
-    return false;
-  if (!given.args) {
-    given.none = Ref(PyTuple_New(0));
-    given.args = given.none.get();
-  }
-  return given.args != nullptr;
+  return PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!|O", const_cast<char**>(names), &given.func, &given.types,
+                                     &PyTuple_Type, &given.args, &given.kwargs);
 }
 
 // Backward runs below the mode of functions, so that what Python does in it is seen. An operator that is given to the
@@ -184,12 +169,12 @@ PyObject* operator_attribute(PyObject* mode, PyObject* name) { return attribute(
 
 PyMethodDef g_function_methods[] = {
     {"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(torch_function)),
-     METH_VARARGS | METH_KEYWORDS, "__torch_function__(func, types, args=(), kwargs=None): runs and records a call."},
+     METH_VARARGS | METH_KEYWORDS, "__torch_function__(func, types, args, kwargs=None): runs and records a call."},
     {},
 };
 PyMethodDef g_operator_methods[] = {
     {"__torch_dispatch__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(torch_dispatch)),
-     METH_VARARGS | METH_KEYWORDS, "__torch_dispatch__(func, types, args=(), kwargs=None): runs and records a call."},
+     METH_VARARGS | METH_KEYWORDS, "__torch_dispatch__(func, types, args, kwargs=None): runs and records a call."},
     {},
 };
 

@@ -5,9 +5,10 @@
 #include "recording.h"
 
 namespace maca::recorder {
-namespace {
 
-using maca_launcher::Fact;
+Names names;
+
+namespace {
 
 constexpr Fact<KnownOfRecording> kFacts[] = {
     {"tensor", &KnownOfRecording::tensor},
@@ -15,8 +16,7 @@ constexpr Fact<KnownOfRecording> kFacts[] = {
     {"storage", &KnownOfRecording::storage},
     {"exchange", &KnownOfRecording::exchange_capsule},
     {"plain_values", &KnownOfRecording::plain_values},
-    {"complex_types", &KnownOfRecording::complex_types},
-    {"held_by", &KnownOfRecording::held_by},
+    {"taken_apart", &KnownOfRecording::taken_apart},
     {"value_text", &KnownOfRecording::value_text},
     {"escaped", &KnownOfRecording::escaped},
     {"plainly", &KnownOfRecording::plainly},
@@ -35,6 +35,19 @@ constexpr Fact<KnownOfRecording> kFacts[] = {
 
 bool g_is_configured = false;
 
+bool name_all() {
+  return intern_names({{&names.fwd, "fwd"},
+                       {&names.bwd, "bwd"},
+                       {&names.acquire, "acquire"},
+                       {&names.release, "release"},
+                       {&names.enter, "__enter__"},
+                       {&names.leave, "__exit__"},
+                       {&names.node_made, "node_made"},
+                       {&names.backward_operator, "backward_operator"},
+                       {&names.map, "map"},
+                       {&names.write, "write"}});
+}
+
 // False with an exception. Of another version nothing is used.
 bool take_exchange(PyObject* capsule) {
   if (capsule == Py_None) return true;
@@ -45,7 +58,7 @@ bool take_exchange(PyObject* capsule) {
 
 PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
   const auto is_said = [](const Fact<KnownOfRecording>& fact) { return recording.*fact.slot != nullptr; };
-  if (!maca_launcher::take_facts(recording, kFacts, args, kwargs, false)) return nullptr;
+  if (!take_facts(recording, kFacts, args, kwargs, false)) return nullptr;
   if (!std::all_of(std::begin(kFacts), std::end(kFacts), is_said)) Py_RETURN_NONE;
   if (!PyDict_Check(recording.names)) return PyErr_Format(PyExc_TypeError, "names is a dict, got %R", recording.names);
   if (!members.find(recording.tensor, recording.storage) || !take_exchange(recording.exchange_capsule)) return nullptr;
@@ -59,6 +72,8 @@ PyMethodDef g_functions[] = {
     {"set_recorder", set_recorder, METH_O, "set_recorder(recorder): who is given all calls from now on; None: nobody."},
     {"flatten_call", flatten_call_function, METH_VARARGS,
      "flatten_call(args, kwargs): pairs of place and value of everything in a call's arguments."},
+    {"stack_key", stack_key, METH_NOARGS,
+     "stack_key(): addresses of the code objects and places in them of all frames."},
     {},
 };
 
@@ -74,6 +89,12 @@ PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
 
 }  // namespace
 
+bool is_level(int level) {
+  if (level >= 0 && level < kLevels) return true;
+  PyErr_Format(PyExc_ValueError, "level is 0 or 1, got %d", level);
+  return false;
+}
+
 bool is_configured() {
   if (!g_is_configured) PyErr_SetString(PyExc_RuntimeError, "configure() has not been told everything");
   return g_is_configured;
@@ -84,9 +105,8 @@ bool is_configured() {
 PyMODINIT_FUNC PyInit__recorder() {
   using namespace maca::recorder;
   Ref module(PyModule_Create(&g_module));
-  const auto adders = {add_recording_values, add_recording_memories, add_recording_entries,
-                       add_recording_call,   add_recording_stacks,   add_recording_recorder,
-                       add_recording_lines,  add_recording_modes,    add_recording_nodes};
+  const auto adders = {add_recording_entries, add_recording_call, add_recording_recorder, add_recording_modes};
+  if (!name_all()) return nullptr;
   for (const auto add : adders)
     if (!module || !add(module.get())) return nullptr;
   return module.release();

@@ -6,32 +6,15 @@ namespace {
 
 // What Python knows of an overload.
 bool read(PyObject* given, Operator& facts) {
-  PyObject *positions, *names;
-  int is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
-  if (!PyTuple_Check(given)) {
-    PyErr_SetString(PyExc_TypeError, "expected an Operator");
-    return false;
-  }
-  if (!PyArg_ParseTuple(given, "UUO!O!ppppppO:Operator", &facts.packet, &facts.op, &PyTuple_Type, &positions,
-                        &PyTuple_Type, &names, &is_random, &is_collective, &is_pending, &is_wait, &is_recorded,
-                        &is_blank, &facts.run))
-    return false;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(positions); ++i) {
-    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GetItem(positions, i));
-    PyObject* name = PyTuple_GetItem(names, i);
-    if (!name || (position < 0 && PyErr_Occurred())) return false;
-    facts.written.emplace_back(position, name);
-  }
-  facts.is_random = is_random;
-  facts.is_collective = is_collective;
-  facts.is_pending = is_pending;
-  facts.is_wait = is_wait;
-  facts.is_recorded = is_recorded;
-  facts.is_blank = is_blank;
-  return true;
+  if (PyTuple_Check(given))
+    return PyArg_ParseTuple(given, "UUO!ppppppO:Operator", &facts.packet, &facts.op, &PyTuple_Type, &facts.written,
+                            &facts.is_random, &facts.is_collective, &facts.is_pending, &facts.is_wait,
+                            &facts.is_recorded, &facts.is_blank, &facts.run);
+  PyErr_SetString(PyExc_TypeError, "expected an Operator");
+  return false;
 }
 
-bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, const Ref& parent) {
+bool forward_operator(Recorder* self, ThreadState& thread, Call* call, const Ref& parent) {
   Call* outer = as_call(parent);
   if (outer) take_over(call, outer, true);
   if (decide(self, call, parent.get(), true)) {
@@ -44,40 +27,33 @@ bool forward_operator(Recorder* self, const ThreadState& thread, Call* call, con
   if (PyErr_Occurred()) return false;
   const int is_enabled = is_true(recording.is_grad_enabled);
   if (is_enabled <= 0) return is_enabled == 0;
-  Ref made = ask_torch(recording.sequence);
-  if (!made) return false;
-  note_node(thread.nodes, PyLong_AsLongLong(made.get()), call, outer);
-  return !PyErr_Occurred();
-}
-
-void add_tensor(Items& items, const std::string& place, PyObject* value) {
-  if (is_tensor_object(value)) items.push_back({place, Ref::borrowed(value), true});
+  Ref count = ask_torch(recording.sequence);
+  const long long nodes = count ? PyLong_AsLongLong(count.get()) : -1;
+  if (nodes < 0 || nodes == thread.nodes) return nodes >= 0;  // autograd makes a node before it lets an operator run
+  thread.nodes = nodes;
+  Ref serial(PyLong_FromLongLong(outer ? outer->serial : -1));
+  return serial && Ref(PyObject_CallMethodObjArgs(thread.thread, names.node_made, count.get(), object_of(call),
+                                                  serial.get(), nullptr));
 }
 
 // The tensors that an operator writes, with their places.
 bool written_by(const Operator& facts, PyObject* args, PyObject* kwargs, Items& items) {
-  for (const auto& [position, name] : facts.written) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(facts.written); ++i) {
+    Py_ssize_t position;
+    PyObject* name;
+    if (!PyArg_ParseTuple(PyTuple_GetItem(facts.written, i), "nU:written", &position, &name)) return false;
     PyObject* value = nullptr;
     std::string place;
-    if (position < PyTuple_Size(args)) {
+    if (position >= 0 && position < PyTuple_Size(args)) {
       value = PyTuple_GetItem(args, position);
       place = std::to_string(position);
     } else if (kwargs && PyDict_Check(kwargs)) {
       value = PyDict_GetItemWithError(kwargs, name);
       if (!append_text(place, name)) return false;
     }
-    if (!value && PyErr_Occurred()) return false;
-    if (!value) continue;
-    if (!PyList_Check(value) && !PyTuple_Check(value)) {
-      add_tensor(items, place, value);
-      continue;
-    }
-    const bool is_list = PyList_Check(value);
-    for (Py_ssize_t k = 0; k < (is_list ? PyList_Size(value) : PyTuple_Size(value)); ++k) {
-      Ref held = Ref::borrowed(is_list ? PyList_GetItem(value, k) : PyTuple_GetItem(value, k));
-      add_tensor(items, place + "." + std::to_string(k), held.get());
-    }
+    if (PyErr_Occurred() || (value && !flatten(value, place, items))) return false;
   }
+  std::erase_if(items, [](const Item& item) { return !item.is_tensor; });
   return true;
 }
 
@@ -93,19 +69,15 @@ bool operator_returned(Recorder* self, const ThreadState& thread, const Operator
   Ref function = last_of(thread);
   if (facts.is_collective)
     return static_cast<bool>(
-        ask(object, names.collective, object_of(call), function ? function.get() : Py_None, args, kwargs, result));
-  if (facts.is_blank && !ask(object, names.blank, result)) return false;
+        ask(object, "collective", object_of(call), function ? function.get() : Py_None, args, kwargs, result));
+  if (facts.is_blank && is_tensor_object(result) && !note_blank(self->describer, result)) return false;
   if (facts.is_wait && is_tensor_object(result) && !wrote(self->describer, result)) return false;
   Items items;
   if (!flatten_result(result, items)) return false;
-  const bool has_numbers = set_numbers(self->describer, false);
-  set_numbers(self->describer, has_numbers && !facts.is_pending);  // what is pending has none yet
   MetTensors* met = met_by(function);
-  const bool is_described = describe_results(self, call, std::move(items), written, met, Use::kRenew);
+  const bool is_described = describe_results(self, call, std::move(items), written, met, !facts.is_pending);
   if (met) as_call(function)->parts->ended = moment();
-  set_numbers(self->describer, has_numbers);
-  if (!is_described) return false;
-  return write(self, call, Py_None);
+  return is_described && write(self, call, Py_None);
 }
 
 }  // namespace
@@ -127,22 +99,24 @@ PyObject* begin_operator(Recorder* self, const Operator& facts, PyObject* args, 
   if (!facts.is_recorded) Py_RETURN_NONE;
   Aside aside(self, modes);
   if (!aside || !look_at_pending(self)) return nullptr;
-  const ThreadState& thread = thread_of(self);
+  ThreadState& thread = thread_of(self);
   if (!thread) return nullptr;
   auto* object = reinterpret_cast<PyObject*>(self);
   Ref parent = last_of(thread), call, node;
   const bool is_within = is_function(parent) || (parent && as_call(parent)->in_backward);
   if (!is_within && !(node = ask_torch(recording.current_node))) return nullptr;
   if (node && node.get() != Py_None) {
-    call = begin_backward_operator(self, thread, node.get(), facts.packet, facts.op);
-    if (!call) return nullptr;
+    call = begin_call(self, kOperator, facts.packet, facts.op, false);
+    if (!call || !Ref(PyObject_CallMethodObjArgs(object, names.backward_operator, thread.thread, node.get(), call.get(),
+                                                 nullptr)))
+      return nullptr;
   } else {
     call = begin_call(self, kOperator, facts.packet, facts.op, true);
     if (!call || !forward_operator(self, thread, as_call(call), parent)) return nullptr;
   }
   put(as_call(call)->thread, thread.text);
   if (as_call(call)->number < 0) return call.release();
-  if (self->has_tensors && facts.is_random && !ask(object, names.keep_random, call.get(), args, kwargs)) return nullptr;
+  if (self->has_tensors && facts.is_random && !ask(object, "keep_random", call.get(), args, kwargs)) return nullptr;
   Items items;
   if (self->has_inputs && !flatten_call(args, kwargs, items)) return nullptr;
   return describe_inputs(self, as_call(call), items, met_by(parent), Use::kSame) ? call.release() : nullptr;

@@ -7,17 +7,12 @@
 
 namespace maca::recorder {
 
-RecorderNames names;
-
 namespace {
 
 PyTypeObject* g_type = nullptr;
 unsigned long long g_epochs = 0;
 
-constexpr PyObject* Recorder::* kObjects[] = {&Recorder::lock,    &Recorder::local,          &Recorder::numbers,
-                                              &Recorder::serials, &Recorder::counts_forward, &Recorder::counts_backward,
-                                              &Recorder::pending, &Recorder::describer,      &Recorder::writer,
-                                              &Recorder::stacks,  &Recorder::running};
+using Type = Collected<Recorder>;
 
 PyObject* name_method(PyObject* object, PyObject* given) {
   PyObject* op;
@@ -37,34 +32,11 @@ PyObject* forget_method(PyObject* object, PyObject*) {
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = allocate(type);
   if (!object) return nullptr;
-  of(object)->line = new std::string;
   of(object)->epoch = ++g_epochs;
   return object;
 }
 
-int traverse(PyObject* object, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(object));
-  for (auto member : kObjects) Py_VISIT(of(object)->*member);
-  return 0;
-}
-
-int clear(PyObject* object) {
-  for (auto member : kObjects) Py_CLEAR(of(object)->*member);
-  return 0;
-}
-
-void dealloc(PyObject* object) {
-  PyObject_GC_UnTrack(object);
-  clear(object);
-  delete of(object)->line;
-  release_memory(object);
-}
-
 PyMethodDef g_methods[] = {
-    {"function_begins", function_begins, METH_VARARGS,
-     "function_begins(op, args, kwargs): a function of PyTorch's Python interface is called; returns the call."},
-    {"function_ends", function_ends, METH_VARARGS,
-     "function_ends(call, result, error): the function has returned, or raised."},
     {"api_begins", api_begins_method, METH_VARARGS,
      "api_begins(call, args, kwargs, is_unit): what beginnings of functions and modules have in common."},
     {"api_ends", api_ends_method, METH_VARARGS,
@@ -83,7 +55,6 @@ PyMethodDef g_methods[] = {
 #define FLAG(member) {#member, T_BOOL, offsetof(Recorder, member), 0, nullptr}
 PyMemberDef g_members[] = {
     OBJECT(lock),
-    OBJECT(local),
     OBJECT(numbers),
     OBJECT(serials),
     OBJECT(counts_forward),
@@ -92,7 +63,6 @@ PyMemberDef g_members[] = {
     OBJECT(describer),
     OBJECT(writer),
     OBJECT(stacks),
-    OBJECT(running),
     FLAG(active),
     FLAG(takes_all),
     FLAG(has_stacks),
@@ -108,9 +78,9 @@ PyMemberDef g_members[] = {
 
 PyType_Slot g_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
     {Py_tp_methods, g_methods},
     {Py_tp_members, g_members},
     {Py_tp_doc, const_cast<char*>("The base of the recorder: what happens at every call. A subclass sets the members "
@@ -121,43 +91,18 @@ PyType_Slot g_slots[] = {
 PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCalls", sizeof(Recorder), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
 
-bool name_all() {
-  return intern_names({
-      {&names.thread, "thread"},
-      {&names.open, "open"},
-      {&names.text, "text"},
-      {&names.nodes, "nodes"},
-      {&names.look, "look"},
-      {&names.decide, "decide"},
-      {&names.fwd, "fwd"},
-      {&names.bwd, "bwd"},
-      {&names.started, "started"},
-      {&names.error_text, "error_text"},
-      {&names.begin_files, "begin_files"},
-      {&names.next_file, "next_file"},
-      {&names.save, "save"},
-      {&names.keep_random, "keep_random"},
-      {&names.blank, "blank"},
-      {&names.collective, "collective"},
-      {&names.left, "left"},
-      {&names.attach, "attach"},
-      {&names.acquire, "acquire"},
-      {&names.release, "release"},
-  });
-}
-
 }  // namespace
 
 bool is_recorder(PyObject* object) { return PyObject_TypeCheck(object, g_type); }
 
 bool is_ready(Recorder* self) {
-  for (auto member : kObjects)
+  for (auto member : Recorder::kObjects)
     if (!(self->*member)) {
       PyErr_SetString(PyExc_RuntimeError, "a recorder's members are not all set");
       return false;
     }
-  if (!is_entries(self->describer) || !is_lines(self->writer) || !PyList_Check(self->pending) ||
-      !PyDict_Check(self->counts_forward) || !PyDict_Check(self->counts_backward) || !PyDict_Check(self->running)) {
+  if (!is_entries(self->describer) || !PyList_Check(self->pending) || !PyDict_Check(self->counts_forward) ||
+      !PyDict_Check(self->counts_backward)) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a recorder's members are of other types");
     return false;
   }
@@ -177,16 +122,15 @@ ThreadState& thread_of(Recorder* self) {
   thread_local ThreadState known;
   if (known.epoch == self->epoch && known.thread) return known;
   known = ThreadState();
-  Ref thread = ask(reinterpret_cast<PyObject*>(self), names.thread);
-  Ref open(thread ? PyObject_GetAttr(thread.get(), names.open) : nullptr);
-  Ref text(open ? PyObject_GetAttr(thread.get(), names.text) : nullptr);
-  Ref nodes(text ? PyObject_GetAttr(thread.get(), names.nodes) : nullptr);
-  if (!nodes) return known;
-  if (!PyList_Check(open.get()) || !is_nodes(nodes.get())) {
-    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list, its nodes RecordedNodes");
+  Ref thread = ask(reinterpret_cast<PyObject*>(self), "thread");
+  Ref open(thread ? PyObject_GetAttrString(thread.get(), "open") : nullptr);
+  Ref text(open ? PyObject_GetAttrString(thread.get(), "text") : nullptr);
+  if (!text) return known;
+  if (!PyList_Check(open.get())) {
+    PyErr_SetString(PyExc_TypeError, "a thread's open calls are a list");
     return known;
   }
-  known = {self->epoch, thread.get(), open.get(), text.get(), nodes.get()};  // the recorder holds the thread
+  known = {self->epoch, thread.get(), open.get(), text.get()};  // the recorder holds the thread
   return known;
 }
 
@@ -233,49 +177,60 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit) {
     call->number = PyLong_AsLongLong(number.get());
     return true;
   }
-  Ref is = ask(reinterpret_cast<PyObject*>(self), names.decide, object_of(call), parent ? parent : Py_None,
+  Ref is = ask(reinterpret_cast<PyObject*>(self), "decide", object_of(call), parent ? parent : Py_None,
                is_unit ? Py_True : Py_False);
   return is && PyObject_IsTrue(is.get()) == 1;
 }
 
 bool note_stack(Recorder* self, Call* call) {
   if (!self->has_stacks) return true;
-  call->stack = stack_here(self->stacks);
-  return call->stack >= 0;
+  Ref key(stack_key(nullptr, nullptr)), number(key ? PyObject_GetItem(self->stacks, key.get()) : nullptr);
+  call->stack = number ? PyLong_AsLongLong(number.get()) : -1;
+  return !PyErr_Occurred();
 }
 
 bool look_at_pending(Recorder* self) {
-  return PyList_Size(self->pending) == 0 || ask(reinterpret_cast<PyObject*>(self), names.look);
+  return PyList_Size(self->pending) == 0 || ask(reinterpret_cast<PyObject*>(self), "look");
 }
 
-bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<PyObject*>(self), names.save); }
+bool save(Recorder* self) { return !self->has_tensors || ask(reinterpret_cast<PyObject*>(self), "save"); }
 
 bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met, Use use) {
-  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.begin_files, object_of(call))) return false;
-  if (self->has_inputs) {
-    if (!describe_arguments(self->describer, call->parts->inputs, items, call->level, met, use)) return false;
-  }
+  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), "begin_files", object_of(call))) return false;
+  if (self->has_inputs && !describe(self->describer, call->parts->inputs, items, {call->level, -1, met, use}))
+    return false;
   return save(self);
 }
 
-bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met, Use use) {
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met,
+                      bool has_numbers) {
   if (!self->has_outputs) return true;
-  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), names.next_file, object_of(call))) return false;
-  return describe_results(self->describer, call->parts->outputs, std::move(items), written, call->level, call->number,
-                          met, use) &&
-         save(self);
+  if (self->has_tensors && !ask(reinterpret_cast<PyObject*>(self), "next_file", object_of(call))) return false;
+  const size_t returned = items.size();
+  for (const Item& item : written) {
+    size_t at = 0;
+    while (at < items.size() && items[at].value.get() != item.value.get()) ++at;
+    if (at == items.size()) items.push_back({item.place, Ref::borrowed(item.value.get()), true});
+    if (at >= returned) items[at].place = item.place;  // given twice: the last place is its
+    items[at].is_written = true;
+  }
+  const Described described = {call->level, call->number, met, Use::kAgain, has_numbers};
+  return (items.empty() || describe(self->describer, call->parts->outputs, items, described)) && save(self);
 }
 
 bool write(Recorder* self, Call* call, PyObject* error) {
-  Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), names.error_text, error);
+  Ref text = error == Py_None ? Ref::borrowed(error) : ask(reinterpret_cast<PyObject*>(self), "error_text", error);
   if (!text) return false;
-  std::string line = std::move(*self->line);  // Python's collector may come between and write a line of its own
-  line.clear();
+  std::string line;
   if (!append_line(line, call, text.get())) return false;
   ++self->written;
-  const bool is_written = write_line(self->writer, line);
-  *self->line = std::move(line);
-  return is_written;
+  Ref data(PyBytes_FromStringAndSize(line.data(), static_cast<Py_ssize_t>(line.size())));
+  Ref map(data ? PyObject_GetAttr(self->writer, names.map) : nullptr);
+  if (!map) return false;
+  if (map.get() != Py_None && Ref(PyObject_CallMethodObjArgs(map.get(), names.write, data.get(), nullptr))) return true;
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_ValueError)) return false;
+  PyErr_Clear();  // the line does not fit
+  return static_cast<bool>(ask(self->writer, "line", data.get()));
 }
 
 int is_true(PyObject* function) {
@@ -328,8 +283,7 @@ bool check_call(PyObject* call) {
 
 bool add_recording_recorder(PyObject* module) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && name_all() &&
-         PyModule_AddObjectRef(module, "RecordedCalls", reinterpret_cast<PyObject*>(g_type)) == 0;
+  return g_type && PyModule_AddType(module, g_type) == 0;
 }
 
 }  // namespace maca::recorder

@@ -11,34 +11,34 @@ enum Level { kFunction = 0, kOperator = 1 };
 // macatensor.accuracy.recording.operators.Operator: it lives as long as the process.
 struct Operator {
   PyObject *packet, *op, *run;
-  std::vector<std::pair<Py_ssize_t, PyObject*>> written;  // positions and names of arguments
-  bool is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
+  PyObject* written;  // positions and names of arguments
+  int is_random, is_collective, is_pending, is_wait, is_recorded, is_blank;
 };
 
 struct Recorder {
-  PyObject_HEAD PyObject *lock, *local, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer,
-      *writer, *stacks, *running;
-  std::string* line;         // memory for the one that is made
+  PyObject_HEAD PyObject *lock, *numbers, *serials, *counts_forward, *counts_backward, *pending, *describer, *writer,
+      *stacks;
   unsigned long long epoch;  // no other recorder's, and a new one when all is forgotten
   long long written;
   int threads;  // of the program that have been met
   char active, takes_all, has_stacks, has_inputs, has_outputs, has_tensors;
-};
 
-// Names of attributes and of the recorder's methods in Python.
-struct RecorderNames {
-  PyObject *thread, *open, *text, *nodes, *look, *decide, *fwd, *bwd, *started, *error_text, *begin_files, *next_file,
-      *save, *keep_random, *blank, *collective, *left, *attach, *acquire, *release;
+  static constexpr PyObject* Recorder::* kObjects[] = {
+      &Recorder::lock,           &Recorder::numbers,         &Recorder::serials,
+      &Recorder::counts_forward, &Recorder::counts_backward, &Recorder::pending,
+      &Recorder::describer,      &Recorder::writer,          &Recorder::stacks};
+  int traverse(visitproc visit, void* arg) {
+    for (auto member : kObjects) Py_VISIT(this->*member);
+    return 0;
+  }
+  void clear() {
+    for (auto member : kObjects) Py_CLEAR(this->*member);
+  }
+  void release() { clear(); }
 };
-extern RecorderNames names;
 
 inline Recorder* of(PyObject* object) { return reinterpret_cast<Recorder*>(object); }
 inline PyObject* object_of(Call* call) { return reinterpret_cast<PyObject*>(call); }
-
-// What is done in Python.
-template <class... Given> Ref ask(PyObject* object, PyObject* method, Given... given) {
-  return Ref(Plainly::now() ? PyObject_CallMethodObjArgs(object, method, given..., nullptr) : nullptr);
-}
 
 // The recorder's lock, and nothing of what it asks of tensors is a call of the program, until the end of the scope.
 class Aside {
@@ -65,7 +65,8 @@ bool is_ready(Recorder* self);
 // recorder lives. Without a thread: an exception.
 struct ThreadState {
   unsigned long long epoch = 0;
-  PyObject *thread = nullptr, *open = nullptr, *text = nullptr, *nodes = nullptr;
+  PyObject *thread = nullptr, *open = nullptr, *text = nullptr;
+  long long nodes = 0;  // of the autograd graph that the thread had made when the last operator began
   explicit operator bool() const { return thread != nullptr; }
 };
 ThreadState& thread_of(Recorder* self);
@@ -84,14 +85,13 @@ bool decide(Recorder* self, Call* call, PyObject* parent, bool is_unit);
 bool note_stack(Recorder* self, Call* call);
 bool look_at_pending(Recorder* self);
 bool save(Recorder* self);
-bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met = nullptr, Use use = Use::kNote);
-bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met = nullptr,
-                      Use use = Use::kNote);
+bool describe_inputs(Recorder* self, Call* call, const Items& items, MetTensors* met, Use use);
+// What was returned and, of what was written, the rest.
+bool describe_results(Recorder* self, Call* call, Items items, const Items& written, MetTensors* met,
+                      bool has_numbers = true);
 bool write(Recorder* self, Call* call, PyObject* error);
 // 1, 0, or -1 with an exception
 int is_true(PyObject* function);
-// Of a subclass that does not say, 0: what it forbids must not stop the program.
-int requires_grad(PyObject* tensor);
 // Nodes that made the arguments, which of a node's results each is, its place.
 bool note_nodes(Call* call);
 void take_over(Call* call, Call* parent, bool with_module);
@@ -107,22 +107,7 @@ bool end_operator(Recorder* self, PyObject* call, const Operator& facts, PyObjec
                   PyObject* result, PyObject* error, long modes);
 const Operator* facts_of(PyObject* func);  // of an overload; nullptr with an exception
 
-// --- backward -------------------------------------------------------------------------------------------------
-// What is known of the forward operator that made an autograd node; -1: not recorded, or none.
-struct NodeFacts {
-  long long sequence;
-  long long call, function, stack;  // its number, the serial number of the function it ran in, its stack
-  bool matched, is_unit;
-};
-bool is_nodes(PyObject* object);  // a RecordedNodes
-// The thread has made `count` nodes when an operator begins: the last one is the operator's, if it is a new one.
-void note_node(PyObject* nodes, long long count, const Call* call, const Call* function);
-// The call of an operator that a node of the autograd graph runs; null with an exception.
-Ref begin_backward_operator(Recorder* self, const ThreadState& thread, PyObject* node, PyObject* packet, PyObject* op);
-
 // Methods of RecordedCalls.
-PyObject* function_begins(PyObject* object, PyObject* given);
-PyObject* function_ends(PyObject* object, PyObject* given);
 PyObject* api_begins_method(PyObject* object, PyObject* given);
 PyObject* api_ends_method(PyObject* object, PyObject* given);
 PyObject* operator_begins(PyObject* object, PyObject* given);

@@ -7,32 +7,29 @@
 //
 // The bars are 1.3 times the plain step at level 0 and 2.0 at level 1, and two empty modes of PyTorch take 1.18 of a
 // step on the CPU: 5 us are left for a call, of which one that Python does takes as much.
-//   modes, recorder, functions, operators: every call as it begins and ends
-//   containers, entries, find, memories, values, members, text, call, lines: what is said of it
-//   nodes: which forward call an operator in backward belongs to, 400 times a step
-//   stacks: every function's, 0.1 us a frame
-// Hooks of autograd nodes and measuring host tensors are Python's: a step on the CPU takes 1.24 to 1.25 at level 0,
-// where it took 1.20 to 1.22 with the hooks in C, and 1.71 to 1.74 at level 1, where it took 1.59 to 1.62.
+//   modes, recorder, functions, operators, call: every call as it begins and ends, and its line
+//   containers, entries, text: what is said of it, of lists of tensors and plain values, numbers and strings
+//   find, memories, members: which value a tensor has. That most functions are one operator with the same arguments is
+//     some tenth of the recorder's own time at level 0 on the CPU (Met), and so is asking once whether
+//     torch.jit.trace runs (Call::is_untraced)
+//   stacks: what tells stacks apart, 0.1 us a frame; their numbers are Python's
+// Python's are hooks of autograd nodes, measuring host tensors, which forward call an operator in backward belongs to,
+// numbers of stacks, the file of lines, other containers and values, and what forms of tensors say. Against the plain
+// step on one thread, in time of the processor, old and new in turn, a step takes on maca 1.11 at level 0 and 1.48 at
+// level 1, on the CPU 1.18 and 1.56, where it took 1.09 and 1.42, 1.16 and 1.52 with all but the first two in C.
 #pragma once
+#include <array>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "launcher/dlpack_exchange.h"
-#include "launcher/launcher.h"
+#include "launcher/collected.h"
 
 namespace maca::recorder {
 
-using maca_launcher::allocate;
-using maca_launcher::DlExchange;
-using maca_launcher::DlTensor;
-using maca_launcher::intern_names;
-using maca_launcher::kDlComplex;
-using maca_launcher::kDlExchange;
-using maca_launcher::kDlHost;
-using maca_launcher::known;
-using maca_launcher::memory_of;
-using maca_launcher::Ref;
-using maca_launcher::release_memory;
+using namespace maca_launcher;
 
 // What configure() says: PyTorch's types and the recorder's functions.
 struct KnownOfRecording {
@@ -41,8 +38,7 @@ struct KnownOfRecording {
   PyObject* storage = nullptr;           // torch.UntypedStorage
   PyObject* exchange_capsule = nullptr;  // torch.Tensor's, of DLPack, or None
   PyObject* plain_values = nullptr;      // types whose values hold nothing
-  PyObject* complex_types = nullptr;     // torch's complex dtypes
-  PyObject* held_by = nullptr;           // names and what is there of a container that is not Python's own, or None
+  PyObject* taken_apart = nullptr;       // places and what is there of a container, or None
   PyObject* value_text = nullptr;        // a value that is no tensor, as JSON
   PyObject* escaped = nullptr;           // a str as JSON
   PyObject* plainly = nullptr;           // torch._C.DisableTorchFunction
@@ -91,7 +87,7 @@ class Member {
 };
 
 struct TensorMembers {
-  Member shape, dtype, device, is_cpu, version, requires_grad, grad_fn, output_nr;
+  Member shape, dtype, device, version, requires_grad, grad_fn, output_nr;
   Member stride, is_neg, is_conj, untyped_storage, data_ptr;
   Member resizable;  // of the storage
   bool find(PyObject* tensor, PyObject* storage);
@@ -135,11 +131,17 @@ class Plainly {
   bool is_right_ = true;
 };
 
-// Names of the describer's methods in Python.
+// Names of what is asked of Python at most calls.
 struct Names {
-  PyObject *entry, *numbers, *new_form;
+  PyObject *fwd, *bwd, *acquire, *release, *enter, *leave, *node_made, *backward_operator, *map, *write;
 };
-extern Names known_names;
+extern Names names;
+
+// What is done in Python.
+template <class... Given> Ref ask(PyObject* object, const char* method, Given... given) {
+  Ref bound(Plainly::now() ? PyObject_GetAttrString(object, method) : nullptr);
+  return Ref(bound ? PyObject_CallFunctionObjArgs(bound.get(), given..., nullptr) : nullptr);
+}
 
 // --- text -----------------------------------------------------------------------------------------------------
 // These return false with an exception set when Python raised one.
@@ -150,67 +152,87 @@ void append_number(std::string& out, long long number);
 PyObject* new_text(const std::string& text);
 
 // --- values ---------------------------------------------------------------------------------------------------
-constexpr int kLevels = 2;  // of calls: functions of Python's interface, and aten operators
+constexpr int kLevels = 2;                     // of calls: functions of Python's interface, and aten operators
+using Calls = std::array<long long, kLevels>;  // their numbers; -1: none that was recorded
+constexpr Calls kNoCalls = {-1, -1};
+bool is_level(int level);  // false with an exception
 
 // What is known of the elements that a view shows.
 struct Value {
-  PyObject_HEAD PyObject* form;  // what tells views at one offset apart: sizes, strides and dtype
-  long long version;             // how often PyTorch had counted a write
-  char is_unsettled;             // an in-place operator's result is met before PyTorch counts the write
-  long long made[kLevels];       // the call whose result it is; -1: none that was recorded
-  PyObject* numbers;             // of its elements and where these are kept, as text; None: not asked yet
-  PyObject* text;                // all that an entry says of it but who made it, or None
-  PyObject* grad_text;           // the same of a tensor that requires a gradient, or None
+  Ref form;             // what tells views at one offset apart: sizes, strides and dtype
+  long long version;    // how often PyTorch had counted a write
+  bool is_unsettled;    // an in-place operator's result is met before PyTorch counts the write
+  Calls made;           // the call whose result it is
+  Ref numbers;          // of its elements and where these are kept, as text; null: not asked yet
+  Ref text, grad_text;  // all that an entry says of it but who made it; of a tensor that requires a gradient
 };
 
-// What entries say of all tensors with the same sizes, strides, dtype and device.
-struct Form {
-  PyObject_HEAD PyObject *text, *grad_text;
-  char is_plain;  // it and the elements' numbers are all that there is to say: not of quantized tensors
-};
-bool is_form(PyObject* object);
-Value* new_value(PyObject* form, long long version, bool is_unsettled, const long long* made, PyObject* numbers);
+// An allocation that tensors share.
+struct Memory {
+  Ref reference;            // a weak one to the owner; none: that has gone
+  long long writes = 0;     // as a Buffer counts them
+  bool is_written = false;  // since the program's own counter was seen last
+  bool is_blank = false;    // not written since it was allocated
+  Calls last = kNoCalls;    // the call that wrote it last
 
-// --- memory ---------------------------------------------------------------------------------------------------
-struct Memory;  // an allocation that tensors share
-// `memories` is a RecordedMemories, `owner` what stands for an allocation as long as that is there: a Buffer, or a
-// storage of PyTorch's.
-bool is_memories(PyObject* object);
-Memory* memory_of(PyObject* memories, PyObject* owner);  // borrowed; nullptr: it was not met
-// The same, which is met now if it was not; nullptr with an exception.
-Memory* meet_memory(PyObject* memories, PyObject* owner, long long writes = 0);
-bool is_there(const Memory* memory);  // the owner has not gone
-void note_write(Memory* memory);      // unseen by PyTorch's own counter
-long long& writes_of(Memory* memory);
-void forget(Memory* memory);
-void set_last(Memory* memory, int level, long long call);
-// A new reference to the value of a view that begins at a place, as it is at this version; nullptr with an exception
-// when there is no memory.
-Value* value_at(Memory* memory, long long offset, PyObject* form, long long version);
+  bool is_there() const { return static_cast<bool>(reference); }
+  void forget();                               // nothing known of the elements holds any more
+  void note_write();                           // unseen by PyTorch's own counter
+  void written_by(int level, long long call);  // which no result tells of
+  // The value of a view that begins at a place, as it is at this version; none with an exception.
+  std::shared_ptr<Value> value_at(long long place, PyObject* form, long long version);
+
+ private:
+  struct View {
+    long long place;
+    std::shared_ptr<Value> value;
+  };
+  std::vector<View> views_;
+};
+
+// The allocations that were met and are still there, by the owner: what stands for an allocation as long as that is
+// there, a Buffer or a storage of PyTorch's.
+class Memories {
+ public:
+  Memories() : tables_(std::make_shared<Tables>()) {}
+  std::shared_ptr<Memory> find(PyObject* owner) const;                  // none: it was not met
+  std::shared_ptr<Memory> meet(PyObject* owner, long long writes = 0);  // now if it was not; none with an exception
+  void clear();
+
+ private:
+  struct Tables {
+    std::unordered_map<PyObject*, std::shared_ptr<Memory>> memories;
+    std::unordered_map<PyObject*, PyObject*> owners;  // not held; by the weak reference
+  };
+  static PyObject* owner_gone(PyObject* tables, PyObject* reference);
+  std::shared_ptr<Tables> tables_;
+  Ref owner_gone_;  // as Python calls it
+};
 
 // --- containers -----------------------------------------------------------------------------------------------
 struct Item {
   std::string place;  // "0", "weight", "0.1" inside of nesting
   Ref value;
   bool is_tensor;
+  bool is_written = false;  // of results: it was there before
 };
 using Items = std::vector<Item>;
 // Of a subclass, too; by its type, since what a mock says of its class is not what C may ask it.
 inline bool is_tensor_object(PyObject* value) {
   return PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(recording.tensor));
 }
-bool read_pair(PyObject* pair, std::string& place, PyObject*& held);  // of [(place, value)]
+bool append_pairs(PyObject* pairs, Items& items);  // of a list, [(place, value)]
+bool flatten(PyObject* value, const std::string& place, Items& items);
 bool flatten_call(PyObject* args, PyObject* kwargs, Items& items);
 bool flatten_result(PyObject* result, Items& items);
 
 // --- entries --------------------------------------------------------------------------------------------------
-// What is known of a tensor's elements: all null where nothing can be.
+// What is known of a tensor's elements: nothing where nothing can be.
 struct KnownValue {
-  Ref memory, value;
+  std::shared_ptr<Memory> memory;
+  std::shared_ptr<Value> value;
   long long place = 0;        // in the memory, as value_at() is told
   bool has_gradient = false;  // requires one
-
-  KnownValue copy() const { return {Ref::borrowed(memory.get()), Ref::borrowed(value.get()), place, has_gradient}; }
 };
 
 // The tensors that a function was given, which it holds, and what was found of them. Most functions are one operator
@@ -222,22 +244,26 @@ struct Met {
 using MetTensors = std::vector<Met>;
 
 enum class Use {
-  kNote,    // a function begins: what is found is noted
-  kSame,    // its operator begins: nothing has changed
-  kRenew,   // the operator ends, which may have changed anything: what is found is noted anew
-  kVersion  // the function ends: writes may have been counted since
+  kNote,  // a function begins: what is found is noted
+  kSame,  // its operator begins: nothing has changed
+  kAgain  // the operator ends, which may have changed anything, or the function: what is found is noted anew
+};
+
+// A call whose arguments or results are described.
+struct Described {
+  int level = 0;
+  long long call = -1;        // the call's number, of results
+  MetTensors* met = nullptr;  // of a function, and what they are for
+  Use use = Use::kNote;
+  bool has_numbers = true;  // none yet of what is still computed
 };
 
 // `entries` is a RecordedEntries.
 bool is_entries(PyObject* object);  // and has been initialized; an exception may be set when not
 // These return false with an exception.
-bool describe_arguments(PyObject* entries, std::string& out, const Items& items, int level, MetTensors* met = nullptr,
-                        Use use = Use::kNote);
-// What was returned and, of what was written, the rest; `out` stays empty when there is nothing.
-bool describe_results(PyObject* entries, std::string& out, Items items, const Items& written, int level, long long call,
-                      MetTensors* met = nullptr, Use use = Use::kNote);
+bool describe(PyObject* entries, std::string& out, const Items& items, const Described& described);
 bool wrote(PyObject* entries, PyObject* tensor);
-bool set_numbers(PyObject* entries, bool are_wanted);  // returns whether they were
+bool note_blank(PyObject* entries, PyObject* tensor);  // of memory that nobody has written
 
 // --- calls ----------------------------------------------------------------------------------------------------
 // What a call holds that is no object of Python's.
@@ -254,11 +280,29 @@ struct Call {  // RecordedCall
   int files;
   long long number, serial, parent, forward, stack;  // -1: none
   unsigned long long owner;
-  char is_random, matched, in_backward, has_modules;
+  char is_random, matched, has_modules;
+  char in_backward;  // it began while a node of the graph ran in its thread
   char is_untraced;  // a function's, begun while torch.jit.trace does not run
   // None or what RecordedCall's members say
   PyObject *op, *direction, *module, *node, *thread, *unit, *grad_fns, *received;
   CallParts* parts;
+
+  static constexpr PyObject* Call::* kObjects[] = {&Call::op,     &Call::direction, &Call::module,   &Call::node,
+                                                   &Call::thread, &Call::unit,      &Call::grad_fns, &Call::received};
+  int traverse(visitproc visit, void* arg) {
+    for (auto member : kObjects) Py_VISIT(this->*member);
+    if (!parts) return 0;
+    for (const Item& item : parts->tensors) Py_VISIT(item.value.get());
+    return 0;
+  }
+  void clear() {
+    for (auto member : kObjects) Py_CLEAR(this->*member);
+    const Items gone = parts ? std::exchange(parts->tensors, {}) : Items();
+  }
+  void release() {
+    clear();
+    delete parts;
+  }
 };
 bool is_call(PyObject* object);
 Call* new_call(int level, std::string name, PyObject* op, PyObject* direction);
@@ -266,26 +310,20 @@ Call* new_call(int level, std::string name, PyObject* op, PyObject* direction);
 bool append_line(std::string& out, Call* call, PyObject* error);
 void put(PyObject*& slot, PyObject* value);
 
+// How often PyTorch counted a write to the tensor's memory: -1 of an inference tensor, which counts none.
+bool version_of(PyObject* tensor, long long& version);
+// 1, 0, or -1 with an exception; of a subclass that does not say, 0: what it forbids must not stop the program.
+int requires_grad(PyObject* tensor);
 bool note_versions(Call* call);                // of its tensors, as they are now
 bool written_since(Call* call, Items& items);  // the tensors that were written since then
 PyObject* pairs_of(const Items& items);        // [(place, value)]
 
-// --- lines ----------------------------------------------------------------------------------------------------
-bool is_lines(PyObject* object);                            // a RecordedLines
-bool write_line(PyObject* lines, const std::string& line);  // false with an exception
-
-bool add_recording_lines(PyObject* module);
 bool add_recording_modes(PyObject* module);
-bool add_recording_nodes(PyObject* module);
-bool add_recording_stacks(PyObject* module);
 bool add_recording_recorder(PyObject* module);
-// The number of the calling Python stack; -1 with an exception.
-long long stack_here(PyObject* stacks);
+PyObject* stack_key(PyObject* module, PyObject*);
 
 PyObject* flatten_call_function(PyObject* module, PyObject* args);
 
-bool add_recording_values(PyObject* module);
-bool add_recording_memories(PyObject* module);
 bool add_recording_entries(PyObject* module);
 bool add_recording_call(PyObject* module);
 PyObject* set_recorder(PyObject* module, PyObject* recorder);

@@ -17,10 +17,9 @@ from torch.utils.hooks import RemovableHandle
 
 from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.identity import API
 from macatensor.accuracy.recording.module_paths import ModulePaths
 from macatensor.accuracy.recording.stacks import Stacks
-from macatensor.accuracy.recording.threads import Open, Thread
+from macatensor.accuracy.recording.threads import API, Nodes, Open, Thread
 from macatensor.runtime.uncompiled import uncompiled
 
 _LIMIT = 1 << 14  # nodes of one call; a longer one has no backward call of its own
@@ -97,6 +96,7 @@ class Recording(Protocol):
     stacks: Stacks
 
     def thread(self) -> Thread: ...
+    def nodes_of(self, thread: Thread, node: Node) -> Nodes | None: ...
     def name(self, op: str, direction: str) -> str: ...
     def decide(self, call: Open, parent: Open | None, is_unit: bool) -> bool: ...
     def begin_files(self, call: Open) -> None: ...
@@ -193,9 +193,30 @@ class Backward:
         if hook not in (leaf._post_accumulate_grad_hooks or {}).values():
             self._watched.append(leaf.register_post_accumulate_grad_hook(hook))
 
+    # -- operators ---------------------------------------------------------------------------------------------
+    def operator(self, thread: Thread, node: Node, call: Open) -> None:
+        """An operator begins that a node runs; it belongs to the forward call that made the node."""
+        recorder = self._recorder
+        call.node = _name_of(node)
+        nodes = recorder.nodes_of(thread, node) if recorder.threads > 1 else thread.nodes
+        facts = None if nodes is None else nodes.of(node._sequence_nr())
+        if facts is not None:
+            call.forward, function, call.stack, matched, unit = facts
+            outer = self.running.get(function)
+            if outer is not None:
+                call.module, call.parent = outer.module, outer.number
+        if recorder.takes_all:
+            call.number = next(recorder.numbers)
+        elif facts is None:
+            recorder.decide(call, None, True)
+        else:
+            self._decide(call, bool(matched), bool(unit))
+        if call.number >= 0 and call.stack < 0 and recorder.has_stacks:
+            call.stack = recorder.stacks.here()
+
     # -- its backward call -------------------------------------------------------------------------------------
-    def decide(self, call: Open, matched: bool, unit: bool | None) -> None:
-        """Is a backward call recorded? As the forward call's choice was; the base class asks for operators', too."""
+    def _decide(self, call: Open, matched: bool, unit: bool | None) -> None:
+        """Is a backward call recorded? As the forward call's choice was."""
         parent = Open(API, "", "", "bwd")
         parent.matched, parent.unit = matched, unit
         self._recorder.decide(call, parent, True)
@@ -210,7 +231,7 @@ class Backward:
         if recorder.takes_all:
             call.number = next(recorder.numbers)
         else:
-            self.decide(call, gradients.matched, gradients.unit)
+            self._decide(call, gradients.matched, gradients.unit)
         call.stack = gradients.stack
         if call.number >= 0 and call.stack < 0 and recorder.has_stacks:
             call.stack = recorder.stacks.here()

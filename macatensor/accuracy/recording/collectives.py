@@ -9,8 +9,7 @@ import torch
 
 from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.identity import API, Identities
-from macatensor.accuracy.recording.threads import Open
+from macatensor.accuracy.recording.threads import API, Open
 from macatensor.runtime.ffi import native_recorder
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ class Recording(Protocol):
     """What collectives ask of their recorder."""
 
     describer: Describer
-    identities: Identities
 
     def describe_outputs(self, call: Open, found: Found, written: Collection[int] = ()) -> str | None: ...
 
@@ -58,7 +56,7 @@ class Collectives:
         tensors = [(place, held) for place, held in found if isinstance(held, torch.Tensor)]
         self.pending.append(_Started(call, function, tensors, _work(result)))
         if function is not None:
-            function.received = {*function.received, *(id(v) for _, v in tensors)}
+            function.received = {*(function.received or ()), *(id(v) for _, v in tensors)}
         self.look()
 
     def function_ends(self, call: Open, results: Found) -> None:
@@ -75,9 +73,10 @@ class Collectives:
             call, results = held
             if not any(started.function is call for started in self.pending):
                 self._returned.remove(held)
-                results = [*results, *(pair for pair in call.tensors if id(pair[1]) in call.received)]
+                received = call.received or set()
+                results = [*results, *(pair for pair in call.tensors if id(pair[1]) in received)]
                 if call.number >= 0:
-                    call.outputs = self._recorder.describe_outputs(call, results, call.received)
+                    call.outputs = self._recorder.describe_outputs(call, results, received)
                     self._recorder.write(call)
 
     def finish(self) -> None:
@@ -95,7 +94,7 @@ class Collectives:
         call.outputs = self._recorder.describe_outputs(call, [*tensors], {id(v) for _, v in tensors})
         if call.parent >= 0:
             for _, tensor in tensors:
-                self._recorder.identities.written_by(tensor, API, call.parent)
+                self._recorder.describer.written_by(tensor, API, call.parent)
         self._recorder.write(call)
 
 

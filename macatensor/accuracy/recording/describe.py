@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from macatensor.accuracy import elements
-from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, held_by
-from macatensor.accuracy.recording.identity import Identities
+from macatensor.accuracy.recording.flatten import PLAIN, PLAIN_VALUES, TENSORS, taken_apart
 from macatensor.accuracy.recording.operators import operator
-from macatensor.accuracy.recording.parts import quantized_parts, shape_of, taken_apart
+from macatensor.accuracy.recording.parts import parts_of, quantized_parts, shape_of
 from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.summary import measure
 from macatensor.runtime.boxed import Value
@@ -33,13 +32,12 @@ def value_text(value: Value) -> str:
     kind = type(value)
     if kind is int or kind is float and math.isfinite(value):
         return repr(value)
-    if kind is list and len(value) <= _TEXT and set(map(type, value)) == _INTEGERS:  # sizes, dimensions
-        return str(value)
+    if kind in (list, tuple) and len(value) <= _TEXT and set(map(type, value)) == {int}:  # sizes, dimensions
+        return str(list(value))
     return _constant(value) if any(kind is one for one in _CONSTANT) else json.dumps(_plain(value))
 
 
 _CONSTANT = (str, bool, torch.dtype, torch.device, torch.layout, torch.memory_format)
-_INTEGERS = {int}
 
 
 @functools.lru_cache(_LIMIT, typed=True)
@@ -76,14 +74,15 @@ def _named(value: object, text: str) -> dict[str, str]:
     return {"type": name, "repr": text}
 
 
-def _form(tensor: torch.Tensor) -> native_recorder.RecordedForm:
-    """What entries say of all tensors with these sizes, strides, dtype and device."""
+def _form(tensor: torch.Tensor) -> tuple[str, str, bool]:
+    """What entries say of all tensors with these sizes, strides, dtype and device, of those that require a gradient,
+    and whether it is all that there is to say but the elements' numbers."""
     shape, stride = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()]
     text = f'"dtype":"{elements.dtype_name(tensor.dtype)}","shape":{shape},"stride":{stride}'
     if str(tensor.device) != "cpu":
         text += f',"device":"{tensor.device}"'
     text = text.replace(", ", ",")
-    return native_recorder.RecordedForm(text, text + ',"requires_grad":true', not tensor.is_quantized)
+    return text, text + ',"requires_grad":true', not tensor.is_quantized
 
 
 @uncompiled
@@ -93,36 +92,27 @@ class Describer(native_recorder.RecordedEntries):
     The base class, written in C, describes what was met before; here is what is new.
     """
 
-    def __init__(self, level: int, identities: Identities):
-        self._forms: dict[Hashable, native_recorder.RecordedForm] = {}
-        super().__init__(identities.memories, self._forms)
+    def __init__(self, level: int):
+        self._forms: dict[Hashable, native_recorder.Form] = {}
+        super().__init__(self._forms)
         self.has_numbers = level > 0  # of the base class
         self.has_files = level == 2
-        self.identities = identities
         self.file: str | None = None  # where the elements of what is described now go
         self.saves: dict[str, torch.Tensor] = {}  # what level 2 has to write
         self._warned: set[str] = set()
 
-    def new_form(self, key: Hashable, tensor: torch.Tensor) -> native_recorder.RecordedForm:
+    def new_form(self, key: Hashable, tensor: torch.Tensor) -> native_recorder.Form:
         """For the base class: the form that this key tells from others."""
         if len(self._forms) >= _LIMIT:
             self._forms.clear()
         found = self._forms[key] = _form(tensor)
         return found
 
-    def entry(
-        self,
-        tensor: torch.Tensor,
-        value: native_recorder.RecordedValue | None,
-        level: int,
-        call: int,
-        wrote: bool,
-        place: str,
-    ) -> str:
-        """What an entry says of a tensor whose text is not known; without a value who made it, too. Where one of an
-        unknown kind cannot be read, its structure, and a warning."""
+    def entry(self, tensor: torch.Tensor, level: int, call: int, wrote: bool, place: str) -> str:
+        """For the base class: what an entry says of a tensor that is not plain. Where one of an unknown kind cannot be
+        read, its structure, and a warning."""
         try:
-            return self._entry(tensor, value, level, call, wrote, place)
+            return self._entry(tensor, level, call, wrote, place)
         except Exception as error:  # a subclass that forbids what others allow must not stop the program
             name = type(tensor).__name__
             if name not in self._warned:
@@ -132,54 +122,21 @@ class Describer(native_recorder.RecordedEntries):
             shape, dtype = plain.shape.__get__(tensor), plain.dtype.__get__(tensor)
             return f'"dtype":"{elements.dtype_name(dtype)}","shape":{json.dumps(_plain(list(shape)))},"layout":"{name}"'
 
-    def _entry(
-        self,
-        tensor: torch.Tensor,
-        value: native_recorder.RecordedValue | None,
-        level: int,
-        call: int,
-        wrote: bool,
-        place: str,
-    ) -> str:
+    def _entry(self, tensor: torch.Tensor, level: int, call: int, wrote: bool, place: str) -> str:
         if type(tensor) not in TENSORS or type(tensor) in PLAIN and not _is_strided(tensor):
-            tensor, parts, layout = taken_apart(tensor)
+            tensor, parts, layout = parts_of(tensor)
             if parts is not None:
                 return self._of_parts(tensor, parts, layout, level, call, wrote, place)
         if tensor.is_quantized:
             with quiet():
                 parts = quantized_parts(tensor)
             return self._of_parts(tensor, parts, "quantized", level, call, wrote, place)
-        if value is not None:
-            return self._text(tensor, value.form, value, place)
-        form = _form(tensor)
-        text: str = form.grad_text if tensor.requires_grad else form.text
-        if tensor.device.type == "meta":
-            return text
-        value = self.value_of(tensor)
-        if value is None:
-            return text + (self.numbers(tensor, place) if self.has_numbers else "")
-        text = self._text(tensor, form, value, place)
-        made = self.credit(tensor, level, call, wrote)
-        return text if made < 0 else f'{text},"made_by":{made}'
-
-    def _text(
-        self,
-        tensor: torch.Tensor,
-        form: native_recorder.RecordedForm,
-        value: native_recorder.RecordedValue,
-        place: str,
-    ) -> str:
-        """What is said of a strided tensor, kept with the value."""
-        numbers = ""
-        if self.has_numbers:
-            if value.numbers is None:
-                value.numbers = self.numbers(tensor, place)
-            numbers = value.numbers
-        text: str
-        if tensor.requires_grad:
-            text = value.grad_text = form.grad_text + numbers
-        else:
-            text = value.text = form.text + numbers
+        text: str | None = self.strided(tensor, level, call, wrote, place)  # the base class keeps it
+        if text is None:
+            form = _form(tensor)
+            text = form[1] if tensor.requires_grad else form[0]
+            if self.has_numbers and tensor.device.type != "meta":
+                text += self.numbers(tensor, place)
         return text
 
     def numbers(self, tensor: torch.Tensor, place: str) -> str:
@@ -212,7 +169,7 @@ class Describer(native_recorder.RecordedEntries):
         if tensor.requires_grad:
             text += ',"requires_grad":true'
         inner = [
-            f'"{name}":{{{self._entry(part, None, level, call, wrote, f"{place}.{name}")}}}'
+            f'"{name}":{{{self._entry(part, level, call, wrote, f"{place}.{name}")}}}'
             for name, part in parts.items()
         ]
         return text + ',"parts":{' + ",".join(inner) + "}"
@@ -232,8 +189,7 @@ native_recorder.configure(
     exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
     parameter=torch.nn.Parameter,
     plain_values=PLAIN_VALUES,
-    complex_types=frozenset((torch.complex32, torch.complex64, torch.complex128)),
-    held_by=held_by,
+    taken_apart=taken_apart,
     value_text=value_text,
     escaped=json.dumps,
     plainly=torch._C.DisableTorchFunction,

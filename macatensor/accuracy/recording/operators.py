@@ -17,13 +17,12 @@ _BLANK = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 
 
 class Operator(NamedTuple):
-    """An overload, in the order that recording_operators.cpp reads. ``written``: positions and names of the arguments
+    """An overload, in the order that shim/recorder/operators.cpp reads. ``written``: positions and names of the arguments
     it writes."""
 
     packet: str  # aten.add_
     op: str  # aten.add_.Tensor
-    written: tuple[int, ...]
-    written_names: tuple[str, ...]
+    written: tuple[tuple[int, str], ...]
     is_random: bool
     is_collective: bool  # its results come later, with a Work
     is_pending: bool  # its results come later, with wait_tensor
@@ -38,19 +37,17 @@ def operator(func: OpOverload) -> Operator:
     """The facts of an overload, which C keeps."""
     packet, op = aten_name(func)
     space = getattr(func, "namespace", "")
-    written: list[int] = []
-    names: list[str] = []
     schema = getattr(func, "_schema", None)
-    for i, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(i)
-            names.append(argument.name)
+    written = tuple(
+        (i, argument.name)
+        for i, argument in enumerate(schema.arguments if schema is not None else ())
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
     functional = space == "_c10d_functional"
     return Operator(
         packet,
         op,
-        tuple(written),
-        tuple(names),
+        written,
         torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
         space == "c10d",
         functional and "wait_tensor" not in op,

@@ -20,7 +20,7 @@ def shape_of(tensor: torch.Tensor) -> list[int]:
 _Apart = tuple[torch.Tensor, "dict[str, torch.Tensor] | None", str]
 
 
-def taken_apart(tensor: torch.Tensor) -> _Apart:
+def parts_of(tensor: torch.Tensor) -> _Apart:
     """A tensor that is not plain and strided: itself or what it wraps, its parts, and its layout."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):

@@ -14,14 +14,13 @@ from macatensor.accuracy.recording.backward import Backward
 from macatensor.accuracy.recording.collectives import Collectives
 from macatensor.accuracy.recording.describe import Describer
 from macatensor.accuracy.recording.flatten import Found
-from macatensor.accuracy.recording.identity import API, Identities
 from macatensor.accuracy.recording.module_paths import ModulePaths
 from macatensor.accuracy.recording.naming import class_name
 from macatensor.accuracy.recording.random_state import generator_state
 from macatensor.accuracy.recording.selection import Selection
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
-from macatensor.accuracy.recording.threads import Open, Thread
+from macatensor.accuracy.recording.threads import API, Nodes, Open, Thread
 from macatensor.accuracy.recording.writer import Writer, file_of
 from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
@@ -50,15 +49,13 @@ class Recorder(native_recorder.RecordedCalls):
 
     def _begin_anew(self) -> None:
         self.lock = threading.RLock()
-        self.identities = Identities()
-        self.describer = Describer(self.settings.record_level, self.identities)
+        self.describer = Describer(self.settings.record_level)
         self.stacks = Stacks(lambda number, frames: self.writer.stack(number, frames))
         self.paths = ModulePaths()
         self.collectives = Collectives(self)
         self.pending = self.collectives.pending
         self.backward = Backward(self)
-        self.attach, self.decide_backward = self.backward.attach, self.backward.decide
-        self.running = self.backward.running
+        self.attach, self.backward_operator = self.backward.attach, self.backward.operator
         self.numbers, self.serials = itertools.count(), itertools.count()
         self.written = 0
         self.counts_forward: dict[str, int] = {}
@@ -167,6 +164,19 @@ class Recorder(native_recorder.RecordedCalls):
         if call in calls:
             del calls[calls.index(call) :]
 
+    def function_begins(self, op: str, args: object, kwargs: Mapping[str, object] | None) -> Open:
+        """A function of PyTorch's interface is called, where it is not C that sees it; returns the call."""
+        with _Plainly(), self.lock:
+            call = Open(API, self.name(op, "fwd"), op, "fwd")
+            self.api_begins(call, args, kwargs, True)
+            return call
+
+    def function_ends(self, call: Open, result: object, error: BaseException | None) -> None:
+        """The function has returned, or raised."""
+        with _Plainly(), self.lock:
+            self.left(self.thread().open, call)
+            self.api_ends(call, result, error, None)
+
     def module_begins(self, module: torch.nn.Module, args: Sequence[object]) -> None:
         """A module is called."""
         with _Plainly(), self.lock:
@@ -205,16 +215,16 @@ class Recorder(native_recorder.RecordedCalls):
             self.api_ends(call, result, error, module)
 
     # -- aten operators ----------------------------------------------------------------------------------------
-    def nodes_of(self, thread: Thread, node: Node) -> native_recorder.RecordedNodes | None:
+    def nodes_of(self, thread: Thread, node: Node) -> Nodes | None:
         """The nodes of the thread that made a node of the autograd graph, where several threads run."""
-        made = [t for t in self._threads if t.nodes.size]
+        made = [t for t in self._threads if t.nodes.sequences]
         if len(made) <= 1:
             return made[0].nodes if made else None
         number = node.metadata.get("macatensor.thread")  # type: ignore[attr-defined]  # an attribute
         if number is not None:
-            result: native_recorder.RecordedNodes | None = self._threads[number].nodes
+            result: Nodes | None = self._threads[number].nodes
             return result
-        return thread.nodes if thread.nodes.size else made[0].nodes
+        return thread.nodes if thread.nodes.sequences else made[0].nodes
 
     def collective(
         self,
@@ -227,11 +237,6 @@ class Recorder(native_recorder.RecordedCalls):
         """An operator of the open function, if any, has started a collective."""
         self.collectives.add(call, function, args, kwargs, result)
 
-    def blank(self, result: object) -> None:
-        """An operator has returned memory as it was found."""
-        if isinstance(result, torch.Tensor) and result.layout is torch.strided:
-            self.identities.blank(result, self.describer.value_of(result))
-
     # -- the end -----------------------------------------------------------------------------------------------
     def pause(self) -> None:
         """Lets everything go that must not stay when nothing is recorded."""
@@ -239,7 +244,7 @@ class Recorder(native_recorder.RecordedCalls):
             self.collectives.finish()
             self.backward.close()
             self.active = False
-            self.identities.close()
+            self.describer.close()
             for thread in self._threads:
                 thread.open.clear()
 

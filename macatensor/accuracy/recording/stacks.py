@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,26 +31,36 @@ _BETWEEN = tuple(
 
 
 @uncompiled
-class Stacks(native_recorder.RecordedStacks):
-    """Numbers of the stacks seen: ``here()``, of the base class, which is written in C. A walk takes 0.1 us a frame:
-    codes and places in them are compared, no text."""
+class Stacks(dict[bytes, int]):
+    """Numbers of the stacks seen, by ``native_recorder.stack_key()``: that is made at every call by C, 0.1 us a frame, of
+    the codes and the places in them of all frames."""
 
     def __init__(self, write: Callable[[int, list[str]], None]) -> None:
         """``write`` is given the number of each new stack and its frames: innermost last, ``file:line function``."""
+        super().__init__()
         self._write = write
+        self._numbers: dict[tuple[tuple[int, int], ...], int] = {}  # by the frames that are the program's
+        self._kept: dict[int, CodeType] = {}  # so that no other code gets an address that is in a key
 
-    def is_shown(self, code: CodeType) -> bool:
-        """For the base class: is it the program's?"""
-        file = code.co_filename
-        return not (file.startswith(_OURS) or file in _BETWEEN)
+    def here(self) -> int:
+        """The calling stack's number."""
+        return self[native_recorder.stack_key()]
 
-    def is_new(self, number: int, frame: FrameType | None) -> None:
-        """For the base class: this stack was not met before."""
-        frames = []
+    def __missing__(self, key: bytes) -> int:
+        """Of a stack that was not met before, or only with other frames that are not the program's."""
+        shown, frames = [], []
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if self.is_shown(code):
-                frames.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
+            self._kept[id(code)] = code
+            file = code.co_filename
+            if not (file.startswith(_OURS) or file in _BETWEEN):
+                shown.append((id(code), frame.f_lasti))
+                frames.append(f"{file}:{frame.f_lineno} {code.co_name}")
             frame = frame.f_back
-        frames.reverse()
-        self._write(number, frames)
+        known = len(self._numbers)
+        number = self[key] = self._numbers.setdefault(tuple(shown), known)
+        if number == known:
+            frames.reverse()
+            self._write(number, frames)
+        return number

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import threading
+from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from macatensor.runtime.ffi import native_recorder
+from macatensor.runtime.uncompiled import uncompiled
 
+API, ATEN = 0, 1  # the levels of calls: functions of Python's interface, and operators below
 Open = native_recorder.RecordedCall  # (level, name, op, direction): a call that has begun, and its line
 
 
+class Nodes:
+    """Which forward call made an autograd node of a thread, by its sequence number, of which PyTorch counts one in each
+    thread. Numbers lie in arrays: a dictionary would take five times the memory."""
+
+    _FACTS = 5
+
+    def __init__(self) -> None:
+        self.sequences = array("q")
+        self._facts = array("q")
+
+    def add(self, sequence: int, facts: tuple[int, int, int, bool, bool]) -> None:
+        """What is known of the forward operator: its number, the serial number of the function it ran in, its stack
+        (-1: none), and as the recorder has chosen it ``matched`` and ``unit``."""
+        self.sequences.append(sequence)
+        self._facts.extend(facts)
+
+    def of(self, sequence: int) -> array[int] | None:
+        """The facts of the operator that made a node; of a node that was made for none the next one's."""
+        at = bisect.bisect_left(self.sequences, sequence)
+        return self._facts[at * self._FACTS : (at + 1) * self._FACTS] or None
+
+
+@uncompiled
 class Thread:
     """What a thread of the program is doing."""
 
@@ -24,7 +51,11 @@ class Thread:
         self.name = named[0] if named else "autograd"  # the autograd engine's threads are unknown to Python
         self.text = f',"thread":{json.dumps(self.name)}'
         self.open: list[Open] = []
-        self.nodes = native_recorder.RecordedNodes()  # of the autograd graph that it has made
+        self.nodes = Nodes()
+
+    def node_made(self, count: int, call: Open, function: int) -> None:
+        """For C: the thread has made so many autograd nodes when an operator begins, the last one for this."""
+        self.nodes.add(count - 1, (call.number, function, call.stack, call.matched, call.unit is True))
 
 
 class Entered(Protocol):

@@ -8,24 +8,21 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy
 import torch
 
 from macatensor.accuracy import elements
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, TENSORS, line_of_stack
-from macatensor.runtime.ffi import native_recorder
 from macatensor.runtime.uncompiled import uncompiled
 
 _STEP = 1 << 22  # bytes that the file of lines grows by
 
 
 @uncompiled
-class Writer(native_recorder.RecordedLines):
+class Writer:
     """Writes a process's record. The folder is made when there is something to write.
 
     The file of lines is mapped: what was written stays when the process crashes, as after a system call for each line,
-    which takes 20 us on some machines. Until it is closed zeros follow the last line. The base class, written in C,
-    writes what fits into the part that is mapped.
+    which takes 20 us on some machines. Until it is closed zeros follow the last line.
     """
 
     def __init__(self, place: Callable[[], tuple[Path, dict[str, object]]]):
@@ -33,9 +30,9 @@ class Writer(native_recorder.RecordedLines):
         self.folder: Path | None = None
         self._place = place
         self._file = -1
-        self._map: mmap.mmap | None = None
+        self.map: mmap.mmap | None = None  # C writes lines that fit into it
         self._start = 0  # the map's place in the file
-        self.is_ended = True
+        self._end = 0  # the place behind what said that the record is whole
 
     def _open(self) -> None:
         """Makes the folder and the file when they are not there, and maps the file's end."""
@@ -49,27 +46,27 @@ class Writer(native_recorder.RecordedLines):
             end = os.fstat(self._file).st_size
             self._start = end - end % mmap.ALLOCATIONGRANULARITY
             used = end - self._start
-        if self._map is None:
+        if self.map is None:
             os.ftruncate(self._file, self._start + _STEP)
-            self._map = mmap.mmap(self._file, _STEP, offset=self._start)
-            self.show(numpy.frombuffer(self._map, numpy.uint8).ctypes.data, _STEP, used)
+            self.map = mmap.mmap(self._file, _STEP, offset=self._start)
+            self.map.seek(used)
 
     def _unmap(self) -> None:
-        if self._map is not None:
-            self.show(0, 0, 0)
-            self._map.close()
-            self._map = None
+        if self.map is not None:
+            self.map.close()
+            self.map = None
 
-    def further(self, data: bytes) -> None:
-        """For the base class: a line that does not fit."""
-        self._open()
-        assert self._map is not None
-        while len(data) > (left := _STEP - self.used):
-            self._map[self.used : _STEP] = data[:left]
+    def line(self, data: bytes) -> None:
+        """Writes a line, its end included."""
+        if self.map is None:
+            self._open()
+        assert self.map is not None
+        while len(data) > (left := _STEP - self.map.tell()):
+            self.map.write(data[:left])
             self._unmap()
             self._start, data = self._start + _STEP, data[left:]
             self._open()
-        self.line(data)
+        self.map.write(data)
 
     def stack(self, number: int, frames: list[str]) -> None:
         """Writes a stack that is new."""
@@ -82,20 +79,20 @@ class Writer(native_recorder.RecordedLines):
         elements.save(self.folder / file, tensors)
 
     def end(self, calls: int, is_needed: bool) -> None:
-        """Says that the record is whole up to here; ``is_needed``: of a run without calls too."""
-        if not self.is_ended or is_needed and self.folder is None:
+        """Says that the record is whole up to here, and closes the file; more may be written later. ``is_needed``: of a
+        run without calls too."""
+        if self._reached() != self._end or is_needed and self.folder is None:
             self.line(json.dumps({"end": {"calls": calls}}, separators=(",", ":")).encode() + b"\n")
-            self.is_ended = True
-        self.close()
-
-    def close(self) -> None:
-        """Closes the file; more may be written later."""
-        used = self.used
+        self._end = self._reached()
         self._unmap()
         if self._file >= 0:
-            os.ftruncate(self._file, self._start + used)
+            os.ftruncate(self._file, self._end)
             os.close(self._file)
             self._file = -1
+
+    def _reached(self) -> int:
+        """The place in the file where the next line goes."""
+        return self._end if self.map is None else self._start + self.map.tell()
 
     def abandon(self) -> None:
         """In a forked child: the file is the parent's."""
