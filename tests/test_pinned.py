@@ -18,7 +18,7 @@ N = 1 << 16
 
 
 def pinned(*values: float) -> torch.Tensor:
-    return torch.tensor(values * N).pin_memory()
+    return torch.tensor(values * N, dtype=torch.float32).pin_memory()
 
 
 @pytest.mark.supports("torch.Tensor: pin_memory is_pinned")
@@ -155,10 +155,11 @@ threading.kept = x.view(2, -1)  # outlives this module
 atexit.register(lambda: print("pinned", host.is_pinned(), x.sum().item()))
 child = os.fork()
 if child == 0:
-    assert host.is_pinned() and host.eq(1).all() and x.sum().item() == 1 << 20
+    # little, since PyTorch's own threads are gone
+    assert host.is_pinned() and host[:9].eq(1).all() and x[-9:].sum().item() == 9
     del x, kept, host, threading.kept
-    z = torch.ones(1 << 20).pin_memory()
-    assert z.to("maca", non_blocking=True).sum().item() == 1 << 20
+    z = torch.ones(1 << 10).pin_memory()
+    assert z.to("maca", non_blocking=True).sum().item() == 1 << 10
     torch.accelerator.empty_host_cache()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0

@@ -218,6 +218,7 @@ int Library::check_address(const char* slot, const void* address) const {
 }
 
 int Library::host_allocate(uint64_t bytes, void** address) const {
+  if (!has_pinning()) return failed("host_allocate", MACA_UNSUPPORTED);
   const int status = call<&maca_interface::host_allocate>("host_allocate", bytes, address);
   return status == MACA_OK ? check_address("host_allocate", *address) : status;
 }
