@@ -7,7 +7,7 @@ NUMBERS = FLOATING | COMPLEX | INTEGERS
 # |error| of a sum of k products in any order is at most k / 2 * eps * sum |a b|. Of numbers of either sign the libraries'
 # sums are under 2 eps, whatever k is, and so the number is; of one sign an error grows with the root of a chain's length,
 # of equal numbers with the length. The longest chain of additions to one register has 512 terms: of float32 in three
-# bfloat16 parts; without them oneDNN's and BLAS's have 384, panels of our own 64.
+# bfloat16 parts; without them BLAS's have 384 (doubles, complex numbers), those of float32 192 at most.
 # Integers wrap: exact.
 _WHY = "the order of the sum is the library's; a half result is rounded once, from a float32 sum"
 _BOUND = per_term(_WHY, chain=512, f32=8, f64=8, f16=1, bf16=1, c64=8, c128=8)

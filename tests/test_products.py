@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from running import level_is_at_least
 
 import macatensor
 
@@ -107,6 +106,7 @@ def convolutions(channels: tuple[int, ...]) -> Iterator[Case]:
 
     for c in channels:
         yield from of(f"1 x 1, C {c}", (1, c, 14, 14), (64, c, 1, 1), conv(F.conv2d))
+        yield from of(f"1 x 1 of many pixels, C {c}", (4, c, 28, 28), (64, c, 1, 1), conv(F.conv2d))
         yield from of(f"3 x 3, C {c}", (2, c, 14, 14), (64, c, 3, 3), conv(F.conv2d, padding=1))
         yield from of(f"3 x 3 stride 2, C {c}", (1, c, 14, 13), (64, c, 3, 3), conv(F.conv2d, stride=2))
         yield from of(f"1-D, C {c}", (1, c, 100), (64, c, 5), conv(F.conv1d))
@@ -184,22 +184,17 @@ def measure(case: Case, inputs: str, draws: int) -> tuple[Error, Error]:
     return ours, theirs
 
 
-def meets_bar(ours: Error, theirs: Error) -> bool:
-    # the rms of values that are all alike, as of 0.1, is one rounding that may fall either way
-    return ours.rms <= max(1.5 * theirs.rms, 0.5) and ours.largest <= 1.5 * theirs.largest + 2
-
-
-def falls_short_below(level: str, reason: str, request: pytest.FixtureRequest) -> None:
-    # not strict: what it falls short of is PyTorch's error, which is MKL's on the processor at hand
-    if not level_is_at_least(level):
-        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False))
+def meets_bar(ours: Error, theirs: Error, inputs: str) -> bool:
+    # the rms of values that are all alike is one rounding that may fall either way
+    least = 0.5 if inputs == "0.1" else 0.0
+    return ours.rms <= max(1.5 * theirs.rms, least) and ours.largest <= 1.5 * theirs.largest + 2
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("case", products((64, 384, 512, 2048, 8192)), ids=lambda case: case.name)
-def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("case", products((64, 256, 384, 512, 2048, 8192)), ids=lambda case: case.name)
+def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
     ours, theirs = measure(case, inputs, DRAWS if case.sizes[0][-1] <= 512 else DRAWS_OF_LARGE)
-    assert meets_bar(ours, theirs), (
+    assert meets_bar(ours, theirs, inputs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
     )
 
@@ -207,8 +202,8 @@ def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str, request: pyt
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("case", convolutions((64, 512)), ids=lambda case: case.name)
 def test_convolutions_are_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
-    ours, theirs = measure(case, inputs, 2)
-    assert meets_bar(ours, theirs), (
+    ours, theirs = measure(case, inputs, DRAWS_OF_LARGE)
+    assert meets_bar(ours, theirs, inputs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
     )
 
@@ -219,8 +214,8 @@ def test_convolutions_are_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
 )
 def test_signs_that_take_turns_are_as_exact(case: Case, inputs: str) -> None:
     # by minimal filtering all of the sum is at one point, as with one sign, but at another one
-    ours, theirs = measure(case, inputs, 2)
-    assert meets_bar(ours, theirs), (
+    ours, theirs = measure(case, inputs, DRAWS_OF_LARGE)
+    assert meets_bar(ours, theirs, inputs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
     )
 
@@ -235,9 +230,16 @@ def test_few_large_pixels_do_not_hide_the_others() -> None:
 @pytest.mark.parametrize("case", attentions((128, 512)), ids=lambda case: case.name)
 def test_attention_is_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
     ours, theirs = measure(case, inputs, DRAWS_OF_LARGE)
-    assert meets_bar(ours, theirs), (
+    assert meets_bar(ours, theirs, inputs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
     )
+
+
+def test_gradients_of_long_attention_are_as_exact() -> None:
+    # 21 blocks of query rows add up to a value's gradient
+    case = next(c for c in attentions((2048,)) if c.name == "attention T 2048, 2 heads, value's gradient")
+    ours, theirs = measure(case, "rand", 1)
+    assert meets_bar(ours, theirs, "rand"), f"rms {ours.rms:.2f} against {theirs.rms:.2f}"
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
@@ -266,7 +268,7 @@ def main() -> None:
     for case in (*products(DEPTHS), *convolutions((64, 256, 512, 2048)), *attentions((128, 512, 2048))):
         for inputs in INPUTS:
             ours, theirs = measure(case, inputs, 2)
-            short = "" if meets_bar(ours, theirs) else "  short of the bar"
+            short = "" if meets_bar(ours, theirs, inputs) else "  short of the bar"
             label = f"{case.name}, {inputs}"
             print(
                 f"{label:44} {ours.rms:9.2f} {theirs.rms:9.2f} {ours.largest:9.2f} {theirs.largest:9.2f}{short}"

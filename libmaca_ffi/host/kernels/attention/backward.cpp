@@ -149,6 +149,39 @@ template <class T> class PackedProducts {
   Rows<float> grad_{};
 };
 
+// Sums over blocks of query rows: a few blocks' in one number, and what comes of them in another. Of 2048 uniform rows,
+// 21 blocks in one number lose 0.98 eps of the sum of magnitudes (rms), PyTorch's math path 0.64.
+template <class C> class SumsOfBlocks {
+ public:
+  static constexpr int64_t kTogether = 4;
+  // Numbers that sums of `count` take.
+  static int64_t size(int64_t count, int64_t blocks) { return blocks > kTogether ? 2 * count : count; }
+
+  void begin(C* at, int64_t count, int64_t blocks) {
+    few_ = at, all_ = at + size(count, blocks) - count, count_ = count, seen_ = 0;
+    std::fill_n(at, size(count, blocks), C(0));
+  }
+  C* few() const { return few_; }
+  // After each block.
+  void next() {
+    if (all_ == few_ || ++seen_ % kTogether != 0) return;
+    fold();
+  }
+  const C* end() {
+    if (all_ != few_) fold();
+    return all_;
+  }
+
+ private:
+  void fold() {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count_; ++i) all_[i] += few_[i];
+    std::fill_n(few_, count_, C(0));
+  }
+  C *few_ = nullptr, *all_ = nullptr;
+  int64_t count_ = 0, seen_ = 0;
+};
+
 template <class T, template <class> class Products> class BackwardPlan final : public Plan {
   using C = compute_t<T>;
   // delta is rowsum(P * dP) as well as rowsum(grad_out * output). A saved output in half precision is rounded, and
@@ -167,7 +200,7 @@ template <class T, template <class> class Products> class BackwardPlan final : p
         dv_(r.out(2)),
         few_(splits_heads(p_)),
         scratch_(static_cast<int64_t>(sizeof(C)) *
-                 (Products<T>::size(p_) + p_.keys() * (p_.key.columns + p_.value.columns) +
+                 (Products<T>::size(p_) + sums_size(p_.key.columns) + sums_size(p_.value.columns) +
                   kQueries * (p_.query.columns + p_.value.columns + 2 * kScoreStep + 2))) {
     if (grad_.dtype != p_.query.dtype || out_.dtype != p_.query.dtype) throw Declined("attention: dtype of a gradient");
     if (lse_.dtype != Dtype::F32 && lse_.dtype != Dtype::F64) throw Declined("attention: dtype of logsumexp");
@@ -196,8 +229,7 @@ template <class T, template <class> class Products> class BackwardPlan final : p
   }
 
   void run(const Launch& launch) const override {
-    const int64_t key_heads = p_.heads / std::max<int64_t>(1, p_.group);
-    const int64_t blocks = (p_.queries() + kQueries - 1) / kQueries;
+    const int64_t key_heads = p_.heads / std::max<int64_t>(1, p_.group), blocks = this->blocks();
     if (!few_) {
       parallel_for(key_heads, 1, [&](int64_t begin, int64_t end) {
         Buffers b(*this, launch);
@@ -242,29 +274,34 @@ template <class T, template <class> class Products> class BackwardPlan final : p
     std::unique_ptr<char[]> own;
     C* at;
     Products<T> products;
-    C *dk, *dv, *dq, *out, *score, *ds, *delta, *lse;
+    C *dk_at, *dv_at, *dq, *out, *score, *ds, *delta, *lse;
+    SumsOfBlocks<C> dk, dv;
     Buffers(const BackwardPlan& plan, const Launch& launch)
         : at(reinterpret_cast<C*>(plan.scratch_.of_thread(launch.workspace, own))),
           products(plan.p_, plan.grad_, take(Products<T>::size(plan.p_))) {
       const Problem& p = plan.p_;
       const int64_t e = p.query.columns, v = p.value.columns;
-      dk = take(p.keys() * e), dv = take(p.keys() * v), dq = take(kQueries * e), out = take(kQueries * v);
+      dk_at = take(plan.sums_size(e)), dv_at = take(plan.sums_size(v));
+      dq = take(kQueries * e), out = take(kQueries * v);
       score = take(kQueries * kScoreStep), ds = take(kQueries * kScoreStep), delta = take(kQueries),
       lse = take(kQueries);
     }
     C* take(int64_t n) { return std::exchange(at, at + n); }
   };
 
+  int64_t blocks() const { return (p_.queries() + kQueries - 1) / kQueries; }
+  int64_t sums_size(int64_t columns) const { return SumsOfBlocks<C>::size(p_.keys() * columns, p_.group * blocks()); }
+
   // Keys and values [from, to) of a head, and zeroed sums for their gradients; all counted from `from`.
   void load(const Launch& launch, Buffers& b, int64_t h, int64_t from, int64_t to) const {
     b.products.load_keys(launch, h, from, to);
-    std::fill_n(b.dk, (to - from) * p_.key.columns, C(0));
-    std::fill_n(b.dv, (to - from) * p_.value.columns, C(0));
+    b.dk.begin(b.dk_at, (to - from) * p_.key.columns, p_.group * blocks());
+    b.dv.begin(b.dv_at, (to - from) * p_.value.columns, p_.group * blocks());
   }
 
-  void store(const Launch& launch, const Buffers& b, int64_t h, int64_t from, int64_t to) const {
-    if (dk_.present()) write_rows(dk_, launch.data<T>(dk_.slot) + dk_.offset(h), from, to - from, b.dk);
-    if (dv_.present()) write_rows(dv_, launch.data<T>(dv_.slot) + dv_.offset(h), from, to - from, b.dv);
+  void store(const Launch& launch, Buffers& b, int64_t h, int64_t from, int64_t to) const {
+    if (dk_.present()) write_rows(dk_, launch.data<T>(dk_.slot) + dk_.offset(h), from, to - from, b.dk.end());
+    if (dv_.present()) write_rows(dv_, launch.data<T>(dv_.slot) + dv_.offset(h), from, to - from, b.dv.end());
   }
 
   // One block of query rows against keys [from, to).
@@ -326,11 +363,12 @@ template <class T, template <class> class Products> class BackwardPlan final : p
         for (int64_t j = 0; j < keys; ++j) d[j] = s[j] * (d[j] - delta);
       }
       if (want_keys) {
-        b.products.add_value(b.score, count, keys, b.dv + at * v);
-        b.products.add_key(b.ds, count, keys, b.dk + at * e);
+        b.products.add_value(b.score, count, keys, b.dv.few() + at * v);
+        b.products.add_key(b.ds, count, keys, b.dk.few() + at * e);
       }
       if (want_query) b.products.add_query(b.ds, count, at, keys, b.dq);
     }
+    if (want_keys) b.dk.next(), b.dv.next();
     if (!want_query || !dq_.present()) return;
     C scale[kQueries];
     std::fill_n(scale, count, static_cast<C>(p_.scale));

@@ -43,14 +43,17 @@ bool of_single_pixels(const Geometry& g) {
 
 std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
                                        bool bias) {
-  // Without AVX-512 the sums of oneDNN's product depend on the number of threads.
-  if (allowed_isa() < Isa::Avx512 || type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
+  if (type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
   if (weight_strides[0] != o || weight_strides[1] != 1) return nullptr;
   if (!all_are(1, g.kernel) && (weight_strides[2] != w || weight_strides[3] != i)) return nullptr;
   std::unique_ptr<Columns> columns(new Columns(g, pass, bias));
   const Problem p = columns->problem();
-  if (!columns->few_positions()) {
+  if (columns->as_they_lie_ && pass == Pass::WeightGradient && !columns->few_positions()) {
+    columns->product_ = columns->large_weight() && columns->positions_ <= 512 ? nullptr : matmul::short_chains_plan(p);
+  } else if (allowed_isa() < Isa::Avx512) {  // the sums of oneDNN's product depend on the number of threads
+    return nullptr;
+  } else if (!columns->few_positions()) {
     if (!columns->as_they_lie_ || pass != Pass::InputGradient) return nullptr;
     columns->product_ = pixels(p);
   } else if (pass != Pass::WeightGradient) {  // sums of short chains, and the weight of the forward pass packed
@@ -76,9 +79,11 @@ Columns::Columns(const Geometry& g, Pass pass, bool bias)
       as_they_lie_(of_single_pixels(g)) {}
 
 // Where the weight is what takes the time: limits of times on one machine, which was not noted.
-bool Columns::few_positions() const {
+bool Columns::few_positions() const { return positions_ <= (as_they_lie_ ? 128 : 64) && large_weight(); }
+
+bool Columns::large_weight() const {
   constexpr int64_t kWeight = 1 << 18;
-  return positions_ <= (as_they_lie_ ? 128 : 64) && g_.out_channels * window_ >= kWeight;
+  return g_.out_channels * window_ >= kWeight;
 }
 
 Problem Columns::problem() const {
@@ -168,7 +173,7 @@ bool Columns::run(const float* first, const float* second, float* out, void* wor
       return true;
     }
     case Pass::WeightGradient:
-      if (!all_finite(second, positions_ * g_.out_channels)) return false;
+      if (!as_they_lie_ && !all_finite(second, positions_ * g_.out_channels)) return false;
       multiply(second, lay_out(first, workspace), out, workspace);
       return true;
   }

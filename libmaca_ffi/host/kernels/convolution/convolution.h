@@ -127,6 +127,7 @@ class Columns {
  private:
   Columns(const Geometry& g, Pass pass, bool bias);
   bool few_positions() const;
+  bool large_weight() const;
   matmul::Problem problem() const;
   template <class T, class F> void each_pixel(T* image, int64_t first, int64_t last, F&& f) const;
   const float* lay_out(const float* image, void* workspace) const;

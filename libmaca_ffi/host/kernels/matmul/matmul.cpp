@@ -38,6 +38,31 @@ std::unique_ptr<Plan> row_plan(const Problem& p) {
   return baseline::product_of_row ? baseline::product_of_row(p) : nullptr;
 }
 
+// Whose sums oneDNN's primitives would add in longer chains than PyTorch's MKL does, or in others for another number of
+// threads.
+//
+// AVX-512: the primitive adds up to 1024 terms in one accumulator, MKL 192 (EPYC, Zen 4) or 384 (Xeon). Errors in eps
+// of the sum of the terms' magnitudes (rms, uniform numbers; EPYC) 256 and 2048 deep: primitive 1.85 and 2.6, MKL 0.98
+// and 0.67, the sgemm 192 at a time 1.0 and 0.75, panels 0.7 and 0.45. On one thread of that EPYC the sgemm takes 0.92
+// to 1.09 of the primitive's time, and 1.1 to 1.3 of a transposed right factor, of which panels take 0.97 to 1.12.
+// AVX2, by MACA_SIMD on a Xeon with AVX-512 and AMX (model 167), not on a processor that ends there: whatever the
+// depth, oneDNN and OpenBLAS add the last rows and columns of a thread's part in another order than the others; of 76
+// shapes 66 had other bits with other threads. Panels take 0.75 to 1.23 of oneDNN's time on one thread (18 shapes of 40
+// x 64 x 40 to 128 x 3072 x 768, three layouts); the most where a depth of thousands meets few rows or few columns.
+// Baseline, so as well: oneDNN's batches have other bits with other threads; panels were not timed for batches.
+std::unique_ptr<Plan> short_chains_plan(const Problem& p) {
+  constexpr int64_t kDeep = 192;
+  const bool one = p.out.batch == 1;
+  switch (allowed_isa()) {
+    case Isa::Avx512: {
+      if (p.k() <= kDeep) return nullptr;
+      return one && p.a.blas() && p.b.row_major() && p.out.row_major() ? blas_plan(p) : panels_plan(p);
+    }
+    case Isa::Avx2: return panels_plan(p);
+    default: return !one ? panels_plan(p) : p.k() <= kDeep ? nullptr : blas_plan(p);
+  }
+}
+
 void copy(const Matrix& from, const void* from_data, const Matrix& to, void* to_data) {
   const int64_t sizes[] = {to.batch, to.rows, to.columns};
   const int64_t from_strides[] = {from.batch_stride, from.row_stride, from.column_stride};
@@ -170,32 +195,6 @@ Problem read_problem(const Request& r) {
   return p;
 }
 
-// Products of more than thin or tiny factors whose sums oneDNN's primitives would add in longer chains than PyTorch's
-// MKL does, or in others for another number of threads.
-//
-// AVX-512 (figures of one thread; which processor was not noted): the primitive adds up to 1024 terms in one
-// accumulator, the sgemm at most 384, as MKL. Errors of products 2048 deep, in eps of the sum of the terms' magnitudes
-// (rms), primitive, sgemm, panels: uniform numbers 2.6, 1.0, 0.4, equal ones 114, 7.5, 4.3. The sgemm takes 0.9 to 1.07
-// of MKL's time, panels 1.05 to 1.15; but of a transposed right factor the sgemm cuts the depth by the sizes of a
-// thread's part.
-// AVX2, by MACA_SIMD on a Xeon with AVX-512 and AMX (model 167), not on a processor that ends there: whatever the
-// depth, oneDNN and OpenBLAS add the last rows and columns of a thread's part in another order than the others; of 76
-// shapes 66 had other bits with other threads. Panels take 0.75 to 1.23 of oneDNN's time on one thread (18 shapes of 40
-// x 64 x 40 to 128 x 3072 x 768, three layouts); the most where a depth of thousands meets few rows or few columns.
-// Baseline, so as well: oneDNN's batches have other bits with other threads; panels were not timed for batches.
-std::unique_ptr<Plan> own_plan(const Problem& p) {
-  constexpr int64_t kDeep = 384;
-  switch (allowed_isa()) {
-    case Isa::Avx512: {
-      if (p.k() <= kDeep) return nullptr;
-      const bool suits_sgemm = p.out.batch == 1 && p.a.blas() && p.b.row_major() && p.out.row_major();
-      return suits_sgemm ? blas_plan(p) : panels_plan(p);
-    }
-    case Isa::Avx2: return panels_plan(p);
-    default: return p.out.batch > 1 ? panels_plan(p) : nullptr;
-  }
-}
-
 std::unique_ptr<Plan> choose(Problem p) {
   // BLAS writes rows: a column-major result is the row-major result of the transposed product. A row vector times
   // a matrix is what both libraries do best, so a matrix times a column goes that way, too.
@@ -212,7 +211,7 @@ std::unique_ptr<Plan> choose(Problem p) {
       if (auto row = row_plan(p)) return row;
       if (tiny || thin || p.k() == 0) return blas_plan(p);
       if (auto parts = parts_plan(p)) return parts;
-      if (auto plan = own_plan(p)) return plan;
+      if (auto plan = short_chains_plan(p)) return plan;
       return onednn_plan(p);
     }
     case Dtype::BF16:

@@ -80,6 +80,8 @@ std::unique_ptr<Plan> parts_plan(const Problem& p);
 std::unique_ptr<Plan> bfloat16_plan(const Problem& p);  // the same of bfloat16
 // float32, k > 0, on panels of our own, whose sums are the shortest; nullptr where no kernels are built for this level
 std::unique_ptr<Plan> panels_plan(const Problem& p);
+// float32, whose sums are shorter or steadier so than oneDNN's; nullptr for others
+std::unique_ptr<Plan> short_chains_plan(const Problem& p);
 // float32, of one row and a matrix given by its columns; nullptr for others
 std::unique_ptr<Plan> row_plan(const Problem& p);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
