@@ -22,7 +22,7 @@ from op_table.row import (
     ulp,
 )
 
-kernel("uniform", FLOATING | COMPLEX, random=True, launch_scalars=("from", "to"))
+kernel("uniform", FLOATING, random=True, launch_scalars=("from", "to"))
 kernel("normal_", FLOATING | COMPLEX, kernel="normal", random=True, launch_scalars=("mean", "std"))
 kernel("normal_functional", FLOATING | COMPLEX, kernel="normal", random=True, launch_scalars=("mean", "std"))
 kernel("normal.Tensor_float", FLOATING, kernel="normal_mean", random=True, launch_scalars=("std",))

@@ -42,7 +42,7 @@ _NORM = ulp(
 
 for _name in ("sum", "sum.dim_IntList"):
     kernel(_name, ALL, bound=_SUM)
-kernel("nansum", ALL, bound=_SUM)
+kernel("nansum", REAL | BOOL, bound=_SUM)
 for _name in ("mean", "mean.dim"):
     kernel(_name, FLOATING | COMPLEX, bound=_SUM)
 for _name in ("prod", "prod.dim_int"):
