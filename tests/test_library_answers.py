@@ -89,7 +89,7 @@ CALLS = {
 }
 pinned = []  # what lives is not used again
 AT_THE_NEXT_WAIT = {
-    "host_free": lambda: (torch.ones(1 << 10).pin_memory(), torch.accelerator.empty_host_cache()),
+    "host_free": lambda: (torch.ones(1 << 10).pin_memory() is None, torch.accelerator.empty_host_cache()),
     "memory_decommit": frees,
     "stream_destroy": lambda: torch.maca.Stream().__del__(),
     "event_destroy": lambda: torch.maca.Event().__init__(),

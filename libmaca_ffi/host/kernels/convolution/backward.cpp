@@ -206,7 +206,8 @@ class BackwardPlan final : public Plan {
 static std::unique_ptr<Plan> zeros(std::vector<Operand> results) {
   return make_plan(0, [results = std::move(results)](const Launch& launch) {
     for (const Operand& o : results)
-      if (o.present() && o.numel()) std::memset(launch.data<char>(o), 0, static_cast<size_t>(o.numel() * item_size(o.dtype)));
+      if (o.present() && o.numel())
+        std::memset(launch.data<char>(o), 0, static_cast<size_t>(o.numel() * item_size(o.dtype)));
   });
 }
 

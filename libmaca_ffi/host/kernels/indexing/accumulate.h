@@ -30,9 +30,8 @@ struct Put {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t at = indices[i_place(i)], position = at < 0 ? at + extent : at;
       if (position < 0 || position >= extent)
-        throw LaunchError(MACA_ERROR_INDEX,
-                          "out of range: tried to access index " + std::to_string(at) + " on a tensor of " +
-                              std::to_string(extent) + " elements.");
+        throw LaunchError(MACA_ERROR_INDEX, "out of range: tried to access index " + std::to_string(at) +
+                                                " on a tensor of " + std::to_string(extent) + " elements.");
       f(to[to_place(position)], from[from_place(i)]);
     }
   }

@@ -263,24 +263,28 @@ double below(double to, Dtype dtype) {
 }
 
 std::unique_ptr<Plan> uniform(const Request& r) {
-  return continuous<Uniform>(r, "from", "to", [](Parameters& p) {
-    const double most = p.dtype == Dtype::F64   ? std::numeric_limits<double>::max()
-                        : p.dtype == Dtype::F16 ? 65504.0
-                                                : static_cast<double>(std::numeric_limits<float>::max());
-    const char* name = p.dtype == Dtype::F64    ? "double"
-                       : p.dtype == Dtype::F16  ? "c10::Half"
-                       : p.dtype == Dtype::BF16 ? "c10::BFloat16"
-                                                : "float";
-    if (!(std::abs(p.a) <= most)) bad_value(std::string("from is out of bounds for ") + name);
-    if (!(std::abs(p.b) <= most)) bad_value(std::string("to is out of bounds for ") + name);
-    if (p.a > p.b)
-      bad_value("uniform_ expects to return a [from, to) range, but found from=" + plain(p.a) + " > to=" + plain(p.b));
-    if (p.b - p.a > most)
-      bad_value("uniform_ expects to-from <= std::numeric_limits<>::max(), but found to=" + plain(p.b) +
-                " and from=" + plain(p.a) + " which result in to-from to exceed the limit");
-    p.top = p.a == p.b ? p.b : below(p.b, p.dtype);
-    p.top = std::max(p.top, p.a);
-  }, true);
+  return continuous<Uniform>(
+      r, "from", "to",
+      [](Parameters& p) {
+        const double most = p.dtype == Dtype::F64   ? std::numeric_limits<double>::max()
+                            : p.dtype == Dtype::F16 ? 65504.0
+                                                    : static_cast<double>(std::numeric_limits<float>::max());
+        const char* name = p.dtype == Dtype::F64    ? "double"
+                           : p.dtype == Dtype::F16  ? "c10::Half"
+                           : p.dtype == Dtype::BF16 ? "c10::BFloat16"
+                                                    : "float";
+        if (!(std::abs(p.a) <= most)) bad_value(std::string("from is out of bounds for ") + name);
+        if (!(std::abs(p.b) <= most)) bad_value(std::string("to is out of bounds for ") + name);
+        if (p.a > p.b)
+          bad_value("uniform_ expects to return a [from, to) range, but found from=" + plain(p.a) +
+                    " > to=" + plain(p.b));
+        if (p.b - p.a > most)
+          bad_value("uniform_ expects to-from <= std::numeric_limits<>::max(), but found to=" + plain(p.b) +
+                    " and from=" + plain(p.a) + " which result in to-from to exceed the limit");
+        p.top = p.a == p.b ? p.b : below(p.b, p.dtype);
+        p.top = std::max(p.top, p.a);
+      },
+      true);
 }
 
 void check_normal(Parameters& p) {
