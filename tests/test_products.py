@@ -87,6 +87,8 @@ def products(depths: tuple[int, ...]) -> Iterator[Case]:
         yield Case(f"bmm K {k}", torch.bmm, ((3, 40, k), (3, k, 40)))
         yield Case(f"baddbmm K {k}", torch.baddbmm, ((3, 1, 40), (3, 40, k), (3, k, 40)))
         yield Case(f"linear K {k}", F.linear, ((100, k), (72, k)))
+        for rows in (2, 8):
+            yield Case(f"linear of {rows} rows K {k}", F.linear, ((rows, k), (96, k)))
         yield Case(f"mv K {k}", torch.mv, ((300, k), (k,)))
         yield Case(f"dot K {k}", lambda x, y: torch.dot(x, y).reshape(1), ((k,), (k,)))
         yield Case(f"linear, weight's gradient K {k}", gradient(F.linear, 1), ((k, 72), (40, 72), (k, 40)))

@@ -34,10 +34,13 @@ void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, T alpha, const T* a
 // Terms of float32 that one call adds, alike but for the last: the libraries would add up to 384 in one accumulator,
 // whose errors are 1.5 to 2 times those of the MKL of an EPYC (Zen 4), which adds 192. Uniform numbers, eps of the sum
 // of the terms' magnitudes (rms), before and now: 256 deep 1.85 and 1.0, MKL 0.98; 2048 deep 1.05 and 0.75, MKL 0.67.
-template <class T> int64_t terms_at_once(int64_t depth) {
-  constexpr int64_t kMost = 192, kWhole = 16;
-  if (!std::is_same_v<T, float> || depth <= kMost) return depth;
-  const int64_t pieces = (depth + kMost - 1) / kMost;
+// Under few rows AVX-512's kernels read a transposed right factor along the depth and add 16 to 64 terms at once: their
+// chains are short until the depth is thousands, and in pieces of 192 they take 1.35 times as long.
+template <class T> int64_t terms_at_once(int64_t depth, bool along_depth) {
+  constexpr int64_t kWhole = 16;
+  const int64_t most = along_depth && allowed_isa() >= Isa::Avx512 ? 2048 : 192;
+  if (!std::is_same_v<T, float> || depth <= most) return std::max<int64_t>(depth, 1);
+  const int64_t pieces = (depth + most - 1) / most;
   return ((depth + pieces - 1) / pieces + kWhole - 1) / kWhole * kWhole;
 }
 
@@ -126,8 +129,7 @@ template <class T> class BlasPlan final : public Plan {
     const bool at = !a_.row_major(), bt = !b_.row_major();
     const int64_t lda = a_.leading(), ldb = b_.leading(), ldc = out_.leading();
     const int64_t a_row = at ? 1 : lda, b_column = bt ? ldb : 1, a_depth = at ? lda : 1, b_depth = bt ? 1 : ldb;
-    // under few rows a transposed right factor is read along the depth, in pieces 1.35 times as long
-    const int64_t terms = bt && m <= 8 ? std::max<int64_t>(k, 1) : terms_at_once<T>(k);
+    const int64_t terms = terms_at_once<T>(k, bt && m <= 8);
     const int64_t product = std::max<int64_t>(1, m * n * k);
     // Multiplications that repay handing a piece to another thread, 10 to 20 us on one machine, which was not noted.
     constexpr int64_t kPiece = 1 << 19;
