@@ -16,8 +16,11 @@ int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit
 
 bool is_idle(const Block* b) { return b && b->free && !b->in_bin && !b->is_hole; }
 bool has_memory(const Block* b) { return b && !b->is_hole; }
-// Of free blocks: work of two streams may not be waited for at once. No stream: nothing is pending.
-bool is_joinable(const Block* a, const Block* b) { return a->stream == b->stream || !a->stream || !b->stream; }
+// Of a free block or a hole, and another that may be there: work of two streams may not be waited for at once. No
+// stream: nothing is pending.
+bool is_joinable(const Block* a, const Block* b) {
+  return b && b->free && !b->in_bin && a->is_hole == b->is_hole && (a->stream == b->stream || !a->stream || !b->stream);
+}
 
 void add(maca_statistic& to, int64_t n) {
   to.current += n;
@@ -65,11 +68,7 @@ Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
   segments_.insert(segment);
   add(statistics_.reserved_bytes, pool.small, bytes);
   add(statistics_.segment, pool.small, 1);
-  auto* whole = new Block;
-  whole->address = segment->address;
-  whole->bytes = bytes;
-  whole->segment = segment;
-  segment->first = whole;
+  segment->first = new Block{.address = segment->address, .bytes = bytes, .segment = segment};
   segment->blocks = segment->runs = 1;
   return segment;
 }
@@ -96,13 +95,11 @@ int Allocator::make_range(Pool& pool) {
   pool.step = round_up(pool.step, granularity_);
   pool.range = new Segment{static_cast<char*>(address), 0, pool.small, true};
   segments_.insert(pool.range);
-  auto* hole = new Block;
-  hole->address = pool.range->address;
-  hole->bytes = bytes / granularity_ * granularity_;
-  hole->segment = pool.range;
-  hole->is_hole = true;
-  pool.range->first = hole;
-  pool.holes.insert(hole);
+  pool.range->first = new Block{.address = pool.range->address,
+                                .bytes = bytes / granularity_ * granularity_,
+                                .segment = pool.range,
+                                .is_hole = true};
+  pool.holes.insert(pool.range->first);
   return MACA_OK;
 }
 
@@ -115,14 +112,8 @@ Block* Allocator::commit(Pool& pool, Block* hole, int64_t bytes) {
   const int64_t runs = 1 - has_memory(hole->before) - (is_whole && has_memory(hole->after));
   pool.holes.erase(hole);
   if (!is_whole) {
-    auto* rest = new Block(*hole);
-    rest->address += bytes;
-    rest->bytes -= bytes;
-    rest->before = hole;
-    if (rest->after) rest->after->before = rest;
-    hole->after = rest;
-    hole->bytes = bytes;
-    pool.holes.insert(rest);
+    split(hole, bytes);
+    pool.holes.insert(hole->after);
   }
   hole->is_hole = false;
   ++range->blocks;
@@ -165,19 +156,19 @@ Block* Allocator::grow(Pool& pool, int64_t bytes) {
   return segment ? segment->first : nullptr;
 }
 
-// Cuts what is more than `bytes` off a block that is in no set.
+// Cuts what is more than `bytes` off a block or a hole that is in no set.
 void Allocator::split(Block* block, int64_t bytes) {
-  auto* rest = new Block;
-  rest->address = block->address + bytes;
-  rest->bytes = block->bytes - bytes;
-  rest->segment = block->segment;
-  rest->stream = block->stream;
-  rest->before = block;
-  rest->after = block->after;
+  auto* rest = new Block{.address = block->address + bytes,
+                         .bytes = block->bytes - bytes,
+                         .segment = block->segment,
+                         .before = block,
+                         .after = block->after,
+                         .is_hole = block->is_hole,
+                         .stream = block->stream};
   if (rest->after) rest->after->before = rest;
   block->after = rest;
   block->bytes = bytes;
-  ++block->segment->blocks;
+  if (!block->is_hole) ++block->segment->blocks;
 }
 
 // The smallest free block that fits, of those the first in memory, cut to size.
@@ -283,14 +274,15 @@ Block* Allocator::join(Block* left, Block* right) {
   return left;
 }
 
-// Joins a free block, which is in no set, with its free neighbors; the result is in none either.
+// Joins a free block, or a hole, which is in no set, with its neighbors of that kind; the result is in none either.
 Block* Allocator::merge(Pool& pool, Block* block) {
-  if (Block* previous = block->before; is_idle(previous) && is_joinable(block, previous)) {
-    pool.free.erase(previous);
+  const auto take_out = [&](Block* b) { b->is_hole ? pool.holes.erase(b) : pool.free.erase(b); };
+  if (Block* previous = block->before; is_joinable(block, previous)) {
+    take_out(previous);
     block = join(previous, block);
   }
-  if (Block* next = block->after; is_idle(next) && is_joinable(block, next)) {
-    pool.free.erase(next);
+  if (Block* next = block->after; is_joinable(block, next)) {
+    take_out(next);
     join(block, next);
   }
   return block;
@@ -351,15 +343,7 @@ void Allocator::hollow(Pool& pool, Block* block) {
   --range->blocks;
   block->is_hole = true;
   block->stream = nullptr;
-  if (Block* next = block->after; next && next->is_hole) {
-    pool.holes.erase(next);
-    join(block, next);
-  }
-  if (Block* previous = block->before; previous && previous->is_hole) {
-    pool.holes.erase(previous);
-    block = join(previous, block);
-  }
-  pool.holes.insert(block);
+  pool.holes.insert(merge(pool, block));
 }
 
 // Joins what lies idle side by side; nothing is pending on it. Returns what is idle then.

@@ -280,13 +280,9 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
   p->kernel = kept_name(request->kernel);
   p->id = next++;
   p->operands = operand_count;
-  p->roles = std::make_unique<maca_role[]>(static_cast<size_t>(operand_count));
-  p->checks_overlap = false;
+  p->roles.assign(roles, roles + operand_count);
+  p->checks_overlap = std::any_of(roles, roles + operand_count, [](const maca_role& role) { return role.written; });
   p->defaults.assign(defaults, defaults + default_count);
-  for (int i = 0; i < operand_count; ++i) {
-    p->roles[i] = roles[i];
-    p->checks_overlap = p->checks_overlap || roles[i].written;
-  }
   if (const int status = library.plan_info(plan, operand_count, &p->info)) {
     const maca_failure why = failure();
     report(library.plan_destroy(plan));

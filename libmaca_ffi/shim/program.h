@@ -1,6 +1,5 @@
 // A library's plan with what the runtime does around each launch of it.
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "maca.h"
@@ -14,7 +13,7 @@ struct maca_program {
   int32_t operands;
   bool checks_overlap;
   bool is_long;
-  std::unique_ptr<maca_role[]> roles;
+  std::vector<maca_role> roles;
   std::vector<maca_scalar> defaults;  // of arguments left out; they follow the scalars given at launch
   int64_t uses = 1;                   // by Python, and by captured graphs
 

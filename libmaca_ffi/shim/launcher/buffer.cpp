@@ -19,25 +19,17 @@ PyTypeObject* g_type = nullptr;
 
 void dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Buffer*>(object);
-  PyTypeObject* type = Py_TYPE(object);
   if (self->weak_references) PyObject_ClearWeakRefs(object);
   maca_buffer_release(self->buffer);
-  PyObject_Free(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
-PyObject* nbytes(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->bytes); }
+maca_buffer* buffer_of(PyObject* self) { return reinterpret_cast<Buffer*>(self)->buffer; }
 
-PyObject* writes(PyObject* self, void*) {
-  return PyLong_FromLongLong(reinterpret_cast<Buffer*>(self)->buffer->writes());
-}
-
-PyObject* address(PyObject* self, void*) {
-  return PyLong_FromUnsignedLongLong(
-      reinterpret_cast<uint64_t>(reinterpret_cast<Buffer*>(self)->buffer->block->address));
-}
-
-PyObject* handle(PyObject* self, void*) { return PyLong_FromVoidPtr(reinterpret_cast<Buffer*>(self)->buffer); }
+PyObject* nbytes(PyObject* self, void*) { return PyLong_FromLongLong(buffer_of(self)->bytes); }
+PyObject* writes(PyObject* self, void*) { return PyLong_FromLongLong(buffer_of(self)->writes()); }
+PyObject* address(PyObject* self, void*) { return PyLong_FromVoidPtr(buffer_of(self)->block->address); }
+PyObject* handle(PyObject* self, void*) { return PyLong_FromVoidPtr(buffer_of(self)); }
 
 PyGetSetDef g_properties[] = {
     {"nbytes", nbytes, nullptr, "Bytes.", nullptr},
@@ -60,14 +52,12 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.Buffer", sizeof(Buffer), 0,
-                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, g_slots};
-
 }  // namespace
 
 bool add_buffer_type(PyObject* module) {
-  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddType(module, g_type) == 0;
+  constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  g_type = add_type(module, {"libmaca_ffi._launcher.Buffer", sizeof(Buffer), 0, kFlags, g_slots});
+  return g_type != nullptr;
 }
 
 PyObject* new_buffer(maca_buffer* buffer) {
@@ -84,8 +74,7 @@ PyObject* new_buffer(maca_buffer* buffer) {
 maca_buffer* memory_of(PyObject* payload) {
   if (PyTuple_CheckExact(payload) && PyTuple_Size(payload) == 3) {
     PyObject *const buffer = PyTuple_GetItem(payload, 0), *const offset = PyTuple_GetItem(payload, 1);
-    if (Py_TYPE(buffer) == g_type && (offset == known.zero || PyLong_Check(offset)))
-      return reinterpret_cast<Buffer*>(buffer)->buffer;
+    if (Py_TYPE(buffer) == g_type && (offset == known.zero || PyLong_Check(offset))) return buffer_of(buffer);
   }
   PyErr_SetString(PyExc_TypeError, "the payload of a MacaTensor is (Buffer, offset in elements, Meta)");
   return nullptr;

@@ -14,8 +14,7 @@ struct CachedCall {
     return PyArg_ParseTuple(args, "O!", &PyDict_Type, &given) && keep(given);
   }
   bool keep(PyObject* given) {
-    Ref old(cache);
-    cache = Ref::borrowed(given).release();
+    put(cache, given);
     return true;
   }
   int traverse(visitproc visit, void* arg) {
@@ -36,29 +35,18 @@ struct CachedCall {
 template <class Launcher> struct CachedCallType : Collected<Launcher> {
   using Type = Collected<Launcher>;
   using Type::of;
-  static inline PyTypeObject* g_type = nullptr;
 
   // nullptr when `launcher` is none of this type, or a subclass that has its own __call__
   static Run direct(PyObject* launcher) {
-    if (!PyObject_TypeCheck(launcher, g_type) || !of(launcher).is_direct) return nullptr;
+    if (!PyObject_TypeCheck(launcher, Type::type) || !of(launcher).is_direct) return nullptr;
     return [](PyObject* self, PyObject* args, PyObject* kwargs) { return of(self).run(args, kwargs); };
   }
 
   static bool add(PyObject* module, const char* qualified_name, const char* doc) {
-    PyType_Slot slots[] = {
-        {Py_tp_new, reinterpret_cast<void*>(create)},
-        {Py_tp_init, reinterpret_cast<void*>(initialize)},
-        {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
-        {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
-        {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
-        {Py_tp_call, reinterpret_cast<void*>(call)},
-        {Py_tp_doc, const_cast<char*>(doc)},
-        {0, nullptr},
-    };
-    PyType_Spec spec = {qualified_name, sizeof(Launcher), 0,
-                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
-    g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-    return g_type && PyModule_AddType(module, g_type) == 0;
+    return Type::add(module, qualified_name, doc, Py_TPFLAGS_BASETYPE,
+                     {{Py_tp_new, reinterpret_cast<void*>(create)},
+                      {Py_tp_init, reinterpret_cast<void*>(initialize)},
+                      {Py_tp_call, reinterpret_cast<void*>(call)}});
   }
 
  private:

@@ -35,25 +35,14 @@ int set(PyObject*, PyObject*, PyObject*) {
   return -1;
 }
 
-PyType_Slot g_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_descr_get, reinterpret_cast<void*>(get)},
-    {Py_tp_descr_set, reinterpret_cast<void*>(set)},
-    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
-    {Py_tp_doc, const_cast<char*>("FixedAttribute(value): `value`, of a type and of its instances.")},
-    {0, nullptr},
-};
-
-PyType_Spec g_spec = {"libmaca_ffi._launcher.FixedAttribute", sizeof(FixedAttribute), 0,
-                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, g_slots};
-
 }  // namespace
 
 bool add_fixed_attribute_type(PyObject* module) {
-  auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return type && PyModule_AddType(module, type) == 0;
+  return Type::add(module, "libmaca_ffi._launcher.FixedAttribute",
+                   "FixedAttribute(value): `value`, of a type and of its instances.", 0,
+                   {{Py_tp_new, reinterpret_cast<void*>(create)},
+                    {Py_tp_descr_get, reinterpret_cast<void*>(get)},
+                    {Py_tp_descr_set, reinterpret_cast<void*>(set)}});
 }
 
 }  // namespace maca_launcher

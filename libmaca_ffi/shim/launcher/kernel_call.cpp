@@ -27,10 +27,7 @@ class Parts {
   }
   Py_ssize_t size() const { return static_cast<Py_ssize_t>(parts_.size()); }
   PyObject* tuple() {  // which takes them over
-    Ref key(PyTuple_New(size()));
-    for (size_t i = 0; key && i < parts_.size(); ++i)
-      PyTuple_SetItem(key.get(), static_cast<Py_ssize_t>(i), std::exchange(parts_[i], nullptr));
-    return key.release();
+    return new_tuple(size(), [&](Py_ssize_t i) { return std::exchange(parts_[static_cast<size_t>(i)], nullptr); });
   }
 
  private:
@@ -75,7 +72,7 @@ struct KernelCall : CachedCall {
   }
   void set_last(Ref key, PyObject* found) {
     Ref old_key(std::exchange(last_key, key.release()));
-    Ref old_found(std::exchange(last_found, Ref::borrowed(found).release()));
+    put(last_found, found);
     last_size = PyDict_Size(cache);
   }
   PyObject* run(PyObject* args, PyObject* kwargs);
@@ -121,21 +118,13 @@ PyObject* list_operand(KernelCall* self, PyObject* values, PyObject* args, Opera
     operands.add_absent();
     return Ref::borrowed(values).release();
   }
-  const Py_ssize_t n = PySequence_Size(values);
-  Ref keys(n < 0 ? nullptr : PyTuple_New(n));
-  for (Py_ssize_t i = 0; keys && i < n; ++i) {
+  return new_tuple(PySequence_Size(values), [&](Py_ssize_t i) -> PyObject* {
     Ref value(PySequence_GetItem(values, i));
-    PyObject* key = nullptr;
-    if (value && is_maca(value.get())) {
-      key = maca_operand(value.get(), operands);
-    } else if (value) {
-      operands.add_absent();
-      key = value.get() == Py_None ? Ref::borrowed(Py_None).release() : odd_operand(self, value.get(), args, operands);
-    }
-    if (!key) return nullptr;
-    PyTuple_SetItem(keys.get(), i, key);
-  }
-  return keys.release();
+    if (!value) return nullptr;
+    if (is_maca(value.get())) return maca_operand(value.get(), operands);
+    operands.add_absent();
+    return value.get() == Py_None ? value.release() : odd_operand(self, value.get(), args, operands);
+  });
 }
 
 PyObject* number_operand(KernelCall* self, PyObject* value, Operands& operands) {
@@ -147,15 +136,12 @@ PyObject* number_operand(KernelCall* self, PyObject* value, Operands& operands) 
 }
 
 PyObject* numbers_operand(PyObject* values, Operands& operands) {
-  const Py_ssize_t n = PySequence_Size(values);
-  Ref kinds(n < 0 ? nullptr : PyTuple_New(n));
-  for (Py_ssize_t i = 0; kinds && i < n; ++i) {
+  return new_tuple(PySequence_Size(values), [&](Py_ssize_t i) -> PyObject* {
     Ref value(PySequence_GetItem(values, i));
     if (!value) return nullptr;
-    PyTuple_SetItem(kinds.get(), i, type_of(value.get()));
-    if (!operands.add_number(std::move(value))) return nullptr;
-  }
-  return kinds.release();
+    Ref kind(type_of(value.get()));
+    return operands.add_number(std::move(value)) ? kind.release() : nullptr;
+  });
 }
 
 PyObject* operand(KernelCall* self, char role, PyObject* value, PyObject* args, Operands& operands) {
@@ -227,7 +213,7 @@ bool KernelCall::initialize(PyObject* args) {
   PyObject *letters, *given;
   if (!PyArg_ParseTuple(args, "SO!np:KernelCall", &letters, &PyDict_Type, &given, &tensors_end, &is_sized_by_numbers))
     return false;
-  Ref old(std::exchange(roles_object, Ref::borrowed(letters).release()));
+  put(roles_object, letters);
   if (PyBytes_AsStringAndSize(letters, &roles, &role_count)) return false;
   tensors_end = std::min(tensors_end, role_count);
   forget_last();

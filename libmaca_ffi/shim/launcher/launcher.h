@@ -38,6 +38,9 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
+// Another object in a slot that holds a reference; what was there goes last, which may run Python's code.
+inline void put(PyObject*& slot, PyObject* value) { Ref old(std::exchange(slot, Ref::borrowed(value).release())); }
+
 // Memory of an instance, by way of its type: that may be a subclass made in Python, which has slots of its own.
 inline PyObject* allocate(PyTypeObject* type) {
   return reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -49,33 +52,57 @@ inline void release_memory(PyObject* object) {
   Py_DECREF(type);
 }
 
-// Names of attributes and methods, made once. False with an exception set when Python has no memory.
-inline bool intern_names(std::initializer_list<std::pair<PyObject**, const char*>> names) {
-  for (const auto& [slot, name] : names)
-    if (!(*slot = PyUnicode_InternFromString(name))) return false;
-  return true;
+// A type that the module has from now on; nullptr with an exception.
+inline PyTypeObject* add_type(PyObject* module, PyType_Spec spec) {
+  auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return type && PyModule_AddType(module, type) == 0 ? type : nullptr;
+}
+// A module and its types; nullptr with an exception.
+inline PyObject* new_module(PyModuleDef& definition, std::initializer_list<bool (*)(PyObject*)> adders) {
+  Ref module(PyModule_Create(&definition));
+  for (const auto add : adders)
+    if (!module || !add(module.get())) return nullptr;
+  return module.release();
+}
+// A method of Python that takes arguments by their names, or in another way that its flags say.
+template <class Function> PyCFunction as_method(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-// What Python tells a module by name: the name, and the member that holds it.
-template <class T> struct Fact {
-  const char* name;
-  PyObject* T::* slot;
-};
-// Takes those over that are given; false with an exception, also where `known` still lacks one of them and `is_all`.
-template <class T, size_t kFacts>
-bool take_facts(T& known, const Fact<T> (&facts)[kFacts], PyObject* args, PyObject* kwargs, bool is_all) {
-  PyObject *name, *value;
-  for (Py_ssize_t at = 0; kwargs && PyDict_Next(kwargs, &at, &name, &value);) {
-    size_t i = 0;
-    while (i < kFacts && PyUnicode_CompareWithASCIIString(name, facts[i].name) != 0) ++i;
-    if (i == kFacts) return PyErr_Format(PyExc_TypeError, "configure() takes no %R", name);
-    Ref old(std::exchange(known.*facts[i].slot, Ref::borrowed(value).release()));
+// A tuple or a list of `n` items; nullptr with an exception when there is none, or `n` is negative.
+template <auto kNew, auto kSet, class Item> PyObject* new_sequence(Py_ssize_t n, const Item& item) {
+  Ref made(n < 0 ? nullptr : kNew(n));
+  for (Py_ssize_t i = 0; made && i < n; ++i) {
+    PyObject* one = item(i);
+    if (!one) return nullptr;
+    kSet(made.get(), i, one);
   }
-  for (const Fact<T>& fact : facts)
-    if (PyTuple_Size(args) > 0 || (is_all && !(known.*fact.slot)))
-      return PyErr_Format(PyExc_TypeError, "configure() takes names only, and %s is one of them", fact.name);
-  return true;
+  return made.release();
 }
+template <class Item> PyObject* new_tuple(Py_ssize_t n, const Item& item) {
+  return new_sequence<PyTuple_New, PyTuple_SetItem>(n, item);
+}
+template <class Item> PyObject* new_list(Py_ssize_t n, const Item& item) {
+  return new_sequence<PyList_New, PyList_SetItem>(n, item);
+}
+
+// Objects of Python that a module holds as long as the process lives: members that have names.
+class NamedObjects {
+ public:
+  // Takes those over that are given; false with an exception, also where one is lacking yet and `is_all`.
+  bool take(PyObject* args, PyObject* kwargs, bool is_all);
+  bool are_all_there() const;
+  bool intern();  // each is its name; false with an exception
+
+ protected:
+  PyObject* named(const char* name, PyObject*& slot) {
+    objects_.push_back({name, &slot});
+    return nullptr;
+  }
+
+ private:
+  std::vector<std::pair<const char*, PyObject**>> objects_;
+};
 
 // A list that needs no memory of its own while it is short.
 template <typename T, size_t kInline> class Few {
@@ -99,22 +126,24 @@ template <typename T, size_t kInline> class Few {
 };
 
 // What macatensor says once, by configure(): its own types and functions and PyTorch's.
-struct Known {
-  PyObject* tensor = nullptr;        // the type MacaTensor
-  PyObject* make_wrapper = nullptr;  // torch.Tensor._make_wrapper_subclass
-  PyObject* strided = nullptr;       // torch.strided
-  PyObject* device = nullptr;        // torch.device("maca", 0)
-  PyObject* bind = nullptr;          // sets and returns the launcher of an OpOverload that has none
-  PyObject* failure = nullptr;       // from (status, operator) to an exception
-  PyObject* static_key = nullptr;    // a hashable stand-in for an argument that is part of the plan
-  PyObject* true_key = nullptr;      // static_key(True), static_key(False)
-  PyObject* false_key = nullptr;
-  PyObject* in_inference = nullptr;      // torch.is_inference_mode_enabled
-  PyObject* is_deterministic = nullptr;  // torch.are_deterministic_algorithms_enabled, as C has it
-  PyObject* plain_types = nullptr;       // types of static arguments that are their own key
-  PyObject* absent = nullptr;            // the payload of an operand that is not given
-  PyObject* is_profiled = nullptr;       // whether PyTorch's profiler is at work
-  PyObject* payload_name = nullptr;      // "_payload"
+struct Known : NamedObjects {
+  PyObject* tensor = named("tensor", tensor);                    // the type MacaTensor
+  PyObject* make_wrapper = named("make_wrapper", make_wrapper);  // torch.Tensor._make_wrapper_subclass
+  PyObject* strided = named("strided", strided);                 // torch.strided
+  PyObject* device = named("device", device);                    // torch.device("maca", 0)
+  PyObject* bind = named("bind", bind);           // sets and returns the launcher of an OpOverload that has none
+  PyObject* failure = named("failure", failure);  // from (status, operator) to an exception
+  // a hashable stand-in for an argument that is part of the plan
+  PyObject* static_key = named("static_key", static_key);
+  PyObject* true_key = named("true_key", true_key);  // static_key(True), static_key(False)
+  PyObject* false_key = named("false_key", false_key);
+  PyObject* in_inference = named("in_inference", in_inference);  // torch.is_inference_mode_enabled
+  // torch.are_deterministic_algorithms_enabled, as C has it
+  PyObject* is_deterministic = named("is_deterministic", is_deterministic);
+  PyObject* plain_types = named("plain_types", plain_types);  // types of static arguments that are their own key
+  PyObject* absent = named("absent", absent);                 // the payload of an operand that is not given
+  PyObject* is_profiled = named("is_profiled", is_profiled);  // whether PyTorch's profiler is at work
+  PyObject* payload_name = nullptr;                           // "_payload"
   PyObject* is_inference_name = nullptr;
   PyObject* zero = nullptr;
 };

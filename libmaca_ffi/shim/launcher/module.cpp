@@ -1,9 +1,34 @@
 // The module `libmaca_ffi._launcher`: its types, what it is told once, and MacaTensor's __torch_dispatch__.
+#include <algorithm>
+
 #include "launcher.h"
 
 namespace maca_launcher {
 
 Known known;
+
+bool NamedObjects::take(PyObject* args, PyObject* kwargs, bool is_all) {
+  PyObject *name, *value;
+  const auto has_name = [&](const auto& object) { return PyUnicode_CompareWithASCIIString(name, object.first) == 0; };
+  for (Py_ssize_t at = 0; kwargs && PyDict_Next(kwargs, &at, &name, &value);) {
+    const auto found = std::find_if(objects_.begin(), objects_.end(), has_name);
+    if (found == objects_.end()) return PyErr_Format(PyExc_TypeError, "configure() takes no %R", name);
+    put(*found->second, value);
+  }
+  for (const auto& [said, slot] : objects_)
+    if (PyTuple_Size(args) > 0 || (is_all && !*slot))
+      return PyErr_Format(PyExc_TypeError, "configure() takes names only, and %s is one of them", said);
+  return true;
+}
+
+bool NamedObjects::are_all_there() const {
+  return std::all_of(objects_.begin(), objects_.end(), [](const auto& object) { return *object.second != nullptr; });
+}
+
+bool NamedObjects::intern() {
+  for (const auto& [name, slot] : objects_) *slot = PyUnicode_InternFromString(name);
+  return are_all_there();
+}
 
 namespace {
 
@@ -30,25 +55,8 @@ PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject
   return args ? launch(func, args, kwargs) : nullptr;
 }
 
-constexpr Fact<Known> kFacts[] = {
-    {"tensor", &Known::tensor},
-    {"make_wrapper", &Known::make_wrapper},
-    {"strided", &Known::strided},
-    {"device", &Known::device},
-    {"bind", &Known::bind},
-    {"failure", &Known::failure},
-    {"static_key", &Known::static_key},
-    {"true_key", &Known::true_key},
-    {"false_key", &Known::false_key},
-    {"plain_types", &Known::plain_types},
-    {"in_inference", &Known::in_inference},
-    {"is_deterministic", &Known::is_deterministic},
-    {"absent", &Known::absent},
-    {"is_profiled", &Known::is_profiled},
-};
-
 PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
-  if (!take_facts(known, kFacts, args, kwargs, true)) return nullptr;
+  if (!known.take(args, kwargs, true)) return nullptr;
   if (!PyTuple_Check(known.plain_types))
     return PyErr_Format(PyExc_TypeError, "plain_types is a tuple, got %R", known.plain_types);
   maca_shim::runtime().queue.ask_whether_profiled(known.is_profiled);
@@ -56,9 +64,9 @@ PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef g_functions[] = {
-    {"dispatch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatch)), METH_FASTCALL | METH_KEYWORDS,
+    {"dispatch", as_method(dispatch), METH_FASTCALL | METH_KEYWORDS,
      "dispatch(func, types, args=(), kwargs=None): MacaTensor's __torch_dispatch__."},
-    {"configure", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)), METH_VARARGS | METH_KEYWORDS,
+    {"configure", as_method(configure), METH_VARARGS | METH_KEYWORDS,
      "configure(**facts): what the module has to know of macatensor and PyTorch."},
     {"launcher_of", launcher_of, METH_O, "launcher_of(func): what is called for an OpOverload, or None."},
     {"set_launcher", set_launcher, METH_VARARGS,
@@ -71,28 +79,18 @@ PyMethodDef g_functions[] = {
     {},
 };
 
-PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
-                        "libmaca_ffi._launcher",
-                        "The way of an operator from __torch_dispatch__ to a kernel and back.",
-                        -1,
-                        g_functions,
-                        nullptr,
-                        nullptr,
-                        nullptr,
-                        nullptr};
+PyModuleDef g_module = {PyModuleDef_HEAD_INIT, "libmaca_ffi._launcher",
+                        "The way of an operator from __torch_dispatch__ to a kernel and back.", -1, g_functions};
 
 }  // namespace
 }  // namespace maca_launcher
 
 PyMODINIT_FUNC PyInit__launcher() {
   using namespace maca_launcher;
-  Ref module(PyModule_Create(&g_module));
   known.payload_name = PyUnicode_InternFromString("_payload");
   known.is_inference_name = PyUnicode_InternFromString("is_inference");
   known.zero = PyLong_FromLong(0);
-  if (!module || !known.payload_name || !known.is_inference_name || !known.zero || !add_buffer_type(module.get()) ||
-      !add_program_type(module.get()) || !add_kernel_call_type(module.get()) || !add_view_call_type(module.get()) ||
-      !add_blank_call_type(module.get()) || !add_fixed_attribute_type(module.get()))
-    return nullptr;
-  return module.release();
+  if (!known.payload_name || !known.is_inference_name || !known.zero) return nullptr;
+  return new_module(g_module, {add_buffer_type, add_program_type, add_kernel_call_type, add_view_call_type,
+                               add_blank_call_type, add_fixed_attribute_type});
 }

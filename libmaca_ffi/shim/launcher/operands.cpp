@@ -5,10 +5,10 @@ namespace maca_launcher {
 namespace {
 
 template <size_t kInline> PyObject* list_of(Few<PyObject*, kInline>& held) {
-  Ref list(PyList_New(static_cast<Py_ssize_t>(held.size())));
-  for (size_t i = 0; list && i < held.size(); ++i)
-    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), Ref::borrowed(held[i] ? held[i] : known.absent).release());
-  return list.release();
+  return new_list(static_cast<Py_ssize_t>(held.size()), [&](Py_ssize_t i) {
+    PyObject* one = held[static_cast<size_t>(i)];
+    return Ref::borrowed(one ? one : known.absent).release();
+  });
 }
 
 }  // namespace

@@ -59,10 +59,8 @@ PyObject* g_observer = Py_None;
 Facts& facts_of(PyObject* program) { return *reinterpret_cast<Program*>(program)->facts; }
 
 void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
   delete reinterpret_cast<Program*>(object)->facts;
-  PyObject_Free(object);
-  Py_DECREF(type);
+  release_memory(object);
 }
 
 PyObject* fail(const Facts& f, int status) {
@@ -195,43 +193,30 @@ PyObject* new_result(const Result& result, Made& made) {
 
 // The first `count` new tensors in a flat list.
 PyObject* flat_results(const Facts& f, Made& made, size_t count) {
-  Ref list(PyList_New(static_cast<Py_ssize_t>(count)));
-  for (size_t i = 0; list && i < count; ++i) {
-    PyObject* result = new_result(f.results[i], made);
-    if (!result) return nullptr;
-    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), result);
-  }
-  return list.release();
+  return new_list(static_cast<Py_ssize_t>(count),
+                  [&](Py_ssize_t i) { return new_result(f.results[static_cast<size_t>(i)], made); });
 }
 
 PyObject* shaped_results(const Facts& f, Made& made) {
   if (f.is_one) return new_result(f.results[0], made);
   Ref flat(flat_results(f, made, f.wanted));
   if (!flat) return nullptr;
-  Ref shaped(PyTuple_New(static_cast<Py_ssize_t>(f.lists.size())));
   Py_ssize_t at = 0;
-  for (size_t i = 0; shaped && i < f.lists.size(); ++i) {
-    const auto n = static_cast<Py_ssize_t>(f.lists[i]);
-    PyObject* item =
-        n < 0 ? Ref::borrowed(PyList_GetItem(flat.get(), at)).release() : PyList_GetSlice(flat.get(), at, at + n);
-    if (!item) return nullptr;
-    at += n < 0 ? 1 : n;
-    PyTuple_SetItem(shaped.get(), static_cast<Py_ssize_t>(i), item);
-  }
+  Ref shaped(new_tuple(static_cast<Py_ssize_t>(f.lists.size()), [&](Py_ssize_t i) {
+    const auto n = static_cast<Py_ssize_t>(f.lists[static_cast<size_t>(i)]);
+    const Py_ssize_t begin = std::exchange(at, at + (n < 0 ? 1 : n));
+    return n < 0 ? Ref::borrowed(PyList_GetItem(flat.get(), begin)).release() : PyList_GetSlice(flat.get(), begin, at);
+  }));
   if (!shaped || f.lists.size() > 1) return shaped.release();
   return Ref::borrowed(f.lists.empty() ? Py_None : PyTuple_GetItem(shaped.get(), 0)).release();
 }
 
 PyObject* returned_arguments(const Facts& f, PyObject* args) {
-  if (f.returned.size() == 1) return Ref::borrowed(PyTuple_GetItem(args, f.returned[0])).release();
+  const auto at = [&](Py_ssize_t i) {
+    return Ref::borrowed(PyTuple_GetItem(args, f.returned[static_cast<size_t>(i)])).release();
+  };
   if (f.returned.empty()) return Ref::borrowed(Py_None).release();
-  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(f.returned.size())));
-  for (size_t i = 0; tuple && i < f.returned.size(); ++i) {
-    PyObject* argument = PyTuple_GetItem(args, f.returned[i]);
-    if (!argument) return nullptr;
-    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), Ref::borrowed(argument).release());
-  }
-  return tuple.release();
+  return f.returned.size() == 1 ? at(0) : new_tuple(static_cast<Py_ssize_t>(f.returned.size()), at);
 }
 
 // Reads the two lists that Python brings.
@@ -298,13 +283,11 @@ PyType_Slot g_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec g_spec = {"libmaca_ffi._launcher.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT, g_slots};
-
 }  // namespace
 
 bool add_program_type(PyObject* module) {
-  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddType(module, g_type) == 0;
+  g_type = add_type(module, {"libmaca_ffi._launcher.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT, g_slots});
+  return g_type != nullptr;
 }
 
 PyObject* observe(PyObject*, PyObject* observer) {

@@ -6,15 +6,10 @@ namespace maca_launcher {
 namespace {
 
 PyObject* keys_of(PyObject* values) {
-  const Py_ssize_t n = PySequence_Size(values);
-  Ref keys(n < 0 ? nullptr : PyTuple_New(n));
-  for (Py_ssize_t i = 0; keys && i < n; ++i) {
+  return new_tuple(PySequence_Size(values), [&](Py_ssize_t i) {
     Ref value(PySequence_GetItem(values, i));
-    PyObject* key = value ? static_key(value.get()) : nullptr;
-    if (!key) return nullptr;
-    PyTuple_SetItem(keys.get(), i, key);
-  }
-  return keys.release();
+    return value ? static_key(value.get()) : nullptr;
+  });
 }
 
 }  // namespace

@@ -9,17 +9,10 @@ namespace {
 
 // The signature (Meta, *arguments); lists, of sizes and dimensions, become tuples.
 PyObject* signature(PyObject* meta, PyObject* args) {
-  const Py_ssize_t n = PyTuple_Size(args);
-  Ref key(PyTuple_New(n));
-  if (!key) return nullptr;
-  PyTuple_SetItem(key.get(), 0, Ref::borrowed(meta).release());
-  for (Py_ssize_t i = 1; i < n; ++i) {
-    PyObject* value = PyTuple_GetItem(args, i);
-    PyObject* part = PyList_CheckExact(value) ? PyList_AsTuple(value) : Ref::borrowed(value).release();
-    if (!part) return nullptr;
-    PyTuple_SetItem(key.get(), i, part);
-  }
-  return key.release();
+  return new_tuple(PyTuple_Size(args), [&](Py_ssize_t i) {
+    PyObject* value = i == 0 ? meta : PyTuple_GetItem(args, i);
+    return PyList_CheckExact(value) ? PyList_AsTuple(value) : Ref::borrowed(value).release();
+  });
 }
 
 // A view of what `payload` lies in.
@@ -35,14 +28,7 @@ PyObject* make_view(PyObject* payload, PyObject* view) {
 }
 
 PyObject* make_views(PyObject* payload, PyObject* views) {
-  const Py_ssize_t n = PyList_Size(views);
-  Ref list(PyList_New(n));
-  for (Py_ssize_t i = 0; list && i < n; ++i) {
-    PyObject* view = make_view(payload, PyList_GetItem(views, i));
-    if (!view) return nullptr;
-    PyList_SetItem(list.get(), i, view);
-  }
-  return list.release();
+  return new_list(PyList_Size(views), [&](Py_ssize_t i) { return make_view(payload, PyList_GetItem(views, i)); });
 }
 
 // Must a view be made outside of inference mode? There a view of a normal tensor could not have a version counter.

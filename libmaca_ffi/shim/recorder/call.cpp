@@ -8,8 +8,6 @@
 namespace maca::recorder {
 namespace {
 
-PyTypeObject* g_type = nullptr;
-
 using Type = Collected<Call>;
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -101,32 +99,12 @@ PyGetSetDef g_properties[] = {
     {},
 };
 
-PyType_Slot g_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_getset, g_properties},
-    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
-    {Py_tp_methods, g_methods},
-    {Py_tp_members, g_members},
-    {Py_tp_doc, const_cast<char*>("RecordedCall(level, name, op, direction)\n\nA call that has begun.")},
-    {0, nullptr},
-};
-
-PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCall", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                      g_slots};
-
 }  // namespace
 
-void put(PyObject*& slot, PyObject* value) {
-  Ref old(slot);
-  slot = Ref::borrowed(value).release();
-}
-
-bool is_call(PyObject* object) { return Py_TYPE(object) == g_type; }
+bool is_call(PyObject* object) { return Py_TYPE(object) == Type::type; }
 
 Call* new_call(int level, std::string name, PyObject* op, PyObject* direction) {
-  Ref object(is_level(level) ? allocate(g_type) : nullptr);
+  Ref object(is_level(level) ? allocate(Type::type) : nullptr);
   if (!object) return nullptr;
   auto* self = as_call(object.get());
   self->parts = new CallParts;
@@ -162,8 +140,12 @@ bool append_line(std::string& out, Call* self, PyObject* error) {
 }
 
 bool add_recording_call(PyObject* module) {
-  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddType(module, g_type) == 0;
+  return Type::add(module, "libmaca_ffi._recorder.RecordedCall",
+                   "RecordedCall(level, name, op, direction)\n\nA call that has begun.", 0,
+                   {{Py_tp_new, reinterpret_cast<void*>(create)},
+                    {Py_tp_getset, g_properties},
+                    {Py_tp_methods, g_methods},
+                    {Py_tp_members, g_members}});
 }
 
 }  // namespace maca::recorder

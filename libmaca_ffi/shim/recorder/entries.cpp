@@ -11,8 +11,6 @@ namespace {
 
 using Type = Collected<Entries>;
 
-PyTypeObject* g_type = nullptr;
-
 // An entry that Python writes, of any tensor.
 bool append_new(Entries* self, std::string& out, const Item& item, const Described& described) {
   Ref level(PyLong_FromLong(described.level)), call(PyLong_FromLongLong(described.call)), place(new_text(item.place));
@@ -196,7 +194,7 @@ int initialize(PyObject* object, PyObject* args, PyObject*) {
 }
 
 PyMethodDef g_methods[] = {
-    {"arguments", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(arguments)), METH_VARARGS | METH_KEYWORDS,
+    {"arguments", as_method(arguments), METH_VARARGS | METH_KEYWORDS,
      "arguments(found, level, call=-1, written=()): places and what is there as a JSON list. `level` is the call's; of "
      "results `call` is the number of the call and `written` the ids of those that were there before."},
     {"wrote", wrote_method, METH_O,
@@ -217,29 +215,10 @@ PyMemberDef g_members[] = {
     {},
 };
 
-PyType_Slot g_slots[] = {
-    {Py_tp_members, g_members},
-    {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_init, reinterpret_cast<void*>(initialize)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
-    {Py_tp_methods, g_methods},
-    {Py_tp_doc,
-     const_cast<char*>(
-         "RecordedEntries(forms)\n\nA subclass has entry(tensor, level, call, wrote, place), the text of what is no "
-         "plain strided tensor; new_form(key, tensor), which enters what is new into the table of forms; "
-         "numbers(tensor, place), text that follows a form's.")},
-    {0, nullptr},
-};
-
-PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedEntries", sizeof(Entries), 0,
-                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
-
 }  // namespace
 
 bool is_entries(PyObject* object) {
-  return PyObject_TypeCheck(object, g_type) && is_ready(reinterpret_cast<Entries*>(object));
+  return PyObject_TypeCheck(object, Type::type) && is_ready(reinterpret_cast<Entries*>(object));
 }
 
 bool note_blank(PyObject* entries, PyObject* tensor) {
@@ -267,8 +246,16 @@ bool describe(PyObject* entries, std::string& out, const Items& items, const Des
 }
 
 bool add_recording_entries(PyObject* module) {
-  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddType(module, g_type) == 0;
+  return Type::add(
+      module, "libmaca_ffi._recorder.RecordedEntries",
+      "RecordedEntries(forms)\n\nA subclass has entry(tensor, level, call, wrote, place), the text of what is no plain "
+      "strided tensor; new_form(key, tensor), which enters what is new into the table of forms; numbers(tensor, "
+      "place), text that follows a form's.",
+      Py_TPFLAGS_BASETYPE,
+      {{Py_tp_members, g_members},
+       {Py_tp_new, reinterpret_cast<void*>(create)},
+       {Py_tp_init, reinterpret_cast<void*>(initialize)},
+       {Py_tp_methods, g_methods}});
 }
 
 }  // namespace maca::recorder

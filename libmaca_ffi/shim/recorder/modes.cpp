@@ -155,48 +155,33 @@ PyObject* torch_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
 // PyTorch asks a mode three times at every call for its method: to have it, whose it is, for a class's is refused, and
 // to run it. It has the name in C, of which Python makes a str that none of its caches knows, and then a method: 2500
 // instructions a call. A mode is its own method, and these answers come first.
-PyObject* attribute(PyObject* mode, PyObject* name, std::string_view method) {
+constexpr char kFunctionMethod[] = "__torch_function__", kOperatorMethod[] = "__torch_dispatch__";
+template <const char* kMethod> PyObject* attribute(PyObject* mode, PyObject* name) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &size);
   if (!text) PyErr_Clear();
   const std::string_view asked(text ? text : "", static_cast<size_t>(size));
-  if (asked == method || asked == "__self__") return Ref::borrowed(mode).release();
+  if (asked == kMethod || asked == "__self__") return Ref::borrowed(mode).release();
   return PyObject_GenericGetAttr(mode, name);
 }
 
-PyObject* function_attribute(PyObject* mode, PyObject* name) { return attribute(mode, name, "__torch_function__"); }
-PyObject* operator_attribute(PyObject* mode, PyObject* name) { return attribute(mode, name, "__torch_dispatch__"); }
-
-PyMethodDef g_function_methods[] = {
-    {"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(torch_function)),
-     METH_VARARGS | METH_KEYWORDS, "__torch_function__(func, types, args, kwargs=None): runs and records a call."},
-    {},
-};
-PyMethodDef g_operator_methods[] = {
-    {"__torch_dispatch__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(torch_dispatch)),
-     METH_VARARGS | METH_KEYWORDS, "__torch_dispatch__(func, types, args, kwargs=None): runs and records a call."},
-    {},
-};
-
-PyType_Slot g_function_slots[] = {
-    {Py_tp_methods, g_function_methods},
-    {Py_tp_getattro, reinterpret_cast<void*>(function_attribute)},
-    {Py_tp_call, reinterpret_cast<void*>(torch_function)},
-    {Py_tp_doc, const_cast<char*>("The base of a TorchFunctionMode that gives calls to the recorder that is set.")},
-    {0, nullptr},
-};
-PyType_Slot g_operator_slots[] = {
-    {Py_tp_methods, g_operator_methods},
-    {Py_tp_getattro, reinterpret_cast<void*>(operator_attribute)},
-    {Py_tp_call, reinterpret_cast<void*>(torch_dispatch)},
-    {Py_tp_doc, const_cast<char*>("The base of a TorchDispatchMode that gives calls to the recorder that is set.")},
-    {0, nullptr},
-};
-
-PyType_Spec g_function_spec = {"libmaca_ffi._recorder.RecordedFunctions", sizeof(PyObject), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_function_slots};
-PyType_Spec g_operator_spec = {"libmaca_ffi._recorder.RecordedOperators", sizeof(PyObject), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_operator_slots};
+// A base of modes with the method that PyTorch calls.
+template <PyObject* (*kRun)(PyObject* mode, PyObject* args, PyObject* kwargs), const char* kMethod>
+PyTypeObject* add_mode(PyObject* module, const char* qualified_name, const char* doc) {
+  static PyMethodDef methods[] = {
+      {kMethod, as_method(kRun), METH_VARARGS | METH_KEYWORDS,
+       "Takes (func, types, args, kwargs=None): runs and records a call."},
+      {},
+  };
+  PyType_Slot slots[] = {
+      {Py_tp_methods, methods},
+      {Py_tp_getattro, reinterpret_cast<void*>(attribute<kMethod>)},
+      {Py_tp_call, reinterpret_cast<void*>(kRun)},
+      {Py_tp_doc, const_cast<char*>(doc)},
+      {0, nullptr},
+  };
+  return add_type(module, {qualified_name, sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots});
+}
 
 }  // namespace
 
@@ -208,10 +193,12 @@ PyObject* set_recorder(PyObject*, PyObject* recorder) {
 }
 
 bool add_recording_modes(PyObject* module) {
-  Ref functions(PyType_FromSpec(&g_function_spec)), operators(PyType_FromSpec(&g_operator_spec));
-  g_functions_type = reinterpret_cast<PyTypeObject*>(functions.get());  // the module holds it
-  return functions && operators && PyModule_AddObjectRef(module, "RecordedFunctions", functions.get()) == 0 &&
-         PyModule_AddObjectRef(module, "RecordedOperators", operators.get()) == 0;
+  g_functions_type = add_mode<torch_function, kFunctionMethod>(
+      module, "libmaca_ffi._recorder.RecordedFunctions",
+      "The base of a TorchFunctionMode that gives calls to the recorder that is set.");
+  return g_functions_type && add_mode<torch_dispatch, kOperatorMethod>(
+                                 module, "libmaca_ffi._recorder.RecordedOperators",
+                                 "The base of a TorchDispatchMode that gives calls to the recorder that is set.");
 }
 
 }  // namespace maca::recorder

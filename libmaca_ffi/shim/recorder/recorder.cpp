@@ -9,7 +9,6 @@ namespace maca::recorder {
 
 namespace {
 
-PyTypeObject* g_type = nullptr;
 unsigned long long g_epochs = 0;
 
 using Type = Collected<Recorder>;
@@ -76,24 +75,9 @@ PyMemberDef g_members[] = {
 #undef OBJECT
 #undef FLAG
 
-PyType_Slot g_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(create)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(Type::dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(Type::traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(Type::clear)},
-    {Py_tp_methods, g_methods},
-    {Py_tp_members, g_members},
-    {Py_tp_doc, const_cast<char*>("The base of the recorder: what happens at every call. A subclass sets the members "
-                                  "and has the methods for what is rare; macatensor.accuracy.recording.recorder.")},
-    {0, nullptr},
-};
-
-PyType_Spec g_spec = {"libmaca_ffi._recorder.RecordedCalls", sizeof(Recorder), 0,
-                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, g_slots};
-
 }  // namespace
 
-bool is_recorder(PyObject* object) { return PyObject_TypeCheck(object, g_type); }
+bool is_recorder(PyObject* object) { return PyObject_TypeCheck(object, Type::type); }
 
 bool is_ready(Recorder* self) {
   for (auto member : Recorder::kObjects)
@@ -282,8 +266,12 @@ bool check_call(PyObject* call) {
 }
 
 bool add_recording_recorder(PyObject* module) {
-  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
-  return g_type && PyModule_AddType(module, g_type) == 0;
+  return Type::add(
+      module, "libmaca_ffi._recorder.RecordedCalls",
+      "The base of the recorder: what happens at every call. A subclass sets the members and has the "
+      "methods for what is rare; macatensor.accuracy.recording.recorder.",
+      Py_TPFLAGS_BASETYPE,
+      {{Py_tp_new, reinterpret_cast<void*>(create)}, {Py_tp_methods, g_methods}, {Py_tp_members, g_members}});
 }
 
 }  // namespace maca::recorder

@@ -32,27 +32,29 @@ namespace maca::recorder {
 using namespace maca_launcher;
 
 // What configure() says: PyTorch's types and the recorder's functions.
-struct KnownOfRecording {
-  PyObject* tensor = nullptr;            // torch.Tensor
-  PyObject* parameter = nullptr;         // torch.nn.Parameter
-  PyObject* storage = nullptr;           // torch.UntypedStorage
-  PyObject* exchange_capsule = nullptr;  // torch.Tensor's, of DLPack, or None
-  PyObject* plain_values = nullptr;      // types whose values hold nothing
-  PyObject* taken_apart = nullptr;       // places and what is there of a container, or None
-  PyObject* value_text = nullptr;        // a value that is no tensor, as JSON
-  PyObject* escaped = nullptr;           // a str as JSON
-  PyObject* plainly = nullptr;           // torch._C.DisableTorchFunction
-  PyObject* modes = nullptr;             // how many function modes are active
-  PyObject* current_node = nullptr;      // the autograd node that runs in this thread, or None
-  PyObject* sequence = nullptr;          // how many nodes this thread has made
-  PyObject* is_grad_enabled = nullptr;   // torch.is_grad_enabled
-  PyObject* read_operator = nullptr;     // the Operator of an overload
-  PyObject* is_tracing = nullptr;        // torch.jit's tracing state, or None
-  PyObject* names = nullptr;             // a dict from a function to its name, or None: it computes nothing
-  PyObject* read_name = nullptr;         // the name of a function that is not among them
-  PyObject* begin_and_end = nullptr;     // (recorder, func, name or None, args, kwargs): calls that are not C's
-  PyObject *pop_mode = nullptr, *push_mode = nullptr;  // the last of this thread's function modes taken off, one put on
-  const DlExchange* exchange = nullptr;                // where there is one
+struct KnownOfRecording : NamedObjects {
+  PyObject* tensor = named("tensor", tensor);                        // torch.Tensor
+  PyObject* parameter = named("parameter", parameter);               // torch.nn.Parameter
+  PyObject* storage = named("storage", storage);                     // torch.UntypedStorage
+  PyObject* exchange_capsule = named("exchange", exchange_capsule);  // torch.Tensor's, of DLPack, or None
+  PyObject* plain_values = named("plain_values", plain_values);      // types whose values hold nothing
+  PyObject* taken_apart = named("taken_apart", taken_apart);         // places and what is there of a container, or None
+  PyObject* value_text = named("value_text", value_text);            // a value that is no tensor, as JSON
+  PyObject* escaped = named("escaped", escaped);                     // a str as JSON
+  PyObject* plainly = named("plainly", plainly);                     // torch._C.DisableTorchFunction
+  PyObject* modes = named("modes", modes);                           // how many function modes are active
+  PyObject* current_node = named("current_node", current_node);  // the autograd node that runs in this thread, or None
+  PyObject* sequence = named("sequence", sequence);              // how many nodes this thread has made
+  PyObject* is_grad_enabled = named("is_grad_enabled", is_grad_enabled);  // torch.is_grad_enabled
+  PyObject* read_operator = named("read_operator", read_operator);        // the Operator of an overload
+  PyObject* is_tracing = named("is_tracing", is_tracing);                 // torch.jit's tracing state, or None
+  PyObject* names = named("names", names);  // a dict from a function to its name, or None: it computes nothing
+  PyObject* read_name = named("read_name", read_name);  // the name of a function that is not among them
+  // (recorder, func, name or None, args, kwargs): calls that are not C's
+  PyObject* begin_and_end = named("begin_and_end", begin_and_end);
+  PyObject* pop_mode = named("pop_mode", pop_mode);     // takes the last of this thread's function modes off
+  PyObject* push_mode = named("push_mode", push_mode);  // puts one on
+  const DlExchange* exchange = nullptr;                 // where there is one
 };
 extern KnownOfRecording recording;
 bool is_configured();  // everything has been said; false with an exception
@@ -132,8 +134,12 @@ class Plainly {
 };
 
 // Names of what is asked of Python at most calls.
-struct Names {
-  PyObject *fwd, *bwd, *acquire, *release, *enter, *leave, *node_made, *backward_operator, *map, *write;
+struct Names : NamedObjects {
+  PyObject *fwd = named("fwd", fwd), *bwd = named("bwd", bwd);
+  PyObject *acquire = named("acquire", acquire), *release = named("release", release);
+  PyObject *enter = named("__enter__", enter), *leave = named("__exit__", leave);
+  PyObject *node_made = named("node_made", node_made), *map = named("map", map), *write = named("write", write);
+  PyObject* backward_operator = named("backward_operator", backward_operator);
 };
 extern Names names;
 
@@ -308,7 +314,6 @@ bool is_call(PyObject* object);
 Call* new_call(int level, std::string name, PyObject* op, PyObject* direction);
 // The call's line with its end; `error` is what was raised, as text, or None. False with an exception.
 bool append_line(std::string& out, Call* call, PyObject* error);
-void put(PyObject*& slot, PyObject* value);
 
 // How often PyTorch counted a write to the tensor's memory: -1 of an inference tensor, which counts none.
 bool version_of(PyObject* tensor, long long& version);
