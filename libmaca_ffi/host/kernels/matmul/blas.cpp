@@ -3,6 +3,7 @@
 
 #include "matmul.h"
 #include "onednn.h"
+#include "processor.h"
 
 namespace maca::matmul {
 
