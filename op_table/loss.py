@@ -66,7 +66,7 @@ kernel(
 kernel(
     "multilabel_margin_loss_backward",
     FLOATING,
-    bound=ulp("a count, the factor of the mean and the gradient, in double", f32=1, f64=4),
+    bound=ulp("a count, the factor of the mean and the gradient, in double", f32=1, f64=4, f16=1, bf16=1),
     contiguous=("self", "target", "is_target"),
     strides="contiguous",
 )

@@ -41,7 +41,7 @@ def test_check_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
     assert facts["proof"] == "tensor([1., 1.], device='maca:0')"
-    assert facts["library"]["abi"].startswith("1.")
+    assert facts["library"]["abi"].startswith("2.")
     assert facts["device"]["kernel_count"] > 0 and facts["device"]["simd"] in LEVELS
     assert facts["switches"]["PYTORCH_DEFAULT_NCHW"]["value"] == "1"
     assert facts["switches"]["PYTORCH_DEFAULT_NCHW"]["origin"] == "environment"

@@ -15,10 +15,11 @@ from torch.utils._pytree import tree_map
 NOT_TAKEN = {
     "fft": "PyTorch refuses a half for any device but CUDA before the device is asked; complex32 has no transform",
     "torch_ops_aten": "attention of CUDA's own libraries, which scaled_dot_product_attention replaces here",
-    "nansum": "PyTorch's CPU, the authority on errors, refuses complex numbers",
-    "nanmean": "PyTorch's CPU, the authority on errors, refuses complex numbers",
+    "nansum-torch.complex64": "PyTorch's CPU, the authority on errors, refuses complex numbers",
+    "nansum-torch.complex128": "PyTorch's CPU, the authority on errors, refuses complex numbers",
+    "nanmean-torch.complex64": "PyTorch's CPU, the authority on errors, refuses complex numbers",
+    "nanmean-torch.complex128": "PyTorch's CPU, the authority on errors, refuses complex numbers",
     "logaddexp-torch.complex32": "complex32 is no dtype of the loop",
-    "trace-torch.complex32": "complex32 is no dtype of the loop",
 }
 
 

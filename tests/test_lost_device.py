@@ -58,7 +58,7 @@ def test_every_later_call_raises_the_error(interposer: Path) -> None:
     assert through(interposer, LOST + textwrap.dedent(code)).stderr == ""
 
 
-def test_queued_work_loses_the_device_at_the_next_wait(interposer: Path) -> None:
+def test_queued_work_loses_the_device_at_a_wait(interposer: Path) -> None:
     code = """
     table, bad = maca(torch.arange(5.0)), maca(torch.tensor([1]))
     table[bad], torch.maca.synchronize()
@@ -72,7 +72,7 @@ def test_queued_work_loses_the_device_at_the_next_wait(interposer: Path) -> None
     assert through(interposer, LOST + textwrap.dedent(code), MACA_TASK_QUEUE="1").stderr == ""
 
 
-def test_a_child_of_a_library_that_does_not_fork(interposer: Path) -> None:
+def test_child_of_a_library_that_forks_not(interposer: Path) -> None:
     code = """
     x, held = maca(torch.ones(4)), torch.ones(3).pin_memory()
     child = os.fork()

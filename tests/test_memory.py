@@ -223,7 +223,7 @@ def test_device_module() -> None:
     assert properties.name == maca_module.get_device_name() and properties.kernel_count > 100
     assert properties.total_memory > 0 and properties.simd in LEVELS
     info = maca_module.library_info()
-    assert info["abi"].startswith("1.") and info["path"]
+    assert info["abi"].startswith("2.") and info["path"]
     with maca_module.device(0):
         pass
     maca_module.set_device("maca:0")

@@ -34,7 +34,7 @@ def test_any_strides_and_dtypes(dtype: torch.dtype) -> None:
         assert torch.equal(copied.to("maca", non_blocking=True).cpu(), x)
 
 
-def test_views_and_storages_are_pinned_and_copies_are_not() -> None:
+def test_views_and_storages_are_pinned_copies_not() -> None:
     x = torch.arange(12.0).reshape(3, 4).pin_memory()
     assert x[1:, 2].is_pinned() and x.mT.is_pinned() and x.view(torch.int32).is_pinned()
     assert x.untyped_storage().is_pinned() and torch.from_numpy(x.numpy()).is_pinned()
@@ -76,7 +76,7 @@ def test_an_upload_runs_on_and_keeps_its_memory() -> None:
     assert pinned(7, 8).data_ptr() == address
 
 
-def test_a_download_runs_on_until_the_stream_is_waited_for() -> None:
+def test_download_runs_on_until_it_is_awaited() -> None:
     target, x = pinned(0, 0), maca(torch.ones(2 * N))
     stream = torch.maca.Stream()
     stream.wait_stream(torch.maca.current_stream())
@@ -89,7 +89,7 @@ def test_a_download_runs_on_until_the_stream_is_waited_for() -> None:
     assert target.eq(2).all()
 
 
-def test_other_memory_and_blocking_copies_are_done_on_return() -> None:
+def test_other_copies_are_done_on_return() -> None:
     x = maca(torch.ones(2 * N))
     with torch.maca.stream(torch.maca.Stream()):
         for target, non_blocking in ((torch.zeros(2 * N), True), (pinned(0, 0), False)):
@@ -175,7 +175,7 @@ def test_exit_and_fork_with_pinned_tensors(mode: str) -> None:
     assert done.stdout == "pinned True 1048576.0\n" and done.stderr == ""
 
 
-def test_a_library_is_asked_for_pinned_memory_and_queued_copies(interposer: Path) -> None:
+def test_library_is_asked_for_memory_and_copies(interposer: Path) -> None:
     code = """
     spy.interposer_queued_copies.restype = spy.interposer_timed_events.restype = ctypes.c_int64
     x = torch.zeros(1 << 20).pin_memory()

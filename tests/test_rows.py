@@ -171,12 +171,13 @@ def _asked_by_name() -> set[str]:
                 function = (
                     node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 )
-                if function in ("launch", "launch_kernel", "plan"):
+                if function in ("launch", "_launch", "launch_kernel", "program", "program_of"):
                     found.add(node.args[0].value)
     return found
 
 
 def test_every_kernel_has_a_row_or_a_caller() -> None:
     rows = {r.kernel_name for r in TABLE.values() if r.kind in (Kind.KERNEL, Kind.DYNAMIC)}
-    unused = sorted(set(ffi.kernels()) - rows - _asked_by_name())
+    # "entropy": registered and asked for by the random seeds of the library alone
+    unused = sorted(set(ffi.kernels()) - rows - _asked_by_name() - {"entropy"})
     assert not unused, f"kernels that nothing asks for: {unused}"

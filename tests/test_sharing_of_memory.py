@@ -140,7 +140,27 @@ def test_memory_is_shared_as_on_the_cpu(name: str) -> None:
     assert ours == theirs
 
 
+@pytest.mark.supports(
+    "torch.maca: BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage ComplexFloatStorage "
+    "DoubleStorage FloatStorage HalfStorage IntStorage LongStorage ShortStorage"
+)
 def test_storage_types_are_those_of_the_device() -> None:
     kind = torch.ones(3, device="maca").storage_type()
     assert kind is torch.maca.FloatStorage and isinstance(torch.ones(3, device="maca").storage(), kind)
     assert not isinstance(torch.ones(3).storage(), kind)
+    m = torch.maca
+    types = [
+        m.BFloat16Storage,
+        m.BoolStorage,
+        m.ByteStorage,
+        m.CharStorage,
+        m.ComplexDoubleStorage,
+        m.ComplexFloatStorage,
+        m.DoubleStorage,
+        m.FloatStorage,
+        m.HalfStorage,
+        m.IntStorage,
+        m.LongStorage,
+        m.ShortStorage,
+    ]
+    assert all(t.__module__ == "torch.maca" for t in types)

@@ -59,6 +59,9 @@ def _storage_type(name: str, element: torch.dtype) -> Value:
     """The legacy class of a typed storage of the device: what ``Tensor.storage_type()`` says, made with a size or
     numbers, and for ``isinstance``."""
     names = {"__module__": "torch.maca", "dtype": element, "_dtype": element}
+    names["__doc__"] = (
+        f"A typed storage of {element} on the device: PyTorch's legacy class, for ``isinstance`` and old scripts."
+    )
     base: Value = torch.storage._LegacyStorage
     return type(base)(name, (base,), names)
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
 
 _Maca = MacaTensor
+# of these CUDA, and kernels of ours, compute what the CPU does not
+_BEYOND_CPU = {torch.complex32, torch.uint16, torch.uint32, torch.uint64}
 
 
 class KernelLauncher(native.KernelCall):
@@ -261,8 +263,7 @@ class KernelLauncher(native.KernelCall):
         """Raises where the row does not state the dtype of the first operand and PyTorch does not take it either: its
         meta kernels do not look at dtypes, and the library's kernels may compute what nobody has asked of them."""
         first = next((t for t in flatten(full) if isinstance(t, MacaTensor)), None)
-        # of complex32 CUDA computes what the CPU does not
-        if first is None or self.row.states(first.dtype) or first.dtype is torch.complex32:
+        if first is None or self.row.states(first.dtype) or first.dtype in _BEYOND_CPU:
             return
         self.ask_host(full)
         if not may_ask_cpu(self.func) and str(first.dtype).removeprefix("torch.") in ALL:

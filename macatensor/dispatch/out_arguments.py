@@ -76,7 +76,9 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
                 try:
                     consult_cpu(signature, full, with_values=True)
                 except NotImplementedError:  # the row may state a dtype that the CPU lacks
-                    if not (isinstance(launcher, KernelLauncher) and launcher.row.states(outs[0].dtype)):
+                    given = {t.dtype for t in rest if isinstance(t, torch.Tensor)}
+                    stated = isinstance(launcher, KernelLauncher) and launcher.row.states(outs[0].dtype)
+                    if not stated or outs[0].dtype not in given:
                         raise
                 accepted.remember(key, True, generation)
         return launcher(args, kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from macatensor.dispatch.signature import Role, Signature
+from macatensor.runtime.boxed import Value
 from op_table import Row
 
 _KINDS = (bool, int, float, complex)
@@ -32,7 +33,7 @@ def promoted(signature: Signature, row: Row) -> tuple[int, ...]:
     return tuple(i for i, a in enumerate(arguments) if a.role in kinds and a.name in names and not a.is_out)
 
 
-def common_dtype(signature: Signature, row: Row, full: list[Any]) -> torch.dtype | None:
+def common_dtype(signature: Signature, row: Row, full: list[Value]) -> torch.dtype | None:
     """``torch.result_type`` of the operands among ``full``, as many as there are; None where there are none."""
     operands = [full[i] for i in promoted(signature, row) if full[i] is not None]
     tensors = [v for v in operands if isinstance(v, torch.Tensor)]

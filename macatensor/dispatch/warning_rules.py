@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from macatensor.dispatch.launcher import Run
 from macatensor.dispatch.signature import Signature
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.callers import warn
 
 Rule = Callable[[Signature, list[Any]], list[str]]
@@ -50,7 +52,7 @@ def _copied_boundaries(signature: Signature, full: list[Any]) -> list[str]:
     ]
 
 
-def warned(signature: Signature, rule: str, full: list[Any], plan: Any) -> Any:
+def warned(signature: Signature, rule: str, full: list[Value], plan: Run) -> Run:
     """``plan``, or where the rule warns of the call, ``plan`` behind its warnings."""
     texts = WARNING_RULES[rule] if rule else None
     if texts is None or not texts(signature, full):

@@ -42,9 +42,9 @@ def wrap_like(t: MacaTensor) -> MacaTensor:
 
 
 @method("__copy__")
-def shallow_copy(t: MacaTensor) -> Any:
+def shallow_copy(t: MacaTensor) -> torch.Tensor:
     """Another tensor over the same memory, a leaf as in PyTorch, with the same attributes."""
-    result: Any = wrap_like(t)
+    result: torch.Tensor = wrap_like(t)
     if getattr(t, "_is_param", False):
         result = torch.nn.Parameter(result, t.requires_grad)
     else:
