@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from macatensor.dispatch.launcher import Run
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.callers import warn
 
-Rule = Callable[[Signature, list[Any]], list[str]]
+Rule = Callable[[Signature, list[Value]], list[str]]
 WARNING_RULES: dict[str, Rule] = {}
 
 
@@ -26,7 +25,7 @@ def _warning_rule(function: Rule) -> Rule:
 
 
 @_warning_rule
-def _degrees_of_freedom(signature: Signature, full: list[Any]) -> list[str]:
+def _degrees_of_freedom(signature: Signature, full: list[Value]) -> list[str]:
     self, dims, correction = full[:3]
     chosen = range(self.dim()) if not dims else {d % max(self.dim(), 1) for d in dims}
     count = math.prod(self.shape[d] for d in chosen if self.dim())
@@ -40,7 +39,7 @@ def _degrees_of_freedom(signature: Signature, full: list[Any]) -> list[str]:
 
 
 @_warning_rule
-def _copied_boundaries(signature: Signature, full: list[Any]) -> list[str]:
+def _copied_boundaries(signature: Signature, full: list[Value]) -> list[str]:
     boundaries, values = full[:2]
     sorter = full[signature.positions["sorter"]]
     parts = (("input value", values), ("boundary", boundaries), ("sorter", sorter))
@@ -58,7 +57,7 @@ def warned(signature: Signature, rule: str, full: list[Value], plan: Run) -> Run
     if texts is None or not texts(signature, full):
         return plan
 
-    def run(args: Any, payloads: Any, scalars: Any) -> Any:
+    def run(args: Value, payloads: Value, scalars: Value) -> Value:
         for text in texts(signature, signature.fill(args, None)):
             warn(text)
         return plan(args, payloads, scalars)

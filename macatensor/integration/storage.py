@@ -175,7 +175,7 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         return type(self)(self.nbytes()).copy_(self)
 
 
-def copied_buffer(buffer: Any, memo: dict[int, Any]) -> Any:
+def copied_buffer(buffer: Value, memo: dict[int, Value]) -> Value:
     """The copy of a buffer that ``deepcopy`` makes: one for all tensors and storages over it."""
     # by address: one buffer has many handles' worth of tensors, all with the same Python object
     copied = memo.get(id(buffer))

@@ -7,9 +7,10 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from macatensor.runtime.boxed import Value
 
 OURS = str(Path(__file__).parents[1]) + os.sep
 TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -28,7 +29,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=_depth() + 1)
 
 
-def repeat_warnings(function: Callable[[], Any]) -> Any:
+def repeat_warnings(function: Callable[[], Value]) -> Value:
     """What ``function``, of PyTorch, returns; warns of the user's line where it warns."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
