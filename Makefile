@@ -71,7 +71,7 @@ $(STAMP): pyproject.toml
 $(VENV)/.built-$(ISAS): $(STAMP) $(SOURCES)
 	rm -f $(VENV)/.built-*
 	$(BIN)/pip install --quiet --no-compile --no-build-isolation --editable ".[demo,test]" \
-	    --config-settings=cmake.define.MACA_ISAS=$(ISAS)
+	    --config-settings=cmake.define.MACA_ISAS=$(ISAS) --config-settings=cmake.define.MACA_EXTRA_KERNELS=
 	touch $@
 
 clean:

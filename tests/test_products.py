@@ -59,7 +59,8 @@ class Error:
     def add(self, result: torch.Tensor, exact: torch.Tensor, magnitude: torch.Tensor) -> None:
         some = magnitude > 0  # a strided convolution may pass over pixels, whose gradient has no terms
         assert torch.equal(result[~some], torch.zeros_like(result[~some]))
-        error = ((result.double() - exact).abs() / (EPS * magnitude))[some]
+        # float64's own rounding of the exact result is some 1e-9 of this unit
+        error = ((result.double() - exact).abs() / (EPS * magnitude))[some].round(decimals=6)
         self.squares += error.square().sum().item()
         self.count += error.numel()
         self.largest = max(self.largest, error.max().item())
@@ -189,7 +190,7 @@ def measure(case: Case, inputs: str, draws: int) -> tuple[Error, Error]:
 def meets_bar(ours: Error, theirs: Error, inputs: str) -> bool:
     # the rms of values that are all alike is one rounding that may fall either way
     least = 0.5 if inputs == "0.1" else 0.0
-    return ours.rms <= max(1.5001 * theirs.rms, least) and ours.largest <= 1.5 * theirs.largest + 2
+    return ours.rms <= max(1.5 * theirs.rms, least) and ours.largest <= 1.5 * theirs.largest + 2
 
 
 @pytest.mark.parametrize("inputs", INPUTS)

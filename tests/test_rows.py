@@ -178,6 +178,5 @@ def _asked_by_name() -> set[str]:
 
 def test_every_kernel_has_a_row_or_a_caller() -> None:
     rows = {r.kernel_name for r in TABLE.values() if r.kind in (Kind.KERNEL, Kind.DYNAMIC)}
-    # "entropy" is the one kernel whose caller is still to be found, or the kernel to go
-    unused = sorted(set(ffi.kernels()) - rows - _asked_by_name() - {"entropy"})
+    unused = sorted(set(ffi.kernels()) - rows - _asked_by_name())
     assert not unused, f"kernels that nothing asks for: {unused}"

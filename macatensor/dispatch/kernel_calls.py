@@ -262,7 +262,7 @@ class KernelLauncher(native.KernelCall):
     def check_dtype(self, full: list[Value]) -> None:
         """Raises where the row does not state the dtype of the first operand and PyTorch does not take it either: its
         meta kernels do not look at dtypes, and the library's kernels may compute what nobody has asked of them."""
-        first = next((t for t in flatten(full) if isinstance(t, MacaTensor)), None)
+        first = next((t for t in flatten(full[:1]) if isinstance(t, MacaTensor)), None)
         if first is None or self.row.states(first.dtype) or first.dtype in _BEYOND_CPU:
             return
         self.ask_host(full)

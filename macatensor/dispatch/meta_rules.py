@@ -236,24 +236,21 @@ def _refuse(refused: bool) -> None:
 
 
 @meta_rule
-def _complex(real: Tensor, imag: Tensor) -> Tensor:
+def _complex(real: Tensor, imag: Tensor) -> Value:
     _refuse(real.dtype != imag.dtype)
-    result: Tensor = torch.ops.aten.complex.default(real, imag)
-    return result
+    return torch.ops.aten.complex.default(real, imag)
 
 
 @meta_rule
-def _polar(abs: Tensor, angle: Tensor) -> Tensor:
+def _polar(abs: Tensor, angle: Tensor) -> Value:
     _refuse(abs.dtype != angle.dtype)
-    result: Tensor = torch.ops.aten.polar.default(abs, angle)
-    return result
+    return torch.ops.aten.polar.default(abs, angle)
 
 
 @meta_rule
-def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Value:
     _refuse(mask.dtype != torch.bool)
-    result: Tensor = torch.ops.aten.masked_scatter.default(self, mask, source)
-    return result
+    return torch.ops.aten.masked_scatter.default(self, mask, source)
 
 
 @meta_rule
@@ -284,10 +281,9 @@ META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 
 @meta_rule
-def _heaviside(self: Tensor, values: Tensor) -> Tensor:
+def _heaviside(self: Tensor, values: Tensor) -> Value:
     _refuse(self.dtype != values.dtype)
-    result: Tensor = torch.ops.aten.heaviside.default(self, values)
-    return result
+    return torch.ops.aten.heaviside.default(self, values)
 
 
 @meta_rule
@@ -311,7 +307,7 @@ def _native_batch_norm(input: Tensor, *args: Value) -> tuple[Tensor, ...]:
 
 
 @meta_rule
-def _native_batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Value) -> Value:
+def _native_batch_norm_backward(grad: Tensor, input: Tensor, *rest: Value) -> Value:
     if input.numel() == 0:
         raise RuntimeError(
             f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
@@ -320,7 +316,7 @@ def _native_batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: 
 
 
 @meta_rule
-def _native_batch_norm_legit(input: torch.Tensor, *args: Value) -> Value:
+def _native_batch_norm_legit(input: Tensor, *args: Value) -> Value:
     return _untrained(input, args[4], torch.ops.aten._native_batch_norm_legit.default, args)
 
 
@@ -433,13 +429,12 @@ META_RULES["bicubic"] = torch.ops.aten._upsample_bicubic2d_aa.default
 
 
 @meta_rule
-def _trilinear(input: Tensor, output_size: list[int], align_corners: bool, *scales: float) -> Tensor:
-    result: Tensor = torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
-    return result
+def _trilinear(input: Tensor, output_size: list[int], align_corners: bool, *scales: float) -> Value:
+    return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
 
 
 @meta_rule
-def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Value) -> Value:
+def _convolution(input: Tensor, weight: Tensor, *rest: Value) -> Value:
     _refuse(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
     _refuse(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
     stride, _, dilation, transposed, output_padding, _ = rest[1:]
@@ -450,54 +445,52 @@ def _convolution(input: torch.Tensor, weight: torch.Tensor, *rest: Value) -> Val
 
 
 @meta_rule
-def _cummax(self: torch.Tensor, dim: int) -> Value:
+def _cummax(self: Tensor, dim: int) -> Value:
     _refuse(self.dim() == 0 and dim not in (0, -1))
     return torch.ops.aten.cummax.default(self, dim)
 
 
 @meta_rule
-def _im2col(
-    self: torch.Tensor, kernel_size: Value, dilation: Value, padding: list[int], stride: Value
-) -> Value:
+def _im2col(self: Tensor, kernel_size: Value, dilation: Value, padding: list[int], stride: Value) -> Value:
     _refuse(min(padding) < 0)
     return torch.ops.aten.im2col.default(self, kernel_size, dilation, padding, stride)
 
 
 @meta_rule
-def _select_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Value:
+def _select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Value:
     _refuse(torch.ops.aten.select.int(self, dim, index).shape != src.shape)
     return torch.ops.aten.select_scatter.default(self, src, dim, index)
 
 
 @meta_rule
-def _slice_scatter(self: torch.Tensor, src: torch.Tensor, *place: Value) -> Value:
+def _slice_scatter(self: Tensor, src: Tensor, *place: Value) -> Value:
     _refuse(torch.ops.aten.slice.Tensor(self, *place).shape != src.shape)
     return torch.ops.aten.slice_scatter.default(self, src, *place)
 
 
 @meta_rule
-def _binary_cross_entropy(self: torch.Tensor, target: torch.Tensor, weight: Value, reduction: int) -> Value:
+def _binary_cross_entropy(self: Tensor, target: Tensor, weight: Value, reduction: int) -> Value:
     _refuse(self.dtype != target.dtype or (weight is not None and weight.dtype != self.dtype))
     return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
 
 
 # PyTorch's speak for CUDA's kernel, which is not deterministic.
 @meta_rule
-def _median_dim(self: torch.Tensor, dim: int, keepdim: bool = False) -> Value:
+def _median_dim(self: Tensor, dim: int, keepdim: bool = False) -> Value:
     return torch.ops.aten.kthvalue.default(self, 1, dim, keepdim)
 
 
 # PyTorch's refuse the targets of bytes that its kernels take.
-def _of_bytes(target: torch.Tensor) -> torch.Tensor:
+def _of_bytes(target: Tensor) -> Tensor:
     return target.long() if target.dtype is torch.uint8 else target
 
 
 @meta_rule
-def _nll_loss_forward(input: torch.Tensor, target: torch.Tensor, *rest: Value) -> Value:
+def _nll_loss_forward(input: Tensor, target: Tensor, *rest: Value) -> Value:
     _refuse(rest[0] is not None and rest[0].dtype != input.dtype)
     return torch.ops.aten.nll_loss_forward.default(input, _of_bytes(target), *rest)
 
 
 @meta_rule
-def _nll_loss_backward(grad: torch.Tensor, input: torch.Tensor, target: torch.Tensor, *rest: Value) -> Value:
+def _nll_loss_backward(grad: Tensor, input: Tensor, target: Tensor, *rest: Value) -> Value:
     return torch.ops.aten.nll_loss_backward.default(grad, input, _of_bytes(target), *rest)
