@@ -51,15 +51,15 @@ def _copied_boundaries(signature: Signature, full: list[Value]) -> list[str]:
     ]
 
 
-def warned(signature: Signature, rule: str, full: list[Value], plan: Run) -> Run:
-    """``plan``, or where the rule warns of the call, ``plan`` behind its warnings."""
+def warned(signature: Signature, rule: str, full: list[Value], run: Run) -> Run:
+    """``run``, or where the rule warns of the call, ``run`` behind its warnings."""
     texts = WARNING_RULES[rule] if rule else None
     if texts is None or not texts(signature, full):
-        return plan
+        return run
 
-    def run(args: Value, payloads: Value, scalars: Value) -> Value:
+    def run_warned(args: Value, payloads: Value, scalars: Value) -> Value:
         for text in texts(signature, signature.fill(args, None)):
             warn(text)
-        return plan(args, payloads, scalars)
+        return run(args, payloads, scalars)
 
-    return run
+    return run_warned

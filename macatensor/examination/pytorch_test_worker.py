@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from macatensor.examination.task import Answer, Task
+from macatensor.examination.worker import own_output, serve
 
 # What a skipped test says of the device, and not of what is installed.
 _OF_THE_DEVICE = re.compile(
@@ -135,7 +136,7 @@ def run(test: unittest.TestCase) -> Ran:
     return Ran("pass")
 
 
-def answer_task(task: Task) -> Answer:
+def answer_task(task: Task, limit: int | None = None) -> Answer:
     """ "empty" where the CPU does not pass, or where the test is not for a device such as maca."""
     answer = Answer(task)
     started = time.process_time()
@@ -171,18 +172,14 @@ def tasks_of(file: str) -> list[Task]:
 
 
 def main(arguments: list[str]) -> None:
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    lines = own_output()
     folder, *rest = arguments
     prepare(Path(folder).resolve())
     if rest[:1] == ["--list"]:
         for file in rest[1:]:
             lines.write(json.dumps({"file": file, **_listed(file)}) + "\n")
         return
-    lines.write("ready\n")
-    for line in sys.stdin:
-        given = json.loads(line)
-        lines.write(json.dumps(answer_task(Task(**given["task"])).as_json()) + "\n")
+    serve(lines, answer_task)
 
 
 def _listed(file: str) -> dict[str, object]:

@@ -10,7 +10,8 @@ import os
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from macatensor.examination.task import Answer, Task
@@ -70,20 +71,31 @@ def prepare() -> None:
     trace.install()
 
 
-def main() -> None:
+def own_output() -> TextIO:
+    """Standard output for this process's lines alone: whatever else is printed goes to standard error."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    prepare()
-    from macatensor.examination.entries import DATABASES, database
+    return lines
+
+
+def serve(lines: TextIO, answer: Callable[[Task, int | None], Answer]) -> None:
+    """Says that this process is ready, and answers the examiner's tasks until there are no more."""
     from macatensor.examination.task import Task
 
-    for name in DATABASES:
-        database(name)
     lines.write("ready\n")
     for line in sys.stdin:
         given = json.loads(line)
-        answer = answer_task(Task(**given["task"]), given["limit"])
-        lines.write(json.dumps(answer.as_json()) + "\n")
+        lines.write(json.dumps(answer(Task(**given["task"]), given["limit"]).as_json()) + "\n")
+
+
+def main() -> None:
+    lines = own_output()
+    prepare()
+    from macatensor.examination.entries import DATABASES, database
+
+    for name in DATABASES:
+        database(name)
+    serve(lines, answer_task)
 
 
 if __name__ == "__main__":
