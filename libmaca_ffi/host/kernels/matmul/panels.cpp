@@ -208,10 +208,10 @@ class PanelsPlan final : public Plan {
            b_offset_ = Workspace::kNone, product_offset_ = Workspace::kNone;
 };
 
-// One row times a factor given by its columns, as of a vector: each result is the product of two vectors.
-class RowPlan final : public Plan {
+// One row or two times a factor given by its columns, as of a vector: each result is the product of two vectors.
+class RowsPlan final : public Plan {
  public:
-  explicit RowPlan(const Problem& p) : p_(p) {
+  explicit RowsPlan(const Problem& p) : p_(p) {
     work = p.work();
     implementation = "dot products";
   }
@@ -220,9 +220,12 @@ class RowPlan final : public Plan {
     const auto* left = launch.data<const float>(p_.a.slot);
     const auto* right = launch.data<const float>(p_.b.slot);
     auto* out = launch.data<float>(p_.out.slot);
-    const int64_t k = p_.k(), step = p_.b.leading(), to = p_.out.column_stride;
+    const int64_t k = p_.k(), step = p_.b.leading();
+    const Matrix& o = p_.out;
     parallel_for(p_.n(), std::max<int64_t>(1, 65536 / k), [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j) out[j * to] = dot(k, left, right + j * step);
+      for (int64_t j = begin; j < end; ++j)
+        for (int64_t i = 0; i < p_.m(); ++i)
+          out[i * o.row_stride + j * o.column_stride] = dot(k, left + i * p_.a.row_stride, right + j * step);
     });
     const bool ones = is_one(launch, p_.alpha_slot) && (!p_.self || is_one(launch, p_.beta_slot));
     if (p_.self || !ones || p_.activation != matmul::Activation::None) matmul::combine(p_, launch, p_.out, out, out);
@@ -256,6 +259,6 @@ class RowPlan final : public Plan {
 }  // namespace
 
 std::unique_ptr<Plan> product_in_panels(const Problem& p) { return std::make_unique<PanelsPlan>(p); }
-std::unique_ptr<Plan> product_of_row(const Problem& p) { return std::make_unique<RowPlan>(p); }
+std::unique_ptr<Plan> product_of_rows(const Problem& p) { return std::make_unique<RowsPlan>(p); }
 
 }  // namespace maca::MACA_ISA
