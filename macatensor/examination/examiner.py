@@ -22,6 +22,13 @@ from macatensor.examination.task import Answer, Task
 from macatensor.files.untrusted import made, parsed
 
 COMMAND = (sys.executable, "-m", "macatensor.examination.worker")
+# What workers' answers rely on; libraries read some of it when they load, before a worker's first line runs.
+ENVIRONMENT = {
+    "MACA_FALLBACK": "silent",  # fallbacks are counted
+    "PYTORCH_DEFAULT_NCHW": "1",  # strides as on the host
+    "MACA_GRAIN": "1",  # samples are small: where several threads are asked for, they share them all the same
+    "PYTHONWARNINGS": "ignore",
+}
 # Limits are of processor time: on a loaded machine the clock runs on while a task waits for a processor.
 START_LIMIT = 180.0  # seconds of it until a worker has imported PyTorch's databases
 # seconds of the clock in which a process that only waits for a processor surely gets _SOME of its time
@@ -70,7 +77,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **ENVIRONMENT},
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)

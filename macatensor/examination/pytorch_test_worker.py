@@ -60,9 +60,7 @@ def _gone(name: str) -> object:
 
 
 def prepare(folder: Path) -> None:
-    """Imports of the folder's modules work, on this device too; strides as on the host."""
-    os.environ.update(MACA_FALLBACK="silent", PYTORCH_DEFAULT_NCHW="1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Imports of the folder's modules work, on this device too."""
     warnings.simplefilter("ignore")
     import torch  # macatensor is imported: PyTorch lists its devices when its test package is
     from torch.testing._internal import common_device_type

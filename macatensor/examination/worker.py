@@ -56,11 +56,7 @@ def answer_task(task: Task, limit: int | None) -> Answer:
 
 
 def prepare() -> None:
-    """What every answer relies on: strides as on the host, fallbacks counted in silence, one thread."""
-    os.environ["MACA_FALLBACK"] = "silent"
-    os.environ["PYTORCH_DEFAULT_NCHW"] = "1"
-    os.environ["MACA_GRAIN"] = "1"  # OpInfo's samples are small: several threads share them all the same
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """What every answer relies on beside the examiner's ``ENVIRONMENT``: one thread, and launches that are traced."""
     warnings.simplefilter("ignore")
     import torch
 
