@@ -74,6 +74,25 @@ def host_copy(t: torch.Tensor) -> torch.Tensor:
     return torch.as_strided(memory, meta.size, meta.stride, 0)
 
 
+_ALIGNED = 64  # elements: no kernel asks for more bytes than as many of the narrowest
+
+
+def at_offset(t: torch.Tensor, offset: int) -> torch.Tensor:
+    """A copy of a host tensor that begins ``offset`` elements behind the start of its memory."""
+    extent = meta_of_tensor(t).extent
+    memory = torch.zeros(offset + extent, dtype=t.dtype)
+    memory[offset:] = torch.as_strided(t, (extent,), (1,), t.storage_offset())
+    return torch.as_strided(memory, t.shape, t.stride(), offset)
+
+
+def operand_copy(t: torch.Tensor) -> torch.Tensor:
+    """:func:`host_copy` that begins where the tensor does between two aligned addresses: kernels may take another way
+    for operands that are not aligned."""
+    copy = host_copy(t)
+    lead = int(t.storage_offset()) % _ALIGNED
+    return at_offset(copy, lead) if lead and not copy.is_conj() and not copy.is_neg() else copy
+
+
 def replace(value: _T, change: Callable[[torch.Tensor], Value]) -> _T:
     """``value`` with every tensor in it changed, the same one once."""
     done: dict[int, Value] = {}

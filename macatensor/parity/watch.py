@@ -26,12 +26,13 @@ from macatensor.dispatch.request import Attribute
 from macatensor.dispatch.signature import find_row
 from macatensor.operators.bind import bind
 from macatensor.operators.inference import WholeLauncher
+from macatensor.parity import random_numbers
 from macatensor.parity.canonical import Tensors
 from macatensor.parity.formulas import FORMULAS
-from macatensor.parity.measure import Distance, bound_text, distance
+from macatensor.parity.measure import Distance, bound_text, distance, equal
 from macatensor.parity.reference import Expected, Operator, expected, judge
-from macatensor.parity.transport import host_copy, replace, tensors
-from macatensor.runtime import streams
+from macatensor.parity.transport import host_copy, operand_copy, replace, tensors
+from macatensor.runtime import random, streams
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import native
 from macatensor.runtime.launches import implementations, launches
@@ -130,16 +131,22 @@ class Seen:
     changed: Tensors = field(default_factory=list)  # written operands after the call, None for the others
     seconds: float = 0.0
     implementation: str = ""  # the algorithm that the library chose
+    state: random_numbers.State | None = None  # of the device's generator before the call, if that draws
     held: object = None  # what :meth:`Watch.before` wants to find again in :meth:`Watch.after`
 
 
-def why_not_judged(row: Row | None, operands: Tensors) -> str:
-    """Why a call has no reference, or ``""``."""
+def is_drawn(row: Row | None) -> bool:
+    """Are an operator's results random numbers alone? Dropout computes with what it draws."""
+    return row is not None and row.random and row.operator != "native_dropout"
+
+
+def why_not_judged(row: Row | None, operands: Tensors, drawn: bool = False) -> str:
+    """Why a call has no reference, or ``""``. ``drawn``: is the state known that its numbers come from?"""
     if row is None:
         return "n/a: the op table has no row for it"
     if row.operator in _UNINITIALIZED:
         return "n/a: uninitialized memory"
-    if row.random and row.operator != "native_dropout":
+    if is_drawn(row) and not (drawn and random_numbers.has_numbers(row.operator)):
         return "n/a: random"
     here = [t for t in operands if isinstance(t, torch.Tensor)]
     if any(t.layout is not torch.strided or t.is_nested for t in here):
@@ -163,11 +170,12 @@ def verdict_of(
     host: Tensors,
     changed: Tensors,
     elsewhere: bool = False,
+    state: random_numbers.State | None = None,
 ) -> Verdict:
     """Judges a call by its row's bound: ``copies`` are its arguments on the host, ``host`` its results there,
     ``changed`` its operands after the call, None for those that it does not write. ``elsewhere``: it ran on another
-    device than maca, whose bounds are :data:`ELSEWHERE` times as wide."""
-    verdict = _verdict_of(func, row, copies, host, changed, elsewhere)
+    device than maca, whose bounds are :data:`ELSEWHERE` times as wide. ``state``: of the generator before the call."""
+    verdict = _verdict_of(func, row, copies, host, changed, elsewhere, state)
     return leniently(verdict) if elsewhere else verdict
 
 
@@ -178,14 +186,20 @@ def _verdict_of(
     host: Tensors,
     changed: Tensors,
     elsewhere: bool,
+    state: random_numbers.State | None,
 ) -> Verdict:
     args, kwargs = copies
+    if is_drawn(row):
+        return _verdict_of_numbers(func, row, copies, host, state)
     dtype = next((t.dtype for t in host + changed if t is not None and t.is_floating_point()), torch.int64)
     if row.operator == "native_dropout":
         keep = 1 - (args[1] if args[2] or args[2] is None else 0.0)
         have, mask = host
         assert have is not None
+        assert mask is not None
         worst = distance(have, args[0].double() * mask / keep, _DROPOUT)
+        if state is not None and keep < 1:
+            worst.join(equal(mask, random_numbers.kept_by_dropout(state, mask.shape, 1 - keep)))
         text = "pass" if worst.share <= 1 else f"FAIL: {worst.at}"
         return Verdict(text, worst, bound_text(_DROPOUT, dtype))
     want_all: Expected = expected(func, row, args, kwargs, elsewhere)
@@ -197,6 +211,21 @@ def _verdict_of(
         )
     worst, wrong = judge(row, want_all, host + changed, args)
     return Verdict(f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(row.bound, dtype), want_all)
+
+
+def _verdict_of_numbers(
+    func: Operator,
+    row: Row,
+    copies: tuple[Arguments, Keywords],
+    host: Tensors,
+    state: random_numbers.State | None,
+) -> Verdict:
+    if state is None or host[0] is None:
+        return Verdict("n/a: random")
+    named = random_numbers.by_name(func, *copies)
+    worst, bound = random_numbers.judge(row.operator, state, host[0], named)
+    text = "pass" if worst.share <= 1 else f"FAIL: number {worst.at}, from seed {state[0]}, offset {state[1]}"
+    return Verdict(text, worst, bound)
 
 
 def is_on_maca(found: Tensors) -> bool:
@@ -312,10 +341,13 @@ class Watch:
     ) -> Value:
         operands = tensors((args, kwargs))
         call_seen = Seen(func, row, name, args, kwargs, operands, written)
-        call_seen.why_not = why_not_judged(row, operands)
+        drawn = row is not None and row.random and is_on_maca(operands)
+        if drawn and not any(isinstance(v, torch.Generator) for v in (*args, *kwargs.values())):
+            call_seen.state = random.state()
+        call_seen.why_not = why_not_judged(row, operands, call_seen.state is not None)
         with self.closed(), _no_modes(), _unobserved():
             if not call_seen.why_not:
-                call_seen.copies = replace((args, kwargs), host_copy)
+                call_seen.copies = replace((args, kwargs), operand_copy)
             self.before(call_seen)
             synchronize()
         start = time.perf_counter()
@@ -339,7 +371,7 @@ class Watch:
         if seen.copies is None or seen.row is None:
             return Verdict(seen.why_not)
         elsewhere = not is_on_maca(seen.results + seen.operands)
-        return verdict_of(seen.func, seen.row, seen.copies, seen.host, seen.changed, elsewhere)
+        return verdict_of(seen.func, seen.row, seen.copies, seen.host, seen.changed, elsewhere, seen.state)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

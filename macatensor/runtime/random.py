@@ -8,7 +8,9 @@ The mapping, so that a number can be computed anywhere. The seed (64 bits) is th
   counter ``offset + i // 2``;
 
 and moves ``offset`` on by the counters it used, ``ceil(n / 4)`` or ``ceil(n / 2)``. A uniform float32 is the word's
-upper 24 bits times ``2**-24`` (float16 11 bits, bfloat16 8, float64 the upper 53 of 64). Laws that draw an unknown
+upper 24 bits times ``2**-24`` (float16 11 bits, bfloat16 8, float64 the upper 53 of 64); under a logarithm it is
+``(word // 2 + 0.5) * 2**-31``, in float32 (float64: the upper 53 bits plus 0.5). Normal numbers come in pairs (Box,
+Muller): the first word gives the radius, the second the turn. :mod:`macatensor.parity.random_numbers` has it as code. Laws that draw an unknown
 number of times (gamma, Poisson, binomial) give each element a stream of its own: the counter's upper half is ``i + 1``,
 draw ``j`` takes counter ``offset + j``, and the launch sets 65536 counters aside. Nothing depends on the number of
 threads or the instruction set.
@@ -75,11 +77,26 @@ def initial_seed() -> int:
     return int(lib.maca_random_seed())
 
 
+def state() -> tuple[int, int]:
+    """Seed and offset."""
+    return int(lib.maca_random_seed()), int(lib.maca_random_offset())
+
+
+@contextlib.contextmanager
+def drawn_at(seed_and_offset: tuple[int, int]) -> Iterator[None]:
+    """Launches inside draw from this seed and offset; afterwards the generator is as it was."""
+    before = state()
+    lib.maca_random_set(*seed_and_offset)
+    try:
+        yield
+    finally:
+        lib.maca_random_set(*before)
+
+
 def get_rng_state(device: Device = "maca") -> torch.Tensor:
     """uint8[16]: seed and offset, little endian, as CUDA's state. Raises RuntimeError for a device there is not."""
     ordinal(device)
-    words = [lib.maca_random_seed(), lib.maca_random_offset()]
-    data = b"".join(int(w).to_bytes(8, "little") for w in words)
+    data = b"".join(word.to_bytes(8, "little") for word in state())
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).clone()
 
 
@@ -116,13 +133,9 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
         yield
         return
     capture.refuse("a number from a generator of the host")
-    state = lib.maca_random_seed(), lib.maca_random_offset()
     drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
-    lib.maca_random_set(int(drawn) & _MASK, 0)
-    try:
+    with drawn_at((int(drawn) & _MASK, 0)):
         yield
-    finally:
-        lib.maca_random_set(*state)
 
 
-__all__ = own_names(globals(), internal=("drawn_from", "seed_host_and_device"))
+__all__ = own_names(globals(), internal=("drawn_at", "drawn_from", "seed_host_and_device", "state"))

@@ -2,8 +2,10 @@
 
 Every call is looked at cheaply first (:mod:`macatensor.accuracy.local.screen`); only where that leaves a doubt is it judged
 in full, against float64 and the sums of its terms. So one run of the program is enough and nothing has to repeat.
-Each kernel is also launched again from the same inputs: results that differ are those of a race in it. Every operator
-is waited for, so a race between streams does not happen here; with MACA_SANITIZE=1 it is reported all the same.
+Each kernel is also launched again from the same inputs: results that differ are those of a race in it; and from operands
+with memory around them, which it must leave alone. A call that is right by itself is tried in other circumstances, and
+a repro in a process of its own, before it is handed over. Every operator is waited for, so a race between streams does
+not happen here; with MACA_SANITIZE=1 it is reported all the same.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from macatensor.accuracy.local.local_error import chosen_devices, known_operators
+from macatensor.accuracy.local.circumstances import Circumstance
 from macatensor.accuracy.local.op_call import OpCall, same_bits
 from macatensor.accuracy.local.origin import Origin, origin, traced
-from macatensor.accuracy.local.repro import write_repro
+from macatensor.accuracy.local.repro import fails, write_repro
 from macatensor.accuracy.local.screen import is_clean
 from macatensor.accuracy.local.shrink import shrink, sizes_of
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.device import sanitizer
+from macatensor.parity.transport import host_copy, tensors
 from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca
 from macatensor.runtime.launches import implementations, launches
 from macatensor.runtime.tensor import MacaTensor
@@ -43,8 +48,9 @@ _REPEATED = (Kind.KERNEL, Kind.DYNAMIC, Kind.COMPOSITE)
 class Finding:
     """The first operator that is wrong.
 
-    ``kind``: ``"bound"`` (its error breaks its bound), ``"NaN"`` (NaN or infinity where the reference has none) or
-    ``"race"`` (not the same for the same inputs). ``call``: shrunk; ``original``: as the program made it.
+    ``kind``: ``"bound"`` (its error breaks its bound), ``"NaN"`` (NaN or infinity where the reference has none),
+    ``"memory"`` (it writes what it must not) or ``"race"`` (not the same for the same inputs). ``call``: shrunk, in the
+    circumstance in which it is wrong; ``original``: as the program made it.
     """
 
     op: str
@@ -63,6 +69,7 @@ class Finding:
         what = {
             "race": "is not the same for the same inputs",
             "NaN": "gives NaN or infinity where there is none",
+            "memory": "writes where it must not",
         }
         lines = [
             f"{self.op} {what.get(self.kind, 'breaks its bound')}: {self.text}",
@@ -70,11 +77,16 @@ class Finding:
             *(f"    {frame}" for frame in self.origin.shown),
             f"  inputs {sizes_of(self.original)}, still wrong with {sizes_of(self.call)}",
         ]
+        if self.call.circumstance is not Circumstance.ALONE:
+            lines.append(f"  wrong {self.call.circumstance.value}, right by itself")
         if self.implementation:
             lines.append(f"  the library's implementation: {self.implementation}")
         if self.kind == "race":
             lines.append(f"  {self.rate:.0%} of {_RACE_RUNS} launches differ")
-        lines.append(f"  repro: python {self.repro}" if self.repro else f"  no repro: {self.note}")
+        if self.repro:
+            lines.append(f"  repro: python {self.repro}" + (f"  ({self.note})" if self.note else ""))
+        else:
+            lines.append(f"  no repro: {self.note}")
         return "\n".join(lines)
 
 
@@ -113,6 +125,7 @@ class _Bisect(Watch):
         self.result = Bisection()
         self.found: tuple[Seen, Verdict, Origin, str] | None = None
         self.launched_again: Counter[tuple[object, ...]] = Counter()
+        self.fenced: set[tuple[object, ...]] = set()
         self.is_over = False
         self.hazards_before = len(sanitizer.hazards)
 
@@ -143,17 +156,34 @@ class _Bisect(Watch):
                     return
                 self.result.judged += 1
             kind = "bound" if verdict.failed else ""
+            if not kind and (trespass := self.trespass(seen)):
+                kind, verdict = "memory", Verdict(f"FAIL: {trespass}")
             if not kind and self.differs(seen):
                 kind, verdict = "race", Verdict("FAIL: another launch from the same inputs gives other bits")
             if kind:
                 self.found = seen, verdict, origin(), kind
+
+    def trespass(self, seen: Seen) -> str:
+        """What the call wrote, or writes when it is launched again, that it must not."""
+        if seen.row is None or seen.row.kind not in _REPEATED or not is_on_maca(seen.operands):
+            return ""
+        spoilt = _spoilt_operand(seen)
+        signature = _signature(seen)
+        if spoilt or signature in self.fenced:
+            return spoilt
+        self.fenced.add(signature)
+        try:
+            found = OpCall.of(seen).trespasses()
+        except Exception:  # no kernel for this overload, or none that takes these strides
+            return ""
+        return found[0] if found else ""
 
     def differs(self, seen: Seen) -> bool:
         """Does another launch from the same inputs give other bits?"""
         row = seen.row
         if row is None or row.random or row.kind not in _REPEATED or not is_on_maca(seen.operands):
             return False
-        signature = (seen.name, *(t._payload[2] for t in seen.operands if isinstance(t, MacaTensor)))
+        signature = _signature(seen)
         self.launched_again[signature] += 1
         if self.launched_again[signature] > _SIGNATURE_CALLS:
             return False
@@ -167,6 +197,22 @@ class _Bisect(Watch):
             if not same_bits(results, got) or not same_bits(changed, seen.changed):
                 return True
         return False
+
+
+def _signature(seen: Seen) -> tuple[object, ...]:
+    return (seen.name, *(t._payload[2] for t in seen.operands if isinstance(t, MacaTensor)))
+
+
+def _spoilt_operand(seen: Seen) -> str:
+    """Which operand has other values than before, though the call only reads it and writes no other in its memory."""
+    assert seen.copies is not None
+    written = {id(t._payload[0]) for t in seen.operands if isinstance(t, MacaTensor) and id(t) in seen.written}
+    for i, (t, copy) in enumerate(zip(seen.operands, tensors(seen.copies))):
+        if isinstance(t, MacaTensor) and copy is not None and id(t._payload[0]) not in written:
+            now = host_copy(t).resolve_conj().resolve_neg()
+            if not same_bits([now], [copy.resolve_conj().resolve_neg()]):
+                return f"writes operand {i}, which it only reads"
+    return ""
 
 
 def _device_of(seen: Seen) -> str:
@@ -200,24 +246,58 @@ def _kind_of(verdict: Verdict) -> str:
     return "NaN" if any(f"got {strange}" in verdict.text for strange in ("nan", "inf", "-inf")) else "bound"
 
 
-def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Path, seconds: float) -> Finding:
+def _wrong_in(original: OpCall, device: str) -> OpCall | None:
+    """The call in the first circumstance in which it is wrong every time."""
+    for circumstance in Circumstance:
+        call = replace(original, circumstance=circumstance)
+        if all(call.judge(device).failed for _ in range(3)):
+            return call
+    return None
+
+
+class _Reproduced(NamedTuple):
+    """A call that shows again what was found, shrunk. ``rate``: the share of its launches that do."""
+
+    kind: str
+    call: OpCall
+    verdict: Verdict
+    rate: float = 1.0
+
+
+def _again(original: OpCall, verdict: Verdict, kind: str, device: str, seconds: float) -> _Reproduced:
+    if kind == "memory":
+        spills = lambda c: bool(c.trespasses())  # noqa: E731
+        if not spills(original):
+            return _Reproduced(kind, original, verdict, 0.0)
+        smaller = shrink(original, spills, seconds)
+        return _Reproduced(kind, smaller, Verdict(f"FAIL: {smaller.trespasses()[0]}"))
+    wrong = None if kind == "race" else _wrong_in(original, device)
+    if wrong is None:
+        rate = _rate(original, device, _RACE_RUNS)
+        if not rate and kind != "race":
+            return _Reproduced(_kind_of(verdict), original, verdict, rate)
+        smaller = shrink(original, lambda c: _is_sometimes_wrong(c, device), seconds)
+        return _Reproduced("race", smaller, verdict, rate)
+    kind = _kind_of(wrong.judge(device))
+
+    def still(c: OpCall) -> bool:
+        again = c.judge(device)
+        return again.failed and _kind_of(again) == kind
+
+    smaller = shrink(wrong, still, seconds)
+    return _Reproduced(kind, smaller, smaller.judge(device))
+
+
+_ONE_CALL = "the call is right by itself, launched anew, from rewritten memory and on another stream: what ran before it counts"
+
+
+def _describe(
+    found: tuple[Seen, Verdict, Origin, str], number: int, folder: Path, seconds: float, try_repro: bool
+) -> Finding:
     seen, verdict, came, kind = found
     device = _device_of(seen)
     original = OpCall.of(seen)
-    rate = 1.0
-    if kind == "race" or not all(original.judge(device).failed for _ in range(3)):
-        kind, rate = "race", _rate(original, device, _RACE_RUNS)
-    if kind == "race":
-        smaller = shrink(original, lambda c: _is_sometimes_wrong(c, device), seconds)
-    else:
-        kind = _kind_of(verdict)
-
-        def still(c: OpCall) -> bool:
-            again = c.judge(device)
-            return again.failed and _kind_of(again) == kind
-
-        smaller = shrink(original, still, seconds) if still(original) else original
-        verdict = smaller.judge(device)
+    kind, smaller, verdict, rate = _again(original, verdict, kind, device, seconds)
     text = verdict.text.removeprefix("FAIL: ") + (f"; bound {verdict.bound}" if verdict.bound else "")
     with launches() as made:
         smaller.run(device)
@@ -232,11 +312,18 @@ def _describe(found: tuple[Seen, Verdict, Origin, str], number: int, folder: Pat
         rate=rate,
         implementation=implementations(made),
     )
+    if not rate:
+        finding.note = _ONE_CALL
+        return finding
     file = folder / f"repro_{seen.name.replace('.', '_')}.py"
     try:
-        finding.repro = write_repro(file, smaller, text, str(came), device, kind == "race")
+        finding.repro = write_repro(
+            file, smaller, text, str(came), device, kind == "race", trespasses=kind == "memory"
+        )
     except NotImplementedError as error:
         finding.note = str(error)
+    if finding.repro is not None and try_repro and not fails(finding.repro):
+        finding.note = "in a process of its own it shows nothing: what ran before the call counts"
     return finding
 
 
@@ -247,6 +334,7 @@ def bisect(
     op_list: Sequence[str] = (),
     output_dir: str | Path = ".",
     seconds: float = 20.0,
+    try_repro: bool = True,
     **kwargs: object,
 ) -> Bisection:
     """Runs ``function(*args, **kwargs)`` up to the first operator whose local error breaks its row's bound.
@@ -257,6 +345,7 @@ def bisect(
     Args:
         device: ``"maca"``, ``"cuda"`` or ``"cpu"``: operators on it are judged; None: on all.
         op_list: names as in ``"sum"`` or ``"add.Tensor"``: only these are judged.
+        try_repro: the file is run in a process of its own; where it shows nothing there, the finding says so.
 
     Raises:
         ValueError: an unknown device or operator, or a program without an operator on the device.
@@ -265,15 +354,17 @@ def bisect(
     watch = _Bisect(chosen_devices(device), known_operators(op_list))
     with contextlib.suppress(_Stop), traced(), watch.watching():
         function(*args, **kwargs)
-    return _finish(watch, device, folder, seconds, getattr(function, "__name__", "the function"))
+    return _finish(watch, device, folder, seconds, try_repro, getattr(function, "__name__", "the function"))
 
 
-def _finish(watch: _Bisect, device: str | None, folder: Path, seconds: float, program: str) -> Bisection:
+def _finish(
+    watch: _Bisect, device: str | None, folder: Path, seconds: float, try_repro: bool, program: str
+) -> Bisection:
     result = watch.result
     result.hazards = sanitizer.hazards[watch.hazards_before :]
     if watch.found is not None:
         with watch.closed():
-            result.finding = _describe(watch.found, result.calls - 1, folder, seconds)
+            result.finding = _describe(watch.found, result.calls - 1, folder, seconds, try_repro)
     elif not result.calls:
         wanted = "on any device" if device is None else f"on a {device} tensor"
         raise ValueError(
@@ -303,6 +394,7 @@ def bisect_script(
     op_list: Sequence[str] = (),
     output_dir: str | Path = ".",
     seconds: float = 20.0,
+    try_repro: bool = True,
 ) -> Bisection:
     """:func:`bisect` of a program, which runs as ``__main__`` with ``arguments``.
 
@@ -335,4 +427,4 @@ def bisect_script(
         own = [i for i, frame in enumerate(came.frames) if frame.startswith(f"{path}:")]
         frames = came.frames[own[0] :] if own else came.frames  # without what started the program
         watch.found = seen, verdict, replace(came, frames=frames), kind
-    return _finish(watch, device, folder, seconds, str(path))
+    return _finish(watch, device, folder, seconds, try_repro, str(path))

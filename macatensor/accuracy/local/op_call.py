@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from macatensor.accuracy.local.circumstances import Circumstance, brought_about
+from macatensor.accuracy.local.fences import Fenced, fenced_results
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.host_fallback import fallback
-from macatensor.parity import transport
+from macatensor.parity import random_numbers, transport
 from macatensor.parity.reference import Aim, Operator, aims, expected
 from macatensor.parity.transport import host_copy, place, tensors
 from macatensor.parity.watch import NamedKernel, Seen, Verdict, short_name, verdict_of, written_by
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import contiguous_strides, meta_of
+from macatensor.runtime.random import drawn_at
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Row
 
@@ -27,7 +31,8 @@ def _resolved(t: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True)
 class OpCall:
     """A call. ``at_host``: which of its tensors (by position among :func:`tensors` of the arguments) stay on the host
-    whatever the device, as 0-dim numbers may. ``made``: dtypes of the results of a kernel that no operator names."""
+    whatever the device, as 0-dim numbers may. ``made``: dtypes of the results of a kernel that no operator names.
+    ``state``: of the device's generator, for a call that draws. ``circumstance``: in which it runs on maca."""
 
     func: Operator
     row: Row
@@ -35,6 +40,8 @@ class OpCall:
     kwargs: Keywords = field(default_factory=dict)
     at_host: frozenset[int] = frozenset()
     made: tuple[torch.dtype | None, ...] = ()
+    state: random_numbers.State | None = None
+    circumstance: Circumstance = Circumstance.ALONE
 
     @classmethod
     def of(cls, seen: Seen) -> OpCall:
@@ -48,7 +55,7 @@ class OpCall:
             if t is not None and on_maca and not isinstance(t, MacaTensor)
         }
         made = tuple(None if t is None else t.dtype for t in seen.host)
-        return cls(seen.func, seen.row, tuple(args), dict(kwargs), frozenset(stay), made)
+        return cls(seen.func, seen.row, tuple(args), dict(kwargs), frozenset(stay), made, seen.state)
 
     @property
     def name(self) -> str:
@@ -105,11 +112,17 @@ class OpCall:
         to an operator without a kernel, as for :func:`macatensor.fallback`."""
         args, kwargs = self.on(device)
         written = written_by(self.func, self.row, args, kwargs)
-        with torch.no_grad(), fallback(on_host):
+
+        def call() -> Value:
             if isinstance(self.func, NamedKernel) and device == "maca":
-                outcome = self._launch(args, kwargs)
-            else:
-                outcome = self.func(*args, **kwargs)
+                return self._launch(args, kwargs)
+            return self.func(*args, **kwargs)
+
+        ours = device == "maca"
+        seeded = drawn_at(self.state) if ours and self.state is not None else contextlib.nullcontext()
+        circumstance = self.circumstance if ours else Circumstance.ALONE
+        with torch.no_grad(), fallback(on_host), brought_about(circumstance, args, kwargs, call), seeded:
+            outcome = call()
         results = [None if t is None else _resolved(host_copy(t)) for t in tensors(outcome)]
         changed = [
             host_copy(t) if t is not None and id(t) in written else None for t in tensors((args, kwargs))
@@ -131,14 +144,58 @@ class OpCall:
         results, changed = self.run(device)
         with torch.no_grad():
             return verdict_of(
-                self.func, self.row, (self.args, self.kwargs), results, changed, device != "maca"
+                self.func, self.row, (self.args, self.kwargs), results, changed, device != "maca", self.state
             )
+
+    def trespasses(self) -> list[str]:
+        """What the call writes on maca that it must not: operands that it only reads, memory around any of its tensors.
+
+        Raises what the call raises; nothing is said of a call that the host computes or that PyTorch has under no name.
+        """
+        if isinstance(self.func, NamedKernel):
+            return []
+        operands = self.operands
+        fenced = [
+            None if t is None or i in self.at_host else Fenced.of(_resolved(t)) for i, t in enumerate(operands)
+        ]
+        moved = self.with_operands([t if f is None else f.view for t, f in zip(operands, fenced)])
+        args, kwargs = moved.args, moved.kwargs
+        written = written_by(self.func, self.row, args, kwargs)
+        results, _ = self.run("maca")
+        fenced_out = fenced_results(self.func, results)
+        seeded = contextlib.nullcontext() if self.state is None else drawn_at(self.state)
+        with torch.no_grad(), fallback("error"), seeded:
+            if fenced_out is None:
+                self.func(*args, **kwargs)
+            else:
+                out, given = fenced_out
+                out(*args, **kwargs, **{name: f.view for name, f in given.items()})
+        found = [
+            f.spilled(f"operand {i}", id(f.view) in written) for i, f in enumerate(fenced) if f is not None
+        ]
+        if fenced_out is not None:
+            found += [f.spilled(f"result {i}", True) for i, f in enumerate(fenced_out[1].values())]
+        return [text for text in found if text]
 
     def aims(self, results: Tensors, changed: Tensors, device: str) -> list[Aim | None]:
         """What each result, and each operand after the call, is measured by on a device."""
+        if self.state is not None:
+            return self._aims_of_numbers(self.state, results, changed)
         with torch.no_grad():
             want = expected(self.func, self.row, self.args, self.kwargs, device != "maca")
             return aims(self.row, want, results + changed, self.args)
+
+    def _aims_of_numbers(
+        self, state: random_numbers.State, results: Tensors, changed: Tensors
+    ) -> list[Aim | None]:
+        first = results[0]
+        assert first is not None
+        nothing: list[Aim | None] = [None] * len(changed)
+        if self.row.operator == "native_dropout":
+            x, p, train = self.args
+            mask = random_numbers.kept_by_dropout(state, first.shape, p if train or train is None else 0.0)
+            return [None, Aim(mask), *nothing]
+        return [random_numbers.aim(self.row.operator, state, first, random_numbers.by_name(self.func, self.args, self.kwargs)), *nothing]
 
     @property
     def elements(self) -> int:

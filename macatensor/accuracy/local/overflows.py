@@ -15,7 +15,7 @@ from macatensor.accuracy.local.local_error import chosen_devices
 from macatensor.accuracy.local.origin import Origin, origin, traced
 from macatensor.parity.samples import describe
 from macatensor.parity.transport import host_copy, tensors
-from macatensor.parity.watch import Seen, Watch
+from macatensor.parity.watch import Seen, Watch, is_drawn
 from macatensor.runtime.boxed import Value
 from op_table import Row
 
@@ -127,7 +127,8 @@ class _Overflow(Watch):
         with self.lock:
             number = self.report.calls
             self.report.calls += 1
-            if seen.copies is None:  # random operators and those without a row are looked at too
+            # random operators and those without a row are looked at too
+            if seen.copies is None or is_drawn(seen.row):
                 inputs: list[torch.Tensor] = []
                 results = [None if t is None else host_copy(t) for t in seen.results]
             else:
@@ -156,7 +157,9 @@ class _Overflow(Watch):
         if not nan and not inf:
             return None
         had_nan, had_inf = _count(
-            inputs if seen.copies is not None else [t for t in seen.operands if t is not None]
+            [t for t in seen.operands if t is not None]
+            if seen.copies is None or is_drawn(seen.row)
+            else inputs
         )
         plain_nan, plain_inf = _given((seen.args, seen.kwargs))
         if had_nan or plain_nan or ((had_inf or plain_inf) and not nan):

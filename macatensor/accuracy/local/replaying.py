@@ -23,7 +23,7 @@ from macatensor.accuracy.records import Argument, Call, Process, read
 from macatensor.dispatch.signature import find_row
 from macatensor.files.untrusted import DEPTH, readable
 from macatensor.parity.transport import tensors
-from macatensor.parity.watch import verdict_of, why_not_judged
+from macatensor.parity.watch import is_drawn, verdict_of, why_not_judged
 from macatensor.runtime.boxed import Keywords, Value
 from macatensor.runtime.launches import implementations, launches
 from op_table import Row
@@ -274,7 +274,7 @@ class _Replayer:
         if any(t is not None and t.is_meta for t in operands):
             raise CannotReplay("a meta tensor has no elements")
         _check_growth(func, args, kwargs, operands)
-        random = row is not None and row.random and row.operator != "native_dropout"
+        random = is_drawn(row)
         why = "" if random else why_not_judged(row, operands).removeprefix("n/a: ")
         if why or row is None:
             raise CannotReplay(why)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 import textwrap
 import zlib
 from pathlib import Path
 
 import torch
 
+from macatensor.accuracy.local.circumstances import LAUNCHES_BEFORE, Circumstance
+from macatensor.accuracy.local.fences import FILL, MARGIN, fenced_results
 from macatensor.accuracy.local.op_call import OpCall
 from macatensor.parity.chains import by_chains
 from macatensor.parity.measure import allowance
 from macatensor.parity.reference import Aim
-from macatensor.parity.watch import ELSEWHERE, NamedKernel
+from macatensor.parity.watch import ELSEWHERE, NamedKernel, written_by
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.meta import meta_of_tensor
 
 RACE_RUNS = 200
+TRIAL_SECONDS = 300  # after which a repro that does not end is none
 _LITERAL = 256  # elements written as numbers; more are written as compressed bytes
 
 
@@ -44,12 +49,13 @@ def _plain(row: torch.Tensor) -> torch.Tensor:
 def tensor_code(t: torch.Tensor, to_device: bool = True) -> str:
     """An expression for a host tensor, on ``device`` with its strides: a row of memory, seen by ``as_strided``."""
     meta = meta_of_tensor(t)
-    if t.is_contiguous():
+    start = int(t.storage_offset())
+    if t.is_contiguous() and not start:
         memory = t.reshape(-1)
         shaped = "" if t.dim() == 1 else f".view({list(t.shape)})"
     else:
-        memory = torch.as_strided(t, (meta.extent,), (1,), t.storage_offset())
-        shaped = f".as_strided({list(t.shape)}, {list(t.stride())})"
+        memory = torch.as_strided(t, (start + meta.extent,), (1,), 0)
+        shaped = f".as_strided({list(t.shape)}, {list(t.stride())}{f', {start}' if start else ''})"
     moved = ".to(device)" if to_device else ""
     return f"{_values(memory)}{moved}{shaped}"
 
@@ -90,10 +96,37 @@ _KERNELS = {
 }
 
 
+def _fences(call: OpCall, names: dict[int, str]) -> tuple[dict[str, bool], str, list[tuple[str, str]], str]:
+    """What the file looks at instead of results: tensors by name and whether they may be written, the function to call,
+    further tensors, and further arguments."""
+    args, kwargs = call.args, call.kwargs
+    written = written_by(call.func, call.row, args, kwargs)
+    here = {i: t for i, t in enumerate(call.operands) if t is not None and i not in call.at_host}
+    fences = {names[id(t)]: id(t) in written for t in here.values()}
+    results, _ = call.run("maca")
+    found = fenced_results(call.func, results)
+    if found is None:
+        return fences, f"call = torch.ops.{call.func}", [], ""
+    out, given = found
+    made = [
+        (f"r{i}", f"torch.empty_strided({list(f.view.shape)}, {list(f.view.stride())}, dtype={_dtype(f.view.dtype)})")
+        for i, f in enumerate(given.values())
+    ]
+    fences |= {name: True for name, _ in made}
+    passed = "".join(f", {argument}={name}" for argument, (name, _) in zip(given, made))
+    return fences, f"call = torch.ops.{out}", made, passed
+
+
 def repro_text(
-    call: OpCall, why: str, where: str, device: str, race: bool = False, name: str = "repro.py"
+    call: OpCall,
+    why: str,
+    where: str,
+    device: str,
+    race: bool = False,
+    name: str = "repro.py",
+    trespasses: bool = False,
 ) -> str:
-    """The file's text.
+    """The file's text. ``trespasses``: it looks at memory that the call must leave alone, and not at results.
 
     Raises:
         NotImplementedError: the results have several right values (eigenvectors), or an argument has no literal form.
@@ -101,7 +134,7 @@ def repro_text(
     from jinja2 import Environment, PackageLoader
 
     results, changed = call.run(device)
-    aimed = call.aims(results, changed, device)
+    aimed = [] if trespasses else call.aims(results, changed, device)
     operands = call.operands
     names: dict[int, str] = {}
     inputs = []
@@ -110,13 +143,18 @@ def repro_text(
             continue
         if id(t) not in names:
             names[id(t)] = f"x{len(names)}"
-            inputs.append((names[id(t)], tensor_code(t, i not in call.at_host)))
+            inputs.append((names[id(t)], tensor_code(t, i not in call.at_host and not trespasses)))
     args = [value_code(a, names) for a in call.args]
     args += [f"{k}={value_code(v, names)}" for k, v in call.kwargs.items()]
+    fences: dict[str, bool] = {}
+    passed = ""
     kernel = isinstance(call.func, NamedKernel)
     define, count = (
         _KERNELS[call.func._schema.name] if kernel else (f"call = torch.ops.{call.func}", len(results))
     )
+    if trespasses:
+        fences, define, made, passed = _fences(call, names)
+        inputs += made
     checks = []
     for i, (got, aim) in enumerate(zip(results + changed, aimed)):
         if got is None or aim is None or (kernel and i >= count):
@@ -136,7 +174,7 @@ def repro_text(
                 "shown": _shown(want),
             }
         )
-    if not checks:
+    if not checks and not fences:
         raise NotImplementedError(
             f"accuracy: results of {call.name} have several right values; no repro of one file"
         )
@@ -148,7 +186,10 @@ def repro_text(
     ).get_template("repro.py.j2")
     return template.render(
         operator=call.name, why=why.replace('"""', "'''"), where=where, device=device, inputs=inputs, define=define,
-        arguments=", ".join(args), checks=checks, runs=RACE_RUNS if race else 1, name=name,
+        arguments=", ".join(args) + passed, fences=fences, margin=MARGIN, fill=FILL,
+        state=None if call.state is None else [b for word in call.state for b in word.to_bytes(8, "little")],
+        rewritten=call.circumstance is Circumstance.REWRITTEN, launches_before=LAUNCHES_BEFORE,
+        on_stream=call.circumstance is Circumstance.STREAM, checks=checks, runs=RACE_RUNS if race else 1, name=name,
         packs=any("packed(" in code for _, code in inputs) or any("packed(" in c["want"] + c["allowed"] for c in checks),
     )  # fmt: skip
 
@@ -177,13 +218,32 @@ def _shown(t: torch.Tensor) -> str:
     )
 
 
-def write_repro(file: Path, call: OpCall, why: str, where: str, device: str, race: bool = False) -> Path:
+def write_repro(
+    file: Path,
+    call: OpCall,
+    why: str,
+    where: str,
+    device: str,
+    race: bool = False,
+    trespasses: bool = False,
+) -> Path:
     """Writes :func:`repro_text`; an existing file is never overwritten, a number is added to the name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     chosen, number = file, 1
     while chosen.exists():
         number += 1
         chosen = file.with_name(f"{file.stem}_{number}{file.suffix}")
-    text = repro_text(call, why, where, device, race, chosen.name)
+    text = repro_text(call, why, where, device, race, chosen.name, trespasses)
     chosen.write_text(text)
     return chosen
+
+
+def fails(file: Path) -> bool:
+    """Does the file end with status 1 in a process of its own, with this one's environment?"""
+    try:
+        ended = subprocess.run(
+            [sys.executable, str(file)], capture_output=True, check=False, timeout=TRIAL_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 1

@@ -39,7 +39,7 @@ def _raised(value: Value) -> Value:
 def is_clean(seen: Seen) -> bool:
     """Is a call certainly right? False where only the full judgement knows."""
     row = seen.row
-    if seen.copies is None or row is None or row.kind is Kind.ON_CPU or row.form:
+    if seen.copies is None or row is None or row.kind is Kind.ON_CPU or row.form or row.random:
         return False
     name = seen.func._schema.name.partition("::")[2] or seen.func._schema.name
     if row.formula or name in FORMULAS:

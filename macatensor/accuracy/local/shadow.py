@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.reference import _FLOAT32, _as_computed, _float64, _host
 from macatensor.parity.transport import fetch, tensors, twin, wide
-from macatensor.parity.watch import Seen
+from macatensor.parity.watch import Seen, is_drawn
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import meta_of, meta_of_tensor, set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor, wrap
@@ -119,7 +119,7 @@ class Shadows:
         held = {_key(t) for t in seen.operands if t is not None}
         fresh = [t for t in seen.results if t is not None and _key(t) not in held]
         row = seen.row
-        if arguments is None or row is None or row.form:
+        if arguments is None or row is None or row.form or is_drawn(row):
             self._reset(seen, fresh)
             return None
         try:
