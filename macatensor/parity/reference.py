@@ -191,8 +191,14 @@ def _terms_by_disturbance(
         None if e is None else torch.zeros(e.shape, dtype=torch.float64) for e in exact
     ]
     spots: list[int | str] = [*range(len(args)), *kwargs]
-    # an operator that writes its arguments needs fresh ones for each run
-    still = None if getattr(func._schema, "is_mutable", True) else (_widen(args), _widen(kwargs))
+    # a call that writes its arguments needs fresh ones for each run; not every schema says so (running statistics)
+    calm = _widen(args), _widen(kwargs)
+    after = exact[len(exact) - len(tensors((args, kwargs))) :]
+    writes = getattr(func._schema, "is_mutable", True) or any(
+        now is not None and then is not None and not torch.equal(now, then)
+        for now, then in zip(after, tensors(calm))
+    )
+    still = None if writes else calm
     for spot in spots:
         operand = args[spot] if isinstance(spot, int) else kwargs[spot]
         floats = [t for t in tensors(operand) if t is not None and (t.is_floating_point() or t.is_complex())]
