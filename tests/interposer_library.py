@@ -16,7 +16,17 @@ def compile_interposer(folder: Path) -> Path:
     compiler = next((c for c in ("cc", "gcc", "clang", "c++") if shutil.which(c)), None)
     assert compiler is not None, "this needs a C compiler, as the build does"
     library = folder / "libinterposer.so"
-    sources = [str(SOURCES / name) for name in ("interposer.c", "answers.c", "faults.c", "planted_forward.c", "planted_training.c", "planted_memory.c")]
+    sources = [
+        str(SOURCES / name)
+        for name in (
+            "interposer.c",
+            "answers.c",
+            "faults.c",
+            "planted_forward.c",
+            "planted_training.c",
+            "planted_memory.c",
+        )
+    ]
     subprocess.run(
         [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden",
          "-I", str(INCLUDE), *sources, "-o", str(library), "-ldl", "-lm", "-lpthread"],

@@ -63,7 +63,7 @@ class Draw(NamedTuple):
     """A launch: how many elements of which dtype it fills, from which state, by which arguments."""
 
     state: State
-    count: int
+    elements: int
     dtype: torch.dtype
     arguments: dict[str, Value]
 
@@ -76,7 +76,8 @@ class Draw(NamedTuple):
 
     def pairs(self, count: int) -> npt.NDArray[np.uint64]:
         words = self.words(2 * count).astype(np.uint64)
-        return words[1::2] << np.uint64(32) | words[::2]
+        found: npt.NDArray[np.uint64] = words[1::2] << np.uint64(32) | words[::2]
+        return found
 
     def own(self, count: int) -> npt.NDArray[np.uint32] | npt.NDArray[np.uint64]:
         """One word an element, of 64 bits for float64."""
@@ -90,7 +91,7 @@ class Draw(NamedTuple):
         """A parameter of every element, from a number or a tensor that is broadcast to the result."""
         value = self.arguments.get(name)
         if not isinstance(value, torch.Tensor):
-            return np.full(self.count, default if value is None else float(value))
+            return np.full(self.elements, default if value is None else float(value))
         return np.asarray(value.double().broadcast_to(self.arguments["shape"]).reshape(-1).numpy())
 
 
@@ -100,13 +101,15 @@ def _open_unit(words: npt.NDArray[np.generic]) -> Floats:
         found = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     else:
         half = np.float32(0.5)
-        found = (((words >> np.uint32(1)).astype(np.float32) + half) * np.float32(2.0**-31)).astype(np.float64)
+        found = (((words >> np.uint32(1)).astype(np.float32) + half) * np.float32(2.0**-31)).astype(
+            np.float64
+        )
     return np.asarray(found)
 
 
 def _uniform(draw: Draw) -> Numbers:
     low, high = draw.number("from", 0.0), draw.number("to", 1.0)
-    words = draw.own(draw.count)
+    words = draw.own(draw.elements)
     if draw.wide:
         unit = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
     else:
@@ -114,7 +117,9 @@ def _uniform(draw: Draw) -> Numbers:
         unit = (words >> np.uint32(32 - digits)).astype(np.float64) * 2.0**-digits
     # what would round to the upper end stays below it
     top = max(low, _below(high, draw.dtype)) if low < high else high
-    return Numbers(np.minimum(unit * (high - low) + low, top), np.full(draw.count, max(abs(low), abs(high))))
+    return Numbers(
+        np.minimum(unit * (high - low) + low, top), np.full(draw.elements, max(abs(low), abs(high)))
+    )
 
 
 def _below(end: float, dtype: torch.dtype) -> float:
@@ -129,7 +134,7 @@ def _below(end: float, dtype: torch.dtype) -> float:
 
 def _standard_normal(draw: Draw) -> tuple[Floats, Floats]:
     """By Box and Muller, and the radii."""
-    even = draw.count + draw.count % 2
+    even = draw.elements + draw.elements % 2
     words = draw.own(even)
     radius = np.sqrt(-2 * np.log(_open_unit(words[::2])))
     bits = 64 if draw.wide else 32
@@ -137,7 +142,7 @@ def _standard_normal(draw: Draw) -> tuple[Floats, Floats]:
     turns = words[1::2].astype(np.longdouble) / np.longdouble(2**bits) * 2 * np.pi
     angle = turns.astype(np.float64)
     found = np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1).reshape(-1)
-    return found[: draw.count], np.repeat(radius, 2)[: draw.count]
+    return found[: draw.elements], np.repeat(radius, 2)[: draw.elements]
 
 
 def _normal(draw: Draw) -> Numbers:
@@ -158,13 +163,13 @@ def _log_normal(draw: Draw) -> Numbers:
 def _exponential(draw: Draw) -> Numbers:
     # never 0: callers divide by it
     least = torch.finfo(draw.dtype if draw.wide else torch.float32).eps * -0.5
-    logarithm = np.log(_open_unit(draw.own(draw.count)))
+    logarithm = np.log(_open_unit(draw.own(draw.elements)))
     want = np.minimum(logarithm, least) * (-1.0 / draw.number("lambd", 1.0))
     return Numbers(want, np.abs(want))
 
 
 def _bernoulli(draw: Draw) -> Numbers:
-    words = draw.words(draw.count).astype(np.float64)
+    words = draw.words(draw.elements).astype(np.float64)
     source = "p" if draw.arguments.get("p") is not None else "self"
     below = draw.spread(source, 0.5) * 2.0**32
     whole = not isinstance(draw.arguments.get(source), torch.Tensor)
@@ -174,7 +179,7 @@ def _bernoulli(draw: Draw) -> Numbers:
 def _random(draw: Draw) -> Numbers:
     low, end = draw.arguments.get("from") or 0, draw.arguments.get("to")
     span = (_LARGEST[draw.dtype] + 1 if end is None else int(end)) - int(low)
-    words = draw.pairs(draw.count)
+    words = draw.pairs(draw.elements)
     half = np.uint64(32)
     mask = np.uint64(0xFFFFFFFF)
     low_span, high_span = np.uint64(span & 0xFFFFFFFF), np.uint64(span >> 32 & 0xFFFFFFFF)
@@ -223,7 +228,9 @@ def aim(operator: str, state: State, got: torch.Tensor, arguments: dict[str, Val
     return Aim(torch.view_as_complex(exact), _BOUND, terms.amax(-1))
 
 
-def judge(operator: str, state: State, got: torch.Tensor, arguments: dict[str, Value]) -> tuple[Distance, str]:
+def judge(
+    operator: str, state: State, got: torch.Tensor, arguments: dict[str, Value]
+) -> tuple[Distance, str]:
     """How far the numbers that an operator drew from ``state`` lie from the mapping's, and the text of its bound."""
     aimed = aim(operator, state, got, arguments)
     if aimed.bound is None:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import torch
 
-from macatensor.accuracy.local.local_error import chosen_devices, known_operators
 from macatensor.accuracy.local.circumstances import Circumstance
+from macatensor.accuracy.local.local_error import chosen_devices, known_operators
 from macatensor.accuracy.local.op_call import OpCall, same_bits
 from macatensor.accuracy.local.origin import Origin, origin, traced
 from macatensor.accuracy.local.repro import fails, write_repro
@@ -206,7 +206,9 @@ def _signature(seen: Seen) -> tuple[object, ...]:
 def _spoilt_operand(seen: Seen) -> str:
     """Which operand has other values than before, though the call only reads it and writes no other in its memory."""
     assert seen.copies is not None
-    written = {id(t._payload[0]) for t in seen.operands if isinstance(t, MacaTensor) and id(t) in seen.written}
+    written = {
+        id(t._payload[0]) for t in seen.operands if isinstance(t, MacaTensor) and id(t) in seen.written
+    }
     for i, (t, copy) in enumerate(zip(seen.operands, tensors(seen.copies))):
         if isinstance(t, MacaTensor) and copy is not None and id(t._payload[0]) not in written:
             now = host_copy(t).resolve_conj().resolve_neg()
@@ -266,10 +268,9 @@ class _Reproduced(NamedTuple):
 
 def _again(original: OpCall, verdict: Verdict, kind: str, device: str, seconds: float) -> _Reproduced:
     if kind == "memory":
-        spills = lambda c: bool(c.trespasses())  # noqa: E731
-        if not spills(original):
+        if not original.trespasses():
             return _Reproduced(kind, original, verdict, 0.0)
-        smaller = shrink(original, spills, seconds)
+        smaller = shrink(original, lambda c: bool(c.trespasses()), seconds)
         return _Reproduced(kind, smaller, Verdict(f"FAIL: {smaller.trespasses()[0]}"))
     wrong = None if kind == "race" else _wrong_in(original, device)
     if wrong is None:

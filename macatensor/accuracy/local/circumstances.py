@@ -46,10 +46,10 @@ def brought_about(
 
 def _launch_with_other_values(args: Arguments, kwargs: Keywords, call: Callable[[], Value]) -> None:
     """Launches from zeros in the operands' memory, then gives that its values back. Integers stay: they may be places."""
-    operands = [
-        t for t in tensors((args, kwargs)) if isinstance(t, MacaTensor) and t.dtype.is_floating_point
+    operands = [t for t in tensors((args, kwargs)) if isinstance(t, MacaTensor) and t.dtype.is_floating_point]
+    rows = [
+        torch.as_strided(t, (t.untyped_storage().nbytes() // t.element_size(),), (1,), 0) for t in operands
     ]
-    rows = [torch.as_strided(t, (t.untyped_storage().nbytes() // t.element_size(),), (1,), 0) for t in operands]
     values = [row.cpu() for row in rows]
     for row in rows:
         row.zero_()

@@ -78,11 +78,12 @@ def out_overload(func: OpOverload) -> OpOverload | None:
     return None
 
 
-def fenced_results(func: Operator, results: list[torch.Tensor | None]) -> tuple[OpOverload, dict[str, Fenced]] | None:
+def fenced_results(
+    func: Operator, results: list[torch.Tensor | None]
+) -> tuple[OpOverload, dict[str, Fenced]] | None:
     """The overload with ``out=`` and memory for it, by the names of its arguments, of the results' sizes and strides."""
     out = out_overload(func) if isinstance(func, OpOverload) else None
     if out is None or any(r is None for r in results):
         return None
     names = [a.name for a in out._schema.arguments if a.is_out]
     return out, {name: Fenced.of(r) for name, r in zip(names, results) if r is not None}
-

@@ -156,7 +156,8 @@ class OpCall:
             return []
         operands = self.operands
         fenced = [
-            None if t is None or i in self.at_host else Fenced.of(_resolved(t)) for i, t in enumerate(operands)
+            None if t is None or i in self.at_host else Fenced.of(_resolved(t))
+            for i, t in enumerate(operands)
         ]
         moved = self.with_operands([t if f is None else f.view for t, f in zip(operands, fenced)])
         args, kwargs = moved.args, moved.kwargs
@@ -195,7 +196,12 @@ class OpCall:
             x, p, train = self.args
             mask = random_numbers.kept_by_dropout(state, first.shape, p if train or train is None else 0.0)
             return [None, Aim(mask), *nothing]
-        return [random_numbers.aim(self.row.operator, state, first, random_numbers.by_name(self.func, self.args, self.kwargs)), *nothing]
+        return [
+            random_numbers.aim(
+                self.row.operator, state, first, random_numbers.by_name(self.func, self.args, self.kwargs)
+            ),
+            *nothing,
+        ]
 
     @property
     def elements(self) -> int:

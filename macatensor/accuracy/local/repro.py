@@ -109,7 +109,10 @@ def _fences(call: OpCall, names: dict[int, str]) -> tuple[dict[str, bool], str, 
         return fences, f"call = torch.ops.{call.func}", [], ""
     out, given = found
     made = [
-        (f"r{i}", f"torch.empty_strided({list(f.view.shape)}, {list(f.view.stride())}, dtype={_dtype(f.view.dtype)})")
+        (
+            f"r{i}",
+            f"torch.empty_strided({list(f.view.shape)}, {list(f.view.stride())}, dtype={_dtype(f.view.dtype)})",
+        )
         for i, f in enumerate(given.values())
     ]
     fences |= {name: True for name, _ in made}

@@ -51,7 +51,7 @@ MACA_VM Turn<float> turn(uint32_t word) {
 }
 MACA_VM Turn<double> turn(uint64_t word) {
   const uint64_t quadrant = (word + 0x2000000000000000u) >> 62;
-  const double a = static_cast<double>(static_cast<int64_t>(word - (quadrant << 62))) * 3.4061215800304e-19;
+  const double a = static_cast<double>(static_cast<int64_t>(word - (quadrant << 62))) * 3.4061215800865545e-19;
   const double s = a * a;
   const double sine =
       mul_add(a * s,
