@@ -386,6 +386,7 @@ class Aim:
     loose: float = 0.0
     chains: Chains | None = None
     result: int = 0  # whose terms those are
+    positions: bool = False  # it says where ``want`` is in the first operand: several may be right
 
 
 def _aim(
@@ -434,8 +435,13 @@ def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Arg
         if have is None or exact is None or have.shape != exact.shape:
             found.append(None)
             continue
-        if row.form or _is_position(row, have, i, expected):
+        if row.form:
             found.append(None)
+            continue
+        if _is_position(row, have, i, expected):
+            found.append(
+                Aim(expected.native[0], positions=True) if expected.native and args[0].dim() else None
+            )
             continue
         native = expected.native[i] if expected.native is not None else None
         parts = [t.resolve_conj().resolve_neg() if t is not None else None for t in (have, native, exact)]
@@ -471,15 +477,19 @@ def _one(
     return measured
 
 
+def dim_of_positions(row: Row, args: Arguments) -> int:
+    """The dimension along which an operator with positions among its results looks."""
+    if row.operator == "topk":
+        return args[2] if len(args) > 2 else -1
+    numbers = [a for a in args[1:] if isinstance(a, int) and not isinstance(a, bool)]
+    return numbers[-1] if numbers else -1
+
+
 def _positions(
     row: Row, have: torch.Tensor, native: torch.Tensor | None, args: Arguments, values: torch.Tensor | None
 ) -> Distance:
     """Positions are right when the operand has the right values there."""
-    source = args[0]
-    numbers = [a for a in args[1:] if isinstance(a, int) and not isinstance(a, bool)]
-    dim = numbers[-1] if numbers else -1
-    if row.operator == "topk":
-        dim = args[2] if len(args) > 2 else -1
+    source, dim = args[0], dim_of_positions(row, args)
     if source.dim() == 0 or values is None or have.numel() == 0:
         return Distance()
     extent = source.shape[dim]

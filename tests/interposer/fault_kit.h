@@ -9,7 +9,7 @@
 
 #include "maca.h"
 
-enum { MAX_RANK = 8, MAX_OPERANDS = 16 };
+enum { MAX_RANK = 8, MAX_OPERANDS = 64 };
 static const uintptr_t kHostTag = (uintptr_t)1 << 62; /* the host library's own */
 
 typedef struct shape {

@@ -51,10 +51,7 @@ void faults_created(const maca_plan* plan, const maca_plan_request* request) {
       s->scalar_slot = operand->scalar_slot;
       for (int d = 0; d < operand->rank; ++d) s->sizes[d] = operand->sizes[d], s->strides[d] = operand->strides[d];
     }
-  if (p->output < 0) {
-    free(p);
-    return;
-  }
+  if (p->output < 0) p->output = 0; /* lists that are written in place */
   pthread_mutex_lock(&lock);
   p->next = plans;
   plans = p;

@@ -90,7 +90,7 @@ const fault kMemory[] = {
     {"tanh_writes_before_start", "tanh", NULL, NULL, writes_before_the_start, 0, 0},
     {"exp_writes_whole_vectors", "exp", NULL, NULL, writes_a_whole_vector, 0, 0},
     {"softmax_writes_operand", "_softmax", NULL, NULL, writes_first_operand, 0, 0},
-    {"sum_writes_past_end", "sum", NULL, NULL, writes_past_the_end, 0, 0},
+    {"sum_writes_operand", "sum", NULL, NULL, writes_first_operand, 0, 0},
     {"first_launch", "exp", NULL, NULL, first_launch, 0, 0},
     {"second_stream", "tanh", NULL, NULL, second_stream, 0, 0},
     {"unaligned_operand", "mul", NULL, NULL, unaligned, 0, 0},

@@ -134,7 +134,7 @@ const fault kTraining[] = {
     {"nll_loss_gradient", "nll_loss_backward", NULL, NULL, scaled, 0, 0.5},
     {"mse_loss_gradient", "mse_loss_backward", NULL, NULL, scaled, 0, 0.5},
     {"attention_gradient", "sdpa_backward", NULL, NULL, scaled, 2, 1.01},
-    {"lstm_gradient", "_thnn_fused_lstm_cell_backward_impl", NULL, NULL, scaled, 0, 1.01},
+    {"lstm_gradient", "mkldnn_rnn_layer_backward", NULL, NULL, scaled, 0, 1.01},
     {"bilinear_gradient", "upsample_bilinear2d_backward", NULL, NULL, shifted, 0, 0},
     {"lerp_of_moments", "_foreach_lerp", NULL, NULL, scaled, 0, 1.01},
     {"adam_step", "_foreach_addcdiv", NULL, NULL, one_more, 0, 1e-3},
@@ -158,6 +158,6 @@ const fault kTraining[] = {
     {"bilinear_tail", "upsample_bilinear2d", NULL, NULL, tail_is_lost, 0, 0},
     {"addmm_bias", "addmm", NULL, NULL, one_more, 0, 1e-3},
     {"bmm_tail", "bmm", NULL, NULL, tail_is_lost, 0, 0},
-    {"lstm_cell_state", "_thnn_fused_lstm_cell", NULL, NULL, scaled, 1, 1.01},
+    {"lstm_cell_state", "mkldnn_rnn_layer", NULL, NULL, scaled, 2, 1.01},
     {0},
 };

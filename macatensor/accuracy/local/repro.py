@@ -16,7 +16,7 @@ from macatensor.accuracy.local.fences import FILL, MARGIN, fenced_results
 from macatensor.accuracy.local.op_call import OpCall
 from macatensor.parity.chains import by_chains
 from macatensor.parity.measure import allowance
-from macatensor.parity.reference import Aim
+from macatensor.parity.reference import Aim, dim_of_positions
 from macatensor.parity.watch import ELSEWHERE, NamedKernel, written_by
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.meta import meta_of_tensor
@@ -96,6 +96,14 @@ _KERNELS = {
 }
 
 
+def _at_positions(source: str, positions: torch.Tensor, operand: str, call: OpCall) -> str:
+    """What the operand has at the positions that a result gives."""
+    dim = dim_of_positions(call.row, call.args)
+    if positions.dim() == call.args[0].dim():
+        return f"{operand}.cpu().gather({dim}, {source}.cpu())"
+    return f"{operand}.cpu().gather({dim}, {source}.cpu().unsqueeze({dim})).squeeze({dim})"
+
+
 def _fences(call: OpCall, names: dict[int, str]) -> tuple[dict[str, bool], str, list[tuple[str, str]], str]:
     """What the file looks at instead of results: tensors by name and whether they may be written, the function to call,
     further tensors, and further arguments."""
@@ -164,13 +172,15 @@ def repro_text(
             continue
         source = f"results[{i}]" if i < len(results) else names[id(operands[i - len(results)])]
         want = aim.want.resolve_conj().resolve_neg().contiguous()
+        if aim.positions:
+            source = _at_positions(source, got, names[id(operands[0])], call)
         allowed = "0.0"
         if aim.bound is not None:
             allowed = tensor_code(_allowed(got, want, aim, device), to_device=False)
         checks.append(
             {
                 "source": source,
-                "dtype": _dtype(got.dtype),
+                "dtype": _dtype(want.dtype if aim.positions else got.dtype),
                 "want": tensor_code(want, to_device=False),
                 "allowed": allowed,
                 "got": _shown(got),
