@@ -75,7 +75,7 @@ found = {}
 for fault in json.loads(sys.argv[3]):
     start = time.perf_counter()
     choose(fault)
-    result = bisect_script(sys.argv[1], [fault], output_dir=os.path.join(sys.argv[2], fault), seconds=2)
+    result = bisect_script(sys.argv[1], [fault], output_dir=os.path.join(sys.argv[2], fault), seconds=2, try_repro=False)
     finding = result.finding
     faulty = run(finding.repro)
     choose("")

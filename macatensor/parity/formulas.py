@@ -104,9 +104,9 @@ def mkldnn_rnn_layer_backward(
     hy: Tensor, cy: Tensor, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, reverse: bool,
     mode: int, hidden_size: int, num_layers: int, has_biases: bool, *rest: Value,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Step by step from the last one back; the forward's results are not looked at. Not by autograd, which does not
-    record inside of a dispatched operator, where programs are judged."""
-    made, _, _, kept = _lstm_steps(input, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, True)
+    """Step by step from the last one back, from the forward's output and from the gates and states that it kept. Not by
+    autograd, which does not record inside of a dispatched operator, where programs are judged."""
+    kept: Tensor = rest[-1]
     steps = range(input.shape[0])
     order = list(reversed(steps) if reverse else steps)
     through_h = torch.zeros_like(hx) if grad_hy is None else grad_hy
@@ -116,15 +116,13 @@ def mkldnn_rnn_layer_backward(
     for at in reversed(range(len(order))):
         t = order[at]
         gates, c = kept[t].split([4 * hidden_size, hidden_size], 1)
-        h_before, c_before = (
-            (hx, cx) if at == 0 else (made[order[at - 1]], kept[order[at - 1]][:, -hidden_size:])
-        )
+        h_before, c_before = hx, cx
+        if at:
+            h_before, c_before = output[order[at - 1]], kept[order[at - 1]][:, -hidden_size:]
         grad_h = through_h if grad_output is None else through_h + grad_output[t]
-        by_gates, through_c, _ = _thnn_fused_lstm_cell_backward_impl(
-            grad_h, through_c, c_before, c, gates, False
-        )
-        assert by_gates is not None and through_c is not None
-        inputs[t], through_h = by_gates @ w_ih, by_gates @ w_hh
+        by_gates, by_c, _ = _thnn_fused_lstm_cell_backward_impl(grad_h, through_c, c_before, c, gates, False)
+        assert by_gates is not None and by_c is not None
+        inputs[t], through_h, through_c = by_gates @ w_ih, by_gates @ w_hh, by_c
         by_w_ih = by_w_ih + by_gates.t() @ input[t]
         by_w_hh = by_w_hh + by_gates.t() @ h_before
         by_bias = by_bias + by_gates.sum(0)

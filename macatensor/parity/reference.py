@@ -439,9 +439,8 @@ def aims(row: Row, expected: Expected, got: list[torch.Tensor | None], args: Arg
             found.append(None)
             continue
         if _is_position(row, have, i, expected):
-            found.append(
-                Aim(expected.native[0], positions=True) if expected.native and args[0].dim() else None
-            )
+            values = expected.native[0] if expected.native is not None and args[0].dim() else None
+            found.append(None if values is None else Aim(values, positions=True))
             continue
         native = expected.native[i] if expected.native is not None else None
         parts = [t.resolve_conj().resolve_neg() if t is not None else None for t in (have, native, exact)]
