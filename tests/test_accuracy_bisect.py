@@ -249,6 +249,14 @@ def test_shrinking_keeps_the_failure_and_gives_plain_strides() -> None:
     assert set(small.unique().tolist()) <= {0.0, 1.0, 2.0, 3.0}
 
 
+def test_judging_a_call_leaves_the_plans_of_others() -> None:
+    call = OpCall(torch.ops.aten.exp.default, TABLE["exp"], (torch.randn(10),))
+    call.judge("maca")
+    macatensor.reset_counters()
+    call.judge("maca")
+    assert macatensor.counters()["plan_misses"] == 0
+
+
 def test_shrinking_is_bounded() -> None:
     call = OpCall(torch.ops.aten.exp.default, TABLE["exp"], (torch.randn(1000),))
     tries = 0

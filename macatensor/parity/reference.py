@@ -15,6 +15,7 @@ from macatensor.parity.chains import Chains, by_chains
 from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, SHARPER
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
+from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from op_table import Bound, Kind, Row
 from op_table.row import ONE_CHAIN
@@ -28,11 +29,12 @@ _HALVES = {torch.float16, torch.bfloat16}  # a chain of float32 is exact beside 
 def _float64() -> Iterator[None]:
     """Integers become float64 where PyTorch would make them float32."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    with plan_caches.kept_aside():
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 class Schema(Protocol):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import contextlib
+from collections.abc import Hashable, Iterator
 from typing import Any, TypeVar
 
 from macatensor.runtime import counters
@@ -41,6 +42,18 @@ def drop_plans() -> None:
     generation += 1
     for cache in _caches:
         cache.clear()
+
+
+@contextlib.contextmanager
+def kept_aside() -> Iterator[None]:
+    """Plans made before are there again afterwards: for globals that are as they were when the block ends."""
+    kept = [(cache, dict(cache)) for cache in _caches]
+    try:
+        yield
+    finally:
+        drop_plans()
+        for cache, plans in kept:
+            cache.update(plans)
 
 
 def count_plans(*kernels: str) -> int:
