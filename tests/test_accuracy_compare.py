@@ -221,13 +221,20 @@ def test_error_from_equal_inputs_by_dtype(tmp_path, dtype, small, large):
         assert judged(tmp_path / name, "torch.exp", [both(x)], [(x, y)]).verdict == verdict
 
 
+def test_one_row_that_is_a_thousandth_off_is_an_error(tmp_path):
+    wrong = X.clone()
+    wrong[-1] *= 1.001
+    found = judged(tmp_path, "torch.exp", [both(X)], [(X, wrong)])
+    assert found.verdict == "error" and "from equal inputs" in found.rule
+
+
 def test_inherited_error_raises_nothing_and_growth_does(tmp_path):
     noise = 1e-4 * torch.randn(X.shape, generator=torch.Generator().manual_seed(1))
     inputs = [(X, X + noise)]
     assert judged(tmp_path / "a", "torch.exp", inputs, [(X, X + 5 * noise)]).verdict in ("pass", "warning")
     assert judged(tmp_path / "b", "torch.exp", inputs, [(X, X + 40 * noise)]).verdict == "warning"
     found = judged(tmp_path / "c", "torch.exp", inputs, [(X, X + 1000 * noise)])
-    assert found.verdict == "error" and found.rule.startswith("output 0: growth")
+    assert found.verdict == "error" and "inputs that differ by 0.0001 make it 0.01 at most" in found.rule
 
 
 def test_gradient_that_is_zero_but_for_rounding(tmp_path):

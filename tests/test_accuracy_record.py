@@ -168,6 +168,25 @@ def test_names_count_each_operator(tmp_path: Path) -> None:
     assert names == ["torch.relu.0.fwd", "torch.relu.1.fwd", "torch.relu.2.fwd"]
 
 
+def test_arguments_may_come_in_the_order_of_mcpytorch(tmp_path: Path) -> None:
+    with accuracy.record(True, str(tmp_path / "a"), 1) as session:
+        torch.ones(2).relu()
+    assert session.settings.record_level == 1 and session.folder.parent == tmp_path / "a"
+    with accuracy.record(False, str(tmp_path / "b")) as session:
+        torch.ones(2).relu()
+    assert not session.enabled
+    with pytest.raises(TypeError, match="by name"), accuracy.record(str(tmp_path), str(tmp_path)):
+        pass
+
+
+def test_an_op_list_that_takes_no_call_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=r"no call was of op_list \['tanh'\]"),
+        accuracy.record(tmp_path, op_list=["tanh"]),
+    ):
+        torch.ones(2).relu()
+
+
 def test_op_range_is_half_open(tmp_path: Path) -> None:
     x = torch.ones(3)
 

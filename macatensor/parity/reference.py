@@ -241,6 +241,16 @@ def _largest(terms: torch.Tensor | None, dims: int) -> torch.Tensor | None:
     return terms.amax(last, keepdim=True).expand(terms.shape)
 
 
+def _in_full(func: Operator, args: Arguments, kwargs: Keywords) -> list[Value]:
+    """A call's arguments in the order of the schema, those that were left out by their defaults; a kernel that no
+    operator names has them all."""
+    named = dict(kwargs)
+    full = list(args)
+    for argument in func._schema.arguments[len(args) :]:
+        full.append(named.pop(argument.name, argument.default_value))
+    return [*full, *named.values()]
+
+
 def _magnitudes_of(
     row: Row, args: Arguments, kwargs: Keywords, terms: list[torch.Tensor | None], elsewhere: bool
 ) -> list[torch.Tensor | None]:
@@ -303,10 +313,9 @@ def expected(
             matrix = args[0].dim()
             terms = [_largest(t, 1 if t is not None and t.dim() < matrix else 2) for t in terms]
         if row.floor:
-            floor = FLOORS[row.floor]
-            least = floor(
+            least = FLOORS[row.floor](
                 *[a.to(torch.promote_types(a.dtype, torch.float64)) if isinstance(a, torch.Tensor)
-                  else a for a in args]
+                  else a for a in _in_full(func, args, kwargs)]
             )  # fmt: skip
             terms = [
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])

@@ -371,7 +371,12 @@ class Watch:
         if seen.copies is None or seen.row is None:
             return Verdict(seen.why_not)
         elsewhere = not is_on_maca(seen.results + seen.operands)
-        return verdict_of(seen.func, seen.row, seen.copies, seen.host, seen.changed, elsewhere, seen.state)
+        try:
+            return verdict_of(
+                seen.func, seen.row, seen.copies, seen.host, seen.changed, elsewhere, seen.state
+            )
+        except Exception as error:  # it would be raised in the user's program, which did nothing wrong
+            return Verdict(f"n/a: its reference failed with {type(error).__name__}: {error}"[:200])
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

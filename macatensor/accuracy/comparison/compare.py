@@ -84,6 +84,14 @@ class Comparison:
                 found["moved"] += row.pair.moved
         return found
 
+    def first_warning(self) -> CallRow | None:
+        """The first call whose result is a warning; where none's is, the first call with a warning: a view of an input
+        that differs says less than the call that made it."""
+        for row in self.calls:
+            if any(t.role == "output" and t.judged.verdict == "warning" for t in row.tensors):
+                return row
+        return self.first("warning")
+
     def first(self, verdict: rules.Verdict = "error") -> CallRow | None:
         """The first call with a verdict, and of the calls inside of it again the first: where the runs part."""
         below: dict[int | None, list[CallRow]] = defaultdict(list)
@@ -279,7 +287,11 @@ class _Judge:
             if t.left is None or t.right is None:
                 t.judged = Judged("error", f"only run {0 if t.right is None else 1} has this result")
                 continue
-            wrong = rules.structure(t.left, t.right, self.mixed)
+            kind = rules.short_name(left.op)
+            if t.left.shape != t.right.shape and rules.is_kept(kind, t.place):
+                t.judged = Judged(rule="kept for the backward: each device's own affair")
+                continue
+            wrong = rules.structure(t.left, t.right, self.mixed or kind in rules.CASTING)
             if t.distance is None:
                 t.judged = wrong or Judged(rule="" if t.left.norm is not None else "structure only")
                 continue
@@ -331,11 +343,16 @@ class _Judge:
             if wrong is not None and SEVERITY[wrong.verdict] > SEVERITY[t.judged.verdict]:
                 t.judged = wrong
 
-    def _made(self, call: Call, entry: TensorEntry) -> bool:
-        """Was an input made by a call of the record? What autograd saved has lost its maker; other tools know none."""
+    def _made(self, call: Call, entry: TensorEntry) -> rules.Origin:
+        """By what was an input made? What autograd saved has lost its maker; other tools know none."""
         if not self.dataflow or call.direction == "bwd" or rules.short_name(call.op).endswith("backward"):
-            return True
-        return entry.made_by is not None and entry.made_by in self.numbers
+            return "judged"
+        if entry.made_by is None or entry.made_by not in self.numbers:
+            return "unknown"
+        maker = self.of_left.get(entry.made_by)
+        while maker is not None and maker.pair.right is None and maker.above is not None:
+            maker = self.rows_by_index(maker.above)  # the devices take one function apart differently
+        return "judged" if maker is None or maker.pair.right is not None else "alone"
 
     def _sight(
         self, row: CallRow, inputs: list[TensorRow], tolerance: rules.Tolerance, below: Judged | None

@@ -81,7 +81,7 @@ def write(comparison: Comparison, path: Path) -> None:
         comparison=comparison,
         counts={level: comparison.counts(level) for level in ("api", "aten")},
         first=comparison.first(),
-        suspect=comparison.first("warning"),
+        suspect=comparison.first_warning(),
         plot=errors_along(comparison.calls),
         columns=columns,
         lines=[

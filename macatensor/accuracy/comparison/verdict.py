@@ -6,8 +6,10 @@ An output's error (diff2, the relative L2 error) is held against what its inputs
 
 ``inherited`` is the largest error among the call's inputs (of a backward call, among its forward call's tensors too),
 ``local`` what the coarsest dtype that takes part may add by itself (:data:`TOLERANCES`), ``growth`` is 10 for a warning
-and 100 for an error, whose ``local`` is 10-fold as well. So an error that only travels through the network raises
-nothing; the call that made it does.
+and 100 for an error, whose ``local`` is 10-fold as well: 3-fold where a single function had the very same inputs, which
+explain nothing. So an error that only travels through the network raises nothing; the call that made it does. What was
+made by calls that only one run has is judged where it is used: weights after the steps of an optimizer that takes
+other operators on the two devices.
 
 Where a small result is left of large terms, the error is held against the terms (:func:`_scale`): the bias in front of
 a batch norm has a gradient of 0, and what is computed for it is the rounding of the sum. Where a result jumps
@@ -62,6 +64,7 @@ TF32 = Tolerance(2e-3, "factors rounded to 10 mantissa bits, as float16 has, wit
 EXACT = Tolerance(0.0, "integers, booleans and bits have no rounding")
 
 GROWTH_WARNING, GROWTH_ERROR = 10.0, 100.0
+LOCAL_ERROR, LOCAL_ERROR_OF_EQUAL_INPUTS = 10.0, 3.0
 # summaries tell errors from below only: an input's true error may be larger than what they show
 SUMMARY_FACTOR = 10.0
 # of integers and booleans computed from inexact inputs: the share of elements that may differ for a pass
@@ -91,6 +94,10 @@ JUMPING = _of_rows(
 )
 # modules under the names of the functions above: torch.nn.MaxPool2d is max_pool2d
 _SNAKE = {name.replace("_", ""): name for name in JUMPING | SUMMING}
+# what later results keep for the backward is each device's own affair, its shape too
+KEEPING = _of_rows(lambda row: row.keeps, "mkldnn_rnn_layer lstm gru")
+# conversions, between whichever dtypes autocast asks of them
+CASTING = frozenset({"to_copy", "_to_copy", "to", "type"})
 # they hand on what was made and judged elsewhere
 PASSING = frozenset({"AccumulateGrad"})
 # the contents of their results are whatever the memory held
@@ -157,6 +164,11 @@ def mixes(dtypes: set[str]) -> bool:
     return "float32" in dtypes and bool(dtypes & {"float16", "bfloat16"})
 
 
+def is_kept(kind: str, place: str) -> bool:
+    """Is a result what the forward keeps for the backward? ``place``: ``"0"``, ``"1.0"``."""
+    return kind in KEEPING and place not in ("", "0")
+
+
 def structure(base: TensorEntry, other: TensorEntry, casts_differ: bool) -> Judged | None:
     """Dtype and shape: an error where they differ.
 
@@ -192,13 +204,25 @@ def input_error(base: TensorEntry, distance: Distance) -> float:
     return math.sqrt(2 * distance.unequal) if distance.unequal is not None else min(distance.error, 1e3)
 
 
-def judge_input(base: TensorEntry, distance: Distance, tolerance: Tolerance, made: bool) -> Judged:
-    """An input. What a recorded call made was judged there; other inputs are the runs' own weights and data."""
+Origin = Literal["judged", "alone", "unknown"]
+
+
+def judge_input(base: TensorEntry, distance: Distance, tolerance: Tolerance, made: Origin) -> Judged:
+    """An input. ``made``: by a recorded call that was judged, by one that only one run has, or by none: the runs' own
+    weights and data."""
     found = nonfinite(distance)
     if found is not None:
         return found
-    limit = 10 * tolerance.local
-    if not made and distance.error > limit:
+    limit = LOCAL_ERROR * tolerance.local
+    if made == "alone" and distance.error > limit:
+        bound = LOCAL_ERROR * limit
+        return Judged(
+            "error" if distance.error > bound else "warning",
+            f"differs by {distance.error:.2g} after calls that the other run has not, as steps of an optimizer",
+            distance.error,
+            bound,
+        )
+    if made == "unknown" and distance.error > limit:
         return Judged(
             "warning",
             "differs before any recorded call made it: other weights, data or seed, or a range that begins here",
@@ -245,17 +269,21 @@ def judge_output(base: TensorEntry, distance: Distance, sight: Sight) -> Judged:
     inherited = sight.inherited * (SUMMARY_FACTOR if sight.summaries else 1.0)
     reached = math.sqrt(inherited) if sight.kind in JUMPING and inherited < 1 else inherited
     warning = local + GROWTH_WARNING * reached
-    bound = 10 * local + GROWTH_ERROR * reached
+    from_equal = sight.inputs_equal and sight.below is None and not sight.summaries
+    bound = (LOCAL_ERROR_OF_EQUAL_INPUTS if from_equal else LOCAL_ERROR) * local + GROWTH_ERROR * reached
     judged = Judged(error=error, bound=bound)
     if distance.difference_norm <= flushed or error <= warning:
         return judged
-    text = f"error {error:.2g}, of which inputs ({sight.inherited:.2g}) explain"
+    if sight.inherited:
+        text = f"error {error:.2g}, where inputs that differ by {sight.inherited:.2g} make it"
+    else:
+        text = f"error {error:.2g} from equal inputs, where rounding makes it"
     if sight.below is not None:
         judged.verdict, judged.rule = sight.below.verdict, sight.below.rule
     elif error <= bound:
-        judged.verdict, judged.rule = "warning", f"growth: {text} {warning:.2g}"
+        judged.verdict, judged.rule = "warning", f"{text} {warning:.2g} at most"
     else:
-        judged.verdict, judged.rule = "error", f"growth: {text} {bound:.2g} at most"
+        judged.verdict, judged.rule = "error", f"{text} {bound:.2g} at most"
     return judged
 
 

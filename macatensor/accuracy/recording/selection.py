@@ -48,6 +48,7 @@ class Selection:
         self._seen: list[str] = []
         self._units = 0
         self._matches: dict[str, bool] = {}
+        self._is_found = not op_list
         self._exact = {word for word in op_list if word.endswith((".fwd", ".bwd"))}
 
     def in_range(self, name: str) -> bool:
@@ -71,6 +72,7 @@ class Selection:
         found = self._matches.get(op)
         if found is None:
             found = self._matches[op] = any(is_of(op, word) for word in self.op_list)
+        self._is_found |= found or name in self._exact
         return found or name in self._exact
 
     def unit(self) -> bool:
@@ -80,9 +82,13 @@ class Selection:
         return taken
 
     def missing(self) -> str | None:
-        """What to say at the end about names of op_range that never came."""
+        """What to say at the end about names of op_range that never came, and an op_list that took no call."""
         if not self._missing:
-            return None
+            if self._is_found or not self._matches:  # nothing was called at all
+                return None
+            return f"accuracy: no call was of op_list {self.op_list}" + nearest(
+                self.op_list[0], list(self._matches)
+            )
         name = next(n for n in (self.first, self.past) if n in self._missing)
         assert name is not None
         return f"accuracy: op_range names {name!r}, which was not called" + nearest(name, self._seen)

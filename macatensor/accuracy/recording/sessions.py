@@ -172,6 +172,7 @@ def start_record(
 
 @contextmanager
 def record(
+    enabled: bool | str | os.PathLike[str] = True,
     output_dir: str | os.PathLike[str] = "./record_dir",
     record_level: int = 2,
     record_stack: bool = True,
@@ -182,18 +183,29 @@ def record(
     skip: int = 0,
     process_group: ProcessGroup | None = None,
     ranks: Sequence[int] = [],
-    enabled: bool = True,
 ) -> Iterator[Session]:
     """:func:`start_record` for a block; blocks may be nested. Yields the session.
 
+    Args:
+        enabled: as for start_record; or the folder, so that ``record("folder", record_level=1)`` does.
+
     Raises:
-        ValueError: as start_record; and at the end of the block, ``op_range`` names a call that did not come.
+        ValueError: as start_record; and at the end of the block, ``op_range`` names a call that did not come, or
+            no call was of ``op_list``.
+        TypeError: two folders.
     """
+    if not isinstance(enabled, bool):
+        if output_dir != "./record_dir":
+            raise TypeError(
+                f"accuracy: record got {enabled!r} and {output_dir!r}; expected (enabled, output_dir, record_level, ...), "
+                "or the folder and all else by name"
+            )
+        output_dir = enabled
     settings = Settings(
         os.fspath(output_dir), record_level, record_stack, record_input, record_output, list(op_range or ()),
         op_list if isinstance(op_list, str) else list(op_list or ()), skip, process_group, list(ranks or ()),
     )  # fmt: skip
-    session = Session(settings, enabled)
+    session = Session(settings, enabled is not False)
     try:
         yield session
     except BaseException:
