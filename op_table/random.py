@@ -67,6 +67,15 @@ also("binomial", meta="binomial")
 also("_standard_gamma_grad _dirichlet_grad", meta="gradient_of_samples")
 also("native_dropout_backward", terms="sum", underflows=True)
 
+also("uniform", numbers="uniform")
+also(
+    "normal_ normal_functional normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor", numbers="normal"
+)
+also("log_normal", numbers="log_normal")
+also("exponential", numbers="exponential")
+also("bernoulli.p bernoulli.Tensor bernoulli.default", numbers="bernoulli")
+also("random.default random.to random.from", numbers="random")
+
 _GAMMA = 2.5
 also("uniform", law=Law((Filled(), -1.0, 3.0), 1, 4 / sqrt(12), -1, 3))
 also("normal_ normal_functional", law=Law((Filled(), 1.0, 2.0), 1, 2))

@@ -212,6 +212,8 @@ class Row:
     mask: str = ""
     # name of a rule in macatensor/dispatch/warning_rules.py
     warns: str = ""
+    # name of a law in macatensor/parity/random_numbers.py, by which its numbers follow from the generator's state
+    numbers: str = ""
     # a number that its dtype does not hold exactly is warned of
     exact_numbers: bool = False
     # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one

@@ -98,7 +98,7 @@ if os.environ.get("HYPOTHESIS_PROFILE") in ("wide", "long"):
 
 
 @pytest.mark.parametrize("fault", TRIED)
-def test_repro_tells_the_faulty_library_from_a_right_one(
+def test_repros_tell_faulty_libraries_from_right_ones(
     fault: str, found: dict[str, dict[str, str]], interposer: Path
 ) -> None:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("MACA_INTERPOSER")}

@@ -168,7 +168,7 @@ def test_names_count_each_operator(tmp_path: Path) -> None:
     assert names == ["torch.relu.0.fwd", "torch.relu.1.fwd", "torch.relu.2.fwd"]
 
 
-def test_arguments_may_come_in_the_order_of_mcpytorch(tmp_path: Path) -> None:
+def test_arguments_in_the_order_of_mcpytorch(tmp_path: Path) -> None:
     with accuracy.record(True, str(tmp_path / "a"), 1) as session:
         torch.ones(2).relu()
     assert session.settings.record_level == 1 and session.folder.parent == tmp_path / "a"
@@ -179,7 +179,7 @@ def test_arguments_may_come_in_the_order_of_mcpytorch(tmp_path: Path) -> None:
         pass
 
 
-def test_an_op_list_that_takes_no_call_says_so(tmp_path: Path) -> None:
+def test_an_op_list_without_calls_says_so(tmp_path: Path) -> None:
     with (
         pytest.raises(ValueError, match=r"no call was of op_list \['tanh'\]"),
         accuracy.record(tmp_path, op_list=["tanh"]),

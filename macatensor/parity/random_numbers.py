@@ -193,10 +193,11 @@ def _random(draw: Draw) -> Numbers:
     return Numbers((drawn + np.uint64(int(low) % 2**64)).astype(np.int64))
 
 
+# by the names that rows have for them
 _LAWS: dict[str, Callable[[Draw], Numbers]] = {
-    "uniform": _uniform, "normal_": _normal, "normal_functional": _normal, "normal": _normal,
-    "log_normal": _log_normal, "exponential": _exponential, "bernoulli": _bernoulli, "random": _random,
-}  # fmt: skip
+    law.__name__.removeprefix("_"): law
+    for law in (_uniform, _normal, _log_normal, _exponential, _bernoulli, _random)
+}
 
 
 def by_name(func: Operator, args: Arguments, kwargs: Keywords) -> dict[str, Value]:
@@ -204,13 +205,8 @@ def by_name(func: Operator, args: Arguments, kwargs: Keywords) -> dict[str, Valu
     return {a.name: value for a, value in zip(func._schema.arguments, args)} | dict(kwargs)
 
 
-def has_numbers(operator: str) -> bool:
-    """Is it known what the operator draws from a state?"""
-    return operator in _LAWS
-
-
-def aim(operator: str, state: State, got: torch.Tensor, arguments: dict[str, Value]) -> Aim:
-    """What an operator should draw from ``state``.
+def aim(law: str, state: State, got: torch.Tensor, arguments: dict[str, Value]) -> Aim:
+    """What an operator with numbers of this law should draw from ``state``.
 
     ``got``: its result, of which only sizes and dtype count; ``arguments``: by the names of the schema, tensors on the
     host. Complex numbers are drawn part by part.
@@ -218,7 +214,7 @@ def aim(operator: str, state: State, got: torch.Tensor, arguments: dict[str, Val
     parts = _parts(got)
     shape = list(parts.shape)
     draw = Draw(state, parts.numel(), got.dtype, {**arguments, "shape": shape})
-    want, magnitude = _LAWS[operator](draw)
+    want, magnitude = _LAWS[law](draw)
     exact = torch.from_numpy(np.ascontiguousarray(want)).reshape(shape)
     if magnitude is None:
         return Aim(exact.to(parts.dtype))
@@ -228,11 +224,9 @@ def aim(operator: str, state: State, got: torch.Tensor, arguments: dict[str, Val
     return Aim(torch.view_as_complex(exact), _BOUND, terms.amax(-1))
 
 
-def judge(
-    operator: str, state: State, got: torch.Tensor, arguments: dict[str, Value]
-) -> tuple[Distance, str]:
+def judge(law: str, state: State, got: torch.Tensor, arguments: dict[str, Value]) -> tuple[Distance, str]:
     """How far the numbers that an operator drew from ``state`` lie from the mapping's, and the text of its bound."""
-    aimed = aim(operator, state, got, arguments)
+    aimed = aim(law, state, got, arguments)
     if aimed.bound is None:
         return equal(got, aimed.want), "exact"
     return distance(got, aimed.want, aimed.bound, aimed.terms), bound_text(aimed.bound, got.dtype)

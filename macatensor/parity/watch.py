@@ -146,7 +146,7 @@ def why_not_judged(row: Row | None, operands: Tensors, drawn: bool = False) -> s
         return "n/a: the op table has no row for it"
     if row.operator in _UNINITIALIZED:
         return "n/a: uninitialized memory"
-    if is_drawn(row) and not (drawn and random_numbers.has_numbers(row.operator)):
+    if is_drawn(row) and not (drawn and row.numbers):
         return "n/a: random"
     here = [t for t in operands if isinstance(t, torch.Tensor)]
     if any(t.layout is not torch.strided or t.is_nested for t in here):
@@ -220,10 +220,10 @@ def _verdict_of_numbers(
     host: Tensors,
     state: random_numbers.State | None,
 ) -> Verdict:
-    if state is None or host[0] is None:
+    if state is None or host[0] is None or not row.numbers:
         return Verdict("n/a: random")
     named = random_numbers.by_name(func, *copies)
-    worst, bound = random_numbers.judge(row.operator, state, host[0], named)
+    worst, bound = random_numbers.judge(row.numbers, state, host[0], named)
     text = "pass" if worst.share <= 1 else f"FAIL: number {worst.at}, from seed {state[0]}, offset {state[1]}"
     return Verdict(text, worst, bound)
 

@@ -198,7 +198,7 @@ class OpCall:
             return [None, Aim(mask), *nothing]
         return [
             random_numbers.aim(
-                self.row.operator, state, first, random_numbers.by_name(self.func, self.args, self.kwargs)
+                self.row.numbers, state, first, random_numbers.by_name(self.func, self.args, self.kwargs)
             ),
             *nothing,
         ]
