@@ -24,5 +24,6 @@ composite("_masked_softmax_backward", via="masked_softmax_backward", why=_MASKED
 
 also("_softmax _safe_softmax", magnitude="softmax_terms")
 also("_log_softmax", floor="log_softmax_terms")
+also("_softmax_backward_data _log_softmax_backward_data", cancels=True)
 also("_softmax_backward_data", floor="softmax_gradient_terms")
 also("_log_softmax_backward_data", floor="log_softmax_gradient_terms")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from macatensor.accuracy.comparison.compare import CallRow, TensorRow
+from macatensor.accuracy.comparison.rows import CallRow, TensorRow
 from macatensor.accuracy.comparison.verdict import Judged
 
 Value = str | int | float | None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from macatensor.accuracy.comparison.columns import COLUMNS
-from macatensor.accuracy.comparison.compare import CallRow, Comparison, TensorRow
+from macatensor.accuracy.comparison.compare import Comparison
+from macatensor.accuracy.comparison.rows import CallRow, TensorRow
 
 LINES = 3000  # of the table: a browser sorts them at once
 _SHOWN = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from macatensor.accuracy.comparison.compare import CallRow
+from macatensor.accuracy.comparison.rows import CallRow
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 1160, 260, 56, 26, 10
 POINTS = 1000  # of these many stretches of the network, each shows its worst call

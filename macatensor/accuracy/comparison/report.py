@@ -10,15 +10,9 @@ from pathlib import Path
 
 from macatensor.accuracy import sources
 from macatensor.accuracy.comparison.columns import COLUMNS, Value, cells
-from macatensor.accuracy.comparison.compare import (
-    LEAST_PAIRED,
-    CallRow,
-    Comparison,
-    Progress,
-    TensorRow,
-    compare,
-    devices,
-)
+from macatensor.accuracy.comparison.compare import LEAST_PAIRED, Comparison, Progress, compare
+from macatensor.accuracy.comparison.judge import devices
+from macatensor.accuracy.comparison.rows import CallRow, TensorRow
 from macatensor.accuracy.comparison.sentences import describe
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, Run

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from macatensor.accuracy.comparison.columns import status
-from macatensor.accuracy.comparison.compare import CallRow, Comparison
+from macatensor.accuracy.comparison.compare import Comparison
+from macatensor.accuracy.comparison.rows import CallRow
 
 
 def describe(row: CallRow) -> str:

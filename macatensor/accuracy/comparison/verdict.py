@@ -96,6 +96,7 @@ JUMPING = _of_rows(
 _SNAKE = {name.replace("_", ""): name for name in JUMPING | SUMMING}
 # what later results keep for the backward is each device's own affair, its shape too
 KEEPING = _of_rows(lambda row: row.keeps, "mkldnn_rnn_layer lstm gru")
+KEPT = "kept for the backward: each device's own affair"
 # conversions, between whichever dtypes autocast asks of them
 CASTING = frozenset({"to_copy", "_to_copy", "to", "type"})
 # they hand on what was made and judged elsewhere
@@ -207,9 +208,11 @@ def input_error(base: TensorEntry, distance: Distance) -> float:
 Origin = Literal["judged", "alone", "unknown"]
 
 
-def judge_input(base: TensorEntry, distance: Distance, tolerance: Tolerance, made: Origin) -> Judged:
+def judge_input(
+    base: TensorEntry, distance: Distance, tolerance: Tolerance, made: Origin, others_differ: bool = False
+) -> Judged:
     """An input. ``made``: by a recorded call that was judged, by one that only one run has, or by none: the runs' own
-    weights and data."""
+    weights and data. ``others_differ``: so do most that were made by calls that only one run has."""
     found = nonfinite(distance)
     if found is not None:
         return found
@@ -217,7 +220,7 @@ def judge_input(base: TensorEntry, distance: Distance, tolerance: Tolerance, mad
     if made == "alone" and distance.error > limit:
         bound = LOCAL_ERROR * limit
         return Judged(
-            "error" if distance.error > bound else "warning",
+            "error" if distance.error > bound and others_differ else "warning",
             f"differs by {distance.error:.2g} after calls that the other run has not, as steps of an optimizer",
             distance.error,
             bound,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macatensor.accuracy.comparison.columns import COLUMNS, Column, Value, cells
-from macatensor.accuracy.comparison.compare import CallRow, Comparison, TensorRow
+from macatensor.accuracy.comparison.compare import Comparison
+from macatensor.accuracy.comparison.rows import CallRow, TensorRow
 from macatensor.accuracy.comparison.verdict import GROWTH_ERROR, GROWTH_WARNING, TOLERANCES
 from macatensor.files.tables import excel_cell, needs_cell
 
