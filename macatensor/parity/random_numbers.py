@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 
 from macatensor.parity.measure import Distance, bound_text, distance, equal
-from macatensor.parity.reference import Aim, Operator
+from macatensor.parity.reference import Aim
+from macatensor.parity.wide_calls import Operator
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from op_table.row import ulp
 

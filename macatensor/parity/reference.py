@@ -2,86 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import IntEnum
 
 import torch
 
+from macatensor.parity import terms as terms_of
 from macatensor.parity.canonical import canonical
 from macatensor.parity.chains import Chains, by_chains
-from macatensor.parity.formulas import FLOORS, FORMULAS, MAGNITUDES, SHARPER
+from macatensor.parity.formulas import FLOORS, MAGNITUDES
 from macatensor.parity.measure import Distance, distance, equal
 from macatensor.parity.transport import replace, tensors, twin, wide
-from macatensor.runtime import plan_caches
+from macatensor.parity.wide_calls import Operator, as_computed, compact, float64, on_host, run, widen
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from op_table import Bound, Kind, Row
 from op_table.row import ONE_CHAIN
 
-_STEP = 2.0**-20  # relative size of the disturbance that measures a function's terms
-_DISTURBED = 4  # times for each operand
 _HALVES = {torch.float16, torch.bfloat16}  # a chain of float32 is exact beside them
-
-
-@contextlib.contextmanager
-def _float64() -> Iterator[None]:
-    """Integers become float64 where PyTorch would make them float32."""
-    before = torch.get_default_dtype()
-    with plan_caches.kept_aside():
-        torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
-
-
-class Schema(Protocol):
-    """What is asked of an operator's schema."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def arguments(self) -> Sequence[torch._C.Argument]: ...
-
-
-class Operator(Protocol):
-    """An OpOverload, or a kernel that no operator names, in the shape of one."""
-
-    @property
-    def _schema(self) -> Schema: ...
-    def __call__(self, *args: Value, **kwargs: Value) -> Value: ...
-
-
-def _host(value: Value) -> Value:
-    return torch.device("cpu") if isinstance(value, torch.device) else value
-
-
-# float32 whatever the other operands are: PyTorch's fused optimizers read it by pointer
-_FLOAT32 = ("grad_scale", "found_inf")
-
-
-def _compact(row: Row, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
-    if not row.dense_on_cpu:
-        return args, kwargs
-    dense: tuple[Arguments, Keywords] = replace(
-        (args, kwargs), lambda t: t.clone(memory_format=torch.contiguous_format)
-    )
-    return dense
-
-
-def _widen(value: Value) -> Value:
-    """Arguments with floats made float64, ``dtype=`` included."""
-    if isinstance(value, torch.Tensor):
-        return twin(value, wide(value.dtype))
-    if isinstance(value, torch.dtype):
-        return wide(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_widen(v) for v in value)
-    if isinstance(value, dict):
-        return {k: v if k in _FLOAT32 else _widen(v) for k, v in value.items()}
-    return _host(value)
 
 
 @dataclass
@@ -95,150 +32,6 @@ class Expected:
     error: Exception | None = None  # what PyTorch raises
     writes: bool = True  # the schema lets the operator write an argument
     chains: Chains | None = None  # of a sum's terms, where they are looked at
-
-
-def _run(
-    func: Operator, row: Row, args: Arguments, kwargs: Keywords, sharp: bool = False
-) -> tuple[list[torch.Tensor | None], int]:
-    """Results and arguments after the call, by a formula where the CPU has no kernel or (``sharp``) a worse one."""
-    name = func._schema.name.partition("::")[2] or func._schema.name
-    formula = FORMULAS.get(name) or (SHARPER[row.formula] if sharp and row.formula else None)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        results = canonical(row.form, tensors((formula or func)(*args, **kwargs)))
-    return results + tensors((args, kwargs)), len(results)
-
-
-_NUMBERS = ("number", "Optional[number]", "List[number]")
-
-
-def _each_number(
-    func: Operator,
-    args: Arguments,
-    kwargs: Keywords,
-    change: Callable[[float], float],
-    kinds: tuple[str, ...] = _NUMBERS,
-) -> tuple[Arguments, Keywords]:
-    """The arguments with every float changed that the schema types as a Scalar, or as one of ``kinds``."""
-
-    def visit(value: Value) -> Value:
-        if isinstance(value, float):
-            return change(value)
-        return [visit(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-    names = {a.name for a in func._schema.arguments if str(a.type) in kinds}
-    spots = [i for i, a in enumerate(func._schema.arguments) if a.name in names]
-    changed = tuple([visit(v) if i in spots else v for i, v in enumerate(args)])
-    return changed, {k: visit(v) if k in names else v for k, v in kwargs.items()}
-
-
-def _as_computed(func: Operator, row: Row, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
-    """Numbers rounded as PyTorch rounds them, once, to float32 where it computes in float32; a number may also stand,
-    bare or as a 0-dim tensor, where the schema has a Tensor."""
-    operands = [t for t in tensors((args, kwargs)) if t is not None and t.dtype != torch.bool]
-    sized = [t for t in operands if t.dim()] if row.elementwise else []
-    kinds = {t.dtype for t in sized or operands}
-    if not kinds & {torch.float32, torch.float16, torch.bfloat16, torch.complex64} or torch.float64 in kinds:
-        return args, kwargs
-    if sized:
-        number = lambda t: t.float() if t.dim() == 0 and t.dtype == torch.float64 else t  # noqa: E731
-        args, kwargs = replace((args, kwargs), number)
-    typed = (*_NUMBERS, "Tensor", "Optional[Tensor]") if sized else _NUMBERS
-    return _each_number(func, args, kwargs, lambda v: float(torch.tensor(v, dtype=torch.float32)), typed)
-
-
-def _magnitudes(value: Value) -> Value:
-    if isinstance(value, torch.Tensor):
-        wider = twin(value, wide(value.dtype))
-        if wider.is_complex():
-            return torch.complex(wider.abs(), torch.zeros_like(wider.real))
-        return wider.abs() if wider.is_floating_point() else wider
-    if isinstance(value, torch.dtype):
-        return wide(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_magnitudes(v) for v in value)
-    if isinstance(value, dict):
-        return {k: _magnitudes(v) for k, v in value.items()}
-    return _host(value)
-
-
-def _terms_of_sum(func: Operator, row: Row, args: Arguments, kwargs: Keywords) -> list[torch.Tensor | None]:
-    args, kwargs = _each_number(func, args, kwargs, abs)
-    results, _ = _run(func, row, _magnitudes(args), _magnitudes(kwargs))
-    return [
-        None if r is None else r.abs() if r.is_floating_point() or r.is_complex() else None for r in results
-    ]
-
-
-def _terms_by_disturbance(
-    func: Operator, row: Row, args: Arguments, kwargs: Keywords, exact: list[torch.Tensor | None]
-) -> list[torch.Tensor | None]:
-    """An estimate of ``|f| + sum |df/dx * x|`` from random relative changes of one operand at a time.
-
-    One at a time, since changes of two operands may cancel as their terms do.
-    """
-    generator = torch.Generator().manual_seed(1)
-
-    def disturb(t: torch.Tensor) -> torch.Tensor:
-        wider = twin(t, wide(t.dtype))
-        if not (wider.is_floating_point() or wider.is_complex()) or not wider.numel():
-            return wider
-        # every element of memory once, so that an expanded operand stays one
-        memory = torch.as_strided(wider, (wider.untyped_storage().nbytes() // wider.element_size(),), (1,), 0)
-        signs = torch.randint(0, 2, memory.shape, generator=generator) * 2 - 1
-        memory.mul_(1 + _STEP * signs * (0.5 + 0.5 * torch.rand(memory.shape, generator=generator)))
-        return wider
-
-    total: list[torch.Tensor | None] = [
-        None if e is None else torch.zeros(e.shape, dtype=torch.float64) for e in exact
-    ]
-    spots: list[int | str] = [*range(len(args)), *kwargs]
-    # a call that writes its arguments needs fresh ones for each run; not every schema says so (running statistics)
-    calm = _widen(args), _widen(kwargs)
-    after = exact[len(exact) - len(tensors((args, kwargs))) :]
-    writes = getattr(func._schema, "is_mutable", True) or any(
-        now is not None and then is not None and not torch.equal(now, then)
-        for now, then in zip(after, tensors(calm))
-    )
-    still = None if writes else calm
-    for spot in spots:
-        operand = args[spot] if isinstance(spot, int) else kwargs[spot]
-        floats = [t for t in tensors(operand) if t is not None and (t.is_floating_point() or t.is_complex())]
-        if not floats or spot in _FLOAT32:
-            continue
-        largest = [None if t is None else torch.zeros_like(t) for t in total]
-        for _ in range(_DISTURBED):
-            calm_args, calm_kwargs = still or (_widen(args), _widen(kwargs))
-            moved_args = tuple(
-                [replace(v, disturb) if i == spot else c for i, (v, c) in enumerate(zip(args, calm_args))]
-            )
-            moved_kwargs = {
-                k: replace(v, disturb) if k == spot else calm_kwargs[k] for k, v in kwargs.items()
-            }
-            moved, _ = _run(func, row, moved_args, moved_kwargs)
-            for i, (m, e) in enumerate(zip(moved, exact)):
-                known = largest[i]
-                if m is None or e is None or known is None or m.shape != e.shape or m.dtype != e.dtype:
-                    continue
-                if e.is_floating_point() or e.is_complex():
-                    change = (m - e).abs().nan_to_num(nan=0.0, posinf=0.0)
-                    largest[i] = torch.maximum(known, change)
-        total = [t if t is None or c is None else t + c for t, c in zip(total, largest)]
-    # a few random sign patterns: twice the largest change stands for the sum of all
-    return [
-        None
-        if e is None or c is None or not (e.is_floating_point() or e.is_complex())
-        else e.abs() + 2 / _STEP * c
-        for e, c in zip(exact, total)
-    ]
-
-
-def _largest(terms: torch.Tensor | None, dims: int) -> torch.Tensor | None:
-    """The largest over the last ``dims`` dimensions, for each element."""
-    if terms is None or not terms.numel() or terms.dim() == 0:
-        return terms
-    last = tuple(range(-min(dims, terms.dim()), 0))
-    return terms.amax(last, keepdim=True).expand(terms.shape)
 
 
 def _in_full(func: Operator, args: Arguments, kwargs: Keywords) -> list[Value]:
@@ -258,7 +51,7 @@ def _magnitudes_of(
     found = list(terms)
     for name in (row.magnitude, row.magnitude_elsewhere if elsewhere else ""):
         if name:
-            least = MAGNITUDES[name](*_widen(args), **_widen(kwargs))
+            least = MAGNITUDES[name](*widen(args), **widen(kwargs))
             for i, (known, magnitude) in enumerate(zip(found, least)):
                 if magnitude is None:
                     continue
@@ -267,17 +60,30 @@ def _magnitudes_of(
     return found
 
 
+class Terms(IntEnum):
+    """What errors are measured at: each is as large as the one before it, and dearer."""
+
+    RESULT = 0  # the result alone
+    TERMS = 1  # the terms that it is left of
+    FLOOR = 2  # and what an algorithm adds to them
+
+
 def expected(
-    func: Operator, row: Row, args: Arguments, kwargs: Keywords, elsewhere: bool = False
+    func: Operator,
+    row: Row,
+    args: Arguments,
+    kwargs: Keywords,
+    elsewhere: bool = False,
+    at: Terms = Terms.FLOOR,
 ) -> Expected:
     """Computes the reference of ``func(*args, **kwargs)``, for another device's kernels if it runs ``elsewhere``; the
-    arguments are host tensors and stay as they are."""
-    args, kwargs = _compact(row, args, kwargs)
+    arguments are host tensors and stay as they are. ``at``: a result within its bound there is within it."""
+    args, kwargs = compact(row, args, kwargs)
     native: list[torch.Tensor | None] | None = None
     count = 0
     error: Exception | None = None
     try:
-        native, count = _run(func, row, replace(_host_all(args), twin), replace(_host_all(kwargs), twin))
+        native, count = run(func, row, replace(_host_all(args), twin), replace(_host_all(kwargs), twin))
     except Exception as refusal:
         error = refusal
     floats = any(t is not None and t.dtype != wide(t.dtype) for t in tensors((args, kwargs)))
@@ -290,10 +96,10 @@ def expected(
     ):
         exact = native
     else:
-        args, kwargs = _as_computed(func, row, args, kwargs)
-        with _float64():
+        args, kwargs = as_computed(func, row, args, kwargs)
+        with float64():
             try:
-                exact, count = _run(func, row, _widen(args), _widen(kwargs), sharp=True)
+                exact, count = run(func, row, widen(args), widen(kwargs), sharp=True)
             except Exception as refusal:
                 if native is None:
                     return Expected(None, [], [], 0, error or refusal)
@@ -301,18 +107,21 @@ def expected(
     terms: list[torch.Tensor | None] = [None] * len(exact)
     how = row.terms or ("disturbance" if bound.measure == "per_term" else "")
     anything = any(t is not None and (t.is_floating_point() or t.is_complex()) for t in exact[:])
-    if anyway and anything and how and row.kind is not Kind.ON_CPU:
-        with _float64():
+    further = anyway and at is not Terms.RESULT
+    if further and anything and how and row.kind is not Kind.ON_CPU:
+        with float64():
             if how == "sum":
-                terms = _terms_of_sum(func, row, args, kwargs)
+                terms = terms_of.of_sum(func, row, args, kwargs)
             else:
-                terms = _terms_by_disturbance(func, row, args, kwargs, exact)
+                terms = terms_of.by_disturbance(func, row, args, kwargs, exact, at is Terms.TERMS)
         if how == "moments" and exact[0] is not None and wide(args[0].dtype) != args[0].dtype:
             terms[0] = None  # a float64 variance has a reference that is no better
         if how == "matrix":
             matrix = args[0].dim()
-            terms = [_largest(t, 1 if t is not None and t.dim() < matrix else 2) for t in terms]
-        if row.floor:
+            terms = [
+                terms_of.largest_of_matrix(t, 1 if t is not None and t.dim() < matrix else 2) for t in terms
+            ]
+        if row.floor and at is Terms.FLOOR:
             least = FLOORS[row.floor](
                 *[a.to(torch.promote_types(a.dtype, torch.float64)) if isinstance(a, torch.Tensor)
                   else a for a in _in_full(func, args, kwargs)]
@@ -320,11 +129,12 @@ def expected(
             terms = [
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
             ]
-    if anyway and anything and bound.measure == "ulp":
+    if further and anything and bound.measure == "ulp":
         terms = _magnitudes_of(row, args, kwargs, terms, elsewhere)
     writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
     looks = bound.chain > 0 and how == "sum" or elsewhere and row.float32_elsewhere
-    chains = Chains(row, args, kwargs, bound.chain or ONE_CHAIN) if looks and anyway else None
+    whole = looks and anyway and at is Terms.FLOOR
+    chains = Chains(row, args, kwargs, bound.chain or ONE_CHAIN) if whole else None
     return Expected(native, exact, terms, count, error if native is None else None, writes, chains)
 
 
@@ -333,7 +143,7 @@ def _host_all(value: Value) -> Value:
         return type(value)(_host_all(v) for v in value)
     if isinstance(value, dict):
         return {k: _host_all(v) for k, v in value.items()}
-    return _host(value)
+    return on_host(value)
 
 
 def judge(

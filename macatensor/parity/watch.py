@@ -30,8 +30,9 @@ from macatensor.parity import random_numbers
 from macatensor.parity.canonical import Tensors
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import Distance, bound_text, distance, equal
-from macatensor.parity.reference import Expected, Operator, expected, judge
+from macatensor.parity.reference import Expected, Terms, expected, judge
 from macatensor.parity.transport import host_copy, operand_copy, replace, tensors
+from macatensor.parity.wide_calls import Operator
 from macatensor.runtime import random, streams
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import native
@@ -171,11 +172,13 @@ def verdict_of(
     changed: Tensors,
     elsewhere: bool = False,
     state: random_numbers.State | None = None,
+    at: Terms = Terms.FLOOR,
 ) -> Verdict:
     """Judges a call by its row's bound: ``copies`` are its arguments on the host, ``host`` its results there,
     ``changed`` its operands after the call, None for those that it does not write. ``elsewhere``: it ran on another
-    device than maca, whose bounds are :data:`ELSEWHERE` times as wide. ``state``: of the generator before the call."""
-    verdict = _verdict_of(func, row, copies, host, changed, elsewhere, state)
+    device than maca, whose bounds are :data:`ELSEWHERE` times as wide. ``state``: of the generator before the call.
+    ``at``: what errors are measured at; only the last judges in full."""
+    verdict = _verdict_of(func, row, copies, host, changed, elsewhere, state, at)
     return leniently(verdict) if elsewhere else verdict
 
 
@@ -187,6 +190,7 @@ def _verdict_of(
     changed: Tensors,
     elsewhere: bool,
     state: random_numbers.State | None,
+    at: Terms,
 ) -> Verdict:
     args, kwargs = copies
     if is_drawn(row):
@@ -202,7 +206,7 @@ def _verdict_of(
             worst.join(equal(mask, random_numbers.kept_by_dropout(state, mask.shape, 1 - keep)))
         text = "pass" if worst.share <= 1 else f"FAIL: {worst.at}"
         return Verdict(text, worst, bound_text(_DROPOUT, dtype))
-    want_all: Expected = expected(func, row, args, kwargs, elsewhere)
+    want_all: Expected = expected(func, row, args, kwargs, elsewhere, at)
     if want_all.error is not None and not want_all.exact:
         return Verdict(f"n/a: {str(want_all.error).splitlines()[0][:60]}")
     if len(host) != want_all.results:
@@ -366,14 +370,22 @@ class Watch:
             self.after(call_seen)
         return call_seen.outcome
 
-    def verdict(self, seen: Seen) -> Verdict:
+    def soon(self, seen: Seen) -> Verdict:
+        """:meth:`verdict` by the cheapest measure that it passes; how far it is from its bound is another number."""
+        for at in Terms:
+            found = self.verdict(seen, at)
+            if not found.failed:
+                break
+        return found
+
+    def verdict(self, seen: Seen, at: Terms = Terms.FLOOR) -> Verdict:
         """Judges a call by its row's bound, which is four times as wide on other devices than maca."""
         if seen.copies is None or seen.row is None:
             return Verdict(seen.why_not)
         elsewhere = not is_on_maca(seen.results + seen.operands)
         try:
             return verdict_of(
-                seen.func, seen.row, seen.copies, seen.host, seen.changed, elsewhere, seen.state
+                seen.func, seen.row, seen.copies, seen.host, seen.changed, elsewhere, seen.state, at
             )
         except Exception as error:  # it would be raised in the user's program, which did nothing wrong
             return Verdict(f"n/a: its reference failed with {type(error).__name__}: {error}"[:200])

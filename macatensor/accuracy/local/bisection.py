@@ -150,7 +150,7 @@ class _Bisect(Watch):
             if is_clean(seen):
                 self.result.clean += 1
             else:
-                verdict = self.verdict(seen)
+                verdict = self.soon(seen)
                 if verdict.text.startswith("n/a"):
                     self.result.unjudged[seen.name] = verdict.text.removeprefix("n/a: ")
                     return

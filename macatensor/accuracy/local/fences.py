@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch._ops import OpOverload
 
-from macatensor.parity.reference import Operator
 from macatensor.parity.transport import fetch, place
+from macatensor.parity.wide_calls import Operator
 from macatensor.runtime.meta import meta_of_tensor
 
 MARGIN = 128  # elements on either side; aligned for every dtype

@@ -12,9 +12,10 @@ from macatensor.accuracy.local.fences import Fenced, fenced_results
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.host_fallback import fallback
 from macatensor.parity import random_numbers, transport
-from macatensor.parity.reference import Aim, Operator, aims, expected
+from macatensor.parity.reference import Aim, aims, expected
 from macatensor.parity.transport import host_copy, place, tensors
 from macatensor.parity.watch import NamedKernel, Seen, Verdict, short_name, verdict_of, written_by
+from macatensor.parity.wide_calls import Operator
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import contiguous_strides, meta_of
 from macatensor.runtime.random import drawn_at

@@ -11,9 +11,9 @@ import torch
 
 from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.measure import allowance
-from macatensor.parity.reference import _run
 from macatensor.parity.transport import replace, tensors, twin
 from macatensor.parity.watch import Seen
+from macatensor.parity.wide_calls import run
 from macatensor.runtime.boxed import Value
 from op_table import Kind
 
@@ -52,7 +52,7 @@ def is_clean(seen: Seen) -> bool:
         return False
     try:
         with torch.no_grad():
-            wanted, count = _run(seen.func, row, args, kwargs)
+            wanted, count = run(seen.func, row, args, kwargs)
     except Exception:
         return False
     if count != len(seen.host):

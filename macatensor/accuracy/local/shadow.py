@@ -12,9 +12,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from macatensor.parity.formulas import FORMULAS
-from macatensor.parity.reference import _FLOAT32, _as_computed, _float64, _host
 from macatensor.parity.transport import fetch, tensors, twin, wide
 from macatensor.parity.watch import Seen, is_drawn
+from macatensor.parity.wide_calls import FLOAT32, as_computed, float64, on_host
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.meta import meta_of, meta_of_tensor, set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor, wrap
@@ -101,11 +101,11 @@ class Shadows:
             if isinstance(value, (list, tuple)):
                 return type(value)(visit(v, c) for v, c in zip(value, copy))
             if isinstance(value, dict):
-                return {k: copy[k] if k in _FLOAT32 else visit(v, copy[k]) for k, v in value.items()}
-            return _host(copy)
+                return {k: copy[k] if k in FLOAT32 else visit(v, copy[k]) for k, v in value.items()}
+            return on_host(copy)
 
         assert seen.row is not None
-        args, kwargs = _as_computed(seen.func, seen.row, *seen.copies)
+        args, kwargs = as_computed(seen.func, seen.row, *seen.copies)
         return visit(tuple(seen.args), args), visit(seen.kwargs, kwargs)
 
     def follow(
@@ -159,5 +159,5 @@ class Shadows:
             if all(t is None or _key(t) in held for t in seen.results):
                 return [None] * len(seen.results)  # a view of shadowed memory is shadowed
         formula = FORMULAS.get(seen.func._schema.name.partition("::")[2] or seen.func._schema.name)
-        with torch.no_grad(), _float64():
+        with torch.no_grad(), float64():
             return tensors((formula or seen.func)(*args, **kwargs))
