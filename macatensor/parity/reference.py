@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 
@@ -60,24 +59,17 @@ def _magnitudes_of(
     return found
 
 
-class Terms(IntEnum):
-    """What errors are measured at: each is as large as the one before it, and dearer."""
-
-    RESULT = 0  # the result alone
-    TERMS = 1  # the terms that it is left of
-    FLOOR = 2  # and what an algorithm adds to them
-
-
 def expected(
     func: Operator,
     row: Row,
     args: Arguments,
     kwargs: Keywords,
     elsewhere: bool = False,
-    at: Terms = Terms.FLOOR,
+    quick: bool = False,
 ) -> Expected:
     """Computes the reference of ``func(*args, **kwargs)``, for another device's kernels if it runs ``elsewhere``; the
-    arguments are host tensors and stay as they are. ``at``: a result within its bound there is within it."""
+    arguments are host tensors and stay as they are. ``quick``: by smaller terms that cost less; a result
+    within its bound there is within it."""
     args, kwargs = compact(row, args, kwargs)
     native: list[torch.Tensor | None] | None = None
     count = 0
@@ -107,13 +99,12 @@ def expected(
     terms: list[torch.Tensor | None] = [None] * len(exact)
     how = row.terms or ("disturbance" if bound.measure == "per_term" else "")
     anything = any(t is not None and (t.is_floating_point() or t.is_complex()) for t in exact[:])
-    further = anyway and at is not Terms.RESULT
-    if further and anything and how and row.kind is not Kind.ON_CPU:
+    if anyway and anything and how and row.kind is not Kind.ON_CPU:
         with float64():
             if how == "sum":
                 terms = terms_of.of_sum(func, row, args, kwargs)
             else:
-                terms = terms_of.by_disturbance(func, row, args, kwargs, exact, at is Terms.TERMS)
+                terms = terms_of.by_disturbance(func, row, args, kwargs, exact, quick)
         if how == "moments" and exact[0] is not None and wide(args[0].dtype) != args[0].dtype:
             terms[0] = None  # a float64 variance has a reference that is no better
         if how == "matrix":
@@ -121,7 +112,7 @@ def expected(
             terms = [
                 terms_of.largest_of_matrix(t, 1 if t is not None and t.dim() < matrix else 2) for t in terms
             ]
-        if row.floor and at is Terms.FLOOR:
+        if row.floor and not (quick and how == "sum"):
             least = FLOORS[row.floor](
                 *[a.to(torch.promote_types(a.dtype, torch.float64)) if isinstance(a, torch.Tensor)
                   else a for a in _in_full(func, args, kwargs)]
@@ -129,11 +120,11 @@ def expected(
             terms = [
                 t if t is None or f is None else t + f for t, f in zip(terms, [*least, *[None] * len(terms)])
             ]
-    if further and anything and bound.measure == "ulp":
+    if anyway and anything and bound.measure == "ulp":
         terms = _magnitudes_of(row, args, kwargs, terms, elsewhere)
     writes = getattr(func._schema, "is_mutable", True)  # of an element of a list it is not known
     looks = bound.chain > 0 and how == "sum" or elsewhere and row.float32_elsewhere
-    whole = looks and anyway and at is Terms.FLOOR
+    whole = looks and anyway and not quick
     chains = Chains(row, args, kwargs, bound.chain or ONE_CHAIN) if whole else None
     return Expected(native, exact, terms, count, error if native is None else None, writes, chains)
 
