@@ -33,6 +33,12 @@ FLOAT32 = (
     "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 
+# From the CPU's list: no device transforms bfloat16, so under CUDA's these are refused (transformers' FNet).
+FOURIER = tuple(
+    f"fft_{name}"
+    for name in "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft".split()
+)
+
 # Sums and softmaxes take a result dtype: their input stays as it is and the result is float32.
 FLOAT32_RESULT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",

@@ -381,3 +381,11 @@ def test_casts_are_given_back() -> None:
         assert torch.maca.memory_allocated() > before
     assert torch.maca.memory_allocated() == before
     assert torch.maca.get_amp_supported_dtype() == HALVES
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_transforms_are_in_float32(dtype: torch.dtype) -> None:
+    x = torch.rand(4, 8, device="maca", dtype=dtype)
+    with torch.autocast("maca", dtype=dtype):
+        assert torch.fft.fftn(x).dtype is torch.complex64
+        assert torch.fft.irfft(torch.fft.rfft(x)).dtype is torch.float32

@@ -196,7 +196,7 @@ def register() -> None:
     _wrappers = torch.library.Library("aten", "IMPL")
     ways: list[tuple[Callable[[OpOverload], Callable[..., Value]], tuple[str, ...]]] = [
         (_lower, lists.LOWER_PRECISION + lists.RECURRENT),
-        (_float32, lists.FLOAT32),
+        (_float32, lists.FLOAT32 + lists.FOURIER),
         (_float32_result, lists.FLOAT32_RESULT),
         (_promoted, lists.WIDEST + lists.WIDEST_OF_LIST),
     ]
