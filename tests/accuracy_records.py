@@ -18,6 +18,7 @@ from macatensor.accuracy.records import (
     TensorEntry,
     line_of_call,
     line_of_stack,
+    read,
 )
 
 
@@ -89,3 +90,20 @@ class Record:
     def close(self) -> None:
         self.lines.write('{"end": true}\n')
         self.lines.close()
+
+
+def calls_of(folder: Path) -> list[Call]:
+    run = read(folder)
+    assert len(run.processes) == 1
+    assert not run.processes[0].cut_off
+    return run.processes[0].calls
+
+
+def named(calls: list[Call], name: str) -> Call:
+    found = [c for c in calls if c.name == name]
+    assert len(found) == 1, f"{name} is not one of {[c.name for c in calls]}"
+    return found[0]
+
+
+def at(arguments: list[Argument], place: str) -> Any:
+    return next(a for a in arguments if a.place == place)

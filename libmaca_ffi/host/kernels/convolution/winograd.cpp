@@ -2,7 +2,7 @@
 // that and the library.
 #include "winograd.h"
 
-#include "tensor_float.h"
+#include "kernels/matmul/tensor_float.h"
 
 namespace maca::MACA_ISA::winograd {
 namespace {
