@@ -60,6 +60,7 @@ LONG = (
     Part("metadata", f"{PYTEST} -n0 --timeout=3600 tests/test_metadata.py", 40, {"HYPOTHESIS_PROFILE": "long"}),
     Part("hypothesis", f"{PYTEST} -n2 --timeout=3600 tests/test_parity_hypothesis.py", 30, {"HYPOTHESIS_PROFILE": "wide"}),
     Part("products", f"{PYTEST} -n2 tests/test_products.py", 10, {"HYPOTHESIS_PROFILE": "long"}),
+    Part("faults", f"{PYTEST} -n0 --timeout=3600 tests/test_accuracy_faults.py", 15, {"HYPOTHESIS_PROFILE": "long"}),
     level("test", "make test", 40, "baseline"),
     level("test", "make test", 25, "avx2"),
     level("test", "make test", 20, "avx512"),
