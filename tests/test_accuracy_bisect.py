@@ -21,6 +21,7 @@ from macatensor.accuracy.local.op_call import OpCall
 from macatensor.accuracy.local.shrink import shrink
 from macatensor.cli import app
 from macatensor.device import sanitizer
+from macatensor.dispatch.signature import find_row
 from op_table import TABLE
 
 PROGRAMS = Path(__file__).parent / "faulty_programs.py"
@@ -255,6 +256,31 @@ def test_judging_a_call_leaves_the_plans_of_others() -> None:
     macatensor.reset_counters()
     call.judge("maca")
     assert macatensor.counters()["plan_misses"] == 0
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(5, 6).t(),
+        torch.randn(3).expand(4, 3),
+        torch.randn(40)[3::4],
+        torch.randn(2, 3, dtype=torch.complex64),
+        torch.tensor([True, False]),
+        torch.zeros(0, 3),
+        torch.tensor(2.5),
+        torch.arange(6, dtype=torch.uint8),
+    ],
+    ids=lambda x: f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)} {x.stride()}",
+)
+def test_right_kernels_keep_to_their_memory(x: torch.Tensor) -> None:
+    for func, args in (
+        (torch.ops.aten.mul.Tensor, (x, x.clone())),
+        (torch.ops.aten.clone.default, (x,)),
+        (torch.ops.aten.sum.default, (x,)),
+        (torch.ops.aten.copy_.default, (x.clone(), x)),
+    ):
+        call = OpCall(func, find_row(func)[0], args)
+        assert call.trespasses() == []
 
 
 def test_shrinking_is_bounded() -> None:

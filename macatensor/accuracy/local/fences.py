@@ -38,7 +38,7 @@ class Fenced:
         before[start : start + extent] = torch.as_strided(t, (extent,), (1,), t.storage_offset())
         row = place(before)
         inside = torch.zeros(before.shape, dtype=torch.bool)
-        torch.as_strided(inside, t.shape, t.stride(), start).fill_(True)
+        inside[torch.as_strided(torch.arange(len(before)), t.shape, t.stride(), start).reshape(-1)] = True
         return cls(torch.as_strided(row, t.shape, t.stride(), start), row, before, inside)
 
     def spilled(self, name: str, is_written: bool) -> str:
