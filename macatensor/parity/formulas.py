@@ -226,12 +226,12 @@ def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (slope.conj() if y.is_complex() else slope)
 
 
-def _named(*functions: Callable[..., _T]) -> dict[str, Callable[..., _T]]:
+def named(*functions: Callable[..., _T]) -> dict[str, Callable[..., _T]]:
     """By the names under which rows of the op table ask for them."""
     return {f.__name__.removeprefix("_"): f for f in functions}
 
 
-SHARPER = _named(_gelu, _gelu_backward, _tanh_backward, _erfinv, _fft_c2c, _fft_r2c, _fft_c2r)
+SHARPER = named(_gelu, _gelu_backward, _tanh_backward, _erfinv, _fft_c2c, _fft_r2c, _fft_c2r)
 
 
 def _entropy_terms(
@@ -366,7 +366,7 @@ def _convolution_gradient_floors(grad: Tensor, x: Tensor, w: Tensor, biases: lis
 
 
 _Terms = Callable[..., Sequence[Tensor | None]]
-FLOORS: dict[str, _Terms] = _named(
+FLOORS: dict[str, _Terms] = named(
     _convolution_floor, _convolution_gradient_floors, _fourier_terms, _filter_terms, _grid_terms, _grid_gradients,
     _layer_terms, _layer_gradient_terms, _lstm_cell_terms, _gru_cell_terms, _entropy_terms, _log_softmax_terms,
     _log_softmax_gradient_terms, _softmax_gradient_terms,
@@ -402,7 +402,7 @@ def _overflown_gradient(grad: Tensor, x: Tensor) -> list[Tensor]:
 
 
 # Magnitudes that a bound in ULP counts from, where they are larger than the result's.
-MAGNITUDES: dict[str, _Terms] = _named(
+MAGNITUDES: dict[str, _Terms] = named(
     _softmax_terms, _argument, _gradient, _gradient_and_argument, _overflown, _overflown_gradient
 )
 

@@ -7,13 +7,13 @@ another counter is found as well as one whose numbers follow another law.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from macatensor.parity.formulas import named
 from macatensor.parity.measure import Distance, bound_text, distance, equal
 from macatensor.parity.reference import Aim
 from macatensor.parity.wide_calls import Operator
@@ -194,11 +194,7 @@ def _random(draw: Draw) -> Numbers:
     return Numbers((drawn + np.uint64(int(low) % 2**64)).astype(np.int64))
 
 
-# by the names that rows have for them
-_LAWS: dict[str, Callable[[Draw], Numbers]] = {
-    law.__name__.removeprefix("_"): law
-    for law in (_uniform, _normal, _log_normal, _exponential, _bernoulli, _random)
-}
+_LAWS = named(_uniform, _normal, _log_normal, _exponential, _bernoulli, _random)
 
 
 def by_name(func: Operator, args: Arguments, kwargs: Keywords) -> dict[str, Value]:

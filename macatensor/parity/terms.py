@@ -15,6 +15,7 @@ _TOGETHER = 2  # times for all of them
 
 
 def of_sum(func: Operator, row: Row, args: Arguments, kwargs: Keywords) -> list[torch.Tensor | None]:
+    """``sum |term|`` of sums and products: the call on magnitudes."""
     args, kwargs = each_number(func, args, kwargs, abs)
     results, _ = run(func, row, magnitudes(args), magnitudes(kwargs))
     return [

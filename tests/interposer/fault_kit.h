@@ -104,4 +104,11 @@ static inline int is_known(const shape* s) {
   const char* AT = memory(launch, I)
 #define EACH(I, S) for (int64_t I = 0, n_ = count_of(S); I < n_; ++I)
 
+/* A constant of the formula is another one. */
+static inline void scaled(const faulty_plan* p, const maca_launch* launch) {
+  RESULT;
+  if (!is_known(out)) return;
+  EACH(i, out) store(out, to, i, load(out, to, i) * p->fault->amount);
+}
+
 #endif

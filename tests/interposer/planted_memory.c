@@ -72,10 +72,6 @@ static void same_seed(const faulty_plan* p, maca_launch* launch) {
   launch->rng_seed = 0;
   (void)p;
 }
-static void scaled(const faulty_plan* p, const maca_launch* launch) {
-  RESULT;
-  EACH(i, out) store(out, to, i, load(out, to, i) * p->fault->amount);
-}
 
 /* --- running statistics, which are operands that the kernel writes ------------------------------------------------ */
 static void running_mean(const faulty_plan* p, const maca_launch* launch) {

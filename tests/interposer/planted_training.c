@@ -2,13 +2,6 @@
 #include "fault_kit.h"
 
 /* --- of any kernel ------------------------------------------------------------------------------------------ */
-/* A constant of the formula is another one. */
-static void scaled(const faulty_plan* p, const maca_launch* launch) {
-  RESULT;
-  if (!is_known(out)) return;
-  EACH(i, out) store(out, to, i, load(out, to, i) * p->fault->amount);
-}
-
 /* What is left over at the end of a vector is not computed. */
 static void tail_is_lost(const faulty_plan* p, const maca_launch* launch) {
   RESULT;
@@ -71,14 +64,8 @@ static void passes_everything(const faulty_plan* p, const maca_launch* launch) {
   EACH(i, out) store(out, to, i, load(grad, g, i));
 }
 
-static void sigmoid_gradient(const faulty_plan* p, const maca_launch* launch) {
-  RESULT;
-  OPERAND(0, grad, g);
-  OPERAND(1, y, at);
-  EACH(i, out) store(out, to, i, load(grad, g, i) * load(y, at, i));
-}
-
-static void softmax_gradient(const faulty_plan* p, const maca_launch* launch) {
+/* The gradient times the result, without the factor or the sum that belongs to it. */
+static void half_of_the_formula(const faulty_plan* p, const maca_launch* launch) {
   RESULT;
   OPERAND(0, grad, g);
   OPERAND(1, y, at);
@@ -117,8 +104,8 @@ const fault kTraining[] = {
     {"relu_gradient", "threshold_backward", NULL, NULL, passes_everything, 0, 0},
     {"gelu_gradient", "gelu_backward", NULL, NULL, scaled, 0, 0.999},
     {"silu_gradient", "silu_backward", NULL, NULL, tail_is_lost, 0, 0},
-    {"sigmoid_gradient", "sigmoid_backward", NULL, NULL, sigmoid_gradient, 0, 0},
-    {"softmax_gradient", "_softmax_backward_data", NULL, NULL, softmax_gradient, 0, 0},
+    {"sigmoid_gradient", "sigmoid_backward", NULL, NULL, half_of_the_formula, 0, 0},
+    {"softmax_gradient", "_softmax_backward_data", NULL, NULL, half_of_the_formula, 0, 0},
     {"log_softmax_gradient", "_log_softmax_backward_data", NULL, NULL, in_half_precision, 0, 0},
     {"layer_norm_gradient", "native_layer_norm_backward", NULL, NULL, scaled, 0, 1.01},
     {"layer_norm_weight_gradient", "native_layer_norm_backward", NULL, NULL, scaled, 1, 1.01},

@@ -80,6 +80,7 @@ class Judge:
         mixed = [_dtypes(p) for p in (left, right)]
         self.mixed = all(rules.mixes(m) for m in mixed) and devices(left) != devices(right)
         self.below: dict[int, list[CallRow]] = defaultdict(list)
+        self.unpaired: dict[int, bool] = {}  # has a call one inside of it that only one run has?
         for row in rows:
             if row.above is not None:
                 self.below[row.above].append(row)
@@ -160,11 +161,15 @@ class Judge:
                 "error", f"only run {0 if right.error is None else 1} raised: {left.error or right.error}"
             )
             return
-        if left.direction == "bwd" and self._is_taken_apart(row):
-            for t in row.tensors:
-                if t.judged.verdict == "error" and not (t.distance is not None and t.distance.nonfinite):
-                    t.judged.verdict = "warning"
-                    t.judged.rule += "; the devices take it apart differently, gradients come in other pieces"
+        wrong_numbers = [
+            t
+            for t in row.tensors
+            if t.judged.verdict == "error" and not (t.distance is not None and t.distance.nonfinite)
+        ]
+        if left.direction == "bwd" and wrong_numbers and self._is_taken_apart(row):
+            for t in wrong_numbers:
+                t.judged.verdict = "warning"
+                t.judged.rule += "; the devices take it apart differently, gradients come in other pieces"
         differing = next(arguments_differ(left, right), None)
         worst = max(row.tensors, key=lambda t: SEVERITY[t.judged.verdict], default=None)
         if worst is not None:
@@ -191,12 +196,18 @@ class Judge:
         top = row
         while top.above is not None:
             top = self.rows_by_index(top.above)
-        forward = None if top.pair.left is None else self.of_left.get(top.pair.left.forward or -1)
+        left = top.pair.left
+        forward = None if left is None or left.forward is None else self.of_left.get(left.forward)
         return self._has_unpaired(top) or (forward is not None and self._has_unpaired(forward))
 
     def _has_unpaired(self, row: CallRow) -> bool:
-        inside = self.below.get(row.index, [])
-        return any(c.pair.left is None or c.pair.right is None or self._has_unpaired(c) for c in inside)
+        known = self.unpaired.get(row.index)
+        if known is None:
+            inside = self.below.get(row.index, [])
+            known = self.unpaired[row.index] = any(
+                c.pair.left is None or c.pair.right is None or self._has_unpaired(c) for c in inside
+            )
+        return known
 
     def rows_by_index(self, index: int) -> CallRow:
         return self.rows[index - self.rows[0].index]

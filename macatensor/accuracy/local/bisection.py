@@ -23,7 +23,7 @@ import torch
 
 from macatensor.accuracy.local.circumstances import Circumstance
 from macatensor.accuracy.local.local_error import chosen_devices, known_operators
-from macatensor.accuracy.local.op_call import OpCall, same_bits
+from macatensor.accuracy.local.op_call import OpCall, resolved, same_bits
 from macatensor.accuracy.local.origin import Origin, origin, traced
 from macatensor.accuracy.local.repro import fails, write_repro
 from macatensor.accuracy.local.screen import is_clean
@@ -188,7 +188,7 @@ class _Bisect(Watch):
         if self.launched_again[signature] > _SIGNATURE_CALLS:
             return False
         call = OpCall.of(seen)
-        got = [None if t is None else t.resolve_conj().resolve_neg() for t in seen.host]
+        got = [None if t is None else resolved(t) for t in seen.host]
         for _ in range(_AGAIN):
             try:
                 results, changed = call.run("maca")
@@ -211,8 +211,7 @@ def _spoilt_operand(seen: Seen) -> str:
     }
     for i, (t, copy) in enumerate(zip(seen.operands, tensors(seen.copies))):
         if isinstance(t, MacaTensor) and copy is not None and id(t._payload[0]) not in written:
-            now = host_copy(t).resolve_conj().resolve_neg()
-            if not same_bits([now], [copy.resolve_conj().resolve_neg()]):
+            if not same_bits([resolved(host_copy(t))], [resolved(copy)]):
                 return f"writes operand {i}, which it only reads"
     return ""
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 import torch
 
-from macatensor.parity.transport import place, tensors
+from macatensor.parity.transport import tensors
 from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.tensor import MacaTensor
@@ -50,10 +50,10 @@ def _launch_with_other_values(args: Arguments, kwargs: Keywords, call: Callable[
     rows = [
         torch.as_strided(t, (t.untyped_storage().nbytes() // t.element_size(),), (1,), 0) for t in operands
     ]
-    values = [row.cpu() for row in rows]
+    values = [row.clone() for row in rows]
     for row in rows:
         row.zero_()
     for _ in range(LAUNCHES_BEFORE):
         call()
     for row, value in zip(rows, values):
-        row.copy_(place(value))
+        row.copy_(value)

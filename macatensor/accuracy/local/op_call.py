@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,7 +26,8 @@ from op_table import Row
 Tensors = list[torch.Tensor | None]
 
 
-def _resolved(t: torch.Tensor) -> torch.Tensor:
+def resolved(t: torch.Tensor) -> torch.Tensor:
+    """Without lazy conjugation and negation."""
     return t.resolve_conj().resolve_neg()
 
 
@@ -48,7 +50,7 @@ class OpCall:
     def of(cls, seen: Seen) -> OpCall:
         """The call that a watch saw, from the operands it had before."""
         assert seen.copies is not None and seen.row is not None
-        args, kwargs = transport.replace(seen.copies, _resolved)
+        args, kwargs = transport.replace(seen.copies, resolved)
         on_maca = any(isinstance(t, MacaTensor) for t in seen.operands)
         stay = {
             i
@@ -120,15 +122,18 @@ class OpCall:
             return self.func(*args, **kwargs)
 
         ours = device == "maca"
-        seeded = drawn_at(self.state) if ours and self.state is not None else contextlib.nullcontext()
+        seeded = self._seeded() if ours else contextlib.nullcontext()
         circumstance = self.circumstance if ours else Circumstance.ALONE
         with torch.no_grad(), fallback(on_host), brought_about(circumstance, args, kwargs, call), seeded:
             outcome = call()
-        results = [None if t is None else _resolved(host_copy(t)) for t in tensors(outcome)]
+        results = [None if t is None else resolved(host_copy(t)) for t in tensors(outcome)]
         changed = [
             host_copy(t) if t is not None and id(t) in written else None for t in tensors((args, kwargs))
         ]
         return results, changed
+
+    def _seeded(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.state is None else drawn_at(self.state)
 
     def _launch(self, args: Arguments, kwargs: Keywords) -> Value:
         like = tensors(self.func(*self.args, **self.kwargs))
@@ -157,16 +162,14 @@ class OpCall:
             return []
         operands = self.operands
         fenced = [
-            None if t is None or i in self.at_host else Fenced.of(_resolved(t))
-            for i, t in enumerate(operands)
+            None if t is None or i in self.at_host else Fenced.of(resolved(t)) for i, t in enumerate(operands)
         ]
         moved = self.with_operands([t if f is None else f.view for t, f in zip(operands, fenced)])
         args, kwargs = moved.args, moved.kwargs
         written = written_by(self.func, self.row, args, kwargs)
         results, _ = self.run("maca")
         fenced_out = fenced_results(self.func, results)
-        seeded = contextlib.nullcontext() if self.state is None else drawn_at(self.state)
-        with torch.no_grad(), fallback("error"), seeded:
+        with torch.no_grad(), fallback("error"), self._seeded():
             if fenced_out is None:
                 self.func(*args, **kwargs)
             else:

@@ -113,6 +113,11 @@ def _given(value: Value) -> tuple[bool, bool]:
     return False, False
 
 
+def _has_inputs(seen: Seen) -> bool:
+    """Are there copies of what it reads? Random operators and those without a row are looked at too."""
+    return seen.copies is not None and not is_drawn(seen.row)
+
+
 class _Overflow(Watch):
     def __init__(self, devices: tuple[str, ...], stop: bool, folder: Path | None, most: int):
         super().__init__(devices)
@@ -127,8 +132,7 @@ class _Overflow(Watch):
         with self.lock:
             number = self.report.calls
             self.report.calls += 1
-            # random operators and those without a row are looked at too
-            if seen.copies is None or is_drawn(seen.row):
+            if not _has_inputs(seen):
                 inputs: list[torch.Tensor] = []
                 results = [None if t is None else host_copy(t) for t in seen.results]
             else:
@@ -157,9 +161,7 @@ class _Overflow(Watch):
         if not nan and not inf:
             return None
         had_nan, had_inf = _count(
-            [t for t in seen.operands if t is not None]
-            if seen.copies is None or is_drawn(seen.row)
-            else inputs
+            inputs if _has_inputs(seen) else [t for t in seen.operands if t is not None]
         )
         plain_nan, plain_inf = _given((seen.args, seen.kwargs))
         if had_nan or plain_nan or ((had_inf or plain_inf) and not nan):

@@ -13,7 +13,7 @@ import torch
 
 from macatensor.accuracy.local.circumstances import LAUNCHES_BEFORE, Circumstance
 from macatensor.accuracy.local.fences import FILL, MARGIN, fenced_results
-from macatensor.accuracy.local.op_call import OpCall
+from macatensor.accuracy.local.op_call import OpCall, Tensors
 from macatensor.parity.chains import by_chains
 from macatensor.parity.measure import allowance
 from macatensor.parity.reference import Aim, dim_of_positions
@@ -104,14 +104,15 @@ def _at_positions(source: str, positions: torch.Tensor, operand: str, call: OpCa
     return f"{operand}.cpu().gather({dim}, {source}.cpu().unsqueeze({dim})).squeeze({dim})"
 
 
-def _fences(call: OpCall, names: dict[int, str]) -> tuple[dict[str, bool], str, list[tuple[str, str]], str]:
+def _fences(
+    call: OpCall, names: dict[int, str], results: Tensors
+) -> tuple[dict[str, bool], str, list[tuple[str, str]], str]:
     """What the file looks at instead of results: tensors by name and whether they may be written, the function to call,
     further tensors, and further arguments."""
     args, kwargs = call.args, call.kwargs
     written = written_by(call.func, call.row, args, kwargs)
     here = {i: t for i, t in enumerate(call.operands) if t is not None and i not in call.at_host}
     fences = {names[id(t)]: id(t) in written for t in here.values()}
-    results, _ = call.run("maca")
     found = fenced_results(call.func, results)
     if found is None:
         return fences, f"call = torch.ops.{call.func}", [], ""
@@ -164,7 +165,7 @@ def repro_text(
         _KERNELS[call.func._schema.name] if kernel else (f"call = torch.ops.{call.func}", len(results))
     )
     if trespasses:
-        fences, define, made, passed = _fences(call, names)
+        fences, define, made, passed = _fences(call, names, results)
         inputs += made
     checks = []
     for i, (got, aim) in enumerate(zip(results + changed, aimed)):
