@@ -19,9 +19,14 @@ SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' 
 demo: build
 	$(BIN)/macatensor demo
 
-test: build
+test: build $(VENV)/.models
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 	$(BIN)/python -m op_table --check
+
+# Other makers' packages, 24 of 0.3 GB in 9 s, for one PyTorch: torchvision, which timm imports, wants it exactly.
+$(VENV)/.models: tests/other_models/requirements.txt $(STAMP) | build
+	! grep -qxF "$(TORCH)" $< || $(BIN)/pip install --quiet --no-compile --requirement $<
+	touch $@
 
 # What computes differently from one instruction set to another: MACA_SIMD=avx2 make levels ISAS=all.
 LEVELS := $(wildcard $(addprefix tests/test_,accuracy_bisect.py accuracy_parity.py attention.py convolution_*.py fft.py linalg.py \

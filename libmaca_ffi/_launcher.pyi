@@ -28,6 +28,16 @@ class Buffer:
     def handle(self) -> int:
         """The address of the runtime's maca_buffer, valid while this object lives."""
 
+    awaited: int  # work of the host that writes it yet, by its number; 0: none
+
+    @property
+    def is_lazy(self) -> bool:
+        """Does it get memory of its own before it is written?"""
+
+    def share(self) -> Buffer | None:
+        """Another Buffer over the same memory, which the one that is written first copies. None where a graph knows the
+        memory by its address."""
+
 class Program:
     """A plan of the library's with what a launch has to do around it."""
 
@@ -49,6 +59,50 @@ class Program:
 
     def launch_into_buffer(self, payload: Payload) -> Buffer:
         """The first result's memory."""
+
+class Tape:
+    """Launches that are recorded once and run again in other memory (shim/tape.h)."""
+
+    def __new__(cls) -> Tape: ...
+    def input(self, nbytes: int) -> Buffer:
+        """The stand-in of the next input's memory: nothing may look into it."""
+
+    def begin(self) -> None:
+        """This thread's launches are recorded from here on. RuntimeError where they are captured already."""
+
+    def end(self) -> None: ...
+    def owns(self, payload: Payload) -> bool:
+        """Is that memory a stand-in?"""
+
+    def give(self, memory: Sequence[Payload]) -> None:
+        """Stand-ins whose memory each call makes anew and gives back, in order."""
+
+    def steps(self) -> list[tuple[int, int, list[tuple[int, int, int, bool]]]]:
+        """What was recorded: the number of the program (0: a copy or a fill), how many scalars it is given, and the memory
+        of each operand: the stand-in (-1: other memory), its first byte and the one after the last, and is it written?"""
+
+    def is_scratch(self, stand_in: int) -> bool:
+        """Is it neither an input nor given back?"""
+
+    def fuse(self, fused: Sequence[tuple[list[int], int, list[tuple[int, int]]]]) -> None:
+        """Steps become one launch in the last one's place: their indices, a ``maca_program``, and for each operand of it
+        stand-in and offset. Scalars of the steps follow one another."""
+
+    def finish(
+        self,
+        arguments: list[Meta | object],
+        outputs: list[tuple[int, int, int, object, Meta | None]],
+    ) -> None:
+        """``arguments``: the Meta of each tensor, and what another one is; ``outputs``: of
+        :class:`macatensor.compiling.tapes.Output`."""
+
+    def __call__(self, arguments: list[Value]) -> list[Value]:
+        """The results; NotImplemented where the arguments are others than those that were recorded."""
+
+    @property
+    def launches(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
 
 class KernelCall:
     """Calls that a kernel serves. A subclass has ``fill``, ``odd_operand``, ``miss`` and ``weigh``."""
@@ -81,7 +135,17 @@ def configure(**facts: object) -> None: ...
 def observe(watcher: Callable[[str, str, str], None] | None) -> object:
     """``watcher(operator, kernel, implementation)`` is called before each launch; None: nothing is."""
 
+def is_observed() -> bool:
+    """Is somebody told of each launch?"""
+
+def set_finisher(finish: Callable[[int], None]) -> None:
+    """``finish(number)`` is called before anything uses a Buffer that has that number as ``awaited``."""
+
 def pin(nbytes: int) -> object: ...
+def lend(
+    tensor: object, address: int, code: int, bits: int, sizes: tuple[int, ...], strides: tuple[int, ...], /
+) -> object: ...
+def lender(capsule: object, /) -> MacaTensor | None: ...
 
 dispatch: Callable[..., Value]  # (func, types, args=(), kwargs=None), as PyTorch calls it
 

@@ -62,7 +62,9 @@ TRUSTING = frozenset(
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward _validate_compressed_sparse_indices
     _weight_int4pack_mm_for_cpu _weight_int8pack_mm _weight_norm_interface _weight_norm_interface_backward
     adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool2d_backward
-    avg_pool3d_backward batch_norm_backward batch_norm_update_stats binary_cross_entropy_backward
+    avg_pool3d_backward batch_norm_backward batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
+    batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_stats batch_norm_update_stats
+    binary_cross_entropy_backward
     convolution_backward diagonal_backward embedding_dense_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward gelu_backward glu_backward glu_backward_jvp grid_sampler_2d_backward
     grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward

@@ -89,5 +89,6 @@ also(
     "scatter_reduce_",
     apart=True,
 )
+also("index_put_ _index_put_impl_ index_fill_", expanded=True)
 also("select_scatter", meta="select_scatter")
 also("slice_scatter", meta="slice_scatter")

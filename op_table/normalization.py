@@ -35,7 +35,24 @@ composite(
     why="once a backward and layer, over a weight",
 )
 
-also("native_batch_norm", keeps=True, meta="native_batch_norm")
+_SYNCHRONIZED = "SyncBatchNorm alone: each is a pass or two over the input beside a collective"
+for _name in (
+    "batch_norm_stats",
+    "batch_norm_update_stats",
+    "batch_norm_gather_stats",
+    "batch_norm_gather_stats_with_counts",
+    "batch_norm_elemt",
+    "batch_norm_backward_reduce",
+    "batch_norm_backward_elemt",
+):
+    composite(_name, via=_name, why=_SYNCHRONIZED)
+
+also(
+    "native_batch_norm",
+    keeps=True,
+    meta="native_batch_norm",
+    also_writes=("running_mean", "running_var"),
+)
 also("native_batch_norm_backward", meta="native_batch_norm_backward")
 also("_native_batch_norm_legit.default", keeps=True, meta="native_batch_norm_legit")
 also(
@@ -45,3 +62,4 @@ also(
     "native_layer_norm_backward",
     keeps=True,
 )
+also("native_layer_norm", by_rows="normalized_shape")

@@ -177,6 +177,8 @@ class Row:
     # what later results keep for the backward is each backend's own affair: empty on PyTorch's CPU where it is not
     # needed, and in a half where ours and CUDA's is float32
     keeps: bool = False
+    # arguments that the operator writes in training, though its schema does not say so
+    also_writes: tuple[str, ...] = ()
     # PyTorch's CPU kernel takes operands for dense memory
     dense_on_cpu: bool = False
     # results of so many dimensions and more have the strides of whichever kernel PyTorch's CPU happens to take
@@ -199,10 +201,15 @@ class Row:
     # -- how it is called
     # the same elements in another dtype or layout: where dimensions change their order it counts as a conversion
     copies: bool = False
+    # kernels that compute each row of dense memory by itself, and may do so a few rows at a time: the argument that names
+    # the dimensions of a row, or its sizes
+    by_rows: str = ""
     # numbers below it PyTorch may refuse, for what else is in the call: its CPU kernel is asked about each
     least: float = -inf
     # what it writes and what it reads lie apart: in place, PyTorch refuses an operand in the memory that is written
     apart: bool = False
+    # in place it writes an expanded tensor, too, with a warning
+    expanded: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it
     number: str = ""
     # elementwise kernels: the arguments whose dtypes promote to the one that is computed in, where those are not all

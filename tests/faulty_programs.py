@@ -320,6 +320,22 @@ def softmax_writes_operand() -> None:
     torch.softmax(random(4, 9), -1).log()
 
 
+def sum_writes_past_end() -> None:
+    random(7, 5).sum(1)
+
+
+def mm_writes_whole_vectors() -> None:
+    random(3, 4) @ random(4, 5)
+
+
+def softmax_writes_before_start() -> None:
+    torch.softmax(random(3, 7), -1)
+
+
+def convolution_writes_past_end() -> None:
+    F.conv2d(random(1, 2, 5, 5), random(3, 2, 3, 3))
+
+
 def sum_writes_operand() -> None:
     random(5, 7).sum(1).exp()
 

@@ -72,8 +72,20 @@ AREAS: dict[str, list[str]] = {
         "torch.optim: ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD "
         "SparseAdam"
     ],
+    "torch.distributed": [
+        "torch.distributed: all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_gather_single all_reduce "
+        "all_reduce_coalesced all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list "
+        "destroy_process_group gather gather_object get_backend get_rank get_world_size init_device_mesh init_process_group irecv "
+        "isend monitored_barrier new_group new_subgroups new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter "
+        "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list",
+        "torch.distributed.ReduceOp: SUM AVG PRODUCT MIN MAX BAND BOR BXOR PREMUL_SUM",
+        "torch.distributed: run checkpoint.save checkpoint.load checkpoint.async_save fsdp.fully_shard "
+        "fsdp.FullyShardedDataParallel tensor.DTensor tensor.parallel.parallelize_module tensor.parallel.loss_parallel "
+        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer",
+        "torch.nn: parallel.DistributedDataParallel SyncBatchNorm",
+    ],
     "The rest of PyTorch": [
-        "torch: __config__ distributions export func fx hub.load_state_dict_from_url jit.script jit.trace masked "
+        "torch: __config__ compile distributions export func fx hub.load_state_dict_from_url jit.script jit.trace masked "
         "onnx.export package",
         "torch.utils: benchmark.Timer bottleneck checkpoint data model_zoo tensorboard.SummaryWriter",
     ],

@@ -38,7 +38,9 @@ FAULTS = {
     "bilinear_tail": "upsample_bilinear2d", "addmm_bias": "addmm", "bmm_tail": "bmm",
     "lstm_cell_state": "mkldnn_rnn_layer", "add_writes_operand": "add.Tensor", "mm_writes_weight": "mm",
     "mul_writes_past_end": "mul.Tensor", "tanh_writes_before_start": "tanh", "exp_writes_whole_vectors": "exp",
-    "softmax_writes_operand": "_softmax", "sum_writes_operand": "sum.dim_IntList", "first_launch": "exp",
+    "softmax_writes_operand": "_softmax", "sum_writes_operand": "sum.dim_IntList",
+    "sum_writes_past_end": "sum.dim_IntList", "mm_writes_whole_vectors": "mm", "softmax_writes_before_start": "_softmax",
+    "convolution_writes_past_end": "convolution", "first_launch": "exp",
     "second_stream": "tanh", "unaligned_operand": "mul.Tensor", "some_launches": "sub.Tensor", "stale_packing": "mm",
     "uniform_other_offset": "uniform_", "uniform_biased": "uniform_", "normal_wide": "normal_",
     "bernoulli_same_seed": "bernoulli_.float", "dropout_other_offset": "native_dropout",
@@ -91,7 +93,7 @@ def test_planted_fault_is_named(fault: str, found: dict[str, dict[str, str]]) ->
 
 
 # One of every form that a repro has; `make long` runs them all.
-TRIED = ("gelu_gradient", "topk_positions", "int64_sum", "mul_writes_past_end", "second_stream", "unaligned_operand",
+TRIED = ("gelu_gradient", "topk_positions", "int64_sum", "mul_writes_past_end", "sum_writes_past_end", "second_stream", "unaligned_operand",
          "some_launches", "stale_packing", "uniform_biased", "first_launch")  # fmt: skip
 if os.environ.get("HYPOTHESIS_PROFILE") in ("wide", "long"):
     TRIED = tuple(FAULTS)

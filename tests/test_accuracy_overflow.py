@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,26 @@ def test_a_clean_training_step_is_steady() -> None:
     moved = accuracy.perturbation(lambda: model(x).square().mean().backward())
     assert not moved.wrong, str(moved)
     assert len(moved.calls) > 8 and moved.skipped
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.full((2,), 300.0, device="maca", dtype=torch.float16) * 300, "float16 ends at 65504"),
+        (lambda: torch.ones(2, device="maca") / torch.zeros(2, device="maca"), "a divisor is zero"),
+        (lambda: torch.zeros(2, device="maca").log(), "zero or negative"),
+    ],
+    ids=["float16", "division", "logarithm"],
+)
+def test_a_remedy_is_named(make: Callable[[], torch.Tensor], words: str) -> None:
+    with pytest.raises(NonFiniteError, match=words), accuracy.overflow():
+        make()
+
+
+def test_a_program_beside_the_device_is_told() -> None:
+    for judge in (accuracy.parity, accuracy.perturbation):
+        with pytest.raises(ValueError, match="<lambda> runs no operator on a maca tensor; move"):
+            judge(lambda: torch.ones(3) + 1, device="maca")
+        with pytest.warns(UserWarning, match="the block runs no operator on a maca tensor"):
+            with judge(device="maca"):
+                torch.ones(3) + 1

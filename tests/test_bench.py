@@ -13,10 +13,11 @@ import torch
 from typer.testing import CliRunner
 
 from macatensor.bench import ceilings as ceilings_module
-from macatensor.bench import kernels, memory, runner, stored
+from macatensor.bench import distributed, kernels, memory, runner, stored
 from macatensor.bench.baselines import Delegate, Floor
 from macatensor.bench.ceilings import Ceilings, ceilings
 from macatensor.bench.decoding import generate
+from macatensor.bench.engines import engines
 from macatensor.bench.measure import Timing, interleave, interleave_short, quartiles
 from macatensor.bench.result import Rate, Result
 from macatensor.cli import app, console
@@ -141,6 +142,13 @@ def test_attention_and_training_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         memory.flat(1, quick=True)
 
 
+def test_distributed() -> None:
+    done = invoke("distributed", "--quick", "--repeat", 1, "--threads", 1, "--json")
+    found = {r["case"]: r for r in json.loads(done.stdout)["results"]}
+    assert set(found) == {f"distributed.{case}" for case in distributed.BARS}
+    assert all(r["maca_seconds"] > 0 and r["baseline_seconds"] > 0 for r in found.values())
+
+
 def test_leak_and_import() -> None:
     done = invoke("leak", "import", "--quick", "--repeat", 1, "--threads", 1, "--json")
     assert done.exit_code == 0, done.output
@@ -229,8 +237,8 @@ def test_verdicts_and_what_is_stored_of_a_result() -> None:
 
 def test_selection_and_words() -> None:
     assert runner.select([]) == list(runner.CASES)
-    assert runner.select(["resnet18.t"]) == ["models.resnet18.training"]
-    assert runner.select(["*.gpt.*", "leak"]) == [
+    assert runner.select(["models.resnet18.t*"]) == ["models.resnet18.training"]
+    assert runner.select(["models.gpt.*", "leak"]) == [
         "models.gpt.forward", "models.gpt.training", "models.gpt.decoding", "leak",
     ]  # fmt: skip
     assert set(runner.suites()) >= {*kernels.SUITES, "launch", "models", "memory"}
@@ -393,3 +401,22 @@ def test_plots_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = invoke("gemm", "--plot", tmp_path / "out.png")  # refused before anything is measured
     assert done.exit_code == 2 and "macatensor[bench]" in done.stderr
+
+
+def test_engines_that_are_absent_have_no_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("macatensor.bench.engines._NEEDED", {"onnxruntime": ("onnx", "not_installed_here")})
+    assert engines(torch.nn.Linear(2, 2), torch.ones(1, 2)) == {}
+
+
+def test_engines_that_compute_otherwise_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def maker(path: Path, x: torch.Tensor) -> Any:
+        made.append(path.exists())
+        return lambda: x.numpy() * 0 + 7
+
+    monkeypatch.setattr("macatensor.bench.engines._NEEDED", {"onnxruntime": ("onnx", "onnxscript")})
+    monkeypatch.setattr("macatensor.bench.engines._MAKERS", {"onnxruntime": maker})
+    with pytest.raises(RuntimeError, match="onnxruntime is .* from PyTorch"):
+        engines(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    assert made == [True]

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ run = CliRunner().invoke
 def test_help_lists_the_commands() -> None:
     result = run(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("check", "demo", "ops", "parity", "bench", "migrate"):
+    for name in ("check", "demo", "ops", "parity", "bench", "compile", "migrate"):
         assert name in result.stdout
         assert run(app, [name, "--help"]).exit_code == 0
 
@@ -144,6 +146,31 @@ def test_opinfo_refuses_what_it_would_not_heed(arguments: list[str], said: str) 
         result = run(app, command, env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
         assert result.exit_code == 2
         assert said in result.output, result.output
+
+
+def test_compile_shows_what_was_fused(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys, torch, macatensor\n"
+        "torch._dynamo.reset()\n"
+        "f = torch.compile(lambda x: (x @ x * 2 + 1).relu())\n"
+        "assert sys.argv[1:] == ['--fast']\n"
+        "f(torch.ones(3, 3, device='maca'))\n"
+    )
+    done = run(app, ["compile", "--json", str(script), "--fast"])
+    (graph,) = json.loads(done.stdout)
+    assert [step["fused"] for step in graph["steps"]] == [None, 0, 0, 0] and graph["launches"] == 2
+    assert "aten.mm" in graph["steps"][0]["operator"]
+    shown = run(app, ["compile", str(script), "--fast"])
+    assert "program 0" in shown.stdout and "2 launches" in shown.stdout
+    for name in ("graphs.svg", "graphs.html"):
+        assert run(app, ["compile", "--picture", str(tmp_path / name), str(script), "--fast"]).exit_code == 0
+        picture = (tmp_path / name).read_text()
+        ElementTree.fromstring(picture[picture.index("<svg") :])
+        assert "graph 0: 4 operators, 2 launches, 1 of them fused" in picture and "program 0" in picture
+    assert run(app, ["compile", "--picture", "graphs.txt", str(script)]).exit_code == 2
+    script.write_text("print('nothing')")
+    assert "No graph" in run(app, ["compile", "--check", str(script)]).stdout
 
 
 def test_bench_list_and_unknown_case() -> None:

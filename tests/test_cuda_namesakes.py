@@ -152,7 +152,7 @@ def test_sparse_adam_has_no_gradients_to_take() -> None:
         ).sum().backward()
 
 
-def test_distributed_training_says_that_it_is_not_there() -> None:
+def test_gloo_alone_refuses_tensors_on_maca() -> None:
     run_python(
         """
         import os, tempfile, torch, macatensor

@@ -90,8 +90,10 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 160
 
 
-def test_there_are_notebooks() -> None:
-    assert [n.stem[:2] for n in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
+def test_the_index_lists_each_notebook() -> None:
+    assert [n.stem[:2] for n in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+    listed = re.findall(r"^\.\./notebooks/(\w+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
+    assert listed == [n.stem for n in NOTEBOOKS]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -115,6 +117,12 @@ def test_examination_figures_are_those_of_its_record() -> None:
     )
 
 
+def test_readme_counts_the_models_of_their_page() -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    total = re.search(r"^\| all \| (\d+) \| .* \| 0 \|$", page, flags=re.M)  # none on the host
+    assert total is not None and f"[{total[1]} tiny ones](docs/models.md)" in (ROOT / "README.md").read_text()
+
+
 def test_design_states_the_bound_of_gelu() -> None:
     page = (ROOT / "docs" / "design.md").read_text()
     stated = re.search(r"How far may GELU err\? \| Its row: `ulp\((.*?)\)`", page)
@@ -130,7 +138,7 @@ def test_design_answers_a_newcomers_questions() -> None:
     """In which words the named files speak of the answer; that they exist, another test says."""
     page = (ROOT / "docs" / "design.md").read_text()
     rows = re.findall(r"^\| ([^|]*\?) \| ([^|]*) \| ([^|]*) \|$", page, re.M)
-    assert len(rows) == 14
+    assert len(rows) == 15
     for question, answer, files in rows:
         texts = [(ROOT / name).read_text() for name in re.findall(r"`([^`]*)`", files)]
         words = [w for w in re.findall(r"`([\w.]+)`", answer) if w.isidentifier()]

@@ -311,3 +311,44 @@ def test_errors_have_the_class_of_the_cpu(call: Any) -> None:
 def test_targets_of_bytes() -> None:
     scores, target = torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0], dtype=torch.uint8)
     assert torch.equal(F.nll_loss(scores.maca(), target.maca()).cpu(), F.nll_loss(scores, target))
+
+
+SAID: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "subscript": ("out of bounds for dimension with size 0", lambda d: torch.ones(3, 0, device=d)[:, [0, 1]]),
+    "grid's batch": (
+        "expected grid and input to have same batch size, but got input with sizes",
+        lambda d: F.grid_sample(torch.ones(5, 5, 5, 5, device=d), torch.ones(1, 1, 4, 2, device=d)),
+    ),
+    "bag's offsets": (
+        "offsets has to be a 1D Tensor",
+        lambda d: torch._embedding_bag(
+            torch.ones(2, 2, device=d), *(torch.zeros(n, dtype=torch.int64, device=d) for n in ((1,), (1, 1)))
+        ),
+    ),
+    "bag's table": (
+        "weight has to be a 2D Tensor",
+        lambda d: torch._embedding_bag(torch.ones(2, device=d), *[torch.zeros(1, device=d).long()] * 2),
+    ),
+    "bag's index": (
+        "Expected idx >= 0 && idx < num_embeddings",
+        lambda d: F.embedding_bag(torch.tensor([[-1, 1]], device=d), torch.ones(9, 2, device=d), padding_idx=0),
+    ),
+    "pool of nothing": (
+        "Expected grad_output to have non-zero size",
+        lambda d: F.adaptive_avg_pool2d(torch.ones(1, 4, 5, 5, device=d, requires_grad=True), 0).sum().backward(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_errors_have_the_words_of_the_cpu(name: str) -> None:
+    words, call = SAID[name]
+    for device in ("cpu", "maca"):
+        with pytest.raises((RuntimeError, IndexError), match=words):
+            call(device)
+
+
+def test_weights_of_bags_have_the_table_dtype() -> None:
+    table, where = torch.ones(5, 2, device="maca"), torch.zeros(1, 3, dtype=torch.int64, device="maca")
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Double"):
+        F.embedding_bag(where, table, per_sample_weights=where.double(), mode="sum")

@@ -36,6 +36,11 @@ def test_transform(name: str) -> None:
 
 
 @pytest.mark.supports("torch.func")
+def test_batched_gradients_of_inputs_without_a_share() -> None:
+    x, y = (torch.ones(n, device="maca", dtype=torch.float64, requires_grad=True) for n in (3, 2))
+    assert torch.autograd.gradcheck(lambda x, y: x * x, (x, y), check_batched_grad=True)
+
+
 def test_an_ensemble_of_models() -> None:
     """The tutorial of model ensembling: stacked parameters, vmap over them, gradients of each."""
     models = [nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)) for _ in range(3)]

@@ -13,6 +13,7 @@ from running import run_python, threads_restored
 from torch.nn import functional
 
 from macatensor.runtime import plan_caches
+from macatensor.runtime.plan_flags import host_default_dtype
 
 Make = Callable[[str], Any]
 
@@ -208,6 +209,19 @@ def test_setting_what_is_set_keeps_the_plans() -> None:
     torch.set_default_tensor_type(torch.FloatTensor)
     torch.use_deterministic_algorithms(False)
     assert plan_caches.count_plans() == kept
+
+
+def test_a_default_for_the_host_keeps_the_plans() -> None:
+    torch.ones(3, device="maca") + 1
+    plans = plan_caches.count_plans()
+    assert plans
+    with host_default_dtype(torch.float64):
+        assert torch.get_default_dtype() is torch.float64
+        assert torch.ones(()).dtype is torch.float64
+        torch.arange(5, device="maca") / 2  # a plan made meanwhile holds for this default alone
+    assert torch.get_default_dtype() is torch.float32
+    assert plan_caches.count_plans() == plans
+    assert (torch.arange(5, device="maca") / 2).dtype is torch.float32
 
 
 def test_a_refused_value_is_refused_as_before() -> None:

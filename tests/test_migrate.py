@@ -247,8 +247,6 @@ def test_changes_say_where_and_why() -> None:
         ("from torch.cuda import CUDAGraph", "torch.cuda.CUDAGraph"),
         ("torch.cuda.nvtx.range_push('a')", "torch.cuda.nvtx.range_push"),
         ("x = torch.cuda.FloatTensor(2)", "torch.cuda.FloatTensor"),
-        ("torch.distributed.init_process_group('nccl')", "nccl"),
-        ("torch.distributed.init_process_group(backend='nccl')", "nccl"),
         ("m = torch.nn.DataParallel(m)", "torch.nn.DataParallel"),
         ("import triton.language as tl\ntl.load(1)\ntl.store(2)", "triton.language"),
         ("import cupy\ncupy.ones(3)", "cupy"),
@@ -264,13 +262,26 @@ def test_unsupported_is_listed_and_left(source: str, api: str) -> None:
     assert made.code.decode().endswith(source + "\n")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("'nccl'", "'mccl'"),
+        ("backend='nccl'", "backend='mccl'"),
+        ("'cpu:gloo,cuda:nccl'", "'cpu:gloo,maca:mccl'"),
+    ],
+)
+def test_the_backend_of_cuda_becomes_ours(before: str, after: str) -> None:
+    made = rewritten(f"import torch\ntorch.distributed.init_process_group({before})\n")
+    assert made.code.decode().endswith(f"init_process_group({after})\n") and not made.findings
+
+
 @pytest.mark.supports("macatensor.migrate.--similar")
 def test_similar_uses_a_near_api_and_says_so() -> None:
-    source = 'import torch\nn = torch.cuda.memory_cached()\ntorch.distributed.init_process_group("nccl")\n'
+    source = "import torch\nn = torch.cuda.memory_cached()\n"
     made = rewritten(source, similar=True)
     code = made.code.decode()
-    assert "torch.maca.memory_reserved()" in code and 'init_process_group("gloo")' in code
-    assert [f.api for f in made.findings] == ["torch.cuda.memory_cached", "nccl"]
+    assert "torch.maca.memory_reserved()" in code
+    assert [f.api for f in made.findings] == ["torch.cuda.memory_cached"]
     assert all(f.why.startswith("not the same") for f in made.findings)
     assert {c.rule for c in made.changes} == {"import", "similar"}
     imported = after("from torch.cuda import memory_cached\nmemory_cached()\n", similar=True)
@@ -439,8 +450,8 @@ def test_distributed_wraps_the_model(project: Path, tmp_path: Path) -> None:
     wrap = lines.index("    model = torch.nn.parallel.DistributedDataParallel(model)")
     assert lines.index("model.maca()") < wrap < lines.index("loader = torch.utils.data.DataLoader([1])")
     assert lines[wrap - 2].startswith('if "RANK" in os.environ:') and "import os" in lines
-    assert 'init_process_group("gloo")' in lines[wrap - 1]
-    assert {f.api for f in done.findings if f.file == "main.py"} == {"DistributedDataParallel", "DataLoader"}
+    assert 'init_process_group("mccl")' in lines[wrap - 1]
+    assert {f.api for f in done.findings if f.file == "main.py"} == {"DataLoader"}
     again = migrate(tmp_path / "out", tmp_path / "again", Rules(exists=exists), ("main.py", "model"))
     assert again.changes == [] and (tmp_path / "again" / "main.py").read_text() == code
 

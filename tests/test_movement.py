@@ -63,3 +63,10 @@ def test_one_long_dimension_of_every_size_of_element() -> None:
 def test_too_large_a_transfer_is_refused_unprepared() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         torch.zeros(1).maca().repeat(1 << 45)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 5, -2])
+def test_empty_vectors_join_along_any_dimension(dim: int) -> None:
+    empty = torch.empty(0, device="maca")
+    assert torch.cat([empty, empty.int()], dim).shape == torch.cat([empty], dim).shape == (0,)
+    assert torch.cat([empty, empty], dim, out=empty.clone()).shape == (0,)

@@ -71,7 +71,7 @@ CALLS = [
     Call("aten._cummin_helper(o(0, 3), o(0, 3), i(0, 3), 1)", "NotImplementedError"),
     Call("aten._transform_bias_rescale_qkv(o(1, 2, 3), o(3), 0)", "NotImplementedError"),
     Call("aten._dyn_quant_matmul_4bit(o(1), o(1), 1, 1, 1)", "NotImplementedError"),
-    Call("aten.batch_norm_update_stats(o(2, 3, 4), None, o(0), 1.0)", "NotImplementedError"),
+    Call("aten.batch_norm_update_stats(o(2, 3, 4), None, o(0), 1.0)", "RuntimeError"),
     Call("aten.lu_unpack(o(2, 3, 4), i(0).int())", "RuntimeError"),
     Call("aten._fft_c2c(o(2, 3) + 0j, [9], 0, True)", "Error"),
     Call("aten._fft_r2c(o(2, 3), [-7], 0, True)", "Error"),
@@ -88,7 +88,7 @@ CALLS = [
         "aten._batch_norm_impl_index_backward(2, o(0), o(0), None, None, None, None, None, True, 1.0, [True] * 3, o(0))",
         "RuntimeError",
     ),
-    Call("aten._remove_batch_dim(o(3), 1, 3, 0)", "RuntimeError"),
+    Call("aten._remove_batch_dim(o(3), 1, 3, 5)", "IndexError"),
     Call("aten._nnpack_spatial_convolution(o(1, 2, 4, 4), o(2, 2, 3, 3), None, [0, 0])", "NotImplementedError"),
     Call("aten.quantized_lstm_cell(" + ", ".join(["o(3)", "[]", *["o(3)"] * 8, "1, 1, 1, 1"]) + ")", "RuntimeError"),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -61,3 +62,45 @@ EMPTY: dict[str, Call] = {
 @pytest.mark.parametrize("name", EMPTY)
 def test_empty_expanded_tensors_are_written(name: str) -> None:
     assert EMPTY[name](torch.ones(1, 0, device="maca").expand(3, 0)).shape == (3, 0)
+
+
+def _indexed(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([1, 0, 1], device=t.device), torch.tensor([4, 3, 0], device=t.device)
+
+
+def _mask(t: torch.Tensor) -> torch.Tensor:
+    return (torch.arange(60, device=t.device) % 7 == 2).view(3, 5, 4)
+
+
+def _numbers(t: torch.Tensor, *size: int) -> torch.Tensor:
+    return torch.arange(60.0, device=t.device)[: math.prod(size)].view(size)
+
+
+EXPANDED: dict[str, Call] = {
+    "masked_fill_": lambda t: t.masked_fill_(_mask(t), 7.0),
+    "masked_fill_, 0-dim": lambda t: t.masked_fill_(_mask(t), torch.tensor(7.0, device=t.device)),
+    "index_fill_, that dimension": lambda t: t.index_fill_(1, _indexed(t)[0], 7.0),
+    "index_fill_, another": lambda t: t.index_fill_(2, _indexed(t)[0], 7.0),
+    "index_put_, rows": lambda t: t.index_put_(_indexed(t)[:1], _numbers(t, 3, 5, 4)),
+    "index_put_, two": lambda t: t.index_put_(_indexed(t), _numbers(t, 3, 4)),
+    "index_put_, summed": lambda t: t.index_put_(_indexed(t)[:1], _numbers(t, 3, 5, 4), accumulate=True),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_expanded_tensors_are_written_with_a_warning(name: str) -> None:
+    results = []
+    for device in ("cpu", "maca", "maca"):
+        target = _numbers(torch.empty(0, device=device), 3, 1, 4).expand(3, 5, 4)
+        with pytest.warns(UserWarning, match=rf"{name.partition(',')[0]} on expanded tensors"):
+            assert EXPANDED[name](target) is target
+        results.append(target.cpu())
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_an_overlap_is_refused_before_the_dtype() -> None:
+    x = torch.rand(3, device="maca")
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        x[:-1] <<= x[1:]
+    with pytest.raises(NotImplementedError, match="lshift"):
+        x <<= 1

@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from macatensor.cli import app
-from macatensor.examination import pytorch_tests
+from macatensor.examination import expectations, pytorch_tests
+from macatensor.examination.expectations import Expectation, Reason
+from macatensor.examination.task import Answer, Task
 
 RUNNER = CliRunner()
 
@@ -43,6 +45,18 @@ class TestSmall(TestCase):
     def test_marked(self, device):
         self.assertEqual(torch.device(device).type, "maca")
 
+    @onlyCUDA
+    def test_names_cuda(self, device):
+        self.assertEqual(torch.ones(2, device=device).cuda().sum(), 2)
+
+    def test_kernel_of_convolution(self, device):
+        def chosen(device):
+            x, weight = torch.ones(1, 1, 4, 4, device=device), torch.ones(1, 1, 3, 3, device=device)
+            return torch._C._select_conv_backend(x, weight, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+
+        self.assertEqual(chosen(device), chosen("cpu"))
+        self.assertTrue(chosen(device) != torch._C._ConvBackend.Empty)
+
     def test_sparse(self, device):
         self.fail()
 
@@ -67,13 +81,28 @@ def test_each_outcome_is_told(folder: Path) -> None:
         "ends_the_process": "crash",
         "host": "empty",
         "marked": "pass",
+        "kernel_of_convolution": "pass",
+        "names_cuda": "empty",
     }
     details = {a.task.entry: a.detail for a in answers}
     assert "AssertionError" in details["TestSmall::test_device_is_the_cpu"]
     assert [(r.name, r.passed, r.asked) for r in pytorch_tests.rates(answers)] == [
-        ("test_view_ops.py", 3, 5),
-        ("all", 3, 5),
+        ("test_view_ops.py", 4, 6),
+        ("all", 4, 6),
+        ("all but 0 apart", 4, 6),
     ]
+
+
+def test_failures_that_are_apart_are_counted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = {"sparse": Reason.LAYOUT, "rounding": Reason.ROUNDING}
+    lines = [Expectation("suite", f"Test::test_{n}", "*", reason, "so") for n, reason in reasons.items()]
+    monkeypatch.setattr(expectations, "expectations", lambda: tuple(lines))
+    answers = [
+        Answer(Task("suite", "test_a.py", f"Test::test_{name}", ""), outcome)
+        for name, outcome in (("sparse", "fail"), ("rounding", "fail"), ("good", "pass"))
+    ]
+    counted = [(r.name, r.passed, r.asked) for r in pytorch_tests.rates(answers)]
+    assert counted == [("test_a.py", 1, 3), ("all", 1, 3), ("all but 1 apart", 1, 2)]
 
 
 def test_folder_without_tests_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DRAWS: dict[str, Callable[[torch.Tensor], object]] = {
     "uniform": lambda x: x.uniform_(-3, 2.5),
+    "uniform_to_0": lambda x: x.uniform_(-42, 0),
     "normal": lambda x: x.normal_(1, 3),
     "log_normal": lambda x: x.log_normal_(0.5, 0.25),
     "exponential": lambda x: x.exponential_(2.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +115,54 @@ def test_memory_is_not_shared() -> None:
         nn.Linear(2, 2).to("maca").share_memory()
 
 
-@pytest.mark.refuses(
-    "torch.Tensor.__dlpack__", reason="other libraries cannot reach device memory: `.cpu()` first"
-)
-def test_dlpack() -> None:
-    x = torch.arange(6.0).reshape(2, 3).maca()
-    for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack, np.from_dlpack, MacaTensor.__dlpack__):
-        with pytest.raises(BufferError, match=r"Use Tensor.cpu\(\) first"):
-            export(x)
+@pytest.mark.supports("torch.Tensor.__dlpack__")
+def test_dlpack_shares_memory_within_pytorch() -> None:
+    x = torch.arange(6.0).reshape(2, 3).maca()[:, 1:]
+    makers: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        torch.from_dlpack,
+        lambda t: torch.from_dlpack(torch.utils.dlpack.to_dlpack(t)),
+        lambda t: torch.asarray(t.__dlpack__()),
+        lambda t: torch.from_dlpack(t, device="maca"),
+    ]
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        for make in makers:
+            given = x.to(dtype)
+            taken = make(given)
+            assert isinstance(taken, MacaTensor)
+            assert (taken.data_ptr(), taken.stride()) == (given.data_ptr(), given.stride())
+            assert taken.tolist() == given.tolist()
+    assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
     assert x.__dlpack_device__() == (12, 0)
     assert torch.from_dlpack(torch.utils.dlpack.to_dlpack(x.cpu())).equal(x.cpu())
     same(torch.from_dlpack(np.arange(3)).to("maca"), torch.arange(3))
+    assert torch.from_dlpack(x, device="cpu").equal(x.cpu())
+
+
+def test_a_capsule_keeps_its_tensor_and_goes() -> None:
+    before = torch.maca.memory_allocated()
+    capsule = torch.ones(1 << 20, device="maca").__dlpack__()
+    assert torch.maca.memory_allocated() > before
+    x = torch.from_dlpack(capsule)
+    assert x.sum().item() == 1 << 20
+    with pytest.raises(RuntimeError, match="consumed only once"):
+        torch.from_dlpack(capsule)
+    del x, capsule
+    torch.ones(1 << 20, device="maca").__dlpack__()  # nobody takes it
+    assert torch.maca.memory_allocated() == before
+
+
+def test_dlpack_refuses_in_words() -> None:
+    x = torch.ones(2, device="maca")
+    with pytest.raises((BufferError, RuntimeError), match="[Dd]evice"):
+        np.from_dlpack(x)
+    with pytest.raises(BufferError, match=r"Use Tensor.cpu\(\) first"):
+        x.__dlpack__(dl_device=(2, 0))
+    with pytest.raises(BufferError, match=r"Use Tensor.cpu\(\) first"):
+        x.__dlpack__(dl_device=(1, 0), copy=False)
+    with pytest.raises(BufferError, match="require gradient"):
+        torch.from_dlpack(torch.ones(2, device="maca", requires_grad=True))
+    with pytest.raises(BufferError, match="conjugate"):
+        torch.ones(2, device="maca", dtype=torch.complex64).conj().__dlpack__()
 
 
 @pytest.mark.xfail(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from running import nothing_leaked
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @pytest.mark.supports("torch.Tensor: data_ptr storage untyped_storage")
@@ -208,3 +209,24 @@ def test_host_storages_are_as_ever() -> None:
     assert torch.UntypedStorage([1, 2]).copy_(torch.UntypedStorage([3, 4])).tolist() == [3, 4]
     assert torch.FloatStorage([1, 2]).clone().tolist() == [1, 2]
     assert torch.UntypedStorage(4, device="meta").device.type == "meta"
+
+
+def test_tensors_are_made_of_loose_storages() -> None:
+    x = torch.arange(3.0, device="maca")
+    for storage in (
+        x.untyped_storage().clone(),
+        copy.deepcopy(x.untyped_storage()),
+        x.untyped_storage()[:12],
+        torch.UntypedStorage(4, device="maca").resize_(12).copy_(x.untyped_storage()),
+    ):
+        assert torch.equal(torch.tensor(storage, dtype=torch.float32, device="maca"), x)
+
+
+def test_weak_references_are_to_the_memory() -> None:
+    """As AOTAutograd asks which of its inputs share some."""
+    base = torch.zeros(8, device="maca")
+    first, second = (StorageWeakRef(t.untyped_storage()) for t in (base[:4], base[2:6]))
+    assert first == second and hash(first) == hash(second) and not first.expired()
+    assert first != StorageWeakRef(torch.zeros(8, device="maca").untyped_storage())
+    del base
+    assert first.expired() and second.expired()

@@ -236,9 +236,8 @@ def test_numpy_is_refused_in_cudas_words() -> None:
     with pytest.raises(TypeError, match=words):
         np.array(x, dtype=np.float64)
     assert x.numpy(force=True).tolist() == [1.0, 2.0]
-    for exchange in (np.from_dlpack, torch.from_dlpack):  # device memory is not the host's
-        with pytest.raises((BufferError, RuntimeError, ValueError), match="[Dd]evice"):
-            exchange(x)
+    with pytest.raises((BufferError, RuntimeError, ValueError), match="[Dd]evice"):
+        np.from_dlpack(x)  # device memory is not the host's
     assert x.requires_grad_().numpy(force=True).tolist() == [1.0, 2.0]
 
 

@@ -61,8 +61,9 @@ def _heard(call: Call, device: str) -> list[Any]:
 @pytest.mark.parametrize("name", CALLS)
 def test_warnings_of_the_cpu_are_heard(name: str) -> None:
     text, call = CALLS[name]
-    (warning,) = [w for w in _heard(call, "maca") if text in str(w.message)]
-    assert warning.category is UserWarning and warning.filename == __file__
+    for _ in range(2):  # of a call that is known, too
+        (warning,) = [w for w in _heard(call, "maca") if text in str(w.message)]
+        assert warning.category is UserWarning and warning.filename == __file__
     for quiet in QUIET:
         assert not _heard(quiet, "maca")
 

@@ -48,6 +48,7 @@ class Request {
  public:
   explicit Request(const maca_plan_request& raw);
   std::string_view kernel() const { return kernel_; }
+  uint32_t flags() const { return flags_; }
   bool deterministic() const { return flags_ & MACA_PLAN_DETERMINISTIC; }
   bool tf32() const { return flags_ & MACA_PLAN_TF32; }
 
@@ -63,6 +64,8 @@ class Request {
 
   // Static arguments by the name the aten schema gives them. Absent (None) gives the default.
   bool has(std::string_view name) const;
+  // Those that begin with `prefix`, by the rest of their names: of a request within this one.
+  std::vector<std::pair<std::string, maca_attribute>> attributes_of(std::string_view prefix) const;
   int64_t integer(std::string_view name, std::optional<int64_t> otherwise = {}) const;
   double number(std::string_view name, std::optional<double> otherwise = {}) const;
   bool boolean(std::string_view name, std::optional<bool> otherwise = {}) const;

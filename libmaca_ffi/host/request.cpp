@@ -116,6 +116,13 @@ const Operand& Request::out(int i) const { return single(outputs_, i, "result");
 std::span<const Operand> Request::in_list(int i) const { return inputs_.at(static_cast<size_t>(i)); }
 std::span<const Operand> Request::out_list(int i) const { return outputs_.at(static_cast<size_t>(i)); }
 
+std::vector<std::pair<std::string, maca_attribute>> Request::attributes_of(std::string_view prefix) const {
+  std::vector<std::pair<std::string, maca_attribute>> found;
+  for (const maca_attribute& a : attributes_)
+    if (std::string_view(a.name).starts_with(prefix)) found.emplace_back(a.name + prefix.size(), a);
+  return found;
+}
+
 const maca_attribute* Request::find(std::string_view name) const {
   for (const maca_attribute& a : attributes_)
     if (name == a.name) return &a;

@@ -24,7 +24,13 @@ struct StreamSlot {
 };
 
 struct Segment;
-struct GraphPool;
+struct Block;
+
+// Whose a block is that does not go back to the allocator when it is released.
+struct BlockOwner {
+  virtual ~BlockOwner() = default;
+  virtual void take_back(Block* block) = 0;
+};
 
 struct Block {
   char* address = nullptr;
@@ -38,7 +44,9 @@ struct Block {
   int64_t requested = 0;         // bytes that the caller asked for
   int64_t site = 0;              // what allocated it: the number Python gave the running operator, 0 unknown
   int64_t writes = 0;            // moves with every launch or copy that writes the block
-  GraphPool* pool = nullptr;     // of captured graphs, to which it goes back when it is released
+  int64_t sharers = 0;           // buffers over it beside the first, all of them lazy
+  int64_t awaited = 0;           // work of the host that writes it yet, as Python numbers it; 0: none
+  BlockOwner* owner = nullptr;  // a captured graph's, to which it goes back when it is released; nullptr: the allocator
 };
 
 // Memory that the library gave at once, or a range.

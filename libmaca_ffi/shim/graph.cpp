@@ -17,14 +17,15 @@ constexpr int64_t kLongReplay = 64;
 
 void release_pool(GraphPool* pool) {
   if (--pool->uses) return;
-  for (Block* block : pool->blocks) block->pool = nullptr;  // those in use go to the allocator one by one
+  for (Block* block : pool->blocks) block->owner = nullptr;  // those in use go to the allocator one by one
   for (Block* block : pool->idle) runtime().allocator.release(block);
   delete pool;
 }
 
 }  // namespace
 
-Graph* capturing() { return g_capturing; }
+thread_local Capture* t_tape = nullptr;
+Capture* capturing() { return t_tape ? t_tape : g_capturing; }
 
 // The smallest idle block that is large enough, unless half of it or more would lie idle.
 Block* GraphPool::take(int64_t bytes) {
@@ -39,22 +40,27 @@ Block* GraphPool::take(int64_t bytes) {
 }
 
 Block* allocate_block(int64_t bytes) {
-  if (!g_capturing) return runtime().allocator.allocate(bytes, t_site);
-  GraphPool* pool = g_capturing->pool();
-  if (Block* block = pool->take(bytes)) return block;
-  Block* block = runtime().allocator.allocate(bytes, t_site);
-  if (block) {
-    block->pool = pool;
-    pool->blocks.push_back(block);
-  }
-  return block;
+  Capture* const capture = capturing();
+  return capture ? capture->allocate(bytes) : runtime().allocator.allocate(bytes, t_site);
 }
 
 void release_block(Block* block) {
-  if (block->pool)
-    block->pool->idle.push_back(block);
+  if (block->sharers)
+    --block->sharers;
+  else if (block->owner)
+    block->owner->take_back(block);
   else
     runtime().allocator.release(block);
+}
+
+Block* Graph::allocate(int64_t bytes) {
+  if (Block* block = pool_->take(bytes)) return block;
+  Block* block = runtime().allocator.allocate(bytes, t_site);
+  if (block) {
+    block->owner = pool_;
+    pool_->blocks.push_back(block);
+  }
+  return block;
 }
 
 Graph::Graph(GraphPool* pool) : pool_(pool) { ++pool->uses; }
@@ -64,7 +70,6 @@ Graph::~Graph() {
   for (const Weight& w : weights_)
     if (w.packed) release_block(w.packed);
   for (maca_buffer* buffer : held_) maca_buffer_release(buffer);
-  for (maca_program* program : programs_) maca_program_destroy(program);
   release_pool(pool_);
 }
 
@@ -72,7 +77,7 @@ void Graph::use(maca_buffer* buffer, bool writes) {
   Block* block = buffer->block;
   blocks_.insert(block);
   if (writes) written_.insert(block);
-  if (block->pool != pool_ && held_.insert(buffer).second) ++buffer->uses;
+  if (block->owner != pool_ && held_.insert(buffer).second) ++buffer->uses;
 }
 
 void Graph::launch(maca_program& program, const maca_reference* references, const maca_launch& call) {
@@ -82,10 +87,7 @@ void Graph::launch(maca_program& program, const maca_reference* references, cons
   scalars_.insert(scalars_.end(), call.scalars, call.scalars + call.scalar_count);
   for (int32_t i = 0; i < program.operands; ++i)
     if (references[i].buffer) use(references[i].buffer, program.roles[i].written || program.allocates(i));
-  rng_blocks_ += program.info.rng_blocks;
-  is_long_ = is_long_ || program.is_long;
-  ++launches_;
-  if (programs_.insert(&program).second) ++program.uses;
+  keep(program);
   const int weight = program.info.packed_operand;
   if (weight >= 0 && program.info.packed_bytes && references[weight].buffer)
     weights_.push_back({steps_.size(), references[weight].buffer, call.pointers[weight], nullptr, -1});
@@ -181,7 +183,7 @@ void maca_graph_pools_destroy(maca_graph_pool* pool) {
 }
 
 maca_graph* maca_graphs_begin(maca_graph_pool* pool) {
-  if (g_capturing) return nullptr;
+  if (capturing()) return nullptr;
   auto* graph = new maca_graph(pool);
   g_capturing = graph;
   return graph;

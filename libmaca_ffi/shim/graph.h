@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator.h"
+#include "capture.h"
 #include "maca.h"
 #include "program.h"
 #include "runtime.h"
@@ -16,31 +17,26 @@
 namespace maca_shim {
 
 // Blocks that only graphs of one pool use. Counted: the handle and each graph.
-struct GraphPool {
+struct GraphPool : BlockOwner {
   int64_t uses = 1;
   std::vector<Block*> blocks;  // all
   std::vector<Block*> idle;    // not used by a buffer now
 
   Block* take(int64_t bytes);  // nullptr: none fits
+  void take_back(Block* block) override { idle.push_back(block); }
 };
 
-// From the pool of the graph that is being captured, or from the allocator. nullptr: no memory.
-Block* allocate_block(int64_t bytes);
-void release_block(Block* block);
-
-class Graph {
+class Graph : public Capture {
  public:
   explicit Graph(GraphPool* pool);
   ~Graph();
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
 
-  void launch(maca_program& program, const maca_reference* references, const maca_launch& call);
-  void copy(maca_buffer& to, int64_t to_offset, maca_buffer& from, int64_t from_offset, int64_t bytes);
-  void fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes);
+  Block* allocate(int64_t bytes) override;
+  void launch(maca_program& program, const maca_reference* references, const maca_launch& call) override;
+  void copy(maca_buffer& to, int64_t to_offset, maca_buffer& from, int64_t from_offset, int64_t bytes) override;
+  void fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes) override;
   void finish();  // after the last launch: chooses the weights that are packed
   int replay();   // a maca_status; releases the interpreter's lock when it is long
-  int64_t launches() const { return launches_; }
   GraphPool* pool() const { return pool_; }
 
  private:
@@ -70,13 +66,7 @@ class Graph {
   std::vector<maca_scalar> scalars_;
   std::vector<Weight> weights_;
   std::unordered_set<maca_buffer*> held_;  // that were there before the capture
-  std::unordered_set<maca_program*> programs_;
   std::unordered_set<Block*> blocks_, written_;
-  uint64_t rng_blocks_ = 0;
-  int64_t launches_ = 0;
-  bool is_long_ = false;
 };
-
-Graph* capturing();  // the graph that records what is launched now; nullptr: none
 
 }  // namespace maca_shim

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "graph.h"
+#include "capture.h"
 #include "program.h"
 #include "runtime.h"
 #include "shim.h"
@@ -97,51 +97,6 @@ bool partial_overlap(const maca_program& p, const maca_reference* references, co
   return !(wb == ob && w.layout == o.layout);
 }
 
-// Sets `packed` to the weight in packed form, or to NULL: the plan then uses the operand itself. A weight is packed
-// when it is met a second time unchanged: in training every step writes it, and packing would be one copy more. Returns
-// a status; a library that cannot pack is no failure.
-int pack_weight(const maca_program& p, const maca_reference& weight, const void* address, StreamSlot* stream,
-                const void** packed) {
-  *packed = nullptr;
-  auto& entries = weight.buffer->packed;
-  const auto find = [&] {
-    return std::find_if(entries.begin(), entries.end(),
-                        [&](const Packed& e) { return e.program == p.id && e.offset == weight.offset; });
-  };
-  auto found = find();
-  // packing runs at once, so what is queued goes first; meanwhile other threads may change the entries
-  if (found != entries.end() && !found->valid && found->writes == weight.buffer->writes() && stream->is_default &&
-      runtime().queue.pending()) {
-    maca_task_queue_wait();
-    found = find();
-  }
-  if (found == entries.end()) {
-    if (entries.size() >= kPackedPerBuffer) {
-      if (entries.front().block) runtime().allocator.release(entries.front().block);
-      entries.erase(entries.begin());
-    }
-    entries.push_back({p.id, weight.offset, weight.buffer->writes(), nullptr, false});
-    return MACA_OK;
-  }
-  Packed& e = *found;
-  if (e.writes != weight.buffer->writes()) {
-    e.writes = weight.buffer->writes();
-    e.valid = false;
-    return MACA_OK;
-  }
-  if (!e.block) e.block = runtime().allocator.allocate(static_cast<int64_t>(p.info.packed_bytes), t_site);
-  if (!e.block) return MACA_OK;
-  order_block(e.block, stream);
-  if (!e.valid) {
-    ++runtime().packs;
-    const int status = runtime().library.plan_pack(p.plan, address, e.block->address, stream->handle);
-    if (status != MACA_OK) return may_go_unpacked(status) ? MACA_OK : status;
-    e.valid = true;
-  }
-  *packed = e.block->address;
-  return MACA_OK;
-}
-
 // Fills in the pointers of operands, and the references of results, for which memory is taken.
 int take_operands(const maca_program& p, maca_reference* references, char** pointers, StreamSlot* stream) {
   for (int i = 0; i < p.operands; ++i) {
@@ -160,6 +115,8 @@ int take_operands(const maca_program& p, maca_reference* references, char** poin
       return misuse(
           "an operand reaches outside its memory; its sizes, strides and storage offset need more than the "
           "buffer holds");
+    if (buffer->is_lazy && (role.written || capturing()))
+      if (const int status = own_block(buffer, stream)) return status;
     order_block(buffer->block, stream);
     pointers[i] = buffer->block->address + start;
   }
@@ -216,8 +173,8 @@ int launch(maca_program& p, maca_reference* references, char** pointers, const m
   call.scalars = scalars;
   call.scalar_count = static_cast<uint32_t>(count);
   call.workspace = workspace ? workspace->address : nullptr;
-  if (Graph* graph = status == MACA_OK ? capturing() : nullptr)
-    graph->launch(p, references, call);
+  if (Capture* const capture = status == MACA_OK ? capturing() : nullptr)
+    capture->launch(p, references, call);
   else if (status == MACA_OK)
     status = submit(p, references, call, stream);
   for (int i = 0; status != MACA_OK && i < p.operands; ++i)
@@ -241,6 +198,48 @@ int give_launch(const maca_program& program, maca_launch& call) {
     l.correlation = call.correlation;
   }
   return r.library.plan_launch(program.plan, &call);
+}
+
+int pack_weight(const maca_program& p, const maca_reference& weight, const void* address, StreamSlot* stream,
+                const void** packed) {
+  *packed = nullptr;
+  auto& entries = weight.buffer->packed;
+  const auto find = [&] {
+    return std::find_if(entries.begin(), entries.end(),
+                        [&](const Packed& e) { return e.program == p.id && e.offset == weight.offset; });
+  };
+  auto found = find();
+  // packing runs at once, so what is queued goes first; meanwhile other threads may change the entries
+  if (found != entries.end() && !found->valid && found->writes == weight.buffer->writes() && stream->is_default &&
+      runtime().queue.pending()) {
+    maca_task_queue_wait();
+    found = find();
+  }
+  if (found == entries.end()) {
+    if (entries.size() >= kPackedPerBuffer) {
+      if (entries.front().block) runtime().allocator.release(entries.front().block);
+      entries.erase(entries.begin());
+    }
+    entries.push_back({p.id, weight.offset, weight.buffer->writes(), nullptr, false});
+    return MACA_OK;
+  }
+  Packed& e = *found;
+  if (e.writes != weight.buffer->writes()) {
+    e.writes = weight.buffer->writes();
+    e.valid = false;
+    return MACA_OK;
+  }
+  if (!e.block) e.block = runtime().allocator.allocate(static_cast<int64_t>(p.info.packed_bytes), t_site);
+  if (!e.block) return MACA_OK;
+  order_block(e.block, stream);
+  if (!e.valid) {
+    ++runtime().packs;
+    const int status = runtime().library.plan_pack(p.plan, address, e.block->address, stream->handle);
+    if (status != MACA_OK) return may_go_unpacked(status) ? MACA_OK : status;
+    e.valid = true;
+  }
+  *packed = e.block->address;
+  return MACA_OK;
 }
 
 int wait_if_blocking(const StreamSlot* stream, int status) {
@@ -300,6 +299,8 @@ void maca_program_destroy(maca_program* program) {
   report(runtime().library.plan_destroy(program->plan));
   delete program;
 }
+
+uint64_t maca_program_number(const maca_program* program) { return program->id; }
 
 const char* maca_runtime_kernel_of(uint64_t correlation) {
   const Launched& l = g_launched[correlation % kRemembered];

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "maca.h"
+#include "runtime.h"
 #include "shim.h"
 
 struct maca_program {
@@ -24,6 +25,11 @@ namespace maca_shim {
 
 // Hands a launch to the library: operands, scalars, scratch, numbers drawn so far and stream are filled in.
 int give_launch(const maca_program& program, maca_launch& call);
+// Sets `packed` to a weight in packed form, or to NULL: the plan then uses the operand itself. A weight is packed when
+// it is met a second time unchanged: in training every step writes it, and packing would be one copy more. Returns a
+// status; a library that cannot pack is no failure.
+int pack_weight(const maca_program& program, const maca_reference& weight, const void* address, StreamSlot* stream,
+                const void** packed);
 // After launches to `stream`: waits for them where each launch is to wait. `status` is theirs, unless that fails.
 int wait_if_blocking(const StreamSlot* stream, int status);
 

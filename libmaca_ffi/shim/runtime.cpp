@@ -7,8 +7,9 @@
 #include <cstdio>
 #include <deque>
 #include <string>
+#include <utility>
 
-#include "graph.h"
+#include "capture.h"
 #include "runtime.h"
 #include "shim.h"
 #include "unlocked.h"
@@ -29,6 +30,29 @@ maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
   return new maca_buffer{block, bytes, block->writes, 1, {}};
 }
 
+int own_block(maca_buffer* buffer, StreamSlot* stream) {
+  Block* const shared = buffer->block;
+  if (shared->sharers) {
+    Runtime& r = runtime();
+    Block* const own = r.allocator.allocate(buffer->bytes, t_site);  // also while a graph is captured, which keeps it
+    if (!own) return allocation_status();
+    order_block(shared, stream);
+    order_block(own, stream);
+    const int status = r.library.copy(MACA_COPY_ON_DEVICE, own->address, shared->address, buffer->bytes, 0,
+                                      launch_stream(stream, buffer->bytes > kLongCopy));
+    if (status != MACA_OK) {
+      r.allocator.release(own);
+      return status;
+    }
+    r.bytes_on_device += buffer->bytes;
+    buffer->writes_before = own->writes - buffer->writes();
+    buffer->block = own;
+    --shared->sharers;
+  }
+  buffer->is_lazy = false;
+  return MACA_OK;
+}
+
 namespace {
 std::mutex g_streams_mutex;
 std::deque<StreamSlot>& slots() {
@@ -38,6 +62,15 @@ std::deque<StreamSlot>& slots() {
 constexpr int kAttempts = 1000;  // at emptying the queue
 thread_local StreamSlot* t_current = nullptr;
 thread_local int64_t t_current_id = 0;
+PyObject* g_finisher = nullptr;
+
+void finish(int64_t awaited) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* const done = g_finisher ? PyObject_CallFunction(g_finisher, "L", static_cast<long long>(awaited)) : nullptr;
+  if (!done && PyErr_Occurred()) PyErr_WriteUnraisable(g_finisher);
+  Py_XDECREF(done);
+  PyGILState_Release(state);
+}
 
 std::string load(const char* path, int32_t index) {
   Runtime& r = runtime();
@@ -79,7 +112,13 @@ StreamSlot* current_stream() {
   return t_current;
 }
 
+void set_finisher(PyObject* function) {
+  Py_XINCREF(function);
+  Py_XDECREF(std::exchange(g_finisher, function));
+}
+
 void order_block(Block* block, StreamSlot* stream) {
+  if (block->awaited) finish(block->awaited);
   StreamSlot* last = block->stream;
   if (last == stream) return;
   block->stream = stream;
@@ -131,8 +170,10 @@ int cross(maca_copy_kind kind, maca_buffer* buffer, int64_t offset, void* host, 
   runs_on = runs_on && pinned && !r.blocking;
   if (runs_on) r.queue.throttle(1);
   StreamSlot* const stream = current_stream();
-  Block* const block = buffer->block;
   const bool is_upload = kind == MACA_COPY_TO_DEVICE;
+  if (is_upload)
+    if (const int status = before_write(buffer, stream)) return status;
+  Block* const block = buffer->block;
   (is_upload ? r.bytes_to_device : r.bytes_to_host) += bytes;
   block->writes += is_upload;
   const Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream) ||
@@ -149,13 +190,14 @@ int cross(maca_copy_kind kind, maca_buffer* buffer, int64_t offset, void* host, 
 }
 
 // Runs what the current stream does to `buffer`; where a graph is captured, that takes it down.
-template <class Capture, class Run>
-int write_on_device(maca_buffer* buffer, int64_t bytes, const Capture& capture, const Run& run) {
+template <class Record, class Run>
+int write_on_device(maca_buffer* buffer, int64_t bytes, const Record& record, const Run& run) {
   runtime().queue.throttle(1);
   StreamSlot* stream = current_stream();
+  if (const int status = before_write(buffer, stream)) return status;
   order_block(buffer->block, stream);
-  if (Graph* graph = capturing()) {
-    capture(*graph);
+  if (Capture* const capture = capturing()) {
+    record(*capture);
     return MACA_OK;
   }
   ++buffer->block->writes;
@@ -206,6 +248,15 @@ void maca_buffer_release(maca_buffer* buffer) {
   delete buffer;
 }
 
+maca_buffer* maca_buffer_share(maca_buffer* buffer) {
+  // memory that graphs and tapes know by its address is not shared
+  if (!buffer->bytes || !maca_buffer_may_resize(buffer)) return nullptr;
+  ++buffer->block->sharers;
+  buffer->is_lazy = true;
+  return new maca_buffer{buffer->block, buffer->bytes, buffer->block->writes, 1, {}, true};
+}
+int maca_buffer_own(maca_buffer* buffer) { return before_write(buffer, current_stream()); }
+
 int maca_buffer_from_host(maca_buffer* to, int64_t offset, const void* from, int32_t may_run_on, int64_t bytes) {
   return cross(MACA_COPY_TO_DEVICE, to, offset, const_cast<void*>(from), bytes, may_run_on);
 }
@@ -219,9 +270,11 @@ void maca_host_empty_cache(void) { runtime().pinned.empty_cache(); }
 
 int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes) {
   if (!within(to, to_offset, bytes) || !within(from, from_offset, bytes)) return outside();
+  if (capturing())
+    if (const int status = before_write(from, current_stream())) return status;
   order_block(from->block, current_stream());
-  const auto capture = [&](Graph& graph) { graph.copy(*to, to_offset, *from, from_offset, bytes); };
-  return write_on_device(to, bytes, capture, [&](maca_stream* stream) {
+  const auto record = [&](Capture& capture) { capture.copy(*to, to_offset, *from, from_offset, bytes); };
+  return write_on_device(to, bytes, record, [&](maca_stream* stream) {
     runtime().bytes_on_device += bytes;
     return runtime().library.copy(MACA_COPY_ON_DEVICE, to->block->address + to_offset,
                                   from->block->address + from_offset, bytes, 0, stream);
@@ -229,11 +282,12 @@ int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int6
 }
 
 int32_t maca_buffer_may_resize(maca_buffer* buffer) {
-  return buffer->uses == 1 && !buffer->block->pool && !capturing();
+  return buffer->uses == 1 && !buffer->block->owner && !capturing();
 }
 
 int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
   if (!maca_buffer_may_resize(buffer)) return misuse("memory that a captured graph uses cannot be resized");
+  order_block(buffer->block, current_stream());
   maca_buffer* fresh = maca_buffer_allocate(bytes);
   if (!fresh) return allocation_status();
   const int64_t kept = std::min(bytes, buffer->bytes);
@@ -244,6 +298,7 @@ int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
     const int64_t writes = buffer->writes() + 1;
     std::swap(buffer->block, fresh->block);
     std::swap(buffer->bytes, fresh->bytes);
+    std::swap(buffer->is_lazy, fresh->is_lazy);
     buffer->writes_before = buffer->block->writes - writes;
   }
   maca_buffer_release(fresh);
@@ -252,8 +307,8 @@ int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
   if (!within(buffer, offset, bytes)) return outside();
-  const auto capture = [&](Graph& graph) { graph.fill(*buffer, offset, byte, bytes); };
-  return write_on_device(buffer, bytes, capture, [&](maca_stream* stream) {
+  const auto record = [&](Capture& capture) { capture.fill(*buffer, offset, byte, bytes); };
+  return write_on_device(buffer, bytes, record, [&](maca_stream* stream) {
     return runtime().library.fill(buffer->block->address + offset, byte, bytes, stream);
   });
 }

@@ -28,6 +28,7 @@ struct maca_buffer {
   int64_t writes_before;  // of the block, when it was made
   int64_t uses;           // by Python, and by captured graphs
   std::vector<maca_shim::Packed> packed;
+  bool is_lazy = false;  // before it is written it gets a block of its own, unless nobody shares this one any more
 
   int64_t writes() const { return block->writes - writes_before; }
 };
@@ -68,8 +69,13 @@ inline maca_stream* copy_stream(const StreamSlot* stream) {
 }
 bool may_be_pending(const StreamSlot* stream);  // may work of it be unfinished?
 
-// Makes `stream` wait for the stream that used the block last, and marks the block as used by `stream`. So two
-// streams never race for one buffer, at the price that readers on different streams run one after the other.
+// Python's function that is called with Block::awaited before anything uses the block: it returns when the memory is
+// written, or leaves a failure for the host's next wait. It may be called from any thread, with the lock or without.
+void set_finisher(PyObject* function);
+
+// Makes `stream` wait for the stream that used the block last, and marks the block as used by `stream`; waits itself
+// for work of the host that writes the block. So two streams never race for one buffer, at the price that readers on
+// different streams run one after the other.
 void order_block(Block* block, StreamSlot* stream);
 
 // Work given to `stream` from now on waits for the event; the caller does where the default stream runs work at once.
@@ -80,6 +86,12 @@ inline constexpr int64_t kLongCopy = 1 << 20;  // bytes; about 100 us
 // A new buffer in a block of the allocator, or of the pool of the graph that is being captured. nullptr: see
 // allocation_status().
 maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream);
+
+// Gives a lazy buffer memory of its own, with what it holds: before it is written, or captured, by address. A status.
+int own_block(maca_buffer* buffer, StreamSlot* stream);
+inline int before_write(maca_buffer* buffer, StreamSlot* stream) {
+  return buffer->is_lazy ? own_block(buffer, stream) : MACA_OK;
+}
 
 // Is that status of plan_pack a library that cannot pack, so that the launch takes the weight as it lies?
 bool may_go_unpacked(int status);

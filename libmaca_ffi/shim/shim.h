@@ -104,6 +104,9 @@ void maca_host_empty_cache(void); /* gives back pinned memory that no tensor hol
 /* Gives a buffer, and so all tensors in it, other memory of so many bytes with what it held. Refused where a captured
    graph uses it, whose launches keep addresses. */
 int maca_buffer_resize(maca_buffer* buffer, int64_t bytes);
+/* Another buffer over the same memory, which the one that is written first copies. NULL: a graph knows the memory. */
+maca_buffer* maca_buffer_share(maca_buffer* buffer);
+int maca_buffer_own(maca_buffer* buffer); /* gives it memory of its own now, where a write would */
 int32_t maca_buffer_may_resize(maca_buffer* buffer);
 int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int64_t from_offset, int64_t bytes);
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes);
@@ -161,6 +164,7 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason);
 void maca_program_destroy(maca_program* program);
+uint64_t maca_program_number(const maca_program* program); /* never used twice */
 
 /* --- graphs --------------------------------------------------------------------------------------------- */
 maca_graph_pool* maca_graph_pools_create(void);

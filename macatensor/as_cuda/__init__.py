@@ -16,7 +16,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-from macatensor.as_cuda import arguments, attributes, names
+from macatensor.as_cuda import arguments, attributes, names, ranks
 from macatensor.as_cuda.patches import Patches
 
 __all__ = ["disable", "enable", "is_enabled", "missing", "redirect", "redirected"]
@@ -33,6 +33,7 @@ def enable(*, quiet: bool = False) -> None:
     try:
         names.install(_patches)
         attributes.install(_patches)
+        ranks.install(_patches)
         arguments.install(_patches)
     except BaseException:
         disable()

@@ -8,7 +8,18 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 
 import torch
 
-from macatensor.bench import graphs, kernels, launch, leak, memory, models, recording, startup
+from macatensor.bench import (
+    compiled,
+    distributed,
+    graphs,
+    kernels,
+    launch,
+    leak,
+    memory,
+    models,
+    recording,
+    startup,
+)
 from macatensor.bench.result import Result
 
 # "suite.case"; what stands without a point gives several results
@@ -18,7 +29,9 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     **{name: kernels.benchmark(name) for name in kernels.names()},
     "attention.memory": memory.attention,
     **models.CASES,
+    **compiled.CASES,
     **memory.CASES,
+    "distributed": distributed.distributed,
     "graph": graphs.graphs,
     "import": startup.startup,
     "leak": leak.leak,

@@ -15,6 +15,7 @@ import typer.core
 from .accuracy import accuracy
 from .bench import bench
 from .check import check
+from .compile import compile
 from .console import err, error_panel
 from .demo import demo
 from .migrate import migrate
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 for _command in (check, demo, ops, parity, opinfo, bench, migrate):
     app.command()(_command)
+app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(compile)
 app.add_typer(accuracy)
 
 

@@ -52,7 +52,8 @@ def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, a
             "PyTorch's own tests of every device",
             "file",
             pytorch_tests.rates(answers),
-            "These are the tests that pass on the CPU or are marked for CUDA; sparse, nested and quantized tensors aside.",
+            "These are the tests that pass on the CPU or are marked for CUDA. Apart are expected failures of tests that "
+            "come to sparse or quantized tensors.",
         )
         out.print(page)
         out.print(", ".join(f"{n} {name}" for name, n in sorted(Counter(verdicts.values()).items())))

@@ -7,6 +7,8 @@ import os as _os
 import torch
 
 # Names that begin with "_" are not torch.maca's; `__all__` below has all the others.
+from torch.compiler import is_compiling as _is_compiling
+
 from macatensor.device import jiterator, memory, nvtx
 from macatensor.device.graphed_callables import *  # noqa: F403
 from macatensor.device.graphs import *  # noqa: F403
@@ -71,7 +73,9 @@ def current_device() -> int:
 
 
 def synchronize(device: torch.types.Device = None) -> None:
-    """Waits for the work of all streams. Raises what failed in it."""
+    """Waits for the work of all streams. Raises what failed in it. Left out of compiled programs."""
+    if _is_compiling():
+        return
     _ordinal(device)
     _host_wait("synchronize()")
     status = _lib.maca_runtime_synchronize()

@@ -125,4 +125,7 @@ def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
         return given
     if not isinstance(error, _PYTORCHS):  # of a meta kernel in Python, where PyTorch's is C++
         raise RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip()) from error
+    text = str(error)
+    if "    " in text and "\n" not in text:  # a literal over several lines of its source
+        raise type(error)(" ".join(text.split())) from None
     raise error

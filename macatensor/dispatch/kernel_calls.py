@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch._ops import OpOverload
 
+from macatensor.dispatch import expanded_targets
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
 from macatensor.dispatch.errors import check_devices, scalar_type
 from macatensor.dispatch.forms import in_form
@@ -114,7 +115,10 @@ class KernelLauncher(native.KernelCall):
             if argument.role is Role.SCALAR and isinstance(full[i], torch.Tensor):
                 full[i] = full[i].item()
         self.ask_host(full, heard=True)
-        self.weighed.remember(key, True, generation)
+        if (
+            not self.row.exact_numbers
+        ):  # of those it warns each time, through the call of PyTorch that we are in
+            self.weighed.remember(key, True, generation)
 
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: Arguments, given: int) -> Run:
@@ -146,7 +150,7 @@ class KernelLauncher(native.KernelCall):
                 )
             if self.inplace:
                 return self.build_inplace(full, given)
-            run: Run = create(self.signature, self.row, full, given, inferred)
+            run = self.make(full, given, inferred)
             run = warned(self.signature, self.row.warns, full, run)
         except Refused as refused:
             self.refuse(full, str(refused))
@@ -159,6 +163,11 @@ class KernelLauncher(native.KernelCall):
                 return run(args, payloads, scalars)
 
             return run_counted
+        return run
+
+    def make(self, full: list[Value], given: int, inferred: Value) -> Run:
+        """What runs a call whose results are new tensors."""
+        run: Run = create(self.signature, self.row, full, given, inferred)
         return run
 
     def resolved(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
@@ -226,6 +235,8 @@ class KernelLauncher(native.KernelCall):
         target: Meta = full[0]._payload[2]
         # a fill writes the same to every element, whatever they share
         if target.overlaps_itself() and self.row.operator not in ("fill", "zero"):
+            if self.row.expanded:
+                return expanded_targets.writing(self.signature, self.row.operator)
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a single memory "
                 "location. Please clone() the tensor before performing the operation."
@@ -256,8 +267,12 @@ class KernelLauncher(native.KernelCall):
     def ask_host(self, full: list[Value], heard: bool = False) -> None:
         """Raises what PyTorch's CPU kernel says of operands like these. Creation functions are not asked: their result
         may be as large as a scalar says."""
-        if any(isinstance(t, _Maca) for t in flatten(full)):
-            consult_cpu(self.signature, full, narrowed=self.row.elementwise, heard=heard)
+        memories = [id(t._payload[0]) for t in flatten(full) if isinstance(t, MacaTensor)]
+        if memories:
+            # operands that overlap are refused before their dtypes are: they keep their places
+            apart = len(set(memories)) == len(memories)
+            narrowed = apart and (self.row.elementwise or self.row.exact_numbers)
+            consult_cpu(self.signature, full, narrowed=narrowed, heard=heard)
 
     def check_dtype(self, full: list[Value]) -> None:
         """Raises where the row does not state the dtype of the first operand and PyTorch does not take it either: its

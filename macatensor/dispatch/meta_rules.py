@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.request import Scalar
 from macatensor.runtime.boxed import Arguments, Value
 from macatensor.runtime.meta import contiguous_strides
@@ -69,7 +70,7 @@ def _fractional_gradient(
             f"fractional_max_pool2d_backward got an input of {self.dim()} dimensions, kernel_size={kernel_size} and "
             f"output_size={output_size}; accepted: 3 or 4 dimensions and two numbers each"
         )
-    return _contiguous(self, *self.shape)
+    return row_major(self, *self.shape)
 
 
 # PyTorch's divides by what is left of the step in the result's dtype.
@@ -97,30 +98,8 @@ def _gradient_of_samples(*operands: Tensor) -> Tensor:
     return functools.reduce(torch.add, operands).contiguous()
 
 
-def _contiguous(like: Tensor, *size: int) -> Tensor:
+def row_major(like: Tensor, *size: int) -> Tensor:
     return torch.empty(size, dtype=like.dtype, device="meta")
-
-
-def check_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    state: Tensor,
-    input_bias: Tensor | None,
-    hidden_bias: Tensor | None,
-    gates: int,
-) -> None:
-    """Raises RuntimeError unless a cell's gates, ``gates`` of them, and biases fit its state ``[batch, hidden]``."""
-    width = gates * state.shape[1] if state.dim() == 2 else -1
-    if (
-        input_gates.shape != (state.shape[0], width)
-        or hidden_gates.shape != input_gates.shape
-        or any(b is not None and b.shape != (width,) for b in (input_bias, hidden_bias))
-        or (input_bias is None) != (hidden_bias is None)
-    ):
-        raise RuntimeError(
-            f"a recurrent cell of {gates} gates got gates {list(input_gates.shape)} and {list(hidden_gates.shape)} "
-            f"for a state {list(state.shape)}; accepted: [batch, {gates} * hidden] for [batch, hidden]"
-        )
 
 
 # PyTorch's goes through Python's reference, 0.5 ms: a growing cache is joined to what is new once a token. Only for the
@@ -138,89 +117,7 @@ def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
     if not plain:
         return torch.cat(tensors, dim)
     size[at] = sum(t.shape[at] for t in tensors)
-    return _contiguous(first, *size)
-
-
-# PyTorch's fails without biases.
-@meta_rule
-def _lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None,
-    hidden_bias: Tensor | None,
-) -> tuple[Tensor, ...]:
-    check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4)
-    return (
-        _contiguous(cx, *cx.shape),
-        _contiguous(cx, *cx.shape),
-        _contiguous(input_gates, *input_gates.shape),
-    )
-
-
-@meta_rule
-def _gru_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    hx: Tensor,
-    input_bias: Tensor | None,
-    hidden_bias: Tensor | None,
-) -> tuple[Tensor, ...]:
-    check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3)
-    return _contiguous(hx, *hx.shape), _contiguous(hx, hx.shape[0], 5 * hx.shape[1])
-
-
-@meta_rule
-def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
-    batch, hidden = grad_hy.shape
-    bias = _contiguous(workspace, 3 * hidden) if has_bias else None
-    gates = _contiguous(workspace, batch, 3 * hidden)
-    # results are told apart by position: one meta tensor may stand for several
-    return gates, gates, _contiguous(grad_hy, batch, hidden), bias, bias
-
-
-# PyTorch's names no workspace: what its own library keeps there is nobody's business. Ours: gates and cell states.
-@meta_rule
-def _lstm_layer(
-    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool, batch_sizes: list[int],
-    mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool,
-    train: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    steps, batch, _ = input.shape
-    (
-        torch.mm(input.flatten(0, 1), w_ih.t()),
-        torch.mm(hx, w_hh.t()),
-    )  # PyTorch's words for sizes that do not fit
-    workspace = (steps, batch, 5 * hidden_size) if train else (0,)
-    return (
-        _contiguous(input, steps, batch, hidden_size),
-        _contiguous(hx, *hx.shape),
-        _contiguous(cx, *cx.shape),
-        torch.empty(workspace, dtype=torch.float32, device="meta"),
-    )
-
-
-# PyTorch's are float32 whatever the operands, and its two gradients of biases are one tensor.
-@meta_rule
-def _lstm_layer_backward(
-    input: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor,
-    b_hh: Tensor,
-    hx: Tensor,
-    cx: Tensor,
-    *rest: Value,
-    **options: Value,
-) -> tuple[Tensor, ...]:
-    bias = _contiguous(w_ih, w_ih.shape[0])
-    return (
-        *(_contiguous(t, *t.shape) for t in (input, w_ih, w_hh)),
-        bias,
-        bias,
-        _contiguous(hx, *hx.shape),
-        _contiguous(cx, *cx.shape),
-    )
+    return row_major(first, *size)
 
 
 # PyTorch's divide by the number of elements, in Python: an empty input raises ZeroDivisionError.
@@ -325,25 +222,25 @@ def _geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     if a.dim() < 2:
         raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
     columns_first = torch.empty((*a.shape[:-2], a.shape[-1], a.shape[-2]), dtype=a.dtype, device="meta")
-    return columns_first.mT, _contiguous(a, *a.shape[:-2], min(a.shape[-2:]))
+    return columns_first.mT, row_major(a, *a.shape[:-2], min(a.shape[-2:]))
 
 
 # PyTorch's have one element of one dimension for a single sample, its CPU kernels none.
 @meta_rule
 def _multi_margin(input: Tensor, *rest: Value) -> Tensor:
     loss = torch.ops.aten.multi_margin_loss.default(input, *rest)
-    return loss if input.dim() > 1 else _contiguous(input)
+    return loss if input.dim() > 1 else row_major(input)
 
 
 @meta_rule
 def _multilabel(input: Tensor, *rest: Value) -> tuple[Tensor, Tensor]:
     loss, marks = torch.ops.aten.multilabel_margin_loss_forward.default(input, *rest)
-    return (loss if input.dim() > 1 else _contiguous(input)), marks
+    return (loss if input.dim() > 1 else row_major(input)), marks
 
 
 @meta_rule
 def _gradient_of_second(grad: Tensor, input: Tensor, *rest: Value) -> Tensor:
-    return _contiguous(input, *input.shape)
+    return row_major(input, *input.shape)
 
 
 # PyTorch's has other sizes of the last two than its CPU kernel.
@@ -359,10 +256,19 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, ...]:
-    if indices.dim() != 1 or offsets.dim() != 1 or weight.dim() != 2:
-        raise RuntimeError("embedding_bag: a table of two dimensions, indices and offsets of one")
-    if per_sample_weights is not None and (mode != 0 or per_sample_weights.shape != indices.shape):
+    for name, t, wanted in (
+        ("input", indices, "1D or 2D"),
+        ("offsets", offsets, "1D"),
+        ("weight", weight, "2D"),
+    ):
+        if t.dim() != int(wanted[0]):
+            raise RuntimeError(f"{name} has to be a {wanted} Tensor, but got Tensor of dimension {t.dim()}")
+    scales = per_sample_weights
+    if scales is not None and (mode != 0 or scales.shape != indices.shape):
         raise RuntimeError("embedding_bag: per_sample_weights go with mode='sum', one for each index")
+    if scales is not None and scales.dtype != weight.dtype:
+        types = f"{scalar_type(weight.dtype)} but found {scalar_type(scales.dtype)}"
+        raise RuntimeError(f"per_sample_weights have the same type as weight: expected scalar type {types}")
     kind = torch.promote_types(indices.dtype, offsets.dtype)
     bags = offsets.shape[0] - bool(include_last_offset)
     if bags < 0:
@@ -372,7 +278,7 @@ def _embedding_bag(
         return torch.empty(size, dtype=kind, device="meta")
 
     return (
-        _contiguous(weight, bags, weight.shape[1]),
+        row_major(weight, bags, weight.shape[1]),
         numbers(indices.shape[0]),
         numbers(bags),
         numbers(bags, weight.shape[1]) if mode == 2 else numbers(bags),
@@ -403,23 +309,23 @@ def _nan_to_num(self: Tensor, nan: float | None, posinf: float | None, neginf: f
 # PyTorch's is a decomposition of 60 operators: 40 ms for each new signature.
 @meta_rule
 def _grid_sampler(input: Tensor, grid: Tensor, *rest: Value) -> Tensor:
-    if (
-        input.dim() != 4
-        or grid.dim() != 4
-        or grid.shape[3] != 2
-        or input.shape[0] != grid.shape[0]
-        or input.dtype != grid.dtype
-        or 0 in input.shape[2:]
-    ):
-        raise RuntimeError(
-            "grid_sampler(): expected grid to have sizes [N, H, W, 2] for an input of N images"
-        )
-    return _contiguous(input, *input.shape[:2], *grid.shape[1:3])
+    sizes = f"input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
+    faults = {  # in PyTorch's order
+        f"grid and input to have same batch size, but got {sizes}": input.shape[:1] != grid.shape[:1],
+        "grid to have size 2 in last dimension, but got " + sizes: grid.shape[-1:] != (2,),
+        f"4D input and grid with same number of dimensions, but got {sizes}": (input.dim(), grid.dim())
+        != (4, 4),
+        f"input to have non-empty spatial dimensions, but got {sizes}": 0 in input.shape[2:],
+        f"input and grid of one dtype, but got {input.dtype} and {grid.dtype}": input.dtype != grid.dtype,
+    }
+    if any(faults.values()):
+        raise RuntimeError(f"grid_sampler(): expected {next(w for w, is_so in faults.items() if is_so)}")
+    return row_major(input, *input.shape[:2], *grid.shape[1:3])
 
 
 @meta_rule
 def _grid_sampler_gradients(grad: Tensor, input: Tensor, grid: Tensor, *rest: Value) -> tuple[Tensor, Tensor]:
-    return _contiguous(input, *input.shape), _contiguous(grid, *grid.shape)
+    return row_major(input, *input.shape), row_major(grid, *grid.shape)
 
 
 # PyTorch's compute the filter on meta tensors: 12, 79 and 25 ms for each new signature. The meta kernels of their

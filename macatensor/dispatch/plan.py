@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from macatensor.dispatch import meta_rules_recurrent  # noqa: F401 - registers its rules
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.dispatch.promotion import common_dtype
 from macatensor.dispatch.request import Operand, Request, Scalar
@@ -15,13 +17,16 @@ from macatensor.dispatch.signature import Role, Signature
 from macatensor.dispatch.stride_rules import STRIDE_RULES
 from macatensor.runtime import counters
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.ffi import allocate, ffi, native
+from macatensor.runtime.ffi import allocate, ffi, lib, native
 from macatensor.runtime.meta import Meta, meta_of, set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor, Payload
 from op_table import Row
 
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
+
+# What a compiled program may fuse: the requests of such kernels, by their programs' numbers, as long as these live.
+known_requests: weakref.WeakValueDictionary[int, Request] = weakref.WeakValueDictionary()
 
 ABSENT: Payload = (None, 0, None)  # type: ignore[assignment]
 
@@ -162,6 +167,7 @@ def program(
     order: Sequence[int] = (),
     least: float = -math.inf,
     exact: bool = False,
+    fusible: bool = False,
 ) -> Program:
     """The ``Program`` of a request: called with (arguments, payloads, scalars) it launches and returns the results.
 
@@ -169,8 +175,8 @@ def program(
     operator -1, or the length of the list that it is; metas beyond those are results that nobody sees. ``returned``:
     instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
     for each operand of the request which of the given ones it is; by default they are in its order. ``least``: no
-    number below it is surely fine, and ``exact``: none that the dtypes round. Raises
-    :class:`Declined`.
+    number below it is surely fine, and ``exact``: none that the dtypes round. ``fusible``: a compiled program may
+    fuse it. Raises :class:`Declined`.
     """
     for meta in metas:
         if meta is not None and meta.nbytes >= _HUGE:
@@ -183,7 +189,12 @@ def program(
         if meta is not None and slot < 0 and (i >= len(written) or written[i])
     ]
     room = room_for_scalars({meta.dtype for meta in results} if request.scalars else (), least, exact)
-    return native.Program(held, address, operator, metas, lists, returned, repeats_first, order, room)
+    keep: object = held
+    if fusible:
+        request.keep.clear()
+        known_requests[lib.maca_program_number(held)] = request
+        keep = held, request
+    return native.Program(keep, address, operator, metas, lists, returned, repeats_first, order, room)
 
 
 def create(
@@ -208,12 +219,13 @@ def create(
     request = Request(row.kernel_name)
     written: list[bool] = []
     defaults: list[Scalar] = []
+    unsaid = row.also_writes if row.also_writes and full[signature.positions["training"]] else ()
     for i, (argument, value) in enumerate(zip(signature.arguments, full)):
         if argument.is_out:
             continue
         if argument.role is Role.TENSOR:
             request.add([_operand_of(value, request)], is_list=False, is_output=False)
-            written.append(argument.written)
+            written.append(argument.written or (argument.name in unsaid and value is not None))
         elif argument.role is Role.TENSORS:
             if value is None:
                 request.add([Operand(None)], is_list=False, is_output=False)
@@ -251,6 +263,7 @@ def create(
             request.arguments[len(request.arguments) - len(lists) + position].operands[0] = Operand(target)
 
     in_memory = result_memory is not None
+    request.by_rows = row.by_rows
     made = program(
         request,
         signature.name,
@@ -263,6 +276,7 @@ def create(
         defaults=defaults,
         least=row.least,
         exact=row.exact_numbers,
+        fusible=(row.elementwise or bool(row.by_rows)) and not row.random,
     )
     counters.count("plan_misses")
     return made

@@ -107,6 +107,7 @@ class Request:
         self.operands: list[Operand] = []  # of all arguments
         self.scalars = 0
         self.kernel = kernel
+        self.by_rows = ""  # as the row has it
 
     def add(self, operands: Sequence[Operand], *, is_list: bool, is_output: bool) -> None:
         kind = _ARGUMENT_TENSOR

@@ -18,6 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental import proxy_tensor
 
 from macatensor.dispatch.launcher import special
@@ -38,6 +40,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _lock = threading.Lock()
 _traces = 0  # being made, by any thread
+
+
+def are_traced(tensors: Sequence[torch.Tensor]) -> bool:
+    """Do they stand for tensors of ours in a program that PyTorch is making a graph of?"""
+    return all(isinstance(t, (FakeTensor, FunctionalTensor)) for t in tensors)
 
 
 def _set_tracer(state: torch._C.TracingState | None) -> None:

@@ -16,10 +16,12 @@ import sys
 import time
 import unittest
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from macatensor.examination.task import Answer, Task
 from macatensor.examination.worker import own_output, serve
@@ -28,6 +30,10 @@ from macatensor.examination.worker import own_output, serve
 _OF_THE_DEVICE = re.compile(
     r"Only runs on|doesn't run on|Insufficient .* memory|Test requires|fewer than \d+ devices"
 )
+# What PyTorch says where a test names CUDA itself, and not the device that it is run on.
+_OF_CUDA = re.compile(r"compiled with CUDA|ATen_cuda|'aten::cudnn_")
+_BOUND: Any = torch._C
+_CHOICES: Any = _BOUND._ConvBackend
 _ASIDE = re.compile(r"sparse|nested|quantize|named_tensor", re.IGNORECASE)
 
 
@@ -59,16 +65,37 @@ def _gone(name: str) -> object:
     return decorator
 
 
+class _LeftToTheDevice:
+    """Which of its own kernels PyTorch takes for a convolution on a device that is not its own: whichever a test expects,
+    so that it goes on to the convolution itself, forward, backward and forward over backward."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _CHOICES) and other != _CHOICES.Empty
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _choice(select: Callable[..., object]) -> Callable[..., object]:
+    """``torch._C._select_conv_backend``, which says ``Overrideable`` of every device but its own."""
+
+    def chosen(*arguments: object) -> object:
+        found = select(*arguments)
+        return _LeftToTheDevice() if found == _CHOICES.Overrideable else found
+
+    return chosen
+
+
 def prepare(folder: Path) -> None:
     """Imports of the folder's modules work, on this device too."""
     warnings.simplefilter("ignore")
-    import torch  # macatensor is imported: PyTorch lists its devices when its test package is
+    # macatensor is imported: PyTorch lists its devices when its test package is
     from torch.testing._internal import common_device_type
 
     torch.set_num_threads(1)
     # its class calls itself "privateuse1" until it is set up, and names of tests follow
     common_device_type.PrivateUse1TestBase.setUpClass()
     common_device_type.onlyCUDA = common_device_type.onlyOn(["cuda", "maca"])
+    _BOUND._select_conv_backend = _choice(_BOUND._select_conv_backend)
     sys.path.insert(0, str(folder))
     os.chdir(folder)
 
@@ -135,7 +162,8 @@ def run(test: unittest.TestCase) -> Ran:
 
 
 def answer_task(task: Task, limit: int | None = None) -> Answer:
-    """ "empty" where the CPU does not pass, or where the test is not for a device such as maca."""
+    """ "empty" where the CPU does not pass, or where the test is not for a device such as maca: it says so, or it is
+    marked for CUDA and asks for CUDA by name, of which this PyTorch has none."""
     answer = Answer(task)
     started = time.process_time()
     pair = tests_of(task.database)[task.entry]
@@ -157,7 +185,10 @@ def _compare(pair: Pair) -> tuple[str, str]:
         return (
             "empty" if _OF_THE_DEVICE.search(ours.said) or for_devices else "fail"
         ), f"skipped: {ours.said}"
-    return ours.outcome, f"marked for CUDA: {ours.said}" if for_devices and ours.said else ours.said
+    if for_devices and ours.said:
+        said = f"marked for CUDA: {ours.said}"
+        return "empty" if _OF_CUDA.search(ours.said) else ours.outcome, said
+    return ours.outcome, ours.said
 
 
 def tasks_of(file: str) -> list[Task]:

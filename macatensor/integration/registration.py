@@ -8,11 +8,14 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from macatensor import device
+from macatensor.compiling import dynamo, fakes, higher_order
 from macatensor.device import accelerator, backends, sanitizer
 from macatensor.dispatch import resize, tracing
+from macatensor.distributed import backend
 from macatensor.integration import (
     autocast,
     display,
+    dlpack,
     flattening,
     modules,
     other_layouts,
@@ -36,6 +39,7 @@ from macatensor.operators import (
     randperm,
     ranges,
     recurrent,
+    synchronized_normalization,
     transformer,
 )
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
@@ -52,8 +56,8 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     resize,
     transformer,
 )
-_OWNERS_OF_COMPOSITES = (histogram, transformer)
-_OWNERS_OF_METHODS = (display, pinning, serialization, storage)
+_OWNERS_OF_COMPOSITES = (histogram, synchronized_normalization, transformer)
+_OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage)
 _registered = False
 
 
@@ -76,6 +80,7 @@ def register() -> None:
     script_modules.register()
     flattening.register()
     serialization.register()
+    dlpack.register()
     pinning.register()
     modules.register()
     autocast.register()
@@ -85,9 +90,13 @@ def register() -> None:
     guards.register()
     recurrent.register()
     activation_slopes.register()
+    dynamo.register()
+    fakes.register()
+    higher_order.register()
     plan_flags.follow_threads()
     backends.register()
     accelerator.register()
+    backend.register()
     if switches.SANITIZE.value():
         sanitizer.enable()
     # optimizers take their foreach path by the type of the parameters

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-import torch.utils.dlpack
 
 from macatensor.integration.storage import copied_buffer
 from macatensor.runtime.boxed import Value
@@ -109,14 +108,6 @@ def _forget_the_location() -> None:
 
 
 def register() -> None:
-    """Teaches ``torch.load`` the locations ``"maca"`` and ``"maca:0"``, and DLPack to refuse what it cannot reach."""
+    """Teaches ``torch.load`` the locations ``"maca"`` and ``"maca:0"``."""
     torch.serialization.register_package(9, _tag, _deserialize)
     _forget_the_location()
-    dlpack: Any = torch.utils.dlpack
-    export = dlpack.to_dlpack
-
-    @functools.wraps(export)
-    def to_dlpack(tensor: Any) -> Any:
-        return tensor.__dlpack__() if isinstance(tensor, MacaTensor) else export(tensor)
-
-    dlpack.to_dlpack = to_dlpack

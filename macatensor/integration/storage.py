@@ -8,6 +8,8 @@ storage object of the tensor's own wrapper, which PyTorch's identities and weak 
 from __future__ import annotations
 
 import functools
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -16,7 +18,7 @@ from torch.utils import backend_registration
 
 from macatensor.dispatch.resize import adopt
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.ffi import allocate, copy_bytes, ffi, resize
+from macatensor.runtime.ffi import allocate, copy_bytes, ffi, own, resize
 from macatensor.runtime.host_copies import download, host_address, upload
 from macatensor.runtime.meta import meta_of, meta_of_tensor, overflow
 from macatensor.runtime.ordinal import ordinal
@@ -30,6 +32,9 @@ _TypedStorage: Any = torch.TypedStorage
 _host_copy: Any = torch.UntypedStorage.copy_
 _host_set: Any = torch._C.TensorBase.set_
 _rewrap: Any = torch.TypedStorage._new_wrapped_storage
+_tokens: weakref.WeakKeyDictionary[Any, Any] = (
+    weakref.WeakKeyDictionary()
+)  # a storage of the host for each memory
 
 
 class MacaStorage(_UntypedStorage):  # type: ignore[misc]
@@ -46,16 +51,11 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         if len(args) > 1:
             raise TypeError(f"UntypedStorage() takes a size or a sequence, got {len(args)} arguments")
         given = args[0] if args else 0
-        self = torch._C.StorageBase.__new__(cls, 0)  # type: ignore[call-arg]
-        if isinstance(given, int):
-            if given < 0:
-                raise RuntimeError(f"Storage size must be non-negative, got {given}")
-            self._buffer = allocate(given)
-        else:
-            self._buffer = allocate(len(given))
-            self.copy_(torch.UntypedStorage(given))
-        result: MacaStorage = self
-        return result
+        if not isinstance(given, int):
+            return storage_over(allocate(len(given))).copy_(torch.UntypedStorage(given))
+        if given < 0:
+            raise RuntimeError(f"Storage size must be non-negative, got {given}")
+        return storage_over(allocate(given))
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         pass
@@ -64,10 +64,15 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
     def device(self) -> torch.device:
         return torch.device("maca", 0)
 
+    @property
+    def _untyped_storage(self) -> MacaStorage:
+        return self  # torch.load() gives typed storages of the host's, of which PyTorch's content store asks this
+
     def get_device(self) -> int:
         return 0
 
     def data_ptr(self) -> int:
+        own(self._buffer)
         return int(self._buffer.address) if self.nbytes() else 0
 
     def nbytes(self) -> int:
@@ -84,9 +89,7 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
 
     def __getitem__(self, index: int | slice) -> int | MacaStorage:
         if isinstance(index, slice):
-            made = type(self)(0)
-            made._buffer = payload(self._bytes()[index].clone())[0]
-            return made
+            return storage_over(payload(self._bytes()[index].clone())[0])
         return int(self._bytes()[index].item())
 
     def __setitem__(self, index: int | slice, value: Value) -> None:
@@ -160,6 +163,13 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
             "maca storages cannot be shared between processes; to share memory, use a storage on the host"
         )
 
+    def _weak_ref(self) -> int:
+        """What ``StorageWeakRef`` takes: one for all tensors over the memory, as long as it lives."""
+        token = _tokens.get(self._buffer)
+        if token is None:
+            token = _tokens.setdefault(self._buffer, _UntypedStorage(0))
+        return int(token._weak_ref())
+
     def __reduce__(self) -> tuple[object, ...]:
         return _on_maca, (self.cpu(),)
 
@@ -167,9 +177,7 @@ class MacaStorage(_UntypedStorage):  # type: ignore[misc]
         return self.clone()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MacaStorage:
-        made = type(self)(0)
-        made._buffer = copied_buffer(self._buffer, memo)
-        return made
+        return storage_over(copied_buffer(self._buffer, memo))
 
     def clone(self) -> MacaStorage:
         return type(self)(self.nbytes()).copy_(self)
@@ -200,6 +208,11 @@ def storage_of(tensor: MacaTensor) -> MacaStorage:
     found: MacaStorage = storage
     found._buffer = tensor._payload[0]
     return found
+
+
+def storage_over(buffer: Buffer) -> MacaStorage:
+    """A storage of its own: a tensor's, since C++ asks its own object for the size (``torch.tensor(storage)``)."""
+    return storage_of(wrap(buffer, 0, meta_of((int(buffer.nbytes),), (1,), torch.uint8)))
 
 
 # The largest storage of PyTorch: in it every tensor lies that has a right to be asked for.
@@ -312,6 +325,17 @@ def _new_wrapped_storage(self: Any, untyped_storage: Any) -> Any:
     return _rewrap(self, untyped_storage)
 
 
+def _of_memory(name: str, ours: Callable[[Buffer], Value]) -> None:
+    """``torch._C.NAME`` of a tensor's memory, which PyTorch's C++ does not know for this device."""
+    plain: Any = getattr(torch._C, name)
+
+    @functools.wraps(plain)
+    def ask(tensor: torch.Tensor) -> Any:
+        return ours(payload(tensor)[0]) if isinstance(tensor, MacaTensor) else plain(tensor)
+
+    setattr(torch._C, name, ask)
+
+
 _library: Any = None
 
 
@@ -321,6 +345,9 @@ def register() -> None:
     _library = torch.library.Library("aten", "IMPL")
     for name in ("set_.source_Storage", "set_.source_Storage_storage_offset"):
         _library.impl(name, _take_storage, "PrivateUse1")
+    _of_memory("_is_cow_tensor", lambda buffer: buffer.is_lazy)
+    _of_memory("_data_address", lambda buffer: int(buffer.address))
+    _of_memory("_storage_address", lambda buffer: int(buffer.handle))
     _TypedStorage._new_wrapped_storage = _new_wrapped_storage
     torch.serialization.add_safe_globals([_on_maca])
     _UntypedStorage.__new__ = staticmethod(_new)

@@ -13,7 +13,7 @@ from macatensor.migrate.rules import Change, Finding
 
 _WRAP = """\
 if "RANK" in os.environ:  # started by torchrun, one process for each device
-    torch.distributed.init_process_group("gloo")  # the backend that needs no library of the device
+    torch.distributed.init_process_group("mccl")
     {model} = torch.nn.parallel.DistributedDataParallel({model})
 """
 _PREPARES = frozenset(
@@ -50,8 +50,6 @@ def distribute(made: Rewritten, file: str, model: str) -> Rewritten:
     changes = [*made.changes, Change(file, line, "", text.strip(), "distributed")]
     findings = [
         *made.findings,
-        Finding(file, line, _MARK, "gloo averages tensors of the host; gradients on maca need a backend that takes them",
-                "run one process until torch.distributed has a backend for maca, or average gradients by .cpu()"),
         *(Finding(file, n, "DataLoader", "every process reads all of the data",
                   "pass sampler=torch.utils.data.distributed.DistributedSampler(dataset) and drop shuffle=True")
           for n in _loaders(code.decode(module.encoding))),

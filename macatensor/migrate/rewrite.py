@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import libcst as cst
@@ -19,7 +19,7 @@ from libcst.metadata import (
 )
 
 from macatensor.migrate.imports import NeededImports, dotted, insert_imports, split_from, split_import
-from macatensor.migrate.rules import DTYPES, FOREIGN, NCCL, Change, Finding, Rules
+from macatensor.migrate.rules import DTYPES, FOREIGN, Change, Finding, Rules
 
 # "cuda", "cuda:1", and the starts of "cuda:{}".format(i) and "cuda:%d" % i
 _DEVICE = re.compile(r"cuda(:(\d+|%[dsi]|\{[^}]*\})?)?\Z")
@@ -338,7 +338,7 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(parent, (cst.Expr, cst.ConcatenatedString)) or "b" in original_node.prefix:
             return updated_node
         text = original_node.raw_value
-        if text == "nccl":
+        if text == "nccl" or "cuda:nccl" in text:
             return self._nccl(original_node, updated_node)
         if _TYPE_NAME.match(text):
             self.find(original_node, text, ("maca has no tensor types", "convert with .to(device, dtype)"))
@@ -350,15 +350,8 @@ class Rewriter(cst.CSTTransformer):
         return new
 
     def _nccl(self, node: cst.SimpleString, updated: cst.SimpleString) -> cst.SimpleString:
-        finding = replace(NCCL, file=self.file, line=self.line(node))
-        if not self.rules.similar:
-            self.findings.append(finding)
-            return updated
-        self.findings.append(
-            replace(finding, why="not the same: gloo moves host memory", remedy="check that it serves")
-        )
-        new = updated.with_changes(value=node.value.replace("nccl", "gloo"))
-        self.change(node, new, "similar")
+        new = updated.with_changes(value=node.value.replace("cuda:nccl", "maca:mccl").replace("nccl", "mccl"))
+        self.change(node, new, "backend")
         return new
 
     def leave_FormattedString(

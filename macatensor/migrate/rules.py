@@ -145,7 +145,7 @@ SIMILAR = {
 
 # prefix of a qualified name -> why it does not run on maca, and what to do
 UNSUPPORTED = {
-    "torch.cuda.nccl": ("NCCL is a library of CUDA", 'use torch.distributed with the backend "gloo"'),
+    "torch.cuda.nccl": ("NCCL is a library of CUDA", 'use torch.distributed with the backend "mccl"'),
     "torch.cuda.comm": ("one device is visible in a process", "use one process per device"),
     "torch.cuda.profiler": ("it starts CUDA's profiler", "use torch.profiler.profile"),
     "torch.cuda.nvtx": ("NVTX marks ranges for CUDA's profiler", "use torch.profiler.record_function"),
@@ -172,8 +172,6 @@ UNSUPPORTED = {
     "xformers": ("it is compiled for CUDA", "use torch.nn.functional.scaled_dot_product_attention"),
 }  # fmt: skip
 
-NCCL = Finding("", 0, "nccl", "NCCL is a library of CUDA",
-               'use the backend "gloo", which moves host memory: init_process_group("gloo")')  # fmt: skip
 FOREIGN = (
     "cupy",
     "numba",

@@ -20,6 +20,8 @@ from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import ABSENT, meta_tensor, program
 from macatensor.dispatch.request import Declined, Operand, Request
+from macatensor.dispatch.signature import read
+from macatensor.dispatch.tracing import are_traced
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
@@ -29,6 +31,10 @@ from macatensor.runtime.tensor import MacaTensor, payload
 
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
+
+
+_IN_GRAPH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # with a gradient of PyTorch's
+_IN_GRAPHS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def _math(
@@ -205,8 +211,9 @@ def attention(
             return _run(known, query, key, value)
     _check(query, key, value, attn_mask)
     operands = [query, key, value] + ([attn_mask] if attn_mask is not None else [])
+    in_graph = are_traced(operands)
     plain = (
-        all(type(t) is MacaTensor for t in operands)
+        (in_graph or all(type(t) is MacaTensor for t in operands))
         and dropout_p == 0.0
         and query.dim() >= 3
         and key.shape[:-1] == value.shape[:-1]
@@ -225,6 +232,11 @@ def attention(
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
     mask = None if attn_mask is None else attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    if in_graph:
+        if query.dim() != 4 or query.shape[-1] != value.shape[-1] or query.dtype not in _IN_GRAPHS:
+            return by_math()
+        output: Tensor = _IN_GRAPH.default(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
+        return output
     try:
         if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
             return _attend(query, key, value, mask, is_causal, scale)
@@ -238,6 +250,53 @@ def attention(
             return _forward(query, key, value, mask, is_causal, scale)[0]
     except Declined:
         return by_math()
+
+
+@special("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _forward_in_graph(func: OpOverload) -> Launcher:
+    """What stands for attention in a traced program; layouts are those of PyTorch's meta kernel."""
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        options = read(func).fill(args, kwargs)
+        query, key, value, dropout_p, is_causal, mask, scale = options
+        if dropout_p:
+            raise NotImplementedError(f"{func} got dropout_p={dropout_p}; maca accepts 0")
+        batch, heads, length, width = query.shape
+        scale = 1.0 / math.sqrt(width) if scale is None else scale
+        statistics = torch.float64 if query.dtype == torch.float64 else torch.float32
+        results: list[Meta | None] = [
+            _like(query._payload[2]),
+            meta_of((batch, heads, length), (length * heads, 1, heads), statistics),
+        ]
+        return tuple(
+            launch(
+                "sdpa_forward", [query, key, value, mask], results, {"is_causal": is_causal, "scale": scale}
+            )
+        )
+
+    return run
+
+
+@special("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _backward_in_graph(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        grad, query, key, value, output, logsumexp, _, is_causal, mask, scale = read(func).fill(args, kwargs)
+        scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+        results: list[Meta | None] = []
+        for t in (query, key, value):
+            by_length = contiguous_strides((t.shape[0], t.shape[2], t.shape[1], t.shape[3]))
+            strides = by_length[0], by_length[2], by_length[1], by_length[3]
+            results.append(meta_of(tuple(t.shape), strides, t.dtype))
+        return tuple(
+            launch(
+                "sdpa_backward",
+                [grad, query, key, value, mask, output, logsumexp],
+                results,
+                {"is_causal": is_causal, "scale": scale},
+            )
+        )
+
+    return run
 
 
 @special("aten.scaled_dot_product_attention.default")

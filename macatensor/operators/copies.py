@@ -12,7 +12,7 @@ from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device, to_host
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
-from macatensor.runtime.tensor import MacaTensor, physical, plain
+from macatensor.runtime.tensor import MacaTensor, physical, plain, wrap
 
 
 @special("aten._to_copy.default")
@@ -68,8 +68,15 @@ def _lies_like(host: torch.Tensor, tensor: MacaTensor) -> bool:
 
 @special("aten._lazy_clone.default")
 def _lazy_clone(func: Value) -> Launcher:
-    """At once: a copy on writing would be a matter of storages of PyTorch's own."""
-    return lambda args, kwargs: torch.ops.aten.clone.default(*args, **(kwargs or {}))
+    """A tensor over the same memory, which whoever writes first copies."""
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        buffer, offset, meta = args[0]._payload
+        shared = buffer.share()
+        # a graph that is captured, or knows the memory by its address, needs a copy at once
+        return torch.ops.aten.clone.default(args[0]) if shared is None else wrap(shared, offset, meta)
+
+    return run
 
 
 @special("aten.copy_.default")

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
 from macatensor.dispatch.launcher import special
-from macatensor.dispatch.meta_rules import check_cell
+from macatensor.dispatch.meta_rules_recurrent import check_cell
 from macatensor.runtime.boxed import Launcher, Value
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -63,9 +63,12 @@ def _batch_norm(impl_index: int, input: Tensor, grad_output: Tensor, *rest: obje
 
 @_check("_remove_batch_dim")
 def _batch_dim(self: Tensor, level: int, batch_size: int, out_dim: int) -> None:
-    raise RuntimeError(
-        f"_remove_batch_dim got a tensor without a batch dimension of level {level}; use torch.func.vmap"
-    )
+    # the tensor is expanded: batched gradients of an input that had no share
+    if not 0 <= out_dim <= self.dim():
+        raise IndexError(
+            f"_remove_batch_dim got out_dim={out_dim} for a tensor of {self.dim()} dimensions; maca accepts 0 to "
+            f"{self.dim()}"
+        )
 
 
 @_check("quantized_lstm_cell")

@@ -27,6 +27,7 @@ from macatensor.runtime.ffi import native
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, Payload, payload
+from op_table import TABLE
 
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
@@ -150,7 +151,8 @@ def _layer_norm(func: OpOverload) -> Launcher:
         for result in results:
             request.add([Operand(result)], is_list=False, is_output=True)
         request.attributes = [("normalized_shape", list(size)), ("eps", eps)]
-        return program(request, "aten.layer_norm.default", [False] * 3, results, [-1])
+        request.by_rows = TABLE["native_layer_norm"].by_rows
+        return program(request, "aten.layer_norm.default", [False] * 3, results, [-1], fusible=True)
 
     return WholeLauncher(func, create)
 

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
 
 from macatensor.dispatch.launcher import special
+from macatensor.dispatch.tracing import are_traced
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.ffi import kernels
@@ -163,11 +164,11 @@ def _served(
     num_layers: int,
     bidirectional: bool,
 ) -> bool:
-    """Batched, unprojected, of one dtype, and nothing wrapped by a functional transform."""
+    """Batched, unprojected, of one dtype, and nothing wrapped by a functional transform but a tracer's."""
     tensors = [input, *hx, *params]
     directions = 2 if bidirectional else 1
     return (
-        all(type(t) is MacaTensor for t in tensors)
+        (all(type(t) is MacaTensor for t in tensors) or are_traced(tensors))
         and len(hx) == 2
         and len(params) == num_layers * directions * (4 if has_biases else 2)
         and input.dim() == 3

@@ -22,7 +22,7 @@ _Formula = TypeVar("_Formula", bound=Callable[..., Value])
 FORMULAS: dict[str, Callable[..., Value]] = {}
 
 
-def _formula(function: _Formula) -> _Formula:
+def formula(function: _Formula) -> _Formula:
     FORMULAS[function.__name__] = function
     return function
 
@@ -35,7 +35,7 @@ def _sum(*parts: Tensor | None) -> Tensor:
     return total
 
 
-@_formula
+@formula
 def _thnn_fused_lstm_cell(
     input_gates: Tensor,
     hidden_gates: Tensor,
@@ -50,7 +50,7 @@ def _thnn_fused_lstm_cell(
     return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
 
 
-@_formula
+@formula
 def _thnn_fused_lstm_cell_backward_impl(
     grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Tensor | None, ...]:
@@ -86,7 +86,7 @@ def _lstm_steps(
     return torch.stack([outputs[t] for t in order]), h, c, torch.stack([kept[t] for t in order])
 
 
-@_formula
+@formula
 def mkldnn_rnn_layer(
     input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool,
     batch_sizes: list[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
@@ -98,7 +98,7 @@ def mkldnn_rnn_layer(
     return output, h, c, kept if train else kept.new_empty(0)
 
 
-@_formula
+@formula
 def mkldnn_rnn_layer_backward(
     input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, output: Tensor,
     hy: Tensor, cy: Tensor, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, reverse: bool,
@@ -130,7 +130,7 @@ def mkldnn_rnn_layer_backward(
     return by_input, by_w_ih, by_w_hh, by_bias, by_bias, through_h, through_c
 
 
-@_formula
+@formula
 def _thnn_fused_gru_cell(
     input_gates: Tensor,
     hidden_gates: Tensor,
@@ -146,7 +146,7 @@ def _thnn_fused_gru_cell(
     return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
 
 
-@_formula
+@formula
 def _thnn_fused_gru_cell_backward(
     grad_hy: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Tensor | None, ...]:
@@ -407,13 +407,13 @@ MAGNITUDES: dict[str, _Terms] = named(
 )
 
 
-@_formula
+@formula
 def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     """PyTorch's own kernel of this internal operator writes past its result for some strides."""
     return torch.stack(tensors, dim)
 
 
-@_formula
+@formula
 def _efficientzerotensor(size: list[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """PyTorch's own has no memory to compare."""
     return torch.zeros(size, dtype=dtype, device=device)
@@ -429,7 +429,7 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, sc
     return scores
 
 
-@_formula
+@formula
 def sdpa_forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> tuple[Tensor, ...]:
@@ -441,7 +441,7 @@ def sdpa_forward(
     )
 
 
-@_formula
+@formula
 def sdpa_backward(
     grad: Tensor,
     query: Tensor,
@@ -462,13 +462,13 @@ def sdpa_backward(
 
 
 # PyTorch's own of these are for float32 only.
-@_formula
+@formula
 def _grid_sampler_2d_cpu_fallback(*args: Value) -> Tensor:
     result: Tensor = torch.ops.aten.grid_sampler_2d.default(*args)
     return result
 
 
-@_formula
+@formula
 def _grid_sampler_2d_cpu_fallback_backward(*args: Value) -> tuple[Tensor, ...]:
     gradients: tuple[Tensor, ...] = torch.ops.aten.grid_sampler_2d_backward.default(*args, [True, True])
     return gradients

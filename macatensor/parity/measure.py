@@ -159,6 +159,22 @@ def allowance(
     return _allowed(part, magnitude, ulp_at(magnitude, part), bound, limit, loose)
 
 
+def is_within(got: torch.Tensor, want: torch.Tensor, bound: Bound, terms: torch.Tensor | None) -> bool:
+    """Is ``got`` certainly within its bound of the finite ``want``? False where only :func:`distance` knows."""
+    magnitude = _magnitude(want)
+    if terms is not None:
+        magnitude = torch.maximum(magnitude, terms)
+    part = _PARTS.get(got.dtype, got.dtype)
+    limit = bound.limit(str(got.dtype).removeprefix("torch."))
+    # a unit in the last place is more than half of eps times the number
+    share = limit if bound.measure == "per_term" else limit / 2
+    allowed = share * torch.finfo(part).eps * magnitude
+    error = got.to(want.dtype) - want
+    if error.is_complex():
+        error, allowed = torch.view_as_real(error), allowed.unsqueeze(-1)
+    return bool(((error.abs() <= allowed) & (allowed < torch.inf)).all())
+
+
 def _real(
     got: torch.Tensor,
     want: torch.Tensor,

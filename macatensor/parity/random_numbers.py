@@ -123,13 +123,17 @@ def _uniform(draw: Draw) -> Numbers:
     )
 
 
+_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def _below(end: float, dtype: torch.dtype) -> float:
     """The largest number of a dtype below ``end``."""
     parts = dtype.to_real() if dtype.is_complex else dtype
     nearest = torch.tensor(end, dtype=parts)
-    while float(nearest) >= end:
-        step = torch.finfo(parts).eps * max(abs(float(nearest)), torch.finfo(parts).tiny) / 2
-        nearest = torch.tensor(float(nearest) - step, dtype=parts)
+    if float(nearest) >= end:
+        bits = nearest.view(_WHOLE[parts.itemsize])
+        of_zero = torch.ones_like(bits).view(parts).neg()  # the negative number nearest to 0
+        nearest = of_zero if nearest == 0 else (bits - 1 if nearest > 0 else bits + 1).view(parts)
     return float(nearest)
 
 

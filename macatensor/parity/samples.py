@@ -20,6 +20,7 @@ from macatensor.parity.calls import (  # noqa: F401 - each module registers its 
     pointwise,
     reduction,
     special,
+    synchronized,
     view,
     window,
 )

@@ -44,6 +44,10 @@ def by_disturbance(
             return wider
         # every element of memory once, so that an expanded operand stays one
         memory = torch.as_strided(wider, (wider.untyped_storage().nbytes() // wider.element_size(),), (1,), 0)
+        if together:  # signs alone, which is still no more than the sum of all and one draw
+            signs = torch.randint(0, 2, memory.shape, generator=generator, dtype=torch.float64)
+            memory.mul_(signs.mul_(2 * _STEP).add_(1 - _STEP))
+            return wider
         signs = torch.randint(0, 2, memory.shape, generator=generator) * 2 - 1
         memory.mul_(1 + _STEP * signs * (0.5 + 0.5 * torch.rand(memory.shape, generator=generator)))
         return wider

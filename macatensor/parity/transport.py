@@ -114,10 +114,17 @@ def replace(value: _T, change: Callable[[torch.Tensor], Value]) -> _T:
 
 def tensors(value: Value) -> list[torch.Tensor | None]:
     """Every tensor (or None in a tensor's place) of a result or of arguments, in order."""
+    found: list[torch.Tensor | None] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Value, found: list[torch.Tensor | None]) -> None:
     if value is None or isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [t for v in value for t in tensors(v)]
-    return []
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            _gather(v, found)
+    elif isinstance(value, dict):
+        for v in value.values():
+            _gather(v, found)

@@ -91,8 +91,7 @@ def written_by(func: Operator, row: Row | None, args: Arguments, kwargs: Keyword
     changed: list[torch.Tensor | None] = []
     for i, a in enumerate(func._schema.arguments):
         writes = a.alias_info is not None and a.alias_info.is_write
-        keeps = row is not None and row.operator == "native_batch_norm" and a.name.startswith("running")
-        if writes or keeps:
+        if writes or (row is not None and a.name in row.also_writes):
             changed += tensors(args[i] if i < len(args) else kwargs.get(a.name))
     return {id(t) for t in changed}
 
@@ -213,7 +212,7 @@ def _verdict_of(
         return Verdict(
             f"FAIL: {len(host)} results, PyTorch gives {want_all.results}", Distance(share=torch.inf)
         )
-    worst, wrong = judge(row, want_all, host + changed, args)
+    worst, wrong = judge(row, want_all, host + changed, args, quick)
     return Verdict(f"FAIL: {wrong[0]}" if wrong else "pass", worst, bound_text(row.bound, dtype), want_all)
 
 
@@ -267,6 +266,7 @@ class Watch:
 
     def __init__(self, devices: tuple[str, ...] = ("maca",)) -> None:
         self.devices = devices
+        self.has_seen = False  # any operator
         self.inside = threading.local()
         self.lock = threading.RLock()
 
@@ -343,6 +343,7 @@ class Watch:
         call: Callable[[], Value],
         written: set[int],
     ) -> Value:
+        self.has_seen = True
         operands = tensors((args, kwargs))
         call_seen = Seen(func, row, name, args, kwargs, operands, written)
         drawn = row is not None and row.random and is_on_maca(operands)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -12,21 +12,14 @@ import torch
 from macatensor.parity.canonical import canonical
 from macatensor.parity.formulas import FORMULAS, SHARPER
 from macatensor.parity.transport import replace, tensors, twin, wide
-from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.plan_flags import host_default_dtype
 from op_table import Row
 
 
-@contextlib.contextmanager
-def float64() -> Iterator[None]:
+def float64() -> AbstractContextManager[None]:
     """Integers become float64 where PyTorch would make them float32."""
-    before = torch.get_default_dtype()
-    with plan_caches.kept_aside():
-        torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
+    return host_default_dtype(torch.float64)
 
 
 class Schema(Protocol):

@@ -17,8 +17,9 @@ _base: dict[str, int] = {}
 
 def count(name: str, times: int = 1) -> None:
     """Counts ``plan_misses`` (plans built), ``plan_evictions`` (dropped because a cache was full), ``strided_copies``
-    (contiguous copies that a kernel's operand needed) or ``layout_conversions`` (copies of a 4-D tensor between
-    channels_last and contiguous)."""
+    (contiguous copies that a kernel's operand needed), ``layout_conversions`` (copies of a 4-D tensor between
+    channels_last and contiguous), ``tapes`` (recorded for compiled graphs), ``graphs_without_tape`` or
+    ``programs_taken_apart`` (fused ones that were wrong)."""
     _counts[name] += times
 
 
@@ -52,6 +53,9 @@ def counters() -> dict[str, int]:
         "consultations": sum(consultations.values()),
         "strided_copies": _counts["strided_copies"],
         "layout_conversions": _counts["layout_conversions"],
+        "tapes": _counts["tapes"],
+        "graphs_without_tape": _counts["graphs_without_tape"],
+        "programs_taken_apart": _counts["programs_taken_apart"],
         **runtime,
     }
 

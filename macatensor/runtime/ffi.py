@@ -328,6 +328,11 @@ def _take_error(operator: str, failure: Failure) -> Exception:
     return _pending.pop() if _pending else _library_error(failure, operator)
 
 
+def raise_later(error: Exception) -> None:
+    """Keeps a failure for the host's next wait, where it cannot be raised: a launch has no Python to tell."""
+    _pending.append(error)
+
+
 def raise_pending() -> None:
     """Raises the oldest failure of queued work and forgets the others. Called where the host has waited for it."""
     _collect_errors()
@@ -364,6 +369,12 @@ def finish_wait(status: int, operator: str) -> None:
     """After the host has waited: raises what failed in the work, else why the wait itself failed, if it did."""
     raise_pending()
     check(status, operator)
+
+
+def own(buffer: Buffer) -> None:
+    """Gives a buffer that shares memory until it is written memory of its own. Raises torch.OutOfMemoryError."""
+    if buffer.is_lazy:
+        check(lib.maca_buffer_own(pointer(buffer)), "a copy on writing")
 
 
 def may_resize(buffer: Buffer) -> bool:

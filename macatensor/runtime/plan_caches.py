@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Hashable, Iterator
 from typing import Any, TypeVar
 
@@ -11,7 +12,8 @@ from macatensor.runtime import counters
 _Plan = TypeVar("_Plan")  # what was decided
 LIMIT = 4096  # plans kept for one operator overload; a full cache is emptied and counted
 generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
-_caches: list[PlanCache[Any]] = []
+_closed = 0  # blocks of closed() that are entered
+_caches: list[weakref.ref[PlanCache[Any]]] = []
 
 
 class PlanCache(dict[Hashable, _Plan]):
@@ -23,12 +25,12 @@ class PlanCache(dict[Hashable, _Plan]):
     def __init__(self, kernel: str = ""):
         super().__init__()
         self.kernel = kernel
-        _caches.append(self)
+        _caches.append(weakref.ref(self, _caches.remove))
 
     def remember(self, key: Hashable, value: _Plan, begun: int) -> None:
         """Stores what was begun in generation ``begun``, unless a switch changed meanwhile, on another thread. A full
         cache starts anew, so that 10,000 signatures do not stay in memory."""
-        if begun != generation:
+        if begun != generation or _closed:
             return
         if len(self) >= LIMIT:
             counters.count("plan_evictions", len(self))
@@ -40,22 +42,25 @@ def drop_plans() -> None:
     """Forgets every plan."""
     global generation
     generation += 1
-    for cache in _caches:
+    for cache in _live():
         cache.clear()
 
 
+def _live() -> list[PlanCache[Any]]:
+    return [cache for reference in list(_caches) if (cache := reference()) is not None]
+
+
 @contextlib.contextmanager
-def kept_aside() -> Iterator[None]:
-    """Plans made before are there again afterwards: for globals that are as they were when the block ends."""
-    kept = [(cache, dict(cache)) for cache in _caches]
+def closed() -> Iterator[None]:
+    """Plans stay and none is remembered: for a global that is another one inside, where nothing of it is launched."""
+    global _closed
+    _closed += 1
     try:
         yield
     finally:
-        drop_plans()
-        for cache, plans in kept:
-            cache.update(plans)
+        _closed -= 1
 
 
 def count_plans(*kernels: str) -> int:
     """How many plans are kept; of some kernels, where these are named."""
-    return sum(len(cache) for cache in _caches if not kernels or cache.kernel in kernels)
+    return sum(len(cache) for cache in _live() if not kernels or cache.kernel in kernels)

@@ -3,6 +3,9 @@
 The runtime makes a stream wait for the one that used an operand last, so a program gives the same results with and
 without ``wait_stream`` and events. Where that wait was needed CUDA would race; ``MACA_SANITIZE=1`` reports those
 places (see sanitizer.py).
+
+So a compiled program has no streams: its launches go to the stream that is current when it is called, and waits inside
+of it are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import torch
+from torch.compiler import is_compiling
 from torch.types import Device
 
 from macatensor.runtime.ffi import NOT_READY, OK, check, ffi, finish_wait, launch_error, lib
@@ -21,6 +25,7 @@ from macatensor.runtime.sync_debug import host_wait
 if TYPE_CHECKING:
     from macatensor.runtime.ffi import CData
 
+_DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[call-overload]
 used = False  # has this process queued work, so that a copy to the host may meet its failures?
 _entered = threading.local()  # .ids: the streams that the thread's `with` blocks replaced, outermost first
 
@@ -102,6 +107,8 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         """Marks the end of what ``stream`` (the current one by default) was given so far."""
+        if is_compiling():
+            return
         stream_id = _stream(stream, "Event.record").stream_id
         check(lib.maca_events_record(self._handle, stream_id), "Event.record")
         self._recorded = True
@@ -110,6 +117,8 @@ class Event:
 
     def wait(self, stream: Stream | None = None) -> None:
         """Makes ``stream`` (the current one by default) wait for this event; the host goes on."""
+        if is_compiling():
+            return
         stream_id = _stream(stream, "Event.wait").stream_id
         check(lib.maca_streams_wait_event(stream_id, self._handle), "Event.wait")
         if observer is not None:
@@ -121,6 +130,8 @@ class Event:
 
     def synchronize(self) -> None:
         """Waits for the event; at once when it was never recorded. Raises what failed in the work before it."""
+        if is_compiling():
+            return
         host_wait("Event.synchronize()")
         status = lib.maca_events_synchronize(self._handle)
         if observer is not None:
@@ -170,12 +181,12 @@ class Stream:
             check(lib.maca_streams_create(self.priority, made), "torch.maca.Stream")
             stream_id = int(made[0])
             self._owned = True
+            global used
+            used = True
         self.stream_id = stream_id
-        global used
-        used = used or self._owned
         self.device = torch.device("maca", 0)
         self.device_index = 0
-        self.device_type = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[call-overload]
+        self.device_type = _DEVICE_TYPE
 
     def __del__(self) -> None:
         if getattr(self, "_owned", False) and lib is not None:
@@ -193,6 +204,8 @@ class Stream:
 
     def synchronize(self) -> None:
         """Waits for everything submitted so far. Raises what failed in it."""
+        if is_compiling():
+            return
         host_wait("Stream.synchronize()")
         status = lib.maca_streams_synchronize(self.stream_id)
         if observer is not None:
@@ -213,7 +226,8 @@ class Stream:
         """Work submitted from now on waits for what ``stream`` was given so far."""
         if stream is None:
             raise TypeError("wait_stream got NoneType; expected a torch.maca.Stream")
-        self.wait_event(_stream(stream, "Stream.wait_stream").record_event())
+        if not is_compiling():
+            self.wait_event(_stream(stream, "Stream.wait_stream").record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
         """Records ``event`` (a new one by default) here and returns it."""
@@ -231,11 +245,15 @@ class Stream:
         return f"<torch.maca.Stream device={self.device} maca_stream={self.stream_id:#x}>"
 
     def __enter__(self) -> Stream:
+        if is_compiling():
+            return self
         _entered.ids = (*getattr(_entered, "ids", ()), lib.maca_streams_current())
         set_stream(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if is_compiling():
+            return
         *outer, before = _entered.ids
         _entered.ids = outer
         lib.maca_streams_set_current(before)
@@ -260,7 +278,7 @@ def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
 def current_stream(device: Device = None) -> Stream:
     """The stream that the calling thread's launches go to."""
     ordinal(device)
-    return Stream(stream_id=lib.maca_streams_current())
+    return Stream(stream_id=0 if is_compiling() else lib.maca_streams_current())
 
 
 def default_stream(device: Device = None) -> Stream:
@@ -271,7 +289,7 @@ def default_stream(device: Device = None) -> Stream:
 
 def set_stream(stream: Stream | None) -> None:
     """Makes ``stream`` the calling thread's current one; None changes nothing."""
-    if stream is None:
+    if stream is None or is_compiling():
         return
     check(lib.maca_streams_set_current(_stream(stream, "set_stream").stream_id), "set_stream")
 

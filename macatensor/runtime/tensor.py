@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeGuard, TypeVar
 import torch
 
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import native, own
 from macatensor.runtime.meta import Meta, meta_of, meta_of_tensor
 from macatensor.runtime.streams import Stream
 
@@ -74,27 +74,6 @@ class MacaTensor(torch.Tensor):
     def __array__(self, dtype: object = None, copy: object = None) -> ndarray:
         return self.numpy()
 
-    def __dlpack__(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> object:
-        """A capsule of a copy on the host, for who asks for one with ``dl_device=(1, 0)``; refused otherwise."""
-        if dl_device is None or tuple(dl_device) != (1, 0) or copy is False:
-            raise BufferError(
-                "a tensor on maca:0 cannot be exported through DLPack: other libraries cannot reach its memory. Use "
-                "Tensor.cpu() first, or numpy.from_dlpack(tensor, device='cpu') for a copy on the host"
-            )
-        if self.requires_grad:
-            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        return self.cpu().__dlpack__(max_version=max_version)
-
-    def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
-        return 12, 0  # kDLExtDev, a device that DLPack does not know
-
     def share_memory_(self) -> NoReturn:
         """Refused: a tensor sent to another process is copied."""
         raise RuntimeError(
@@ -115,6 +94,7 @@ class MacaTensor(torch.Tensor):
     def data_ptr(self) -> int:
         """The opaque device address of the first element; 0 for an empty tensor. It cannot be dereferenced."""
         buffer, offset, meta = self._payload
+        own(buffer)
         return int(buffer.address) + offset * meta.itemsize if meta.numel else 0
 
     def record_stream(self, s: torch.Stream | Stream) -> None:

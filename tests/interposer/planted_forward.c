@@ -165,6 +165,7 @@ const fault kForward[] = {
     {"index_off_by_one", "embedding", NULL, NULL, index_before},
     {"matmul_transposed", "mm", swap_second, NULL, NULL},
     {"pooling_pads_with_zero", "max_pool2d_with_indices", NULL, NULL, zero_padded_maximum},
+    {"wrong_program", "pointwise_program", NULL, NULL, scaled, 0, 1.01},
     {"coarse_sigmoid", "sigmoid", NULL, NULL, coarse},
     {0},
 };

@@ -6,6 +6,7 @@ A model is made by its package's own configuration with small numbers in it. Eac
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +15,11 @@ import torch
 
 Inputs = dict[str, Any]
 
-# torchvision's compiled operators are absent beside a PyTorch of another build; timm needs its Python part alone, which
-# registers shapes for them.
+# of torchvision; absent where it was built for another PyTorch
 _COMPILED = (
     "nms qnms roi_align roi_pool ps_roi_align ps_roi_pool qroi_align deform_conv2d _roi_align_backward "
     "_roi_pool_backward _ps_roi_align_backward _ps_roi_pool_backward _deform_conv2d_backward"
 ).split()
-try:
-    import torchvision  # noqa: F401
-except RuntimeError:
-    _torchvision = torch.library.Library("torchvision", "FRAGMENT")
-    for _name in _COMPILED:
-        _torchvision.define(f"{_name}(Tensor x) -> Tensor")
 
 
 @dataclass
@@ -61,7 +55,9 @@ _SMALL = {
     "dropout": 0.0, "activation_dropout": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0,
     "classifier_dropout": 0.0, "summary_first_dropout": 0.0, "dropout_rate": 0.0, "seq_classif_dropout": 0.0,
     "layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "drop_path_rate": 0.0,
-    "hidden_dropout": 0.0, "emb_pdrop": 0.0, "embedding_dropout": 0.0, "rotary_pct": 0.5, "use_cache": True,
+    "hidden_dropout": 0.0, "residual_dropout": 0.0, "emb_pdrop": 0.0, "embedding_dropout": 0.0,
+    "local_attention_probs_dropout_prob": 0.0, "rotary_pct": 0.5, "use_cache": True,
+    "router_jitter_noise": 0.0,
 }  # fmt: skip
 _CAUSAL = (
     "gpt2 gpt_neo gpt_neox gptj gpt_bigcode opt bloom codegen ctrl llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe "
@@ -155,9 +151,48 @@ def _transformers(kind: str, auto: str) -> Model:
     inputs: Inputs = {"input_ids": ids, "labels": ids.clone()}
     if auto == "AutoModelForSeq2SeqLM":
         inputs["decoder_input_ids"] = torch.randint(3, 90, (2, 16))
+        if module.generation_config.decoder_start_token_id is None:
+            module.generation_config.decoder_start_token_id = 1
     elif kind not in ("mamba", "mamba2", "rwkv", "fnet", "falcon_mamba", "xlnet", "transfo-xl", "reformer"):
         inputs["attention_mask"] = torch.ones_like(ids)
     return Model(module, inputs, auto != "AutoModelForMaskedLM")
+
+
+def _several(kind: str) -> Model:
+    """Models of images or sounds with texts."""
+    import transformers as t
+
+    text = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+            "attention_probs_dropout_prob": 0.0}  # fmt: skip
+    image = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "image_size": 32, "patch_size": 8}  # fmt: skip
+    sound = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32,
+             "conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 5), "num_conv_pos_embeddings": 8,
+             "num_conv_pos_embedding_groups": 2, "num_feat_extract_layers": 2, "mask_time_prob": 0.0,
+             "attention_dropout": 0.0, "layerdrop": 0.0}  # fmt: skip
+    ids, pixels = torch.randint(3, 90, (2, 12)), torch.randn(2, 3, 32, 32)
+    both = {"input_ids": ids, "pixel_values": pixels, "return_loss": True}
+    heard = {"input_values": torch.randn(2, 800), "labels": torch.randint(1, 30, (2, 5))}
+    make: dict[str, Callable[[], Model]] = {
+        "clip": lambda: Model(t.CLIPModel(t.CLIPConfig(text_config=text, vision_config=image, projection_dim=32)), both),
+        "siglip": lambda: Model(t.SiglipModel(t.SiglipConfig(text_config=text, vision_config=image)), both),
+        "chinese_clip": lambda: Model(
+            t.ChineseCLIPModel(t.ChineseCLIPConfig(text_config=text, vision_config=image, projection_dim=32)), both),
+        "vilt": lambda: Model(t.ViltModel(t.ViltConfig(**{**text, **image})), {"input_ids": ids, "pixel_values": pixels}),
+        "wav2vec2": lambda: Model(t.Wav2Vec2ForCTC(t.Wav2Vec2Config(**sound)), heard),
+        "hubert": lambda: Model(t.HubertForCTC(t.HubertConfig(**sound)), heard),
+        "whisper": lambda: Model(
+            t.WhisperForConditionalGeneration(t.WhisperConfig(
+                vocab_size=99, num_mel_bins=8, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+                decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, d_model=32, max_source_positions=20,
+                max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)),
+            {"input_features": torch.randn(2, 8, 40), "labels": ids}),
+    }  # fmt: skip
+    return make[kind]()
+
+
+_SEVERAL = "clip siglip chinese_clip vilt wav2vec2 hubert whisper".split()
 
 
 # --- timm
@@ -297,11 +332,25 @@ def _geometric(name: str) -> Model:
     return Model(_Graph(name), {"x": torch.randn(12, 8), "edge_index": torch.randint(0, 12, (2, 40))})
 
 
+@functools.cache
+def _import_torchvision() -> torch.library.Library | None:
+    """timm needs its Python part alone, which registers shapes for operators that its compiled part defines."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        stubs = torch.library.Library("torchvision", "FRAGMENT")
+        for name in _COMPILED:
+            stubs.define(f"{name}(Tensor x) -> Tensor")
+        return stubs
+    return None
+
+
 _MAKERS: dict[str, tuple[Callable[[str], Model], list[str]]] = {
     "transformers, causal": (lambda name: _transformers(name, "AutoModelForCausalLM"), _CAUSAL),
     "transformers, masked": (lambda name: _transformers(name, "AutoModelForMaskedLM"), _MASKED),
     "transformers, seq2seq": (lambda name: _transformers(name, "AutoModelForSeq2SeqLM"), _SEQ2SEQ),
     "transformers, vision": (lambda name: _transformers(name, "AutoModelForImageClassification"), _VISION),
+    "transformers, text with images or sound": (_several, _SEVERAL),
     "timm": (_timm, _TIMM),
     "diffusers": (_diffusers, _DIFFUSERS),
     "torch_geometric": (_geometric, _GRAPHS),
@@ -317,5 +366,6 @@ def names() -> Iterator[tuple[str, str]]:
 
 def make(group: str, name: str) -> Model:
     """The model with seed 0. Raises what its package raises where this version has none of the name."""
+    _import_torchvision()
     torch.manual_seed(0)
     return _MAKERS[group][0](name)

@@ -31,11 +31,36 @@ PyObject* writes(PyObject* self, void*) { return PyLong_FromLongLong(buffer_of(s
 PyObject* address(PyObject* self, void*) { return PyLong_FromVoidPtr(buffer_of(self)->block->address); }
 PyObject* handle(PyObject* self, void*) { return PyLong_FromVoidPtr(buffer_of(self)); }
 
+PyObject* awaited(PyObject* self, void*) { return PyLong_FromLongLong(buffer_of(self)->block->awaited); }
+int set_awaited(PyObject* self, PyObject* number, void*) {
+  const long long n = number ? PyLong_AsLongLong(number) : 0;
+  if (n == -1 && PyErr_Occurred()) return -1;
+  buffer_of(self)->block->awaited = n;
+  return 0;
+}
+
+PyObject* is_lazy(PyObject* self, void*) { return PyBool_FromLong(buffer_of(self)->is_lazy); }
+
+PyObject* share(PyObject* self, PyObject*) {
+  maca_buffer* shared = maca_buffer_share(buffer_of(self));
+  if (!shared) Py_RETURN_NONE;
+  return new_buffer(shared);
+}
+
 PyGetSetDef g_properties[] = {
     {"nbytes", nbytes, nullptr, "Bytes.", nullptr},
     {"writes", writes, nullptr, "Moves with every launch or copy that writes the buffer.", nullptr},
     {"address", address, nullptr, "The opaque device address.", nullptr},
     {"handle", handle, nullptr, "The address of the runtime's maca_buffer, valid while this object lives.", nullptr},
+    {"awaited", awaited, set_awaited, "Work of the host that writes it yet (see set_finisher); 0: none.", nullptr},
+    {"is_lazy", is_lazy, nullptr, "Does it get memory of its own before it is written?", nullptr},
+    {},
+};
+
+PyMethodDef g_methods[] = {
+    {"share", share, METH_NOARGS,
+     "share(): another Buffer over the same memory, which the one that is written first copies. None where a graph "
+     "knows the memory by its address."},
     {},
 };
 
@@ -47,6 +72,7 @@ PyMemberDef g_members[] = {
 PyType_Slot g_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_getset, g_properties},
+    {Py_tp_methods, g_methods},
     {Py_tp_members, g_members},
     {Py_tp_doc, const_cast<char*>("Device memory that is released with its last reference.")},
     {0, nullptr},

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "launcher.h"
+
 namespace maca_launcher {
 
 struct DlTensor {
@@ -19,8 +21,24 @@ struct DlTensor {
   uint64_t byte_offset;
 };
 
-constexpr int32_t kDlHost = 1;                  // of device.type
-constexpr uint8_t kDlUint = 1, kDlComplex = 5;  // of dtype.code
+constexpr int32_t kDlHost = 1, kDlExtension = 12;  // of device.type
+constexpr uint8_t kDlUint = 1, kDlComplex = 5;     // of dtype.code
+
+struct DlManaged {
+  DlTensor tensor;
+  void* context;
+  void (*release)(DlManaged* self);
+};
+constexpr char kDlUnused[] = "dltensor", kDlUsed[] = "used_dltensor";  // a capsule's name before and after it is taken
+
+inline DlManaged* unused(PyObject* capsule) {
+  return PyCapsule_IsValid(capsule, kDlUnused) ? static_cast<DlManaged*>(PyCapsule_GetPointer(capsule, kDlUnused))
+                                               : nullptr;
+}
+// The end of a capsule whose tensor nobody took over.
+inline void release_unused(PyObject* capsule) {
+  if (DlManaged* managed = unused(capsule)) managed->release(managed);
+}
 
 struct DlExchange {
   uint32_t major, minor;

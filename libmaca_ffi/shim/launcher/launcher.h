@@ -156,6 +156,8 @@ PyObject* new_buffer(maca_buffer* buffer);  // takes it over; releases it when t
 maca_buffer* memory_of(PyObject* payload);
 PyObject* allocate(PyObject* module, PyObject* nbytes);
 PyObject* pin(PyObject* module, PyObject* nbytes);
+PyObject* lend(PyObject* module, PyObject* args);
+PyObject* lender(PyObject* module, PyObject* capsule);
 
 // --- operands -----------------------------------------------------------------------------------------------
 // What one launch is given. Holds the payloads, so that nobody frees the memory while a kernel runs.
@@ -183,8 +185,10 @@ class Operands {
 
 // --- programs -----------------------------------------------------------------------------------------------
 bool add_program_type(PyObject* module);
+bool add_tape_type(PyObject* module);
 bool is_program(PyObject* object);
 PyObject* observe(PyObject* module, PyObject* observer);
+PyObject* is_observed(PyObject* module, PyObject*);
 // Are the numbers such that every element type that the program writes has room for them?
 bool has_room(PyObject* program, Operands& operands);
 PyObject* run_program(PyObject* program, Operands& operands, PyObject* args);

@@ -32,6 +32,18 @@ bool NamedObjects::intern() {
 
 namespace {
 
+// Is there another type with a __torch_dispatch__ of its own, as DTensor? It knows what its tensors are, we do not.
+bool has_foreign(PyObject* types) {
+  const Py_ssize_t count = PyTuple_Check(types) ? PyTuple_Size(types) : 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const type = PyTuple_GetItem(types, i);
+    if (type != known.tensor && PyType_Check(type) &&
+        !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), reinterpret_cast<PyTypeObject*>(known.tensor)))
+      return true;
+  }
+  return false;
+}
+
 // __torch_dispatch__(func, types, args=(), kwargs=None)
 PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   PyObject* func = nullptr;
@@ -50,6 +62,7 @@ PyObject* dispatch(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject
     PyErr_SetString(PyExc_TypeError, "__torch_dispatch__ takes (func, types, args=(), kwargs=None)");
     return nullptr;
   }
+  if (has_foreign(types)) return Ref::borrowed(Py_NotImplemented).release();
   Ref empty(args ? nullptr : PyTuple_New(0));
   if (!args) args = empty.get();
   return args ? launch(func, args, kwargs) : nullptr;
@@ -60,6 +73,11 @@ PyObject* configure(PyObject*, PyObject* args, PyObject* kwargs) {
   if (!PyTuple_Check(known.plain_types))
     return PyErr_Format(PyExc_TypeError, "plain_types is a tuple, got %R", known.plain_types);
   maca_shim::runtime().queue.ask_whether_profiled(known.is_profiled);
+  Py_RETURN_NONE;
+}
+
+PyObject* set_finisher(PyObject*, PyObject* function) {
+  maca_shim::set_finisher(function);
   Py_RETURN_NONE;
 }
 
@@ -75,6 +93,13 @@ PyMethodDef g_functions[] = {
     {"allocate", allocate, METH_O, "allocate(nbytes): a Buffer, or None when there is no memory."},
     {"observe", observe, METH_O,
      "observe(f): f(operator, kernel, implementation) is called before each launch; None: nothing is."},
+    {"is_observed", is_observed, METH_NOARGS, "is_observed(): is somebody told of each launch?"},
+    {"lend", lend, METH_VARARGS,
+     "lend(tensor, address, code, bits, sizes, strides): a capsule of DLPack that holds the tensor."},
+    {"lender", lender, METH_O,
+     "lender(capsule): the tensor of an unused capsule that lend() made, which is used then; None."},
+    {"set_finisher", set_finisher, METH_O,
+     "set_finisher(f): f(number) is called before anything uses a Buffer that has that number as `awaited`."},
     {"pin", pin, METH_O, "pin(nbytes): a capsule of DLPack over pinned bytes, or None when there are none."},
     {},
 };
@@ -91,6 +116,6 @@ PyMODINIT_FUNC PyInit__launcher() {
   known.is_inference_name = PyUnicode_InternFromString("is_inference");
   known.zero = PyLong_FromLong(0);
   if (!known.payload_name || !known.is_inference_name || !known.zero) return nullptr;
-  return new_module(g_module, {add_buffer_type, add_program_type, add_kernel_call_type, add_view_call_type,
-                               add_blank_call_type, add_fixed_attribute_type});
+  return new_module(g_module, {add_buffer_type, add_program_type, add_tape_type, add_kernel_call_type,
+                               add_view_call_type, add_blank_call_type, add_fixed_attribute_type});
 }

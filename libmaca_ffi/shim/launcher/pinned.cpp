@@ -5,24 +5,13 @@
 namespace maca_launcher {
 namespace {
 
-constexpr char kUnused[] = "dltensor";  // the capsule's name until someone takes the tensor over
-
-struct Managed {  // as DLPack lays it down
-  DlTensor tensor;
-  void* context;
-  void (*release)(Managed* self);
-};
-struct Bytes : Managed {
+struct Bytes : DlManaged {
   int64_t count;
 };
 
-void release(Managed* self) {
+void release(DlManaged* self) {
   maca_shim::runtime().pinned.release(self->tensor.data);
   delete static_cast<Bytes*>(self);
-}
-
-void release_unused(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, kUnused)) release(static_cast<Managed*>(PyCapsule_GetPointer(capsule, kUnused)));
 }
 
 }  // namespace
@@ -35,7 +24,7 @@ PyObject* pin(PyObject*, PyObject* nbytes) {
   auto* const made =
       new Bytes{{{address, {kDlHost, 0}, 1, {kDlUint, 8, 1}, nullptr, nullptr, 0}, nullptr, release}, count};
   made->tensor.sizes = &made->count;
-  PyObject* const capsule = PyCapsule_New(static_cast<Managed*>(made), kUnused, release_unused);
+  PyObject* const capsule = PyCapsule_New(static_cast<DlManaged*>(made), kDlUnused, release_unused);
   if (!capsule) release(made);
   return capsule;
 }

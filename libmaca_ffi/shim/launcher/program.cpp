@@ -294,6 +294,8 @@ PyObject* observe(PyObject*, PyObject* observer) {
   return std::exchange(g_observer, Ref::borrowed(observer).release());
 }
 
+PyObject* is_observed(PyObject*, PyObject*) { return PyBool_FromLong(g_observer != Py_None); }
+
 bool is_program(PyObject* object) { return Py_TYPE(object) == g_type; }
 
 bool has_room(PyObject* program, Operands& operands) {

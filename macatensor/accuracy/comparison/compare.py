@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from macatensor.accuracy.comparison import mistakes
 from macatensor.accuracy.comparison import verdict as rules
 from macatensor.accuracy.comparison.align import Pair, align, share_paired
 from macatensor.accuracy.comparison.distance import Distance, of_summaries, of_tensors
@@ -192,7 +193,10 @@ def compare(
                 notes.append(f"{name}, {process.folder.name}: cut off after {len(process.calls)} calls")
     rows: list[CallRow] = []
     for left, right in _processes((run0, run1), notes):
-        rows += _process(left, right, len(rows), progress, least_paired)
+        fresh = _process(left, right, len(rows), progress, least_paired)
+        rank = f"rank {left.rank}: " if len(run0.processes) > 1 else ""
+        notes += [rank + sentence for sentence in mistakes.sentences(fresh)]
+        rows += fresh
     return Comparison((run0, run1), rows, notes)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterator
 
 from macatensor.accuracy.comparison import verdict as rules
 from macatensor.accuracy.comparison.distance import elements
+from macatensor.accuracy.comparison.mistakes import judge_accumulated
 from macatensor.accuracy.comparison.rows import CallRow, TensorRow
 from macatensor.accuracy.comparison.verdict import SEVERITY, Judged, Sight
 from macatensor.accuracy.elements import TensorEntry
 from macatensor.accuracy.records import Call, Process, tensors_of
-
-_DEVICE = r"(torch\.)?(device\(.*|cpu|cuda|maca|meta)\b"
 
 
 def arguments_differ(left: Call, right: Call) -> Iterator[str]:
@@ -24,7 +22,7 @@ def arguments_differ(left: Call, right: Call) -> Iterator[str]:
         one, two = mine.get(place), others.get(place)
         if one == two or not all(v is None or isinstance(v, (bool, int, float, str)) for v in (one, two)):
             continue
-        if all(v is None or isinstance(v, str) and re.match(_DEVICE, v) for v in (one, two)):
+        if rules.names_device(one, two):
             continue
         if isinstance(one, float) and isinstance(two, float) and not _apart(one, two):
             continue
@@ -108,6 +106,7 @@ class Judge:
         self.others_differ = self._do_others_differ()
         for row in reversed(self.rows):
             self.row(row)
+        judge_accumulated(self.rows)
 
     def _do_others_differ(self) -> bool:
         """Do most tensors differ that were made by calls without a counterpart? A wrong step of an optimizer spoils them

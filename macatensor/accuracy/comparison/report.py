@@ -21,13 +21,18 @@ from macatensor.files.tables import write_csv
 NAME = "accuracy_report"
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """What a comparison found, and the files that hold it."""
 
     comparison: Comparison
     paths: dict[str, Path] = field(default_factory=dict)  # "csv", "html", "xlsx"
     missing: dict[str, str] = field(default_factory=dict)  # a file that was not written, and why
+
+    def __str__(self) -> str:
+        return summary(self)
+
+    __repr__ = __str__  # the records of both runs are in it
 
     @property
     def verdict(self) -> str:

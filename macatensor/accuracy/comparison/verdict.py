@@ -19,6 +19,7 @@ a batch norm has a gradient of 0, and what is computed for it is the rounding of
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -313,6 +314,14 @@ def _judge_exact(distance: Distance, sight: Sight) -> Judged:
             "warning", f"{text} from equal inputs: positions of ties are not specified", distance.error
         )
     return Judged("error", f"{text} from equal inputs", distance.error)
+
+
+_DEVICE = re.compile(r"(torch\.)?(device\(.*|cpu|cuda|maca|meta)\b")
+
+
+def names_device(*values: object) -> bool:
+    """Does each argument name a device, where it is not None?"""
+    return all(v is None or isinstance(v, str) and _DEVICE.match(v) for v in values)
 
 
 def is_random(*calls: Call) -> bool:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import torch
 
 from macatensor.parity.transport import tensors
 from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.ffi import allocate
 from macatensor.runtime.tensor import MacaTensor
 
+if TYPE_CHECKING:
+    from macatensor.runtime.ffi import Buffer
+
+_HELD = 16  # blocks of memory for each operand
+_LARGEST_HELD = 1 << 22  # bytes of one
 LAUNCHES_BEFORE = 3  # what the library keeps of a constant operand is kept by then
 
 
@@ -23,6 +30,13 @@ class Circumstance(Enum):
     FIRST = "where its plan is launched for the first time"
     REWRITTEN = "after launches from the same memory with other values"
     STREAM = "on a stream of its own"
+
+
+def memory_used_before(operands: list[torch.Tensor | None]) -> list[Buffer]:
+    """Memory as large as the operands', as the allocator gives it: while it is held, they get some that the library has
+    not met with their values in it."""
+    sizes = [t.numel() * t.element_size() for t in operands if t is not None]
+    return [allocate(n) for n in sizes if n <= _LARGEST_HELD for _ in range(_HELD)]
 
 
 @contextlib.contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from macatensor.accuracy.local.circumstances import Circumstance, brought_about
-from macatensor.accuracy.local.fences import Fenced, fenced_results
+from macatensor.accuracy.local.circumstances import Circumstance, brought_about, memory_used_before
+from macatensor.accuracy.local.fences import Fenced
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.host_fallback import fallback
+from macatensor.dispatch.placed_results import place_results
 from macatensor.parity import random_numbers, transport
 from macatensor.parity.reference import Aim, aims, expected
 from macatensor.parity.transport import host_copy, place, tensors
@@ -113,9 +115,27 @@ class OpCall:
     def run(self, device: str, on_host: str = "silent") -> tuple[Tensors, Tensors]:
         """Results, and operands after the call (None: not written), as copies on the host. ``on_host``: what happens
         to an operator without a kernel, as for :func:`macatensor.fallback`."""
-        args, kwargs = self.on(device)
-        written = written_by(self.func, self.row, args, kwargs)
+        return next(self.runs(device, 1, on_host))
 
+    def runs(self, device: str, times: int, on_host: str = "silent") -> Iterator[tuple[Tensors, Tensors]]:
+        """:meth:`run` several times: operands that are only read are placed once."""
+        placed: tuple[Arguments, Keywords] | None = None
+        written: set[int] = set()
+        rewritten = device == "maca" and self.circumstance is Circumstance.REWRITTEN
+        used = memory_used_before(self.operands) if rewritten else []
+        try:
+            for _ in range(times):
+                if placed is None or written:
+                    placed = self.on(device)
+                    written = written_by(self.func, self.row, *placed)
+                yield self._run(device, *placed, written, on_host)
+        finally:
+            placed = None  # its memory goes first: the next one to ask for as much gets it last
+            used.clear()
+
+    def _run(
+        self, device: str, args: Arguments, kwargs: Keywords, written: set[int], on_host: str
+    ) -> tuple[Tensors, Tensors]:
         def call() -> Value:
             if isinstance(self.func, NamedKernel) and device == "maca":
                 return self._launch(args, kwargs)
@@ -153,10 +173,10 @@ class OpCall:
                 self.func, self.row, (self.args, self.kwargs), results, changed, device != "maca", self.state
             )
 
-    def trespasses(self) -> list[str]:
+    def trespasses(self, results: Tensors | None = None) -> list[str]:
         """What the call writes on maca that it must not: operands that it only reads, memory around any of its tensors.
 
-        Raises what the call raises; nothing is said of a call that the host computes or that PyTorch has under no name.
+        ``results``: of the call, where they are known. Raises what the call raises; nothing is said of a call that the host computes or that PyTorch has under no name.
         """
         if isinstance(self.func, NamedKernel):
             return []
@@ -167,19 +187,16 @@ class OpCall:
         moved = self.with_operands([t if f is None else f.view for t, f in zip(operands, fenced)])
         args, kwargs = moved.args, moved.kwargs
         written = written_by(self.func, self.row, args, kwargs)
-        results, _ = self.run("maca")
-        fenced_out = fenced_results(self.func, results)
+        results = self.run("maca")[0] if results is None else results
+        around = [Fenced.of(t) for t in results if t is not None]
         with torch.no_grad(), fallback("error"), self._seeded():
-            if fenced_out is None:
+            if not place_results(self.func, args, kwargs, [f.view for f in around]):
+                around = []
                 self.func(*args, **kwargs)
-            else:
-                out, given = fenced_out
-                out(*args, **kwargs, **{name: f.view for name, f in given.items()})
         found = [
             f.spilled(f"operand {i}", id(f.view) in written) for i, f in enumerate(fenced) if f is not None
         ]
-        if fenced_out is not None:
-            found += [f.spilled(f"result {i}", True) for i, f in enumerate(fenced_out[1].values())]
+        found += [f.spilled(f"result {i}", True) for i, f in enumerate(around)]
         return [text for text in found if text]
 
     def aims(self, results: Tensors, changed: Tensors, device: str) -> list[Aim | None]:
@@ -223,9 +240,10 @@ def same_bits(a: Tensors, b: Tensors) -> bool:
             return False
         if x.element_size() == 1:
             x, y = x.view(torch.uint8), y.view(torch.uint8)
-        same = x == y
-        if x.is_floating_point() or x.is_complex():
-            same = same | (x.isnan() & y.isnan())
-        if not bool(same.all()):
+        if torch.equal(x, y):
+            continue
+        if not (x.is_floating_point() or x.is_complex()):
+            return False
+        if not bool(((x == y) | (x.isnan() & y.isnan())).all()):
             return False
     return True

@@ -52,9 +52,28 @@ class NonFinite:
             f"  call {self.number}, {self.origin}",
         ]
         lines += [f"    {frame}" for frame in self.origin.shown]
+        if remedy := self._remedy():
+            lines.append(f"  {remedy}")
         if self.file is not None:
             lines.append(f"  inputs: {self.file}")
         return "\n".join(lines)
+
+    def _remedy(self) -> str:
+        """What a program can do about it, where the operands tell."""
+        operator = self.op.partition(".")[0].removesuffix("_")
+        if self.inf and any(t.dtype == torch.float16 for t in self.inputs):
+            return "float16 ends at 65504: compute this in float32 or bfloat16, or scale what comes in (a loss by less)"
+        divisor = self.inputs[1] if len(self.inputs) > 1 else None
+        if operator in ("div", "reciprocal") and bool(
+            ((self.inputs[0] if divisor is None else divisor) == 0).any()
+        ):
+            return (
+                "a divisor is zero, as in gradients of sqrt and norm at zero: add a small number below them"
+            )
+        if operator in ("log", "log2", "log10", "log1p", "rsqrt") and self.inputs:
+            if bool((self.inputs[0] <= 0).any()):
+                return "an operand is zero or negative: clamp it, or use log_softmax and the losses that take logits"
+        return ""
 
 
 @dataclass

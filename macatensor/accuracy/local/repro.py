@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from macatensor.accuracy.local.circumstances import LAUNCHES_BEFORE, Circumstance
-from macatensor.accuracy.local.fences import FILL, MARGIN, fenced_results
+from macatensor.accuracy.local.fences import FILL, MARGIN
 from macatensor.accuracy.local.op_call import OpCall, Tensors
+from macatensor.dispatch.placed_results import may_place_results
 from macatensor.parity.chains import by_chains
 from macatensor.parity.measure import allowance
 from macatensor.parity.reference import Aim, dim_of_positions
@@ -104,6 +105,16 @@ def _at_positions(source: str, positions: torch.Tensor, operand: str, call: OpCa
     return f"{operand}.cpu().gather({dim}, {source}.cpu().unsqueeze({dim})).squeeze({dim})"
 
 
+# PyTorch's own out= may take a copy: the kernel is to write its results where the file looks
+_PLACED = """\
+def call(*args, places, **kwargs):
+    if device != "maca":
+        return torch.ops.{0}(*args, **kwargs)
+    from macatensor.dispatch.placed_results import place_results
+
+    place_results(torch.ops.{0}, args, kwargs, places)"""
+
+
 def _fences(
     call: OpCall, names: dict[int, str], results: Tensors
 ) -> tuple[dict[str, bool], str, list[tuple[str, str]], str]:
@@ -113,20 +124,14 @@ def _fences(
     written = written_by(call.func, call.row, args, kwargs)
     here = {i: t for i, t in enumerate(call.operands) if t is not None and i not in call.at_host}
     fences = {names[id(t)]: id(t) in written for t in here.values()}
-    found = fenced_results(call.func, results)
-    if found is None:
+    if not may_place_results(call.func):
         return fences, f"call = torch.ops.{call.func}", [], ""
-    out, given = found
     made = [
-        (
-            f"r{i}",
-            f"torch.empty_strided({list(f.view.shape)}, {list(f.view.stride())}, dtype={_dtype(f.view.dtype)})",
-        )
-        for i, f in enumerate(given.values())
+        (f"r{i}", f"torch.empty_strided({list(t.shape)}, {list(t.stride())}, dtype={_dtype(t.dtype)})")
+        for i, t in enumerate(t for t in results if t is not None)
     ]
     fences |= {name: True for name, _ in made}
-    passed = "".join(f", {argument}={name}" for argument, (name, _) in zip(given, made))
-    return fences, f"call = torch.ops.{out}", made, passed
+    return fences, _PLACED.format(call.func), made, f", places=[{', '.join(name for name, _ in made)}]"
 
 
 def repro_text(

@@ -18,7 +18,7 @@ from macatensor.runtime.boxed import Value
 from op_table import Kind
 
 _SHARE = 0.5  # of the bound: PyTorch's kernel has an error of its own
-
+_FEW = 2048  # elements of a sum's operands up to which the full judgement costs no more than this
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -46,6 +46,8 @@ def is_clean(seen: Seen) -> bool:
         return False
     operands = [t for t in tensors(seen.copies) if t is not None]
     halves = any(t.dtype in _HALVES for t in operands)
+    if row.terms == "sum" and sum(t.numel() for t in operands) <= _FEW and not halves:
+        return False
     args, kwargs = _raised(seen.copies) if halves else replace(seen.copies, twin)
     # PyTorch's fused optimizers take memory for dense, and a device is to be the host
     if name.startswith("_fused_") or "device" in kwargs:

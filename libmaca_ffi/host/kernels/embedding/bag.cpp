@@ -58,9 +58,10 @@ struct Table {
   }
   int64_t row(int64_t word, int64_t i) const {
     if (word < 0 || word >= rows)
+      // PyTorch's CPU has a text for each of its two ways: the words of both
       throw LaunchError(MACA_ERROR_VALUE, "Index " + std::to_string(i) + " of input takes value " +
                                               std::to_string(word) + " which is not in the valid range [0, " +
-                                              std::to_string(rows) + ")");
+                                              std::to_string(rows) + "): Expected idx >= 0 && idx < num_embeddings");
     return word * row_step;
   }
 };

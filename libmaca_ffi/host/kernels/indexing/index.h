@@ -129,6 +129,13 @@ inline LaunchError index_error(int64_t index, int64_t dim, int64_t extent) {
                                 std::to_string(dim) + " with size " + std::to_string(extent)};
 }
 
+// Of x[i] and x[i] = y, where a dimension without elements has words of its own.
+inline LaunchError subscript_error(int64_t index, int64_t dim, int64_t extent) {
+  if (extent > 0) return index_error(index, dim, extent);
+  return {MACA_ERROR_INDEX, "index is out of bounds for dimension with size 0: index " + std::to_string(index) +
+                                " of dimension " + std::to_string(dim)};
+}
+
 // The same words where PyTorch raises RuntimeError: gather, the scatters, index_add.
 inline LaunchError line_error(int64_t index, int64_t dim, int64_t extent) {
   return {MACA_ERROR_VALUE, index_error(index, dim, extent).what()};

@@ -29,7 +29,7 @@ std::unique_ptr<Plan> read_selection(const Operand& self, const Operand& out, Se
 }
 
 std::unique_ptr<Plan> index(const Request& r) {
-  return read_selection(r.in(0), r.out(), Selection::advanced(r.in(0), r.in_list(1), r.out()), index_error);
+  return read_selection(r.in(0), r.out(), Selection::advanced(r.in(0), r.in_list(1), r.out()), subscript_error);
 }
 
 std::unique_ptr<Plan> index_select(const Request& r) {

@@ -56,7 +56,8 @@ std::unique_ptr<Plan> write_selection(const Operand& self, const Operand& target
 std::unique_ptr<Plan> index_put(const Request& r) {
   if (r.boolean("accumulate", false)) return index_put_accumulate(r);
   const Operand target = target_of(r);
-  return write_selection(r.in(0), target, r.in(2), -1, Selection::advanced(target, r.in_list(1), r.in(2)), index_error);
+  return write_selection(r.in(0), target, r.in(2), -1, Selection::advanced(target, r.in_list(1), r.in(2)),
+                         subscript_error);
 }
 
 LaunchError copy_error(int64_t index, int64_t dim, int64_t extent) {

@@ -70,11 +70,16 @@ class JoinPlan final : public Plan {
 
 std::unique_ptr<Plan> cat(const Request& r) {
   const Operand out = r.out();
-  const size_t dim = static_cast<size_t>(wrap_dim(r.integer("dim", 0), out.rank()));
+  const auto list = r.in_list(0);
+  // the "empty tensor" of old, whatever the rank of the others; such alone may be joined along any dimension
+  const auto is_old_empty = [](const Operand& o) { return o.rank() == 1 && o.sizes[0] == 0; };
   std::vector<Piece> pieces;
+  if (is_old_empty(out) && std::all_of(list.begin(), list.end(), is_old_empty))
+    return std::make_unique<JoinPlan>(std::move(pieces), out);
+  const size_t dim = static_cast<size_t>(wrap_dim(r.integer("dim", 0), out.rank()));
   int64_t position = 0;
-  for (const Operand& from : r.in_list(0)) {
-    if (from.rank() == 1 && from.sizes[0] == 0) continue;  // the "empty tensor" of old, whatever the rank of the others
+  for (const Operand& from : list) {
+    if (is_old_empty(from)) continue;
     if (from.rank() != out.rank()) throw Invalid("cat(): tensors differ in rank");
     Dims sizes = out.sizes;
     sizes[dim] = from.sizes[dim];

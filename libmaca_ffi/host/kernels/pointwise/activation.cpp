@@ -9,7 +9,7 @@ namespace maca::MACA_ISA::pointwise {
 struct Relu {
   template <class T> static T of(T x, const Value*) { return x < T(0) ? T(0) : x; }
 };
-static constexpr Op relu_op = op_of<Relu, 1, kReal>();
+static constexpr Op relu_op = in_registers(op_of<Relu, 1, kReal>(), Arithmetic::Relu);
 MACA_POINTWISE("relu", relu_op);
 
 struct Silu {

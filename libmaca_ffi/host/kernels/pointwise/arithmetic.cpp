@@ -53,10 +53,10 @@ struct AddTruths {
 static constexpr Op add_op = [] {
   Op op = sum_op<Add, AddScaled>();
   op.loops[static_cast<int>(Compute::Bool)] = loop<uint8_t, AddTruths, 2, 1>;
-  return op;
+  return in_registers(op, Arithmetic::Sum);
 }();
-static constexpr Op sub_op = sum_op<Sub, SubScaled>();
-static constexpr Op rsub_op = sum_op<Rsub, RsubScaled>();
+static constexpr Op sub_op = in_registers(sum_op<Sub, SubScaled>(), Arithmetic::Difference);
+static constexpr Op rsub_op = in_registers(sum_op<Rsub, RsubScaled>(), Arithmetic::ReverseDifference);
 MACA_POINTWISE("add", add_op);
 MACA_POINTWISE("sub", sub_op);
 MACA_POINTWISE("rsub", rsub_op);
@@ -64,14 +64,16 @@ MACA_POINTWISE("rsub", rsub_op);
 struct Mul {
   template <class T> static T of(T a, T b, const Value*) { return product(a, b); }
 };
-static constexpr Op mul_op = with_operands(op_of<Mul, 2, kReal | kComplex>(), "self", "other");
+static constexpr Op mul_op =
+    in_registers(with_operands(op_of<Mul, 2, kReal | kComplex>(), "self", "other"), Arithmetic::Product);
 MACA_POINTWISE("mul", mul_op);
 
 struct Div {
   template <class T> static T of(T a, T b, const Value*) { return quotient(a, b); }
 };
 static constexpr Op div_op =
-    with(with_operands(op_of<Div, 2, kFloat | kComplex>(), "self", "other"), Promotion::Floating, 2);
+    in_registers(with(with_operands(op_of<Div, 2, kFloat | kComplex>(), "self", "other"), Promotion::Floating, 2),
+                 Arithmetic::Quotient);
 
 static void refuse_zero(bool zero) {
   if (zero) throw LaunchError(MACA_ERROR_VALUE, "ZeroDivisionError");

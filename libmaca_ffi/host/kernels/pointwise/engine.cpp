@@ -1,6 +1,7 @@
 // Plans and runs pointwise ops: the walk over tiles.
 #include "conversion.h"
 #include "pointwise.h"
+#include "register_loop.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -63,6 +64,8 @@ void fill(const Source& s, const maca_scalar& scalar, void* tile, int64_t n) {
 }
 
 constexpr int64_t kTileBytes = kTile * 16;
+constexpr int64_t kSmall = 2 * kTile;  // elements that need no walk
+constexpr int64_t kValueBytes = (kMaxValues * sizeof(Value) + 63) / 64 * 64;
 constexpr int64_t kPlainRow = 16384;
 constexpr int64_t kAcross = 32;  // columns of a tile that an operand crosses: 16 rows are a line of float32
 
@@ -93,6 +96,8 @@ class Program {
     if (c == Compute::Bool && !op.loops[static_cast<int>(c)]) c = Compute::I64;
     loop_ = op.loops[static_cast<int>(c)];
     if (!loop_) throw Declined(std::string("no loop for ") + dtype_name(common));
+    compute_ = c;
+    arithmetic_ = op.arithmetic;
     std::copy(values.begin(), values.end(), values_);
     build(op, inputs, out, c, common);
   }
@@ -104,10 +109,48 @@ class Program {
 
   int64_t numel() const { return it_.numel(); }
 
+  Arithmetic arithmetic() const {
+    return numbers_or_direct_ && one_dimension_ && register_loop(compute_) ? arithmetic_ : Arithmetic::None;
+  }
+  std::vector<int> arithmetic_operands() const {
+    std::vector<int> operands;
+    for (int k = 0; k < inputs_; ++k) operands.push_back(source_[k].kind == Source::Memory ? source_[k].slot : -1);
+    return operands;
+  }
+  size_t computed_item() const { return static_cast<size_t>(item_size(compute_)); }
+  RegisterLoop steps_loop() const { return register_loop(compute_); }
+  ArithmeticNumbers read_numbers(const Launch& launch) const {
+    ArithmeticNumbers read;
+    if (values_count_) {
+      Value values[kMaxValues];
+      read_values(launch, values);
+      read.alpha = values[0].real;
+    }
+    for (int k = 0; k < inputs_; ++k)
+      if (const Source& s = source_[k]; s.kind == Source::Number) fill(s, launch.scalars[s.slot], read.operands[k], 1);
+    return read;
+  }
+
+  // What a thread keeps between tiles: the values, then the numbers among the operands.
+  int64_t prepared_bytes() const { return small_ ? kValueBytes + number_at(inputs_) : -1; }
+  void prepare(const Launch& launch, char* memory) const {
+    read_values(launch, reinterpret_cast<Value*>(memory));
+    for (int k = 0; k < inputs_; ++k)
+      if (const Source& s = source_[k]; s.kind == Source::Number)
+        fill(s, launch.scalars[s.slot], memory + kValueBytes + number_at(k), it_.numel());
+  }
+  void run_prepared(void* const* pointers, const char* memory) const {
+    Tile tile{it_.numel(), pointers[out_slot_], {}, reinterpret_cast<const Value*>(memory)};
+    for (int k = 0; k < inputs_; ++k) {
+      const Source& s = source_[k];
+      tile.in[k] = s.kind == Source::Memory ? pointers[s.slot] : memory + kValueBytes + number_at(k);
+    }
+    loop_(tile);
+  }
+
   void run(const Launch& launch) const {
     Value values[kMaxValues];
-    for (int k = 0; k < values_count_; ++k)
-      values[k] = values_[k].slot >= 0 ? value_of(launch.scalars[values_[k].slot]) : values_[k].constant;
+    read_values(launch, values);
     if (small_) return run_small(launch, values);
     if (it_.numel() == 0) return;
     if (all_direct_) {
@@ -155,7 +198,7 @@ class Program {
       if (!store_) throw Declined(std::string("no store to ") + dtype_name(out.dtype));
     }
     all_direct_ = store_direct_;
-    bool numbers_or_direct = store_direct_;
+    numbers_or_direct_ = store_direct_;
     for (int k = 0; k < inputs_; ++k) {
       const PointwiseInput& input = inputs[static_cast<size_t>(k)];
       Source& s = source_[k];
@@ -178,9 +221,9 @@ class Program {
       s.invariant = !s.direct && cols_ == size(inner_);
       for (int d = 0; d < inner_; ++d) s.invariant = s.invariant && stride(k + 1, d) == 0;
       all_direct_ = all_direct_ && s.direct;
-      numbers_or_direct = numbers_or_direct && s.direct;
+      numbers_or_direct_ = numbers_or_direct_ && s.direct;
     }
-    small_ = numbers_or_direct && one_dimension_ && it_.numel() <= kTile;
+    small_ = numbers_or_direct_ && one_dimension_ && it_.numel() <= kSmall;
     all_direct_ = all_direct_ && one_dimension_;
     col_blocks_ = it_.numel() == 0 ? 0 : (size(inner_) + cols_ - 1) / cols_;
     row_blocks_ = it_.numel() == 0 ? 0 : inner_ > 0 ? (size(inner_ - 1) + rows_ - 1) / rows_ : 1;
@@ -189,6 +232,18 @@ class Program {
     // 32 Ki additions take about 20 us, what starting a second thread must be worth
     grain_ = std::max<int64_t>(32768 / op.cost, 1024);
     item_[0] = out_item_;
+  }
+
+  void read_values(const Launch& launch, Value* values) const {
+    for (int k = 0; k < values_count_; ++k)
+      values[k] = values_[k].slot >= 0 ? value_of(launch.scalars[values_[k].slot]) : values_[k].constant;
+  }
+  // Where the number that is operand k begins among those.
+  int64_t number_at(int k) const {
+    int64_t at = 0;
+    for (int i = 0; i < k; ++i)
+      if (source_[i].kind == Source::Number) at += (it_.numel() * item_size(source_[i].compute) + 63) / 64 * 64;
+    return at;
   }
 
   int64_t size(int d) const { return it_.dims()[static_cast<size_t>(d)].size; }
@@ -202,20 +257,12 @@ class Program {
 
   // One tile, memory and numbers only: decode loops live here.
   void run_small(const Launch& launch, const Value* values) const {
+    alignas(64) char buffer[kMaxInputs][kSmall * 16];
     Tile tile{it_.numel(), launch.data(out_slot_), {}, values};
-    if (all_direct_) {
-      for (int k = 0; k < inputs_; ++k) tile.in[k] = launch.data(source_[k].slot);
-      return loop_(tile);
-    }
-    alignas(64) char buffer[kMaxInputs][kTileBytes];
     for (int k = 0; k < inputs_; ++k) {
       const Source& s = source_[k];
-      if (s.kind == Source::Memory) {
-        tile.in[k] = launch.data(s.slot);
-      } else {
-        fill(s, launch.scalars[s.slot], buffer[k], it_.numel());
-        tile.in[k] = buffer[k];
-      }
+      tile.in[k] = s.kind == Source::Memory ? launch.data(s.slot) : buffer[k];
+      if (s.kind == Source::Number) fill(s, launch.scalars[s.slot], buffer[k], it_.numel());
     }
     loop_(tile);
   }
@@ -296,8 +343,10 @@ class Program {
   }
 
   Loop loop_ = nullptr;
+  Compute compute_ = Compute::F32;
+  Arithmetic arithmetic_ = Arithmetic::None;
   int inputs_, values_count_ = 0, out_slot_;
-  bool small_ = false, all_direct_ = false, one_dimension_ = false, store_direct_ = false;
+  bool small_ = false, numbers_or_direct_ = false, all_direct_ = false, one_dimension_ = false, store_direct_ = false;
   int inner_ = 0, out_item_ = 0;
   Source source_[kMaxInputs];
   int64_t item_[kMaxInputs + 1] = {};
@@ -307,10 +356,20 @@ class Program {
   Iteration it_;  // operand 0 is the output
 };
 
-class PointwisePlan final : public Plan {
+class PointwisePlan final : public TilePlan {
  public:
   explicit PointwisePlan(Program program) : program_(std::move(program)) {}
   void run(const Launch& launch) const override { program_.run(launch); }
+  int64_t prepared_bytes() const override { return program_.prepared_bytes(); }
+  void prepare(const Launch& launch, char* memory) const override { program_.prepare(launch, memory); }
+  void run_prepared(void* const* pointers, const char* memory) const override {
+    program_.run_prepared(pointers, memory);
+  }
+  Arithmetic arithmetic() const override { return program_.arithmetic(); }
+  std::vector<int> arithmetic_operands() const override { return program_.arithmetic_operands(); }
+  ArithmeticNumbers read_numbers(const Launch& launch) const override { return program_.read_numbers(launch); }
+  RegisterLoop register_loop() const override { return program_.steps_loop(); }
+  size_t item() const override { return program_.computed_item(); }
 
  private:
   Program program_;

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "nest.h"
+#include "tile_plan.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -67,9 +68,10 @@ struct Op {
   Promotion promotion = Promotion::Common;
   std::array<const char*, kMaxInputs> operands = {};  // schema names, needed where one may be a Scalar
   std::array<ValueName, kMaxValues> values = {};
-  int mask = -1;               // this operand is a truth value whatever the others are
-  bool round_scalars = false;  // numbers are rounded to the inputs' dtype first (comparisons)
-  int cost = 1;                // of one element against an addition
+  int mask = -1;                             // this operand is a truth value whatever the others are
+  bool round_scalars = false;                // numbers are rounded to the inputs' dtype first (comparisons)
+  int cost = 1;                              // of one element against an addition
+  Arithmetic arithmetic = Arithmetic::None;  // what it is in registers, alpha being the first value
 };
 
 // The conversion of `input` to the dtype and layout of `out`, computed in `through` where neither is native.
@@ -152,6 +154,11 @@ constexpr Op with_values(Op op, ValueName a, ValueName b = {}, ValueName c = {},
 }
 constexpr Op with_operands(Op op, const char* a, const char* b = nullptr, const char* c = nullptr) {
   op.operands = {a, b, c, nullptr};
+  return op;
+}
+
+constexpr Op in_registers(Op op, Arithmetic arithmetic) {
+  op.arithmetic = arithmetic;
   return op;
 }
 

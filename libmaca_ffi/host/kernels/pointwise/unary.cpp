@@ -27,7 +27,7 @@ struct Neg {
       return -x;
   }
 };
-static constexpr Op neg_op = op_of<Neg, 1, kReal | kComplex>();
+static constexpr Op neg_op = in_registers(op_of<Neg, 1, kReal | kComplex>(), Arithmetic::Negative);
 MACA_POINTWISE("neg", neg_op);
 
 // sign(NaN) is 0 in PyTorch

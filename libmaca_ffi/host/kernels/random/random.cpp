@@ -246,20 +246,29 @@ std::unique_ptr<Plan> continuous(const Request& r, const char* a, const char* b,
   return plan;
 }
 
+// The largest number of 16 bits that is not above `x`.
+template <class T> double below(float x) {
+  T nearest(x);
+  if (static_cast<float>(nearest) > x) {
+    uint16_t bits;
+    std::memcpy(&bits, &nearest, sizeof bits);
+    if ((bits & 0x7fff) == 0)
+      bits = 0x8001;  // the negative number nearest to 0
+    else
+      bits = static_cast<uint16_t>(bits & 0x8000 ? bits + 1 : bits - 1);
+    std::memcpy(&nearest, &bits, sizeof bits);
+  }
+  return static_cast<double>(static_cast<float>(nearest));
+}
+
 // The largest number of the dtype below `to`.
 double below(double to, Dtype dtype) {
   if (dtype == Dtype::F64) return std::nextafter(to, -HUGE_VAL);
   float f = static_cast<float>(to);
   if (static_cast<double>(f) >= to) f = std::nextafter(f, -HUGE_VALF);
   if (dtype == Dtype::F32) return static_cast<double>(f);
-  // cut the mantissa off, toward minus infinity
-  const auto stored = [&](float x) {
-    return dtype == Dtype::F16 ? static_cast<float>(static_cast<f16>(x)) : static_cast<float>(bf16(x));
-  };
-  float step = std::abs(f) * (dtype == Dtype::F16 ? 0x1p-12f : 0x1p-9f);
-  float best = stored(f);
-  for (float x = f; best > f; x -= step) best = stored(x);
-  return static_cast<double>(best);
+  if (dtype == Dtype::F16) return below<f16>(f);
+  return below<bf16>(f);
 }
 
 std::unique_ptr<Plan> uniform(const Request& r) {

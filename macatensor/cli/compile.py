@@ -1,0 +1,82 @@
+"""``macatensor compile``: runs a program and shows what ``torch.compile`` made of it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import compile_picture
+from .console import Json, emit_json, out, table
+
+if TYPE_CHECKING:
+    from macatensor.compiling.checked import Wrong
+    from macatensor.compiling.explained import Explanation
+
+
+def compile(
+    context: typer.Context,
+    script: Annotated[
+        Path,
+        typer.Argument(help="A program; what follows it are its own arguments.", exists=True, dir_okay=False),
+    ],
+    picture: Annotated[
+        Path | None, typer.Option(help="Write a picture of the graphs, .svg or .html, too.", dir_okay=False)
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            help="Judge each fused program against its operators and float64; exit 1 if one is wrong."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a program and show the launches of each graph that torch.compile made for maca, and what was fused."""
+    import macatensor  # noqa: F401  the program may not import it
+    from macatensor.compiling.checked import checking
+    from macatensor.compiling.explained import explaining
+
+    if picture is not None and picture.suffix not in (".svg", ".html"):
+        raise typer.BadParameter(f"a picture is written as .svg or .html, got {picture.name}")
+    given, path = sys.argv, sys.path[:]
+    sys.argv = [str(script), *context.args]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        judging: AbstractContextManager[list[Wrong]] = checking() if check else nullcontext([])
+        with explaining() as found, judging as wrong:
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = given, path
+    if picture is not None:
+        compile_picture.write(found, picture)
+    if as_json:
+        emit_json([asdict(explanation) for explanation in found])
+        raise typer.Exit(bool(wrong))
+    for number, explanation in enumerate(found):
+        _print(number, explanation)
+    if not found:
+        out.print("No graph of this program was compiled for maca.")
+    for program in wrong:
+        out.print(f"Wrong: {program}.")
+    raise typer.Exit(bool(wrong))
+
+
+def _print(number: int, explanation: Explanation) -> None:
+    fused = {step.fused for step in explanation.steps} - {None}
+    page = table(
+        f"graph {number}: {len(explanation.steps)} operators, {explanation.launches} launches, "
+        f"{len(fused)} of them fused, {explanation.scratch_bytes / 2**20:.2f} MiB between",
+        "operator", "kernel", "how", "fused into", "reads and writes", right=("fused into", "reads and writes"),
+        caption=f"inputs: {len(explanation.inputs)}",
+    )  # fmt: skip
+    for step in explanation.steps:
+        page.add_row(
+            step.operator.removeprefix("aten.").removesuffix(".default"), step.kernel, step.implementation,
+            "" if step.fused is None else f"program {step.fused}", f"{step.bytes / 2**10:,.1f} KiB",
+        )  # fmt: skip
+    out.print(page)

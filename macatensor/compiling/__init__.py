@@ -1,0 +1,1 @@
+"""``torch.compile`` on maca: how Dynamo and fake tensors see the device, and the backend ``maca``."""

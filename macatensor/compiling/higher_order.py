@@ -1,0 +1,87 @@
+"""Operators that take functions, as ``torch.cond``: of tensors on the device they run as on any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator
+
+from macatensor.runtime.after_import import after_import
+from macatensor.runtime.tensor import MacaTensor
+
+
+def register() -> None:
+    """PyTorch asks a tensor subclass for a rule for each of them."""
+    made = HigherOrderOperator.__init__
+
+    def init(self: HigherOrderOperator, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        self.python_key_table[MacaTensor] = _Plain(self)
+
+    HigherOrderOperator.__init__ = init  # type: ignore[method-assign]
+    for operator in torch._ops._higher_order_ops.values():
+        operator.python_key_table[MacaTensor] = _Plain(operator)
+    after_import("torch.nn.attention.flex_attention", _accept_device)
+    after_import("torch._prims.rng_prims", _keep_random_states)
+
+
+class _Plain:
+    """The kernel that runs the functions as they are."""
+
+    def __init__(self, operator: HigherOrderOperator):
+        self.operator = operator
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kernel = self.operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+        return NotImplemented if kernel is None else kernel(*args, **kwargs)
+
+
+def _keep_random_states() -> None:
+    """Checkpointed dropout in a compiled graph: the backward pass draws what the forward pass drew."""
+    from torch._prims import rng_prims
+
+    def save(op: Any, *args: Any, **kwargs: Any) -> Any:
+        return torch.get_device_module("maca").get_rng_state(), op(*args, **kwargs)
+
+    def restore(state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
+        device = torch.get_device_module("maca")
+        before = device.get_rng_state()
+        device.set_rng_state(state)
+        try:
+            return op(*args, **kwargs)
+        finally:
+            device.set_rng_state(before)
+
+    for operator, ours in ((rng_prims.run_and_save_rng_state, save), (rng_prims.run_with_rng_state, restore)):
+        operator.python_key_table[MacaTensor] = ours
+        key = DispatchKey.BackendSelect  # where no operand is a tensor, and where it is traced
+        operator.py_kernels[key] = _on_device(ours, operator.py_kernels[key])
+        operator._dispatch_cache.clear()
+
+
+def _on_device(ours: Callable[..., Any], others: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        given = {torch.device(device).type} if device is not None else set()
+        given |= {a.device.type for a in args[1:] if isinstance(a, torch.Tensor)}
+        return (ours if "maca" in given else others)(*args, **kwargs)
+
+    return run
+
+
+def _accept_device() -> None:
+    """``flex_attention`` has a list of devices by name."""
+    from torch.nn.attention import flex_attention
+
+    others = getattr(flex_attention, "_validate_device", None)
+    if others is None:  # another version's
+        return
+
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "maca":
+            others(query, key, value)
+
+    flex_attention._validate_device = validate_device

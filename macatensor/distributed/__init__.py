@@ -1,0 +1,1 @@
+"""The backend ``mccl`` of ``torch.distributed``: collectives on device memory."""

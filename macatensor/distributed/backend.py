@@ -1,0 +1,41 @@
+"""Tells c10d of the backend ``mccl``."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import weakref
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from macatensor.distributed import checkpoints, reducer
+from macatensor.runtime.boxed import Value
+
+
+def _create(store: Store, rank: int, ranks: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
+    from macatensor.distributed.group import MacaProcessGroup
+
+    group = MacaProcessGroup(store, rank, ranks, timeout)
+    if not _groups:
+        atexit.register(_end)
+    _groups.append(weakref.ref(group))
+    return group
+
+
+_groups: list[weakref.ref[Value]] = []
+
+
+def _end() -> None:
+    for reference in _groups:
+        group = reference()
+        if group is not None:
+            group.end()
+
+
+def register() -> None:
+    """Makes ``init_process_group("mccl")`` possible, and ``mccl`` what device maca gets without a name."""
+    if dist.is_available():
+        dist.Backend.register_backend("mccl", _create, devices=["maca", "cpu"])
+        reducer.register()
+        checkpoints.register()

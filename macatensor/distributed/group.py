@@ -1,0 +1,480 @@
+"""The process group of ``mccl``: c10d's functions, each as a :class:`MacaWork`."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+    Store,
+    Work,
+)
+
+from macatensor.distributed import reducer
+from macatensor.distributed.failures import Member, explained
+from macatensor.distributed.gloo import GlooCarrier
+from macatensor.distributed.operands import (
+    Tensors,
+    check_sizes,
+    described,
+    listed,
+    options_of,
+    sizes_of,
+    split_parts,
+)
+from macatensor.distributed.reduction import Reduction, reduction_of
+from macatensor.distributed.staging import as_bytes, on_host, put, put_all, room_for, together
+from macatensor.distributed.work import Lane, MacaWork, Together
+from macatensor.runtime import capture
+from macatensor.runtime.boxed import Value
+from macatensor.runtime.tensor import MacaTensor
+
+_HOST = torch.device("cpu")
+_GRACE = 5.0  # seconds for other ranks to come to what is under way when this one ends
+
+
+_ProcessGroup: Value = dist.ProcessGroup
+
+
+class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
+    """Serves tensors on maca and, by gloo, those of the host."""
+
+    supports_splitting = False
+    supports_coalescing = True
+    supports_time_estimate = False
+    supports_shrinking = False
+
+    def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta):
+        super().__init__(rank, ranks)
+        self._store = store
+        self._rank = rank
+        self._ranks = ranks
+        self._timeout = timeout
+        self._lane = Lane()
+        self._meeting = threading.Lock()
+        self._met: GlooCarrier | None = None
+        self._messages: list[MacaWork] = []  # under way: gloo drops what nobody holds
+        self._issued = 0
+        self._broken: Exception | None = None
+        self._coalesced: list[Work] | None = None
+        # its collectives are numbered as they are issued, the carrier's as they run: so there are two
+        self._of_host: Value = ProcessGroupGloo(PrefixStore("host/", store), rank, ranks, timeout=timeout)
+        self._of_host._set_sequence_number_for_group()
+        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        self._register_backend(_HOST, dist.ProcessGroup.BackendType.GLOO, self._of_host)
+
+    @property
+    def _carrier(self) -> GlooCarrier:
+        """Made by the first collective: its ranks meet there. A lock of the group's own: ranks whose groups begin in
+        another order, each on a thread, do not wait for one another."""
+        with self._meeting:
+            if self._met is None:
+                store = PrefixStore("device/", self._store)
+                self._met = GlooCarrier(store, self._rank, self._ranks, self._timeout)
+            return self._met
+
+    # --- what c10d asks of a group ------------------------------------------------------------------------
+    def _get_backend(self, device: torch.device) -> Value:
+        return self._of_host if torch.device(device).type == "cpu" else self
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    def getBackendName(self) -> str:
+        return "mccl"
+
+    name = getBackendName
+
+    def rank(self) -> int:
+        return self._rank
+
+    getRank = rank
+
+    def size(self) -> int:
+        return self._ranks
+
+    getSize = size
+
+    @property
+    def group_name(self) -> str:
+        return str(dist.distributed_c10d._world.pg_names.get(self, ""))
+
+    pg_name = group_name
+
+    @property
+    def options(self) -> Value:
+        return self._of_host.options
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._timeout = timeout
+        self._of_host.set_timeout(timeout)
+        if self._met is not None:
+            self._met.set_timeout(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        self._lane.close()
+
+    def abort(self) -> None:
+        """What is under way fails."""
+        self._lane.close()
+        if self._met is not None:
+            self._met.abort()
+        self._of_host.abort()
+
+    def end(self) -> None:
+        """Called when the interpreter ends: no thread may be inside of gloo then, whatever became of the other ranks."""
+        self._lane.close()
+        if not self._lane.has_stopped(_GRACE):
+            self.abort()
+            self._lane.has_stopped(_GRACE)
+
+    def __del__(self) -> None:
+        if "_lane" in self.__dict__:
+            self._lane.close()
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return int(self._of_host._get_sequence_number_for_group()) + self._issued
+
+    def _by_host(self, name: str, *args: Value) -> Work:
+        work: Work = getattr(self._of_host, name)(*args)
+        return work
+
+    # --- how a collective begins --------------------------------------------------------------------------
+    def _takes(self, name: str, tensors: Tensors) -> bool:
+        """Is a collective of these tensors the device's? Raises where it cannot begin."""
+        if not any(isinstance(t, MacaTensor) for t in tensors):
+            return False
+        capture.refuse(f"{name} of torch.distributed")
+        if self._broken is not None:
+            raise RuntimeError(
+                f"mccl {name}: the group {self.group_name!r} is broken since an earlier failure, on rank {self._rank} "
+                f"of {self._ranks}: {self._broken}"
+            ) from self._broken
+        return True
+
+    def _issue(
+        self,
+        name: str,
+        operands: Tensors,
+        body: Callable[[], None],
+        written: Tensors,
+        result: Sequence[Value],
+        is_asynchronous: bool = True,
+        alike: str | None = None,
+        **of_message: Value,
+    ) -> MacaWork:
+        """Begins ``body``. ``alike``: what is the same on every rank beside the name. ``of_message`` is what only a send or a receive has, a lane of its own for one."""
+        self._issued += 1
+        call = f"{name}({', '.join(described(t) for t in operands)})"
+        number = self._issued
+        member = Member(self._store, self.group_name, self._rank, self._ranks)
+
+        def run() -> None:
+            try:
+                if alike is not None:
+                    self._carrier.agree(name + alike)
+                body()
+            except Exception as error:
+                self._broken = explained(member, number, call, error)
+                raise self._broken from error
+
+        lane = of_message.pop("lane", self._lane)
+        work = MacaWork(lane, run, written, result, **of_message)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+            is_asynchronous = True
+        if lane is self._lane:
+            if is_asynchronous:
+                lane.wake()
+            else:
+                work.wait()
+        return work
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        works, self._coalesced = self._coalesced or [], None
+        return Together(works)
+
+    # --- reductions ---------------------------------------------------------------------------------------
+    def allreduce(self, tensors: Tensors, opts: Value = None, **given: Value) -> Work:
+        reducer.stop_when_asked()
+        opts = options_of(AllreduceOptions, opts, given)
+        tensors = listed(tensors)
+        if not self._takes("all_reduce", tensors):
+            return self._by_host("allreduce", tensors, opts)
+        return self._all_reduce("all_reduce", tensors, opts, tensors)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Value = None) -> Work:
+        opts = opts or AllreduceCoalescedOptions()
+        if not self._takes("all_reduce_coalesced", tensors):
+            return self._by_host("allreduce_coalesced", tensors, opts)
+        return self._all_reduce("all_reduce_coalesced", tensors, opts, tensors)
+
+    def reduce(self, tensors: Tensors, opts: Value = None, **given: Value) -> Work:
+        opts = options_of(ReduceOptions, opts, given)
+        tensors = listed(tensors)
+        if not self._takes("reduce", tensors):
+            return self._by_host("reduce", tensors, opts)
+        return self._all_reduce("reduce", tensors, opts, tensors if opts.rootRank == self._rank else ())
+
+    def _all_reduce(self, name: str, tensors: Tensors, opts: Value, written: Tensors) -> Work:
+        reduction = reduction_of(opts.reduceOp)
+        hosts, computes = [], []
+        for tensor in tensors:
+            reduction.check(tensor.dtype, name)
+            hosts.append(on_host(tensor))
+            computes.append(reduction.is_gloo(tensor.dtype))
+
+        def body() -> None:
+            reduced = [self._carrier.all_reduce(h, reduction, c) for h, c in zip(hosts, computes)]
+            put_all(written, reduced)
+
+        alike = f"{reduction.name}{sizes_of(tensors)}{getattr(opts, 'rootRank', '')}"
+        return self._issue(name, tensors, body, written, tensors, opts.asyncOp, alike)
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Value = None, **given: Value
+    ) -> Work:
+        opts = options_of(ReduceScatterOptions, opts, given)
+        if not self._takes("reduce_scatter", outputs):
+            return self._by_host("reduce_scatter", outputs, inputs, opts)
+        parts = [[on_host(t) for t in row] for row in inputs]
+        return self._reduce_scatter("reduce_scatter", outputs, parts, opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Value = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
+        opts = opts or ReduceScatterOptions()
+        if not self._takes("reduce_scatter_tensor", outputs):
+            return Together(
+                [self._of_host._reduce_scatter_base(o, i, opts) for o, i in zip(outputs, inputs)], outputs
+            )
+        for output, source in zip(outputs, inputs):
+            check_sizes("reduce_scatter_tensor", "input", source, output, self._ranks)
+        parts = [list(on_host(t).view(-1).chunk(self._ranks)) for t in inputs]
+        empty = [[t.view(-1)] * self._ranks for t in inputs]
+        parts = [p if len(p) == self._ranks else e for p, e in zip(parts, empty)]
+        return self._reduce_scatter("reduce_scatter_tensor", outputs, parts, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter(self, name: str, outputs: Tensors, parts: Sequence[Tensors], opts: Value) -> Work:
+        reduction: Reduction = reduction_of(opts.reduceOp)
+        for output in outputs:
+            reduction.check(output.dtype, name)
+
+        def body() -> None:
+            put_all(outputs, [self._carrier.reduce_scatter(row, reduction) for row in parts])
+
+        alike = f"{reduction.name}{[str(t.dtype) for t in outputs]}"
+        return self._issue(name, outputs, body, outputs, outputs, opts.asyncOp, alike)
+
+    # --- what only moves ----------------------------------------------------------------------------------
+    def broadcast(self, tensors: Tensors, opts: Value = None, **given: Value) -> Work:
+        opts = options_of(BroadcastOptions, opts, given)
+        tensors = listed(tensors)
+        if not self._takes("broadcast", tensors):
+            return self._by_host("broadcast", tensors, opts)
+        root = opts.rootRank
+        hosts = [on_host(t) if root == self._rank else room_for(t) for t in tensors]
+        written = tensors if root != self._rank else ()
+
+        def body() -> None:
+            put_all(written, [self._carrier.broadcast(h, root) for h in hosts])
+
+        return self._issue(
+            "broadcast", tensors, body, written, tensors, opts.asyncOp, f"{sizes_of(tensors)}{root}"
+        )
+
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Value = None, **given: Value
+    ) -> Work:
+        opts = options_of(AllgatherOptions, opts, given)
+        if not self._takes("all_gather", inputs):
+            return self._by_host("allgather", outputs, inputs, opts)
+        hosts = [on_host(t) for t in inputs]
+        likes = [[room_for(t) for t in row] for row in outputs]
+
+        def body() -> None:
+            for row, host, like in zip(outputs, hosts, likes):
+                put_all(row, self._carrier.all_gather(host, like))
+
+        written = [t for row in outputs for t in row]
+        return self._issue(
+            "all_gather", inputs, body, written, outputs, opts.asyncOp, sizes_of(written[: self._ranks])
+        )
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Value = None) -> Work:
+        """``outputs[r][i]`` is what rank r gave as its input i."""
+        if not self._takes("all_gather", inputs):
+            return self._by_host("allgather_coalesced", outputs, inputs, opts or AllgatherOptions())
+        return self.allgather([list(row) for row in zip(*outputs)], inputs, opts)
+
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Value = None) -> Work:
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
+        opts = opts or AllgatherOptions()
+        if not self._takes("all_gather_into_tensor", outputs):
+            return Together(
+                [self._of_host._allgather_base(o, i, opts) for o, i in zip(outputs, inputs)], outputs
+            )
+        for output, source in zip(outputs, inputs):
+            check_sizes("all_gather_into_tensor", "output", output, source, self._ranks)
+        hosts = [on_host(t) for t in inputs]
+
+        def body() -> None:
+            for output, host in zip(outputs, hosts):
+                put(output, together(self._carrier.all_gather(host)).view(host.dtype))
+
+        return self._issue(
+            "all_gather_into_tensor", inputs, body, outputs, outputs, opts.asyncOp, sizes_of(inputs)
+        )
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Value = None, **given: Value) -> Work:
+        opts = options_of(GatherOptions, opts, given)
+        if not self._takes("gather", inputs):
+            return self._by_host("gather", outputs, inputs, opts)
+        written = [t for row in outputs for t in row]
+        host, received = on_host(inputs[0]), [room_for(t) for t in written]
+
+        def body() -> None:
+            self._carrier.gather(host, received, opts.rootRank)
+            put_all(written, received)
+
+        return self._issue(
+            "gather", inputs, body, written, outputs, opts.asyncOp, f"{sizes_of(inputs)}{opts.rootRank}"
+        )
+
+    def scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Value = None, **given: Value
+    ) -> Work:
+        opts = options_of(ScatterOptions, opts, given)
+        if not self._takes("scatter", outputs):
+            return self._by_host("scatter", outputs, inputs, opts)
+        target, parts = room_for(outputs[0]), [on_host(t) for row in inputs for t in row]
+
+        def body() -> None:
+            self._carrier.scatter(target, parts, opts.rootRank)
+            put(outputs[0], target)
+
+        return self._issue(
+            "scatter", outputs, body, outputs, outputs, opts.asyncOp, f"{sizes_of(outputs)}{opts.rootRank}"
+        )
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
+        opts = opts or AllToAllOptions()
+        self._takes("all_to_all", inputs)  # gloo has none for the host's tensors
+        parts, received = [on_host(t) for t in inputs], [room_for(t) for t in outputs]
+
+        def body() -> None:
+            self._carrier.all_to_all(received, parts)
+            put_all(outputs, received)
+
+        return self._issue("all_to_all", inputs, body, outputs, outputs, opts.asyncOp, "")
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Value = None,
+    ) -> Work:
+        opts = opts or AllToAllOptions()
+        if not self._takes("all_to_all_single", [output]):
+            return self._by_host(
+                "alltoall_base", output, source, list(output_split_sizes), list(input_split_sizes), opts
+            )
+        host, target = on_host(source), room_for(output)
+        parts = split_parts(host, input_split_sizes, self._ranks, "input")
+        received = split_parts(target, output_split_sizes, self._ranks, "output")
+
+        def body() -> None:
+            self._carrier.all_to_all(received, parts)
+            put(output, target)
+
+        return self._issue(
+            "all_to_all_single", [source], body, [output], [output], opts.asyncOp, str(output.dtype)
+        )
+
+    alltoall_base = all_to_all_single
+
+    # --- messages -----------------------------------------------------------------------------------------
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
+        if not self._takes("send", tensors):
+            return self._by_host("send", tensors, dst, tag)
+        sent = [as_bytes(on_host(t)) for t in tensors]
+        return self._message("send", tensors, [self._of_host.send([h], dst, tag) for h in sent], (), sent)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
+        if not self._takes("recv", tensors):
+            return self._by_host("recv", tensors, src, tag)
+        rooms = [room_for(t) for t in tensors]
+        works = [self._of_host.recv([as_bytes(h)], src, tag) for h in rooms]
+        return self._message("recv", tensors, works, tensors, rooms)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        if not self._takes("recv", tensors):
+            return self._by_host("recv_anysource", tensors, tag)
+        rooms = [room_for(t) for t in tensors]
+        works = [self._of_host.recv_anysource([as_bytes(h)], tag) for h in rooms]
+        return self._message("recv", tensors, works, tensors, rooms)
+
+    def _message(
+        self, name: str, tensors: Tensors, works: Sequence[Work], written: Tensors, rooms: Tensors
+    ) -> Work:
+        """Its bytes are on their way before this returns, whoever waits for what: two ranks that send to one another
+        before they receive do not wait for each other."""
+
+        def body() -> None:
+            for work in works:
+                work.wait()
+            put_all(written, rooms)
+
+        work = self._issue(
+            name,
+            tensors,
+            body,
+            written,
+            tensors,
+            lane=Lane(),
+            has_arrived=lambda: all(work.is_completed() for work in works),
+            source=works[0]._source_rank if written else None,
+        )
+        self._messages = [*(m for m in self._messages if not m.has_ended), work]
+        return work
+
+    # --- barriers -----------------------------------------------------------------------------------------
+    def barrier(self, opts: Value = None) -> Work:
+        self._lane.finish()
+        return self._by_host("barrier", opts or BarrierOptions())
