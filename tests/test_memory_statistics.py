@@ -101,6 +101,18 @@ def test_identities_over_a_random_program() -> None:
     assert done.stderr == ""
 
 
+def test_snapshots_read_no_freed_memory() -> None:
+    run_python(
+        """
+        import torch, macatensor
+        live = [torch.empty(size, device="maca") for size in (1, 1000, 300000)]
+        segments = torch.maca.memory_snapshot()
+        assert sum(s["total_size"] for s in segments) == torch.maca.memory_reserved(), segments[:2]
+        """,
+        MALLOC_PERTURB_="85",  # glibc overwrites what is freed
+    )
+
+
 def test_pools() -> None:
     before = torch.maca.memory_stats()
     small = torch.empty(1000, device="maca")

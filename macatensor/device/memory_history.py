@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypedDict
 
 from torch.types import Device
@@ -49,16 +49,16 @@ class Segment(TypedDict):
     blocks: list[Block]
 
 
-def _blocks() -> Iterable[CData]:
-    """The allocator's blocks, by address."""
+def _blocks() -> Iterator[CData]:
+    """The allocator's blocks, by address; each as long as the next is not asked for."""
     capacity = int(lib.maca_memory_blocks(ffi.NULL, 0)) + 64
     while True:
         blocks = ffi.new("maca_memory_block[]", capacity)
         count = int(lib.maca_memory_blocks(blocks, capacity))
         if count <= capacity:
-            found: Iterable[CData] = blocks[0:count]
-            return found
+            break
         capacity = count + 64
+    yield from blocks[0:count]  # which do not own their memory: `blocks` does, for as long as this runs
 
 
 def _frames(number: int, include_traces: bool) -> list[Frame]:
