@@ -15,6 +15,7 @@
 #include "kernels/matmul/bfloat16_tiles.h"
 #include "device_memory.h"
 #include "kernel.h"
+#include "launch_times.h"
 #include "onednn.h"
 #include "processor.h"
 #include "stream.h"
@@ -43,6 +44,7 @@ struct maca_device {
   std::mutex mutex;
   std::set<maca_stream*> streams;
   AddressRanges ranges;
+  LaunchTimes launch_times;
 };
 
 namespace {
@@ -80,8 +82,11 @@ maca_error make_error(uint64_t correlation, int code, const std::string& text) {
 
 maca_status run_plan(maca_device* device, const Plan& plan, const Launch& launch, uint64_t correlation) {
   maca_error error;
+  LaunchTimes& times = device->launch_times;
   try {
+    const int64_t start = times.is_on() ? LaunchTimes::now() : 0;
     plan.run(launch);
+    if (start) times.keep(correlation, start);
     return MACA_OK;
   } catch (const LaunchError& e) {
     error = make_error(correlation, e.code, e.what());
@@ -357,6 +362,16 @@ maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_l
   return MACA_OK;
 }
 
+maca_status profile_set(maca_device* device, int32_t on) {
+  device->launch_times.set(on != 0);
+  return MACA_OK;
+}
+
+maca_status profile_take(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count) {
+  *count = device->launch_times.take(records, capacity);
+  return MACA_OK;
+}
+
 maca_status plan_destroy(maca_device*, maca_plan* plan) {
   delete plan;
   return MACA_OK;
@@ -414,6 +429,8 @@ const maca_interface kInterface = {
     .plan_launch = plan_launch,
     .plan_destroy = plan_destroy,
     .error_take = error_take,
+    .profile_set = profile_set,
+    .profile_take = profile_take,
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ extern "C" {
 #endif
 
 #define MACA_ABI_MAJOR 2
-#define MACA_ABI_MINOR 0
+#define MACA_ABI_MINOR 1
 
 typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
@@ -262,6 +262,12 @@ typedef enum maca_event_flags {
   MACA_EVENT_TIMED = 1 /* event_elapsed may be asked of it */
 } maca_event_flags;
 
+/* When a launch ran, in nanoseconds of the host's real-time clock. */
+typedef struct maca_profile_record {
+  uint64_t correlation; /* of maca_launch */
+  int64_t start_ns, end_ns;
+} maca_profile_record;
+
 /* The table. [M] marks mandatory slots: loading fails without them. For the others a NULL means the default
  * that stands in parentheses. Later minors append theirs behind error_take. */
 typedef struct maca_interface {
@@ -337,6 +343,12 @@ typedef struct maca_interface {
    * ran at once returns MACA_DEVICE_ERROR itself and leaves its error here, a queued one only that; a wait may return
    * MACA_DEVICE_ERROR for it too. */
   maca_status (*error_take)(maca_device* device, maca_error* error);
+
+  /* Since 2.1. From profile_set with `on` 1 the device keeps when each launch began and ended, until it is 0 again;
+   * profile_take gives up to `capacity` of those that are over and forgets them. (the two go together; without them,
+   * or with MACA_UNSUPPORTED, a launch that runs on is shown where it was given) */
+  maca_status (*profile_set)(maca_device* device, int32_t on);
+  maca_status (*profile_take)(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count);
 } maca_interface;
 
 /* NULL when the library does not speak this major. */

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime.h"
+
 namespace maca_shim {
 namespace {
 // Up to kSmall a freed block keeps its size and waits in the bin of that size: a push and a pop. Above, blocks are cut
@@ -231,6 +233,8 @@ void Allocator::count(Block* block, int64_t requested, int sign) {
   add(statistics_.allocation, small, sign);
   add(statistics_.allocated_bytes, small, sign * block->bytes);
   add(statistics_.requested_bytes, small, sign * requested);
+  if (Profile& profile = runtime().profile; profile.has_memory())
+    profile.memory(block->address, sign * block->bytes, statistics_.allocated_bytes[0].current);
 }
 
 Block* Allocator::allocate(int64_t bytes, int64_t site) {

@@ -142,7 +142,8 @@ int submit(const maca_program& p, const maca_reference* references, maca_launch&
   if (weight >= 0 && p.info.packed_bytes && references[weight].buffer)
     status = pack_weight(p, references[weight], call.pointers[weight], stream, &call.packed);
   call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
-  const bool may_start = p.is_long && !(r.queue.mode() == TaskQueue::kLong && r.queue.is_profiled());
+  const bool may_start =
+      p.is_long && !(r.queue.mode() == TaskQueue::kLong && !r.profile.is_on() && r.queue.is_profiled());
   call.stream = launch_stream(stream, may_start);
   r.launches.fetch_add(1, std::memory_order_relaxed);
   if (status == MACA_OK) {
@@ -197,7 +198,14 @@ int give_launch(const maca_program& program, maca_launch& call) {
     l.kernel = program.kernel;
     l.correlation = call.correlation;
   }
-  return r.library.plan_launch(program.plan, &call);
+  if (!r.profile.is_on()) return r.library.plan_launch(program.plan, &call);
+  int64_t bytes = 0;
+  for (const maca_role& role : program.roles) bytes += role.scalar ? 0 : std::max(role.output_bytes, role.extent_bytes);
+  const int64_t given = Profile::now();
+  const int status = r.library.plan_launch(program.plan, &call);
+  r.profile.launch(program.kernel, program.info.implementation, bytes, call, call.stream || r.library.is_asynchronous(),
+                   given);
+  return status;
 }
 
 int pack_weight(const maca_program& p, const maca_reference& weight, const void* address, StreamSlot* stream,

@@ -281,6 +281,14 @@ int Library::plan_info(const maca_plan* plan, int32_t operands, maca_plan_info* 
   return MACA_OK;
 }
 
+int Library::profile_take(maca_profile_record* records, int32_t capacity, int32_t* count) const {
+  *count = 0;
+  const int status = call<&maca_interface::profile_take>("profile_take", records, capacity, count);
+  if (status == MACA_OK && (*count < 0 || *count > capacity))
+    return broken("profile_take", "gave %d records; expected at most the %d asked for", *count, capacity);
+  return status;
+}
+
 int Library::error_take(maca_error* error) {
   *error = {sizeof *error};
   if (lost()) return MACA_OK;

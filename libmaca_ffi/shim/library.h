@@ -39,6 +39,7 @@ class Library {
   bool forks() const { return info_.features & MACA_DEVICE_FORKS; }
   bool has_ranges() const { return table_.memory_reserve && table_.memory_commit && table_.memory_decommit; }
   bool has_packing() const { return table_.plan_pack; }
+  bool has_profile() const { return table_.profile_set && table_.profile_take; }
   bool has_pinning() const { return table_.host_allocate && table_.host_free; }
   const char* lost() const { return lost_.load(std::memory_order_relaxed); }  // why it is; nullptr: it is not
   void lose(const std::string& why);                                          // once, the first time
@@ -60,6 +61,7 @@ class Library {
   int plan_create(const maca_plan_request* request, maca_plan** plan, maca_reason* reason) const;
   // `operands`: how many the plan has; `info` is filled in and none of its numbers is out of range.
   int plan_info(const maca_plan* plan, int32_t operands, maca_plan_info* info) const;
+  int profile_take(maca_profile_record* records, int32_t capacity, int32_t* count) const;
   // Fills the error in. After one that is sticky the device is lost; a lost device has no more errors.
   int error_take(maca_error* error);
 
@@ -84,6 +86,7 @@ class Library {
   MACA_SLOT(call, plan_pack)
   MACA_SLOT(call, plan_launch)
   MACA_SLOT(call, plan_destroy)
+  MACA_SLOT(call, profile_set)
 #undef MACA_SLOT
 
  private:

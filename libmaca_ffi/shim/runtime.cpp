@@ -183,15 +183,17 @@ int cross(maca_copy_kind kind, maca_buffer* buffer, int64_t offset, void* host, 
     if (const int status = wait_for_event(stream, event)) return status;
   maca_stream* const target = runs_on ? launch_stream(stream, bytes > kLongCopy) : copy_stream(stream);
   char* const address = block->address + offset;
+  const int64_t given = r.profile.is_on() ? Profile::now() : 0;
   const int status = r.library.copy(kind, is_upload ? address : host, is_upload ? host : address, bytes,
                                     runs_on ? uint32_t{MACA_COPY_QUEUED} : 0, target);
+  if (given) r.profile.move(is_upload ? MACA_PROFILE_TO_DEVICE : MACA_PROFILE_TO_HOST, bytes, given);
   if (status == MACA_OK && runs_on) r.pinned.queued(*pinned, target);
   return status;
 }
 
 // Runs what the current stream does to `buffer`; where a graph is captured, that takes it down.
 template <class Record, class Run>
-int write_on_device(maca_buffer* buffer, int64_t bytes, const Record& record, const Run& run) {
+int write_on_device(maca_buffer* buffer, int64_t bytes, maca_profile_kind kind, const Record& record, const Run& run) {
   runtime().queue.throttle(1);
   StreamSlot* stream = current_stream();
   if (const int status = before_write(buffer, stream)) return status;
@@ -203,7 +205,11 @@ int write_on_device(maca_buffer* buffer, int64_t bytes, const Record& record, co
   ++buffer->block->writes;
   maca_stream* const target = launch_stream(stream, bytes > kLongCopy);
   const Unlocked unlocked(bytes > kLongCopy && !target);
-  return run(target);
+  Profile& profile = runtime().profile;
+  const int64_t given = profile.is_on() ? Profile::now() : 0;
+  const int status = run(target);
+  if (given) profile.move(kind, bytes, given);
+  return status;
 }
 
 }  // namespace
@@ -236,6 +242,18 @@ int maca_runtime_take_failure(maca_failure* taken) { return take_failure(taken);
 void maca_runtime_counters(maca_counters* c) {
   const Runtime& r = runtime();
   *c = {r.launches, r.packs, r.bytes_to_device, r.bytes_to_host, r.bytes_on_device, r.stream_waits};
+}
+
+int maca_profile_start(int32_t with_memory) { return runtime().profile.start(runtime().library, with_memory != 0); }
+int maca_profile_stop(void) {
+  Runtime& r = runtime();
+  const Unlocked unlocked(true);
+  const int status = r.library.device_synchronize();
+  const int stopped = r.profile.stop(r.library);
+  return status != MACA_OK ? status : stopped;
+}
+int64_t maca_profile_events(maca_profile_event* events, int64_t capacity) {
+  return runtime().profile.take(events, capacity);
 }
 
 maca_buffer* maca_buffer_allocate(int64_t bytes) { return make_buffer(bytes, current_stream()); }
@@ -274,7 +292,7 @@ int maca_buffer_copy(maca_buffer* to, int64_t to_offset, maca_buffer* from, int6
     if (const int status = before_write(from, current_stream())) return status;
   order_block(from->block, current_stream());
   const auto record = [&](Capture& capture) { capture.copy(*to, to_offset, *from, from_offset, bytes); };
-  return write_on_device(to, bytes, record, [&](maca_stream* stream) {
+  return write_on_device(to, bytes, MACA_PROFILE_ON_DEVICE, record, [&](maca_stream* stream) {
     runtime().bytes_on_device += bytes;
     return runtime().library.copy(MACA_COPY_ON_DEVICE, to->block->address + to_offset,
                                   from->block->address + from_offset, bytes, 0, stream);
@@ -308,7 +326,7 @@ int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
   if (!within(buffer, offset, bytes)) return outside();
   const auto record = [&](Capture& capture) { capture.fill(*buffer, offset, byte, bytes); };
-  return write_on_device(buffer, bytes, record, [&](maca_stream* stream) {
+  return write_on_device(buffer, bytes, MACA_PROFILE_FILL, record, [&](maca_stream* stream) {
     return runtime().library.fill(buffer->block->address + offset, byte, bytes, stream);
   });
 }

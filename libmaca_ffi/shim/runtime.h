@@ -8,6 +8,7 @@
 #include "library.h"
 #include "maca.h"
 #include "pinned.h"
+#include "profile.h"
 #include "task_queue.h"
 
 namespace maca_shim {
@@ -49,6 +50,7 @@ struct Runtime {
   TaskQueue queue;        // for a library whose default stream runs work at once
   Allocator allocator;
   PinnedMemory pinned;
+  Profile profile;
   std::atomic<int64_t> launches{0}, packs{0}, bytes_to_device{0}, bytes_to_host{0}, bytes_on_device{0}, stream_waits{0};
   std::atomic<uint64_t> rng_seed{0}, rng_offset{0};
 };

@@ -156,6 +156,34 @@ int32_t maca_task_queue_take_used(void);
 /* The kernel of a queued launch that failed, of the latest thousands; NULL: unknown. */
 const char* maca_runtime_kernel_of(uint64_t correlation);
 
+/* --- what ran, and when (profile.h) ---------------------------------------------------------------------- */
+typedef enum maca_profile_kind {
+  MACA_PROFILE_LAUNCH = 0,
+  MACA_PROFILE_TO_DEVICE = 1,
+  MACA_PROFILE_TO_HOST = 2,
+  MACA_PROFILE_ON_DEVICE = 3,
+  MACA_PROFILE_FILL = 4,
+  MACA_PROFILE_MEMORY = 5 /* a block was taken or given back */
+} maca_profile_kind;
+
+/* Times in nanoseconds of the host's real-time clock. */
+typedef struct maca_profile_event {
+  int32_t kind, thread;       /* the operating system's number of the thread that gave it */
+  uint64_t correlation;       /* of a launch; of memory its address */
+  const char* name;           /* of a launch its kernel */
+  const char* implementation; /* that the library chose, or NULL; valid until the next start */
+  int64_t stream;
+  int64_t given_ns, start_ns, end_ns; /* given to the library; began and ended on the device */
+  int64_t bytes;                      /* that operands span, that were moved, or by which memory in use grew */
+  int64_t total_bytes;                /* of memory: in use then */
+} maca_profile_event;
+
+/* Forgets what was noted and notes what comes. `with_memory`: blocks taken and given back, too. */
+int maca_profile_start(int32_t with_memory);
+int maca_profile_stop(void); /* waits until what was launched is over; releases the lock */
+/* Fills in up to `capacity` events, in the order in which they were given, and returns how many there are. */
+int64_t maca_profile_events(maca_profile_event* events, int64_t capacity);
+
 /* --- programs ------------------------------------------------------------------------------------------- */
 /* Launched by the types of shim/launcher. */
 /* `roles` holds one entry an operand, in the order of the request. `defaults` are scalars that follow those given

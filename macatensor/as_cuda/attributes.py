@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from macatensor.as_cuda.arguments import device_of, element_of
 from macatensor.as_cuda.patches import Patches
+from macatensor.profiling import hooks
 
 _AUTOCAST_STATE = ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled")
 _FLAGS = ("allow_tf32", "benchmark", "benchmark_limit", "deterministic", "enabled")
@@ -38,6 +39,8 @@ def install(patches: Patches) -> None:
     _loading(patches)
     _generators(patches)
     _data_parallel(patches)
+    patches.replace(hooks, "devices", frozenset({*hooks.devices, "cuda"}),
+                    "torch.profiler.ProfilerActivity.CUDA -> ProfilerActivity.PrivateUse1")  # fmt: skip
 
 
 def _mixed_precision(patches: Patches) -> None:

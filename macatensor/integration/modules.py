@@ -94,6 +94,11 @@ def _cross(p: Any, other: Any, name: str) -> None:
         torch.utils.swap_tensors(p, other)
     except RuntimeError as error:
         p.grad = grad
+        if "weakref" in str(error):
+            raise RuntimeError(
+                f"_apply(): Couldn't swap {name}: something keeps weak references to it, as torch.profiler does with "
+                "record_shapes or with_stack. Move the module before it is profiled"
+            ) from error
         if "use_count" not in str(error):
             raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
         raise RuntimeError(

@@ -42,6 +42,7 @@ from macatensor.operators import (
     synchronized_normalization,
     transformer,
 )
+from macatensor.profiling import hooks
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (
@@ -78,6 +79,7 @@ def register() -> None:
     storage.register()
     tracing.register()
     script_modules.register()
+    hooks.register()
     flattening.register()
     serialization.register()
     dlpack.register()

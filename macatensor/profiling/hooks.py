@@ -1,0 +1,98 @@
+"""Where PyTorch's profiler asks for the device.
+
+``torch.autograd.profiler.profile`` is what ``torch.profiler.profile`` stands on. Of a device that is not its own it
+expects an observer in C++; instead the runtime notes what the device does between ``_start_trace`` and the end, and
+Kineto's results are handed on inside of :class:`~macatensor.profiling.results.Results`. Names that PyTorch may change
+are looked for once, in :func:`register`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from typing import Any
+
+import torch
+from torch._C._profiler import ProfilerActivity, ProfilerState
+
+from macatensor.profiling import activities
+from macatensor.profiling.results import Results
+
+devices = frozenset({"maca"})  # names of the device; `as_cuda` adds "cuda"
+_running = threading.local()  # .profile: the one of this thread that asked for the device
+_of_autograd: Any = torch.autograd.profiler
+_of_torch: Any = torch.profiler.profiler
+_profile = _of_autograd.profile
+_PRIVATE = ("_start_trace", "__exit__", "__init__")
+
+
+def register() -> None:
+    """Called once. Warns, and leaves the profiler as it is, where PyTorch's profiler has other parts than it had."""
+    missing = [name for name in _PRIVATE if not callable(getattr(_profile, name, None))]
+    missing += [n for n in ("_disable_profiler", "_enable_profiler") if not hasattr(_of_autograd, n)]
+    if missing:
+        warnings.warn(
+            f"macatensor: torch.profiler shows nothing of the device: this PyTorch ({torch.__version__}) has no "
+            f"{', '.join(missing)} in torch.autograd.profiler"
+        )
+        return
+    _profile.__init__ = _begin_as_ours(_profile.__init__)
+    _profile._start_trace = _start_both(_profile._start_trace)
+    _of_autograd._disable_profiler = _end_both(_of_autograd._disable_profiler)
+    module: Any
+    for module in (_of_torch, torch.profiler):
+        if hasattr(module, "supported_activities"):
+            module.supported_activities = _with_device(module.supported_activities)
+
+
+def _is_ours(profile: Any) -> bool:
+    return getattr(profile, "enabled", False) and getattr(profile, "use_device", None) == "maca"
+
+
+def _begin_as_ours(init: Any) -> Any:
+    @functools.wraps(init)
+    def wrapped(self: Any, enabled: bool = True, *, use_cpu: bool = True, **given: Any) -> None:
+        is_ours = given.get("use_device") in devices or (given.get("use_cuda") and "cuda" in devices)
+        if not is_ours:
+            init(self, enabled, use_cpu=use_cpu, **given)
+            return
+        # of the device PyTorch is told afterwards: for another one than its own it wants an observer in C++
+        init(self, enabled, use_cpu=True, **{**given, "use_device": None, "use_cuda": False})
+        if enabled:
+            self.use_device = "maca"
+            self.use_cpu = use_cpu
+            self.profiler_kind = ProfilerState.KINETO
+
+    return wrapped
+
+
+def _start_both(start: Any) -> Any:
+    @functools.wraps(start)
+    def wrapped(self: Any) -> None:
+        if _is_ours(self):
+            _running.profile = self
+            activities.start(with_memory=bool(self.profile_memory))
+        start(self)
+
+    return wrapped
+
+
+def _end_both(disable: Any) -> Any:
+    @functools.wraps(disable)
+    def wrapped() -> Any:
+        profile = getattr(_running, "profile", None)
+        _running.profile = None
+        found = activities.stop() if profile is not None else []
+        results = disable()
+        return results if profile is None else Results(results, found, bool(profile.use_cpu))
+
+    return wrapped
+
+
+def _with_device(supported: Any) -> Any:
+    @functools.wraps(supported)
+    def wrapped() -> set[ProfilerActivity]:
+        return {*supported(), ProfilerActivity.PrivateUse1}
+
+    return wrapped
