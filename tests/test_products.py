@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import macatensor
+import macatensor  # noqa: F401 - registers the device where this is run as a program
 
 EPS = torch.finfo(torch.float32).eps
 DRAWS = 20
