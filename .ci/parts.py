@@ -59,7 +59,16 @@ LONG = (
     Part("build", "make build", 8),
     Part("metadata", f"{PYTEST} -n0 --timeout=3600 tests/test_metadata.py", 40, {"HYPOTHESIS_PROFILE": "long"}),
     Part("hypothesis", f"{PYTEST} -n2 --timeout=3600 tests/test_parity_hypothesis.py", 30, {"HYPOTHESIS_PROFILE": "wide"}),
-    Part("products", f"{PYTEST} -n2 tests/test_products.py", 10, {"HYPOTHESIS_PROFILE": "long"}),
+    Part("products", f"{PYTEST} -n2 --timeout=3600 tests/test_products.py", 25, {"HYPOTHESIS_PROFILE": "long"}),
+    *(
+        Part(
+            f"products at {simd}",
+            f"{PYTEST} -n2 --timeout=3600 tests/test_products.py",
+            25,
+            {"HYPOTHESIS_PROFILE": "long", "MACA_SIMD": simd},
+        )
+        for simd in ("avx512", "avx2", "baseline")
+    ),
     Part("faults", f"{PYTEST} -n0 --timeout=3600 tests/test_accuracy_faults.py", 15, {"HYPOTHESIS_PROFILE": "long"}),
     level("test", "make test", 40, "baseline"),
     level("test", "make test", 25, "avx2"),

@@ -28,11 +28,12 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
   return baseline::product_in_panels ? baseline::product_in_panels(p) : nullptr;
 }
 
-// Two rows: AVX-512's sgemm has chains as short and takes 0.6 to 0.9 of the time; those below it add all terms up to
-// 192 in one. Two products of a row take 0.3 to 1.1 of the time of AVX2's, 1.0 to 1.5 of SSE2's (EPYC, Zen 4).
+// Few rows: AVX-512's sgemm has chains as short and takes 0.6 to 0.9 of the time of two rows; those below it add all
+// terms up to 192 in one. Products of 3 to 8 rows take 0.63 to 1.1 of the time of AVX2's, 0.4 to 1.1 of SSE2's (a Xeon
+// with AVX-512, model 167, kept to these by MACA_SIMD).
 std::unique_ptr<Plan> rows_plan(const Problem& p) {
   const Isa isa = allowed_isa();
-  const bool suits = p.m() <= (isa >= Isa::Avx512 ? 1 : 2) && p.k() > 0 && p.out.batch == 1 &&
+  const bool suits = p.m() <= (isa >= Isa::Avx512 ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
                      (p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
   if (!suits) return nullptr;
   if (isa >= Isa::Avx512 && avx512::product_of_rows) return avx512::product_of_rows(p);

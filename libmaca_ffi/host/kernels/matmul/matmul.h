@@ -82,7 +82,8 @@ std::unique_ptr<Plan> bfloat16_plan(const Problem& p);  // the same of bfloat16
 std::unique_ptr<Plan> panels_plan(const Problem& p);
 // float32, whose sums are shorter or steadier so than oneDNN's; nullptr for others
 std::unique_ptr<Plan> short_chains_plan(const Problem& p);
-// float32, of one row, or of two, and a matrix given by its columns; nullptr for others
+constexpr int64_t kDotRows = 8;
+// float32, of at most so many rows and a matrix given by its columns; nullptr for others
 std::unique_ptr<Plan> rows_plan(const Problem& p);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
 
