@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ os.environ.pop("PYTORCH_DEFAULT_NCHW", None)
 
 # PyTorch's OpenMP threads spin for each other; on a busy machine that took minutes of the parity tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What an earlier session compiled must not decide what this one sees.
+_COMPILED = tempfile.TemporaryDirectory(prefix="macatensor-tests-")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _COMPILED.name
 
 import pytest
 import torch

@@ -28,6 +28,7 @@ def register() -> None:
     after_import("torch._dynamo.variables.optimizer", lambda: _taught(_teach_optimizer))
     after_import("torch._dynamo.device_interface", lambda: _taught(_teach_interfaces))
     after_import("torch._dynamo.debug_utils", lambda: _taught(_teach_repros))
+    after_import("torch._dynamo.package", lambda: _taught(_teach_packages))
     _taught(_choose_backend)
     # a gradient that comes in a compiled backward as what it is
     MacaTensor.__coerce_same_metadata_as_tangent__ = _itself  # type: ignore[attr-defined]
@@ -78,6 +79,20 @@ def _teach_repros() -> None:
     debug_utils.extra_imports += (
         f"import {MacaTensor.__module__}\n{name} = {MacaTensor.__module__}.{MacaTensor.__name__}\n"
     )
+
+
+def _teach_packages() -> None:
+    """What ``TORCH_CACHING_PRECOMPILE=1`` keeps holds for this device library alone."""
+    from torch._dynamo import package
+
+    theirs = package.DiskDynamoCache.path_prefix
+
+    def path_prefix(self: Any) -> str:
+        from macatensor.compiling.stored import packages_folder
+
+        return packages_folder(theirs(self))
+
+    package.DiskDynamoCache.path_prefix = path_prefix  # type: ignore[method-assign]
 
 
 def _choose_backend() -> None:
