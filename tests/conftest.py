@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,7 @@ os.environ.pop("PYTORCH_DEFAULT_NCHW", None)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # What an earlier session compiled must not decide what this one sees.
-_COMPILED = tempfile.TemporaryDirectory(prefix="macatensor-tests-")
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = _COMPILED.name
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="macatensor-tests-")
 
 import pytest
 import torch
@@ -53,6 +53,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return nodeid if file == _ROW_BY_ROW else file
 
     return ByFile(config, log)
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ import macatensor
 from macatensor.compiling import stored
 from macatensor.compiling.compiled_graph import Choices
 
-PROGRAM = '''
+PROGRAM = """
 import json, sys
 import torch, macatensor
 import torch.nn.functional as F
@@ -49,12 +49,17 @@ print(json.dumps({
     "results": found, "read": macatensor.counters()["graphs_from_disk"],
     "traced": counters["stats"]["unique_graphs"], "written": counters["aot_autograd"]["autograd_cache_saved"],
 }))
-'''
+"""
 
 
 def start(program: Path, cache: Path, **environment: str) -> subprocess.Popen[str]:
     library = macatensor.device.library_info()["path"]
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "MACA_LIBRARY": str(library), "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "MACA_LIBRARY": str(library),
+        "PYTHONPATH": str(ROOT),
+    }
     env |= {"OMP_NUM_THREADS": "1", **environment}
     return subprocess.Popen([sys.executable, program], env=env, stdout=subprocess.PIPE, text=True)
 
@@ -79,7 +84,9 @@ def test_later_processes_read_what_was_compiled(program: Path, tmp_path: Path) -
     assert first["results"] == beside["results"] and first["written"] + beside["written"] >= 2
     second = end(start(program, cache))
     assert second["results"] == first["results"]
-    assert second["read"] == 4 and second["written"] == 0  # forward and backward, of fixed and of changing sizes
+    assert (
+        second["read"] == 4 and second["written"] == 0
+    )  # forward and backward, of fixed and of changing sizes
     files = [f for f in (cache / "aotautograd").rglob("*") if f.is_file()]
     assert files
     for i, file in enumerate(files):

@@ -39,7 +39,7 @@ class Choices(NamedTuple):
 class CompiledGraph:
     """One of AOTAutograd's graphs, called with a list of inputs, which it empties."""
 
-    def __init__(self, module: fx.GraphModule, choices: Choices = Choices()):
+    def __init__(self, module: fx.GraphModule, choices: Choices):
         module.graph.set_codegen(fx.graph._BoxedCodeGen())
         module.recompile()
         self.module, self.choices = module, choices
@@ -48,14 +48,17 @@ class CompiledGraph:
         self.last: tapes.Recorded | None = None
         self.generation = plan_caches.generation
         self.seen: set[object] = set()
+        self.judged: set[object] = set()
         self.parts: segments.Segments | None = None
         self.why = "" if choices.with_tapes else "the option tapes is False"  # it runs operator by operator
         if choices.with_tapes and (apart := segments.apart(module)):
             self.split(apart)
 
     def __call__(self, arguments: list[Value]) -> Value:
-        if self.why or not _is_unwatched():
+        if self.why:
             return self.run(arguments)
+        if not _is_unwatched():
+            return self.seen_by_tools(arguments)
         if self.parts is not None:
             return self.parts(arguments)
         result: Any = NotImplemented  # as of a tape for other arguments
@@ -67,6 +70,20 @@ class CompiledGraph:
             return self.parts(arguments) if self.parts is not None else self.run(arguments)
         arguments.clear()
         return result
+
+    def seen_by_tools(self, arguments: list[Value]) -> Value:
+        """Operator by operator; of each size the programs are judged beside, if a tool asks."""
+        if not checked.is_judging():
+            return self.run(arguments)
+        if self.parts is None and (key := (checked.session, tapes.key_of(arguments))) not in self.judged:
+            try:
+                checked.judge(self.module, self.run, arguments)
+                self.judged.add(key)
+            except tapes.Busy:
+                pass
+            except tapes.Unrecordable as error:
+                self.split({self._refused(arguments): str(error)})
+        return self.run(arguments) if self.parts is None else self.parts(arguments)
 
     def split(self, apart: dict[fx.Node, str]) -> None:
         """Has it run in parts, between those operators that no tape can have; each with the reason."""

@@ -235,5 +235,9 @@ def _identity() -> str:
 
 def _settings() -> str:
     """What a program may set that decides which operators a graph has, and is not in PyTorch's key."""
-    attention = torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled, torch._C._get_math_sdp_enabled
+    attention = (
+        torch._C._get_flash_sdp_enabled,
+        torch._C._get_mem_efficient_sdp_enabled,
+        torch._C._get_math_sdp_enabled,
+    )
     return " ".join(str(said()) for said in (layout.default_is_nchw, *attention))
