@@ -61,6 +61,16 @@ def _teach_builder() -> None:
         return None if type(value) is MacaTensor else others(value)
 
     builder.infer_subclass_type = infer_subclass_type
+    always_static = builder.tensor_always_has_static_shape
+
+    def has_static_shape(tensor: Any, is_tensor: bool, tensor_source: Any) -> Any:
+        """A parameter has one where sizes may change; ours is told by its flag, not by its type."""
+        if type(tensor) is MacaTensor and isinstance(tensor, torch.nn.Parameter):
+            of_class = torch.empty(0, device="meta").as_subclass(torch.nn.Parameter)
+            return always_static(of_class, is_tensor, tensor_source)
+        return always_static(tensor, is_tensor, tensor_source)
+
+    builder.tensor_always_has_static_shape = has_static_shape
 
 
 def _teach_rules() -> None:
