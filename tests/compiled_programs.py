@@ -176,6 +176,41 @@ def checkpoint(d: str) -> Case:
 
 
 @_program
+def batch_norm_statistics(d: str) -> Case:
+    model = _on(d, lambda: nn.BatchNorm1d(4))
+
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        y = model(x)
+        assert model.running_mean is not None and model.running_var is not None
+        return [y, model.running_mean.clone(), model.running_var.clone()]
+
+    return f, (numbers(5, 4).to(d).requires_grad_(),)
+
+
+@_program
+def cond_gradient(d: str) -> Case:
+    f = lambda x: torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t * 2, (x,))  # noqa: E731
+    return f, (numbers(4).to(d).requires_grad_(),)
+
+
+@_program
+def mapped_function(d: str) -> Case:
+    from torch._higher_order_ops.map import map as mapped
+
+    return lambda x: mapped(lambda row: row.sin() + 1, x), (numbers(3, 4).to(d),)
+
+
+@_program
+def scanned_function(d: str) -> Case:
+    from torch._higher_order_ops.scan import scan
+
+    def f(x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (carry + row, carry * row), torch.zeros(4, device=x.device), x)
+
+    return f, (numbers(3, 4).to(d),)
+
+
+@_program
 def cond(d: str) -> Case:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))
@@ -199,6 +234,70 @@ def flexible_attention(d: str) -> Case:
     from torch.nn.attention.flex_attention import flex_attention
 
     return lambda q, k, v: flex_attention(q, k, v), tuple(numbers(1, 2, 8, 4).to(d) for _ in range(3))
+
+
+@_program
+def masked_flexible_attention(d: str) -> Case:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device=d)
+    operands = tuple(numbers(1, 2, 16, 8).to(d).requires_grad_() for _ in range(3))
+    return lambda q, k, v: flex_attention(q, k, v, block_mask=mask), operands
+
+
+@_program
+def hessian(d: str) -> Case:
+    return lambda x: torch.func.hessian(lambda t: (t**3).sum())(x), (numbers(3).to(d),)
+
+
+@_program
+def custom_function(d: str) -> Case:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * ctx.saved_tensors[0].exp() * 2
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = Doubled.apply(x)
+        y.register_hook(lambda gradient: gradient * 3)
+        return y.sin()
+
+    return f, (numbers(3).to(d).requires_grad_(),)
+
+
+@_program
+def new_parameter(d: str) -> Case:
+    return lambda x: nn.Parameter(x) * 2, (numbers(3).to(d),)
+
+
+@_program
+def events_and_memory(d: str) -> Case:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        if d == "maca":
+            event = torch.maca.Event()
+            event.record()
+            torch.maca.empty_cache()
+            event.synchronize()
+        return y * 2
+
+    return f, (numbers(4).to(d),)
+
+
+@_program
+def writes_views(d: str) -> Case:
+    def f(x: torch.Tensor) -> Any:
+        row = x[1:]
+        row.mul_(2)
+        x.t().add_(1)
+        return row, x.view(-1)[2:], x.detach()
+
+    return f, (numbers(4, 4).to(d),)
 
 
 @_program

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ os.environ.pop("PYTORCH_DEFAULT_NCHW", None)
 
 # PyTorch's OpenMP threads spin for each other; on a busy machine that took minutes of the parity tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What an earlier session compiled must not decide what this one sees.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="macatensor-tests-")
 
 import pytest
 import torch
@@ -48,6 +53,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return nodeid if file == _ROW_BY_ROW else file
 
     return ByFile(config, log)
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

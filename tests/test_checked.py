@@ -86,6 +86,48 @@ def test_wrong_programs_are_taken_apart(interposer: Path) -> None:
     assert "mul, add, relu, sub is wrong" in first and "div, exp, add is wrong" in second
 
 
+TOOLS = """
+import ctypes, json, os
+import torch, macatensor
+from macatensor import accuracy
+if "MACA_INTERPOSER_TARGET" in os.environ:
+    assert ctypes.CDLL(os.environ["MACA_LIBRARY"]).interposer_fault(b"wrong_program")
+
+def function(x):
+    y = ((x * 2 + 1).relu() - 0.5).cumsum(0)
+    return (y / 3).exp() + 1, x.sum(), x[x > 0]
+
+model = torch.nn.Linear(4, 4).to("maca")
+compiled, trained = torch.compile(function), torch.compile(lambda x: (model(x).sigmoid() * 2).sum())
+x = torch.randn(65, generator=torch.Generator().manual_seed(1)).to("maca")
+
+def program():
+    torch.manual_seed(1)
+    for _ in range(2):
+        compiled(x)
+        trained(x[:64].view(16, 4)).backward()
+    return torch.rand(2, device="maca").tolist()
+
+expected = program()
+found = accuracy.bisect(program, try_repro=False)
+with accuracy.parity() as errors:
+    assert program() == expected
+assert found.finding is None and not errors.failures and errors.calls, (found, errors)
+print(json.dumps([[str(w) for w in report.programs] for report in (found, errors)]))
+assert ("is wrong" in str(found)) == ("FAIL" in str(errors)) == bool(found) == bool(errors.programs)
+"""
+
+
+def test_tools_judge_programs_beside_operators(interposer: Path) -> None:
+    """Of a graph that runs in parts, too; what the program itself sees is as without them."""
+    assert json.loads(run_python(TOOLS).stdout) == [[], []]
+    target = macatensor.device.library_info()["path"]
+    done = run_python(TOOLS, MACA_LIBRARY=interposer, MACA_INTERPOSER_TARGET=target)
+    for said in json.loads(done.stdout):
+        assert any("mul, add, relu, sub is wrong" in s for s in said)
+        assert any("sigmoid, mul" in s for s in said)
+
+
 @pytest.mark.parametrize(
     "function",
     [

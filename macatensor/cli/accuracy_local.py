@@ -51,6 +51,7 @@ def bisect(
                 "judged": result.judged,
                 "unjudged": result.unjudged,
                 "hazards": [str(h) for h in result.hazards],
+                "programs": [str(p) for p in result.programs],
             }
         )
     else:

@@ -80,7 +80,8 @@ def opinfo(
             and (not questions or task.question in questions)
         )
 
-    tasks = forms.tasks(forms.SHORT if short else forms.LONG, wanted)
+    form = forms.SHORT if short else forms.LONG
+    tasks = forms.tasks(form + forms.BESIDE if "compiled" in questions else form, wanted)
     if not tasks:
         _refuse(forms, patterns, dtypes)
     limits = {task.key: limit for task, limit in tasks}
@@ -123,7 +124,7 @@ def opinfo(
 
 def _refuse(forms: ModuleType, patterns: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     """Says which of the arguments matches nothing, and what would."""
-    asked = [task for task, _ in forms.tasks(forms.LONG)]
+    asked = [task for task, _ in forms.tasks(forms.LONG + forms.BESIDE)]
     entries, kinds = sorted({t.entry for t in asked}), sorted({t.dtype for t in asked})
     for pattern in patterns:
         if not fnmatch.filter(entries, pattern):

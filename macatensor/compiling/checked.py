@@ -8,8 +8,8 @@ times. One that is farther is recorded anew with each of its programs alone, unt
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,40 @@ def is_asked() -> bool:
 def checking() -> AbstractContextManager[list[Wrong]]:
     """Every tape that is recorded inside is checked; the wrong programs."""
     return _listeners.listening()
+
+
+_Unseen = Callable[[], AbstractContextManager[object]]
+_tools: list[_Unseen] = []
+session = 0  # of tools, counted
+
+
+@contextmanager
+def judging(unseen: _Unseen) -> Iterator[list[Wrong]]:
+    """For a tool that looks at operators: programs of the graphs that run inside are judged beside; the wrong ones.
+
+    ``unseen``: what is done inside of it the tool does not see."""
+    global session
+    session += 1
+    _tools.append(unseen)
+    try:
+        with checking() as wrong:
+            yield wrong
+    finally:
+        _tools.remove(unseen)
+
+
+def is_judging() -> bool:
+    """Does a tool want programs to be judged that do not run?"""
+    return bool(_tools)
+
+
+def judge(module: fx.GraphModule, run: tapes.Run, arguments: Sequence[Value]) -> None:
+    """Judges the programs of a graph for such arguments, which stay as they are. Raises what :func:`tapes.record`
+    raises."""
+    with ExitStack() as stack:
+        for unseen in _tools:
+            stack.enter_context(unseen())
+        right(module, run, arguments, tapes.record(run, arguments))
 
 
 class _Selected:

@@ -28,6 +28,7 @@ def register() -> None:
     after_import("torch._dynamo.variables.optimizer", lambda: _taught(_teach_optimizer))
     after_import("torch._dynamo.device_interface", lambda: _taught(_teach_interfaces))
     after_import("torch._dynamo.debug_utils", lambda: _taught(_teach_repros))
+    after_import("torch._dynamo.package", lambda: _taught(_teach_packages))
     _taught(_choose_backend)
     # a gradient that comes in a compiled backward as what it is
     MacaTensor.__coerce_same_metadata_as_tangent__ = _itself  # type: ignore[attr-defined]
@@ -60,6 +61,16 @@ def _teach_builder() -> None:
         return None if type(value) is MacaTensor else others(value)
 
     builder.infer_subclass_type = infer_subclass_type
+    always_static = builder.tensor_always_has_static_shape
+
+    def has_static_shape(tensor: Any, is_tensor: bool, tensor_source: Any) -> Any:
+        """A parameter has one where sizes may change; ours is told by its flag, not by its type."""
+        if type(tensor) is MacaTensor and isinstance(tensor, torch.nn.Parameter):
+            of_class = torch.empty(0, device="meta").as_subclass(torch.nn.Parameter)
+            return always_static(of_class, is_tensor, tensor_source)
+        return always_static(tensor, is_tensor, tensor_source)
+
+    builder.tensor_always_has_static_shape = has_static_shape
 
 
 def _teach_rules() -> None:
@@ -78,6 +89,20 @@ def _teach_repros() -> None:
     debug_utils.extra_imports += (
         f"import {MacaTensor.__module__}\n{name} = {MacaTensor.__module__}.{MacaTensor.__name__}\n"
     )
+
+
+def _teach_packages() -> None:
+    """What ``TORCH_CACHING_PRECOMPILE=1`` keeps holds for this device library alone."""
+    from torch._dynamo import package
+
+    theirs = package.DiskDynamoCache.path_prefix
+
+    def path_prefix(self: Any) -> str:
+        from macatensor.compiling.stored import packages_folder
+
+        return packages_folder(theirs(self))
+
+    package.DiskDynamoCache.path_prefix = path_prefix  # type: ignore[method-assign]
 
 
 def _choose_backend() -> None:

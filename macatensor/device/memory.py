@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from torch.compiler import is_compiling
 from torch.types import Device
 
 from macatensor.device.memory_history import _dump_snapshot as _dump_snapshot
@@ -155,7 +156,9 @@ def reset_max_memory_cached(device: Device = None) -> None:
 
 
 def empty_cache() -> None:
-    """Gives segments without live blocks back to the device."""
+    """Gives segments without live blocks back to the device; nothing in a compiled program."""
+    if is_compiling():
+        return
     capture.refuse("empty_cache()")
     check(lib.maca_memory_empty_cache(), "empty_cache()")
 

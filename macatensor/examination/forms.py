@@ -23,6 +23,10 @@ def _typical(info: OpInfo) -> Iterable[str]:
     return (typical_dtype(info),)
 
 
+def _single(info: OpInfo) -> Iterable[str]:
+    return tuple(d for d in ("float32",) if d in dtypes_of(info))
+
+
 def _differentiable(info: OpInfo) -> Iterable[str]:
     """float64: gradients of ill-conditioned samples differ by rounding alone in float32."""
     if not getattr(info, "supports_autograd", False):
@@ -66,7 +70,8 @@ SHORT = (
     Asked("threads", ("operators",), _typical, 1),
     Asked("errors", ("operators",), _typical, None),
 )
-QUESTIONS = tuple(dict.fromkeys(asked.question for asked in LONG))
+BESIDE = (Asked("compiled", ("operators",), _single, 1),)  # asked by name alone
+QUESTIONS = tuple(dict.fromkeys(asked.question for asked in LONG + BESIDE))
 
 
 def tasks(
@@ -87,5 +92,7 @@ def tasks(
 
 def is_whole(task: Task, limit: int | None) -> bool:
     """Does ``limit`` ask as many samples as the long form?"""
-    asked = next((a for a in LONG if a.question == task.question and task.database in a.databases), None)
+    asked = next(
+        (a for a in LONG + BESIDE if a.question == task.question and task.database in a.databases), None
+    )
     return asked is None or limit is None or (asked.limit is not None and limit >= asked.limit)

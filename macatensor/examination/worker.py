@@ -21,7 +21,13 @@ def answer_task(task: Task, limit: int | None) -> Answer:
     """Asks one question. An exception of the question itself is a failure that names it."""
     import torch
 
-    from macatensor.examination import questions, questions_gradient, questions_write, trace
+    from macatensor.examination import (
+        questions,
+        questions_compiled,
+        questions_gradient,
+        questions_write,
+        trace,
+    )
     from macatensor.examination.entries import database
     from macatensor.examination.task import Answer
     from macatensor.runtime import counters
@@ -37,6 +43,7 @@ def answer_task(task: Task, limit: int | None) -> Answer:
         "out": questions_write.out,
         "inplace": questions_write.inplace,
         "errors": questions_write.errors,
+        "compiled": questions_compiled.compiled,
     }[task.question]
     answer = Answer(task)
     counters.fallbacks.clear()

@@ -21,6 +21,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from macatensor.compiling import checked
+from macatensor.compiling.checked import Wrong
 from macatensor.dispatch import named_kernels
 from macatensor.dispatch.request import Attribute
 from macatensor.dispatch.signature import find_row
@@ -261,11 +263,14 @@ def _unobserved() -> Iterator[None]:
 class Watch:
     """Sees the operators of a program. Subclasses say what is done with them in :meth:`before` and :meth:`after`.
 
-    ``devices``: types of the devices whose operators are seen.
+    ``devices``: types of the devices whose operators are seen; ``with_programs``: are the fused programs of compiled graphs
+    judged, too, which run operator by operator here?
     """
 
-    def __init__(self, devices: tuple[str, ...] = ("maca",)) -> None:
+    def __init__(self, devices: tuple[str, ...] = ("maca",), with_programs: bool = False) -> None:
         self.devices = devices
+        self.with_programs = with_programs and "maca" in devices
+        self.programs: list[Wrong] = []  # that are wrong
         self.has_seen = False  # any operator
         self.inside = threading.local()
         self.lock = threading.RLock()
@@ -291,6 +296,12 @@ class Watch:
             yield
         finally:
             self.inside.yes = outer
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Nothing that runs inside is the program's."""
+        with self.closed(), _no_modes(), _unobserved():
+            yield
 
     def operator(
         self,
@@ -415,8 +426,11 @@ class Watch:
             type.__setattr__(MacaTensor, "__torch_dispatch__", staticmethod(observed))
             for module in holders:
                 vars(module)["launch"] = observed_launch
+        judging = (
+            checked.judging(self.unseen) if self.with_programs else contextlib.nullcontext(self.programs)
+        )
         try:
-            with mode:
+            with mode, judging as self.programs:
                 yield
             synchronize()
         finally:
@@ -433,6 +447,10 @@ class _Elsewhere(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else PyTorch wraps the method below in one that costs 60 us a call
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else compiled functions run as they are written, and no program is judged
 
     def __init__(self, watch: Watch):
         super().__init__()  # type: ignore[no-untyped-call]

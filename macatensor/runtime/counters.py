@@ -18,8 +18,9 @@ _base: dict[str, int] = {}
 def count(name: str, times: int = 1) -> None:
     """Counts ``plan_misses`` (plans built), ``plan_evictions`` (dropped because a cache was full), ``strided_copies``
     (contiguous copies that a kernel's operand needed), ``layout_conversions`` (copies of a 4-D tensor between
-    channels_last and contiguous), ``tapes`` (recorded for compiled graphs), ``graphs_without_tape`` or
-    ``programs_taken_apart`` (fused ones that were wrong)."""
+    channels_last and contiguous), ``tapes`` (recorded for compiled graphs), ``graphs_without_tape``,
+    ``graphs_from_disk`` (read, as an earlier process compiled them) or ``programs_taken_apart`` (fused ones that were
+    wrong)."""
     _counts[name] += times
 
 
@@ -55,6 +56,7 @@ def counters() -> dict[str, int]:
         "layout_conversions": _counts["layout_conversions"],
         "tapes": _counts["tapes"],
         "graphs_without_tape": _counts["graphs_without_tape"],
+        "graphs_from_disk": _counts["graphs_from_disk"],
         "programs_taken_apart": _counts["programs_taken_apart"],
         **runtime,
     }

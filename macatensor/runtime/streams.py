@@ -10,6 +10,7 @@ of it are left out.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -88,13 +89,18 @@ class Event:
             raise NotImplementedError("maca events are not shared between processes")
         if external:
             raise NotImplementedError("maca events cannot be external: graphs record no events")
-        made = ffi.new("maca_event**")
-        check(lib.maca_events_create(enable_timing, made), "torch.maca.Event")
-        self._handle: CData = ffi.gc(made[0], lib.maca_events_destroy)
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.device = torch.device("maca", 0)
         self._recorded = False
+        if not is_compiling():  # one that a compiled program makes is a handle when somebody uses it
+            _ = self._handle
+
+    @functools.cached_property
+    def _handle(self) -> CData:
+        made = ffi.new("maca_event**")
+        check(lib.maca_events_create(self.enable_timing, made), "torch.maca.Event")
+        return ffi.gc(made[0], lib.maca_events_destroy)
 
     @classmethod
     def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:

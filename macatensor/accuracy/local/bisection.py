@@ -30,6 +30,7 @@ from macatensor.accuracy.local.repro import fails, write_repro
 from macatensor.accuracy.local.screen import is_clean
 from macatensor.accuracy.local.shrink import shrink, sizes_of
 from macatensor.accuracy.output_folder import output_folder
+from macatensor.compiling.checked import Wrong
 from macatensor.device import sanitizer
 from macatensor.parity.transport import host_copy, tensors
 from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca
@@ -96,7 +97,10 @@ class Finding:
 
 @dataclass
 class Bisection:
-    """What :func:`bisect` found. ``finding`` is None when every judged call kept its bound."""
+    """What :func:`bisect` found. ``finding`` is None when every judged call kept its bound.
+
+    ``programs``: fused programs of compiled graphs that are wrong though their operators, which ran one by one, are right.
+    """
 
     finding: Finding | None = None
     calls: int = 0
@@ -106,16 +110,17 @@ class Bisection:
     hazards: list[sanitizer.Hazard] = field(
         default_factory=list
     )  # with MACA_SANITIZE=1: streams without an order between them
+    programs: list[Wrong] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return self.finding is not None or bool(self.hazards)
+        return self.finding is not None or bool(self.hazards or self.programs)
 
     def __str__(self) -> str:
         seen = f"{self.calls} calls: {self.clean} clean at first sight, {self.judged} judged against float64"
         if self.unjudged:
             seen += f", without reference {', '.join(f'{k} ({v})' for k, v in sorted(self.unjudged.items()))}"
         head = str(self.finding) if self.finding else "every operator keeps its bound"
-        return "\n".join([head, seen, *map(str, self.hazards)])
+        return "\n".join([head, *map(str, self.programs), seen, *map(str, self.hazards)])
 
 
 class _Stop(BaseException):
@@ -124,7 +129,7 @@ class _Stop(BaseException):
 
 class _Bisect(Watch):
     def __init__(self, devices: tuple[str, ...], op_list: frozenset[str]):
-        super().__init__(devices)
+        super().__init__(devices, with_programs=not op_list)
         self.op_list = op_list
         self.result = Bisection()
         self.found: tuple[Seen, Verdict, Origin, str] | None = None
@@ -362,6 +367,7 @@ def bisect(
 
 def _finish(watch: _Bisect, folder: Path, seconds: float, try_repro: bool, program: str) -> Bisection:
     result = watch.result
+    result.programs = watch.programs
     result.hazards = sanitizer.hazards[watch.hazards_before :]
     if watch.found is not None:
         with watch.closed():

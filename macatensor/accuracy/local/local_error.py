@@ -7,9 +7,10 @@ norm of a whole tensor: ``norm(a - b) / norm(b)``.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -20,6 +21,7 @@ import torch
 from macatensor.accuracy.local.origin import origin
 from macatensor.accuracy.local.program import run_under
 from macatensor.accuracy.local.shadow import Shadows
+from macatensor.compiling.checked import Wrong
 from macatensor.parity.samples import describe
 from macatensor.parity.watch import Seen, Watch
 from macatensor.runtime.boxed import Arguments, Keywords
@@ -77,9 +79,10 @@ _COLUMNS = (
 
 @dataclass
 class LocalErrors:
-    """What :func:`.parity` found, call by call."""
+    """What :func:`.parity` found, call by call. ``programs``: fused programs of compiled graphs that are wrong."""
 
     calls: list[OpError] = field(default_factory=list)
+    programs: list[Wrong] = field(default_factory=list)
 
     @property
     def failures(self) -> list[OpError]:
@@ -121,6 +124,7 @@ class LocalErrors:
                 f"inherited {_number(c.inherited)}  gain {_number(c.amplification)}  {c.line}"
                 + (f"  by {c.implementation}" if c.failed and c.implementation else "")
             )
+        lines += [f"FAIL {program}" for program in self.programs]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -204,10 +208,16 @@ class _Before(NamedTuple):
 
 class _Parity(Watch):
     def __init__(self, devices: tuple[str, ...], op_list: frozenset[str], shadowed: bool):
-        super().__init__(devices)
+        super().__init__(devices, with_programs=not op_list)
         self.report = LocalErrors()
         self.op_list = op_list
         self.shadows = Shadows() if shadowed else None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        with super().watching():
+            self.report.programs = self.programs
+            yield
 
     def judged(self, row: Row | None, name: str) -> bool:
         return not self.op_list or name in self.op_list or (row is not None and row.operator in self.op_list)
