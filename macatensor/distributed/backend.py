@@ -9,7 +9,7 @@ import weakref
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from macatensor.distributed import checkpoints, reducer
+from macatensor.distributed import checkpoints, one_device, reducer, remote_calls
 from macatensor.runtime.boxed import Value
 
 
@@ -39,3 +39,5 @@ def register() -> None:
         dist.Backend.register_backend("mccl", _create, devices=["maca", "cpu"])
         reducer.register()
         checkpoints.register()
+        remote_calls.register()
+    one_device.register()
