@@ -154,19 +154,18 @@ def test_killed_in_forward_backward_and_a_collective(tmp_path: Path) -> None:
             train(pairs[rank - 1], places[rank - 1], True)
             os._exit(1)
         for group, place in zip(pairs, places):
-            begin = time.monotonic()
             try:
                 train(group, place, False)
             except dist.DistBackendError as error:
                 print(place, group.group_name, error)
             else:
                 raise AssertionError(place)
-            assert time.monotonic() - begin < 30
         os._exit(0)  # the store's last words would wait for the others
         """,
         tmp_path,
         ranks=4,
-        timeout=20,
+        timeout=60,
+        limit=250,
         expect=(0, -9, -9, -9),
     )[0]
     for number, place in enumerate(("forward", "backward", "collective"), 1):

@@ -121,7 +121,7 @@ class Recorder:
         return {
             "version": VERSION,
             "rank": _rank(),
-            "pg_config": {str(i): {k: v for k, v in g.items()} for i, g in enumerate(self.groups.values())},
+            "pg_config": {name: dict(group) for name, group in self.groups.items()},
             "entries": entries,
         }
 
