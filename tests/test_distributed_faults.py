@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ranks import run_ranks
+
+from macatensor.distributed import flight_recorder
 
 
 def test_ranks_that_call_different_collectives(tmp_path: Path) -> None:
@@ -120,3 +123,131 @@ def test_groups_may_begin_in_another_order(tmp_path: Path) -> None:
         tmp_path,
         timeout=10,
     )
+
+
+def test_killed_in_forward_backward_and_a_collective(tmp_path: Path) -> None:
+    """Each of ranks 1 to 3 dies in a group of its own with rank 0, and rank 0 goes on with the others."""
+    said = run_ranks(
+        """
+        import signal, threading, time
+        pairs = [dist.new_group([0, r]) for r in (1, 2, 3)]
+        def die(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+        def train(group, place, victim):
+            torch.manual_seed(0)
+            net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).to("maca")
+            model = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
+            model(torch.ones(2, 8).maca()).sum().backward()
+            if victim and place == "forward":
+                net[1].register_forward_hook(die)
+            if victim and place == "backward":
+                net[1].register_full_backward_hook(die)
+            if victim and place == "collective":
+                threading.Timer(0.5, die).start()
+                dist.all_reduce(torch.ones(3).maca(), group=group)  # rank 0 comes later
+            if place == "collective":
+                time.sleep(1.5)
+            for _ in range(3):
+                model(torch.ones(2, 8).maca()).sum().backward()
+        places = ("forward", "backward", "collective")
+        if rank:
+            train(pairs[rank - 1], places[rank - 1], True)
+            os._exit(1)
+        for group, place in zip(pairs, places):
+            try:
+                train(group, place, False)
+            except dist.DistBackendError as error:
+                print(place, group.group_name, error)
+            else:
+                raise AssertionError(place)
+        os._exit(0)  # the store's last words would wait for the others
+        """,
+        tmp_path,
+        ranks=4,
+        timeout=60,
+        limit=250,
+        expect=(0, -9, -9, -9),
+    )[0]
+    for number, place in enumerate(("forward", "backward", "collective"), 1):
+        line = next(line for line in said.splitlines() if line.startswith(place))
+        assert f"of the group '{number}', failed on rank 0 of 2" in line and "all_reduce(float32[" in line, (
+            line
+        )
+
+
+def test_detail_and_the_flight_recorder(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        import json, subprocess
+        from macatensor.distributed import flight_recorder
+        def raises(call, *texts):
+            try:
+                call()
+            except RuntimeError as error:
+                assert all(text in str(error) for text in texts), (texts, error)
+                return str(error)
+            raise AssertionError("no error")
+        x = torch.ones(3).maca()
+        for _ in range(9):
+            dist.all_reduce(x)
+        if rank == 0:
+            dist.send(x, 1)
+        else:
+            dist.recv(x, 0)
+        host = torch.ones(2)  # by the wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts around gloo
+        both = [lambda g: dist.all_reduce(host, group=g), lambda g: dist.broadcast(host, 0, group=g)]
+        raises(lambda: both[rank](dist.new_group()), "ALLREDUCE", "BROADCAST")
+        both = [lambda g: dist.all_reduce(x, group=g), lambda g: dist.barrier(g)]
+        said = raises(lambda: both[rank](dist.new_group()), "rank 0 all_reduce(float32[3])", "rank 1 barrier()")
+        path = f"{os.environ['TORCH_MCCL_DEBUG_INFO_TEMP_FILE']}{rank}"
+        assert path in said
+        dumped = json.load(open(path))
+        entries = dumped["entries"]
+        assert dumped["rank"] == rank and len(entries) == 8 and dumped == json.loads(json.dumps(flight_recorder.recorder().dump()))
+        assert [e["collective_seq_id"] for e in entries[:6]] == [4, 5, 6, 7, 8, 9]
+        done, message, failed = entries[5], entries[6], entries[7]
+        assert done["state"] == "completed" and done["retired"] and done["input_sizes"] == [[3]]
+        assert done["input_dtypes"] == ["float32"] and done["duration_ms"] > 0 and done["timeout_ms"] == 20_000
+        assert done["time_created_ns"] <= done["time_discovered_started_ns"] <= done["time_discovered_completed_ns"]
+        line = open(done["frames"][0]["filename"]).read().splitlines()[done["frames"][0]["line"] - 1]
+        assert "dist.all_reduce(x)" in line and done["frames"][0]["name"] == "<module>"
+        assert message["profiling_name"] == ("mccl:send 0->1", "mccl:recv 1<-0")[rank] and message["is_p2p"]
+        assert failed["profiling_name"] == ("mccl:all_reduce", "mccl:barrier")[rank] and failed["state"] == "started"
+        assert "different collectives" in failed["error"] and failed["process_group"][0] != "0"
+        assert dumped["pg_config"]["0"]["ranks"] == "[0, 1]"
+        late = dist.new_group()
+        if rank == 0:
+            work = dist.all_reduce(x, group=late, async_op=True)
+            [entry] = flight_recorder.collectives(only_active=True)
+            assert entry["state"] in ("scheduled", "started") and not entry["retired"]
+            dist.all_reduce(host)
+            work.wait()
+            assert not flight_recorder.collectives(only_active=True)
+        else:
+            dist.all_reduce(host)
+            dist.all_reduce(x, group=late)
+        flight_recorder.dump(f"{path}.folder/rank{rank}", pickled=True)
+        dist.barrier()
+        if rank == 0:  # PyTorch's own analyzer of NCCL's records
+            for r in (1,):
+                os.rename(path[:-1] + f"{r}.folder/rank{r}", f"{path}.folder/rank{r}")
+            command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--prefix", "rank"]
+            done = subprocess.run([*command, f"{path}.folder"], capture_output=True, text=True, timeout=100)
+            assert "mismatch" in (done.stdout + done.stderr).lower(), done
+        """,
+        tmp_path,
+        timeout=20,
+        TORCH_DISTRIBUTED_DEBUG="DETAIL",
+        TORCH_MCCL_TRACE_BUFFER_SIZE="8",
+        TORCH_MCCL_DEBUG_INFO_TEMP_FILE=str(tmp_path / "last" / "collectives_of_rank_"),
+    )
+
+
+def test_no_flight_recorder_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_MCCL_TRACE_BUFFER_SIZE", "0")
+    monkeypatch.setattr(flight_recorder, "_recorder", None)
+    assert flight_recorder.recorder().begin(None, "all_reduce", [], [], None) is None
+    assert flight_recorder.collectives() == []
+    monkeypatch.delenv("TORCH_MCCL_DEBUG_INFO_TEMP_FILE", raising=False)
+    with pytest.raises(ValueError, match="TORCH_MCCL_DEBUG_INFO_TEMP_FILE"):
+        flight_recorder.dump()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from ranks import ROOT
 
 import macatensor
@@ -32,22 +36,29 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(program: Path, *arguments: str) -> None:
+def environment() -> dict[str, str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     env.setdefault("MACA_LIBRARY", macatensor.device.library_info()["path"])
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(program),
-    ]
+    return env
+
+
+def torchrun_command(program: Path, *options: str) -> list[str]:
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*run, *options, str(program)]
+
+
+def torchrun(program: Path, *arguments: str, options: Sequence[str] = ()) -> str:
+    """What the ranks printed."""
     done = subprocess.run(
-        [*command, *arguments], env=env, cwd=program.parent, capture_output=True, text=True, timeout=120
+        [*torchrun_command(program, *options), *arguments],
+        env=environment(),
+        cwd=program.parent,
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.supports("torch.distributed.run")
@@ -80,3 +91,93 @@ def test_a_migrated_script_runs_under_torchrun(tmp_path: Path) -> None:
     )
     migrate(tmp_path / "train.py", tmp_path / "out", Rules(), ("train.py", "model"))
     torchrun(tmp_path / "out" / "train.py")
+
+
+_RESTARTED = """\
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+import macatensor
+dist.init_process_group()
+rank, folder = dist.get_rank(), sys.argv[1]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to("maca")
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+begin = 0
+if os.path.exists(f"{folder}/checkpoint.pt"):
+    saved = torch.load(f"{folder}/checkpoint.pt", map_location="maca")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    begin = saved["step"]
+for step in range(begin, 8):
+    x = torch.rand(8, 8, generator=torch.Generator().manual_seed(step))[4 * rank : 4 * rank + 4].maca()
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    if step == 4 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+    dist.all_reduce(loss, dist.ReduceOp.AVG)
+    if rank == 0:
+        with open(f"{folder}/losses", "a") as losses:
+            losses.write(f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {step} {loss.item()!r}\\n")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, f"{folder}/new.pt")
+        os.replace(f"{folder}/new.pt", f"{folder}/checkpoint.pt")
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def _nobody_runs(program: Path) -> bool:
+    lines = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    return not any(str(program).encode() in line for line in lines)
+
+
+def test_torchrun_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    program = tmp_path / "restarted.py"
+    program.write_text(_RESTARTED)
+    torchrun(program, str(tmp_path), options=("--max-restarts", "1"))
+    assert _nobody_runs(program)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to("maca")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    expected = []
+    for step in range(8):  # one process, no fault
+        x = torch.rand(8, 8, generator=torch.Generator().manual_seed(step)).maca()
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    lines = [line.split() for line in (tmp_path / "losses").read_text().splitlines()]
+    assert [(int(r), int(s)) for r, s, _ in lines] == [
+        *((0, s) for s in range(4)),
+        *((1, s) for s in range(4, 8)),
+    ]
+    assert [float(loss) for _, _, loss in lines] == pytest.approx(expected, rel=1e-4)
+
+
+def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(
+        "import os, torch, torch.distributed as dist, macatensor\ndist.init_process_group()\n"
+        "x = torch.ones(3).maca()\ndist.all_reduce(x)\nopen(f'ready{dist.get_rank()}', 'w').close()\n"
+        "while True:\n    dist.all_reduce(x)\n"
+    )
+    started = subprocess.Popen(
+        torchrun_command(program), env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        ends = time.monotonic() + 100
+        while not all((tmp_path / f"ready{r}").exists() for r in range(2)):
+            assert started.poll() is None and time.monotonic() < ends
+            time.sleep(0.1)
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does
+        said = started.communicate(timeout=100)[0]
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+    assert started.returncode and _nobody_runs(program), said

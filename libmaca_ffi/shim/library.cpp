@@ -152,15 +152,17 @@ std::string Library::read_table(const char* path) {
 
 std::string Library::open(const char* path, int32_t index) {
   if (std::string problem = read_table(path); !problem.empty()) return problem;
-  const std::string closed = std::string(path) + " could not open its device " + std::to_string(index) + ": ";
   int32_t count = 1;
+  if (index < 0 && !table_.device_count) index = 0;
+  const auto cannot = [&] { return std::string(path) + " could not open its device " + std::to_string(index) + ": "; };
   if (table_.device_count) {
     if (const int status = table_.device_count(&count); status != MACA_OK) {
       failed("device_count", status);
-      return closed + t_failure.text;
+      return cannot() + t_failure.text;
     }
+    if (index < 0 && count > 0) index = (-1 - index) % count;
     if (index < 0 || index >= count)
-      return closed + "device_count says that it has " + std::to_string(count) + " devices";
+      return cannot() + "device_count says that it has " + std::to_string(count) + " devices";
   }
   maca_reason reason{sizeof reason, ""};
   const int opened = table_.device_open(index, &device_, &reason);
@@ -169,7 +171,7 @@ std::string Library::open(const char* path, int32_t index) {
     failed("device_open", opened, reason.text);
   else if (!device_)
     broken("device_open", "returned MACA_OK and the device NULL");
-  if (opened != MACA_OK || !device_) return closed + t_failure.text;
+  if (opened != MACA_OK || !device_) return cannot() + t_failure.text;
   const std::string problem = check_device(path);
   if (!problem.empty()) table_.device_close(device_);
   return problem;

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
-from torch.utils import _pytree
 
 from macatensor.as_cuda.arguments import device_of, element_of
 from macatensor.as_cuda.patches import Patches
@@ -148,18 +147,10 @@ def _generators(patches: Patches) -> None:
 
 
 def _data_parallel(patches: Patches) -> None:
-    parallel: Any = torch.nn.DataParallel
-
-    @functools.wraps(parallel.scatter)
-    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
-        # one device is visible, so there is nothing to divide; PyTorch's own scatter needs a build with CUDA
-        def move(value: Any) -> Any:
-            return value.to("maca") if isinstance(value, torch.Tensor) else value
-
-        return (cast(Any, _pytree.tree_map(move, inputs)),), (cast(Any, _pytree.tree_map(move, kwargs)),)
-
     module = importlib.import_module("torch.nn.parallel.data_parallel")
-    patches.replace(module, "_get_available_device_type", torch._utils._get_available_device_type)
     patches.replace(
-        parallel, "scatter", scatter, "torch.nn.DataParallel -> one replica on maca:0, without scatter"
+        module,
+        "_get_available_device_type",
+        torch._utils._get_available_device_type,
+        "torch.nn.DataParallel -> moves its module to maca:0",
     )

@@ -9,7 +9,7 @@ import torch
 # Names that begin with "_" are not torch.maca's; `__all__` below has all the others.
 from torch.compiler import is_compiling as _is_compiling
 
-from macatensor.device import jiterator, memory, nvtx
+from macatensor.device import comm, jiterator, memory, nvtx
 from macatensor.device.graphed_callables import *  # noqa: F403
 from macatensor.device.graphs import *  # noqa: F403
 from macatensor.device.graphs import MacaGraph
@@ -116,7 +116,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-_MODULES = (jiterator, memory, nvtx, random, streams)
+_MODULES = (comm, jiterator, memory, nvtx, random, streams)
 __all__ = sorted(
     name
     for name, held in globals().items()

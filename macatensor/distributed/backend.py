@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import os
 import weakref
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
-from macatensor.distributed import checkpoints, reducer
+from macatensor.distributed import checkpoints, one_device, reducer, remote_calls
 from macatensor.runtime.boxed import Value
 
 
 def _create(store: Store, rank: int, ranks: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
     from macatensor.distributed.group import MacaProcessGroup
 
-    group = MacaProcessGroup(store, rank, ranks, timeout)
+    group = MacaProcessGroup(_fresh(store), rank, ranks, timeout)
     if not _groups:
         atexit.register(_end)
     _groups.append(weakref.ref(group))
     return group
+
+
+def _fresh(store: Store) -> Store:
+    """The store without what an earlier attempt left there: torchrun gives workers that it restarts the same store, in
+    which gloo would find the addresses of processes that are gone. Agents of several machines count their restarts
+    each for itself, so there only ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` helps."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return store
+    return PrefixStore(f"attempt{attempt}/", store)
 
 
 _groups: list[weakref.ref[Value]] = []
@@ -39,3 +50,5 @@ def register() -> None:
         dist.Backend.register_backend("mccl", _create, devices=["maca", "cpu"])
         reducer.register()
         checkpoints.register()
+        remote_calls.register()
+    one_device.register()

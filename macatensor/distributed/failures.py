@@ -5,8 +5,12 @@ from __future__ import annotations
 import datetime
 from typing import NamedTuple
 
+import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistBackendError
+
+from macatensor.distributed import flight_recorder
+from macatensor.runtime.boxed import Value
 
 _PATIENCE = datetime.timedelta(seconds=2)  # for what the others say: they fail at about the same time
 
@@ -20,6 +24,22 @@ class Member(NamedTuple):
     ranks: int
 
 
+def watched(gloo: Value, store: Store, timeout: datetime.timedelta) -> Value:
+    """Gloo for tensors of the host. With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` it names the ranks that call different
+    collectives, as the backend ``gloo`` does then; those on the device say so always."""
+    if dist.get_debug_level() != dist.DebugLevel.DETAIL:
+        return gloo
+    create: Value = dist.distributed_c10d._create_process_group_wrapper
+    return create(
+        wrapped_pg=gloo,
+        store_prefix="",
+        store=store,
+        rank=gloo.rank(),
+        world_size=gloo.size(),
+        timeout=timeout,
+    )
+
+
 def explained(member: Member, number: int, call: str, error: Exception) -> Exception:
     """The error for collective ``number`` of the group, which the program issued as ``call``."""
     said = (
@@ -29,7 +49,7 @@ def explained(member: Member, number: int, call: str, error: Exception) -> Excep
     others = _others(member, number, call)
     if others:
         said += f" What the ranks called as their collective {number}: {others}."
-    return DistBackendError(said)
+    return DistBackendError(said + flight_recorder.told())
 
 
 def _others(member: Member, number: int, call: str) -> str:

@@ -25,8 +25,8 @@ from torch._C._distributed_c10d import (
     Work,
 )
 
-from macatensor.distributed import reducer
-from macatensor.distributed.failures import Member, explained
+from macatensor.distributed import flight_recorder, reducer, splitting
+from macatensor.distributed.failures import Member, explained, watched
 from macatensor.distributed.gloo import GlooCarrier
 from macatensor.distributed.operands import (
     Tensors,
@@ -51,16 +51,17 @@ _GRACE = 5.0  # seconds for other ranks to come to what is under way when this o
 _ProcessGroup: Value = dist.ProcessGroup
 
 
-class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
+class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
     """Serves tensors on maca and, by gloo, those of the host."""
 
-    supports_splitting = False
     supports_coalescing = True
     supports_time_estimate = False
     supports_shrinking = False
 
-    def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta):
+    def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta, name: str = ""):
         super().__init__(rank, ranks)
+        self.bound_device_id = torch.device("maca", 0)  # the one of this process, whether it was named or not
+        self._name = name
         self._store = store
         self._rank = rank
         self._ranks = ranks
@@ -73,7 +74,8 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._broken: Exception | None = None
         self._coalesced: list[Work] | None = None
         # its collectives are numbered as they are issued, the carrier's as they run: so there are two
-        self._of_host: Value = ProcessGroupGloo(PrefixStore("host/", store), rank, ranks, timeout=timeout)
+        gloo = ProcessGroupGloo(PrefixStore("host/", store), rank, ranks, timeout=timeout)
+        self._of_host = watched(gloo, PrefixStore("watched/", store), timeout)
         self._of_host._set_sequence_number_for_group()
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._register_backend(_HOST, dist.ProcessGroup.BackendType.GLOO, self._of_host)
@@ -111,14 +113,14 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
     getSize = size
 
     @property
-    def group_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names.get(self, ""))
-
-    pg_name = group_name
+    def timeout(self) -> datetime.timedelta:
+        return self._timeout
 
     @property
-    def options(self) -> Value:
-        return self._of_host.options
+    def group_name(self) -> str:
+        return str(dist.distributed_c10d._world.pg_names.get(self, self._name))
+
+    pg_name = group_name
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
@@ -162,11 +164,12 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # --- how a collective begins --------------------------------------------------------------------------
     def _takes(self, name: str, tensors: Tensors) -> bool:
         """Is a collective of these tensors the device's? Raises where it cannot begin."""
-        if not any(isinstance(t, MacaTensor) for t in tensors):
-            return False
+        return any(isinstance(t, MacaTensor) for t in tensors) and self._takes_any(name)
+
+    def _takes_any(self, name: str) -> bool:
         capture.refuse(f"{name} of torch.distributed")
         if self._broken is not None:
-            raise RuntimeError(
+            raise dist.DistBackendError(
                 f"mccl {name}: the group {self.group_name!r} is broken since an earlier failure, on rank {self._rank} "
                 f"of {self._ranks}: {self._broken}"
             ) from self._broken
@@ -185,18 +188,23 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> MacaWork:
         """Begins ``body``. ``alike``: what is the same on every rank beside the name. ``of_message`` is what only a send or a receive has, a lane of its own for one."""
         self._issued += 1
+        peer = of_message.pop("peer", None)
+        entry = flight_recorder.recorder().begin(self, name, operands, written or operands, peer)
         call = f"{name}({', '.join(described(t) for t in operands)})"
         number = self._issued
         member = Member(self._store, self.group_name, self._rank, self._ranks)
 
         def run() -> None:
+            flight_recorder.started(entry)
             try:
                 if alike is not None:
                     self._carrier.agree(name + alike)
                 body()
             except Exception as error:
+                flight_recorder.ended(entry, error)
                 self._broken = explained(member, number, call, error)
                 raise self._broken from error
+            flight_recorder.ended(entry)
 
         lane = of_message.pop("lane", self._lane)
         work = MacaWork(lane, run, written, result, **of_message)
@@ -434,24 +442,25 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._takes("send", tensors):
             return self._by_host("send", tensors, dst, tag)
         sent = [as_bytes(on_host(t)) for t in tensors]
-        return self._message("send", tensors, [self._of_host.send([h], dst, tag) for h in sent], (), sent)
+        works = [self._of_host.send([h], dst, tag) for h in sent]
+        return self._message("send", tensors, works, (), sent, dst)
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
         if not self._takes("recv", tensors):
             return self._by_host("recv", tensors, src, tag)
         rooms = [room_for(t) for t in tensors]
         works = [self._of_host.recv([as_bytes(h)], src, tag) for h in rooms]
-        return self._message("recv", tensors, works, tensors, rooms)
+        return self._message("recv", tensors, works, tensors, rooms, src)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         if not self._takes("recv", tensors):
             return self._by_host("recv_anysource", tensors, tag)
         rooms = [room_for(t) for t in tensors]
         works = [self._of_host.recv_anysource([as_bytes(h)], tag) for h in rooms]
-        return self._message("recv", tensors, works, tensors, rooms)
+        return self._message("recv", tensors, works, tensors, rooms, -1)
 
     def _message(
-        self, name: str, tensors: Tensors, works: Sequence[Work], written: Tensors, rooms: Tensors
+        self, name: str, tensors: Tensors, works: Sequence[Work], written: Tensors, rooms: Tensors, peer: int
     ) -> Work:
         """Its bytes are on their way before this returns, whoever waits for what: two ranks that send to one another
         before they receive do not wait for each other."""
@@ -468,6 +477,7 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
             written,
             tensors,
             lane=Lane(),
+            peer=peer,
             has_arrived=lambda: all(work.is_completed() for work in works),
             source=works[0]._source_rank if written else None,
         )
@@ -476,5 +486,8 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     # --- barriers -----------------------------------------------------------------------------------------
     def barrier(self, opts: Value = None) -> Work:
-        self._lane.finish()
-        return self._by_host("barrier", opts or BarrierOptions())
+        """The agreement on the call is one already: no rank leaves it before all have come. In the lane of the
+        collectives, so that a rank that calls another one meanwhile is told of."""
+        opts = opts or BarrierOptions()
+        self._takes_any("barrier")
+        return self._issue("barrier", (), lambda: None, (), (), getattr(opts, "asyncOp", True), "")

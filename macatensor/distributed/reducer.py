@@ -7,15 +7,19 @@ forward of such a model until its reducer has asked: then a call takes 4 us long
 
 from __future__ import annotations
 
+import functools
+import importlib
 import warnings
 import weakref
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from macatensor.runtime.after_import import after_import
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 
+_STAGES = "torch.distributed.pipelining.stage"
 _DDP: Value = DistributedDataParallel
 _after_forward = _DDP._post_forward
 _library: torch.library.Library | None = None
@@ -43,12 +47,15 @@ def _empty_strided(
 
 
 def _post_forward(self: Value, output: Value) -> Value:
-    asks = self.find_unused_parameters
-    if self.static_graph:  # whose reducer asks once
-        asks = not self._static_graph_delay_allreduce_enqueued
-    if asks and torch.is_grad_enabled() and self.require_backward_grad_sync and _is_on_maca(self):
+    if _asks(self) and torch.is_grad_enabled() and self.require_backward_grad_sync and _is_on_maca(self):
         _serve(self)
     return _after_forward(self, output)
+
+
+def _asks(model: Value) -> bool:
+    if model.static_graph:  # whose reducer asks once
+        return not model._static_graph_delay_allreduce_enqueued
+    return bool(model.find_unused_parameters)
 
 
 def _is_on_maca(model: Value) -> bool:
@@ -88,5 +95,22 @@ def stop() -> None:
         library._destroy()
 
 
+def _teach_stages() -> None:
+    """A pipeline's stage goes forward without synchronization, and prepares the reducer itself for its last backward."""
+    stage: Value = importlib.import_module(_STAGES)._PipelineStageBase
+    backward = stage.backward_maybe_with_nosync
+
+    @functools.wraps(backward)
+    def backward_maybe_with_nosync(self: Value, *args: Value, **named: Value) -> Value:
+        model = self.submod
+        is_last = named["last_backward"] if "last_backward" in named else args[2:] == (True,)
+        if is_last and isinstance(model, DistributedDataParallel) and _asks(model) and _is_on_maca(model):
+            _serve(model)
+        return backward(self, *args, **named)
+
+    stage.backward_maybe_with_nosync = backward_maybe_with_nosync
+
+
 def register() -> None:
     _DDP._post_forward = _post_forward
+    after_import(_STAGES, _teach_stages)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -141,10 +143,14 @@ def _let_go(module: torch.nn.Module) -> None:
 
 
 def _has_replicas() -> str | None:
-    """For ``DataParallel``: one device is visible, so there is nothing to divide, and PyTorch's scatter needs a build
-    with CUDA. As on a machine without accelerators the module is then called as it is, wherever it lives."""
+    """For ``DataParallel``, which would move a module of the host to the device: an import of this package alone changes
+    nothing for programs of the host. As on a machine without accelerators the module is then called as it is."""
     kind: str | None = torch._utils._get_available_device_type()
-    return None if kind == "maca" else kind
+    module = sys._getframe(1).f_locals.get("module")
+    held = (
+        itertools.chain(module.parameters(), module.buffers()) if isinstance(module, torch.nn.Module) else ()
+    )
+    return None if kind == "maca" and not any(isinstance(t, MacaTensor) for t in held) else kind
 
 
 def register() -> None:

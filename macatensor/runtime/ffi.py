@@ -117,13 +117,13 @@ def _load_library() -> Path:
         raise ImportError(f"macatensor: {error}") from None
     path = library_path()
     message = ffi.new("char[]", 2048)
-    index, blocking = switches.VISIBLE_DEVICES.value(), switches.LAUNCH_BLOCKING.value()
+    index, blocking = switches.device_index(), switches.LAUNCH_BLOCKING.value()
     with _openblas_limited():
         failed = lib.maca_runtime_load(str(path).encode(), index, blocking, message, 2048)
     if failed:
         found = ffi.string(message).decode(errors="replace")
         remedies = []
-        if index:
+        if index > 0:
             remedies.append(
                 f"Set MACA_VISIBLE_DEVICES (now {index}) to the index of a device it has, or unset it."
             )

@@ -68,6 +68,8 @@ def _stream(stream: object, what: str) -> Stream:
     device = getattr(stream, "device", None)
     if isinstance(device, torch.device) and device.type != "maca":
         raise RuntimeError(f"{what}: device type maca does not match the stream's device type {device.type}.")
+    if isinstance(stream, torch.Stream) and stream.stream_id == 0:  # as torch.nn.parallel makes them
+        return default_stream()
     raise TypeError(f"{what} got {type(stream).__name__}; expected a torch.maca.Stream")
 
 

@@ -62,6 +62,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _natural(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("expected a number, 0 or more")
+    return int(text)
+
+
 def _devices(text: str) -> int:
     first = text.split(",")[0].strip()
     if not first.isdecimal():
@@ -94,7 +100,12 @@ LIBRARY: Switch[Path | None] = Switch(
     "MACA_LIBRARY", "device library to load", "the host library of this package", Path, None, "import"
 )
 VISIBLE_DEVICES = Switch(
-    "MACA_VISIBLE_DEVICES", "which of the library's devices is maca:0", "the first", _devices, 0, "import"
+    "MACA_VISIBLE_DEVICES",
+    "which of the library's devices is maca:0",
+    "the first; under torchrun LOCAL_RANK's",
+    _devices,
+    0,
+    "import",
 )
 DEVICE_MEMORY = Switch(
     "MACA_DEVICE_MEMORY", "limit of device memory", "no limit but the machine's", _bytes, 0, "import"
@@ -174,6 +185,22 @@ DEFAULT_NCHW = Switch(
     False,
     "call",
 )
+TRACE_BUFFER_SIZE = Switch(
+    "TORCH_MCCL_TRACE_BUFFER_SIZE",
+    "how many collectives the flight recorder keeps; 0: none",
+    "2000",
+    _natural,
+    2000,
+    "call",
+)
+DEBUG_INFO_TEMP_FILE: Switch[str | None] = Switch(
+    "TORCH_MCCL_DEBUG_INFO_TEMP_FILE",
+    "where a failed collective writes the last ones as JSON: this and the rank's number",
+    "nothing is written",
+    str,
+    None,
+    "call",
+)
 NUM_THREADS: Switch[int | None] = Switch(
     "OMP_NUM_THREADS", "compute threads at start", "PyTorch's number", _count, None, "library"
 )
@@ -212,9 +239,22 @@ ALL: dict[str, Switch[object]] = {
         DEFAULT_NCHW,
         TF32_MATMUL,
         TF32_CONV,
+        TRACE_BUFFER_SIZE,
+        DEBUG_INFO_TEMP_FILE,
         NUM_THREADS,
     )
 }
+
+
+def device_index() -> int:
+    """The index of the library's device that is maca:0; of a rank that torchrun started, where nothing else is said,
+    -1 minus its number on this machine, of which the runtime takes the remainder by the number of devices."""
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if VISIBLE_DEVICES.text() is None and local_rank.isdecimal():
+        return -1 - int(local_rank)
+    return VISIBLE_DEVICES.value()
+
+
 _OF_LIBRARIES = ("MACA_INTERPOSER_",)  # prefixes that a device library, not this package, reads
 
 

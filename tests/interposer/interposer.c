@@ -86,9 +86,13 @@ static void* stripped(const void* address) {
   return (void*)((uintptr_t)address & ~kTag);
 }
 
+static int32_t opened; /* which of MACA_INTERPOSER_DEVICES */
+
 static maca_status device_count(int32_t* count) {
   ENTER(device_count);
-  return target->device_count(count);
+  const char* devices = getenv("MACA_INTERPOSER_DEVICES");
+  if (devices) *count = atoi(devices);
+  return devices ? MACA_OK : target->device_count(count);
 }
 static maca_status device_open(int32_t index, maca_device** device, maca_reason* reason) {
   ENTER_WITH(device_open, reason);
@@ -97,7 +101,8 @@ static maca_status device_open(int32_t index, maca_device** device, maca_reason*
     snprintf(reason->text, sizeof reason->text, "the interposer keeps its device closed");
     return MACA_DEVICE_ERROR;
   }
-  const maca_status status = target->device_open(index, device, reason);
+  const maca_status status = target->device_open(getenv("MACA_INTERPOSER_DEVICES") ? 0 : index, device, reason);
+  opened = index;
   if (status == MACA_OK && mode && strcmp(mode, "asynchronous") == 0)
     target->stream_create(*device, 0, &default_stream);
   return status;
@@ -109,7 +114,7 @@ static maca_status device_close(maca_device* device) {
 static maca_status device_info(maca_device* device, maca_device_info* info) {
   ENTER(device_info);
   maca_status status = target->device_info(device, info);
-  snprintf(info->name, sizeof info->name, "interposed");
+  snprintf(info->name, sizeof info->name, opened ? "interposed %d" : "interposed", (int)opened);
   if (default_stream) info->features |= MACA_DEVICE_ASYNCHRONOUS;
   if (does_not_fork) info->features &= ~(uint32_t)MACA_DEVICE_FORKS;
   answers_device_info(info);

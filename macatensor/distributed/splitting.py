@@ -1,0 +1,67 @@
+"""``split_group``: groups of some of a group's ranks, which meet through the group's own store."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from macatensor.runtime.boxed import Value
+
+
+@dataclass
+class Options:
+    """What c10d reads and copies of a backend's options."""
+
+    _timeout: datetime.timedelta
+    backend: str = "mccl"
+    is_high_priority_stream: bool = False
+
+
+class Splits:
+    """What c10d asks of a group that can be split. The ranks outside of a part take no part in making it."""
+
+    supports_splitting = True
+    _store: Store
+    _rank: int
+    _timeout: datetime.timedelta
+    _splits = 0  # how often it was split
+
+    @property
+    def options(self) -> Options:
+        return Options(self._timeout)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: datetime.timedelta | None = None,
+        opts: Value = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        **more: Value,
+    ) -> Value:
+        """The group of these of our ranks; None on the others. Raises ValueError for ranks that this group has not."""
+        strange = [r for r in ranks if not 0 <= r < self.size()]
+        if strange:
+            raise ValueError(f"split_group: ranks {strange} are not in a group of {self.size()} ranks")
+        self._splits += (
+            1  # on every rank of this group: c10d's name counts the groups of a rank, which differ
+        )
+        if self._rank not in ranks:
+            return None
+        made = sorted(ranks)
+        store = PrefixStore(f"split{self._splits}/{'_'.join(map(str, made))}/", self._store)
+        name = group_name or f"{self._splits}:{made}"
+        return type(self)(store, made.index(self._rank), len(made), timeout or self._timeout, name)  # type: ignore[call-arg]
+
+    def size(self) -> int:
+        raise NotImplementedError
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Called on ranks that are in no part; of NCCL they would have to help."""
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """The ranks meet at their first collective."""
