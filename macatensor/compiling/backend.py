@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from macatensor.compiling import checked, frozen, segments, tapes
+from macatensor.compiling import checked, frozen, joint, segments, tapes
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native
@@ -51,7 +51,6 @@ def maca(
     if unknown:
         raise ValueError(f"backend maca got the option {sorted(unknown)[0]!r}; accepted: 'tapes', 'check'")
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import default_partition
 
     compiled_graph = partial(CompiledGraph, with_tapes=bool(given["tapes"]), is_checked=bool(given["check"]))
 
@@ -67,7 +66,7 @@ def maca(
     compiler = aot_autograd(
         fw_compiler=compile_graph,
         inference_compiler=compile_inference,
-        partition_fn=default_partition,
+        partition_fn=joint.partition,
         keep_inference_input_mutations=True,
     )
     compiled: Callable[..., Value] = compiler(graph, inputs)
