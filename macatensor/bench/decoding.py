@@ -45,3 +45,28 @@ def _block(block: Block, x: torch.Tensor, cache: Cache | None) -> tuple[torch.Te
     x = x + block.project(y.transpose(1, 2).reshape(n, t, c))
     x = x + block.contract(F.gelu(block.expand(block.norm2(x)), approximate="tanh"))
     return x, (k, v)
+
+
+class StaticDecoder(torch.nn.Module):
+    """One token at a time into caches of ``length`` positions, which it writes: the same sizes each time."""
+
+    def __init__(self, model: GPT, length: int):
+        super().__init__()
+        self.model = model
+        heads, width = model.config.heads, model.config.width // model.config.heads
+        self.register_buffer("caches", torch.zeros(len(model.blocks), 2, 1, heads, length, width))
+        self.register_buffer("places", torch.arange(length))
+
+    def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """int64 (1, 1) and (1,) -> logits (1, 1, vocabulary)."""
+        x = self.model.tokens(token) + F.embedding(position, self.model.positions.weight)
+        mask = (self.places <= position)[None, None, None]
+        for block, (keys, values) in zip(self.model.blocks, self.caches):
+            assert isinstance(block, Block)
+            q, k, v = block.heads_of(block.norm1(x))
+            keys.index_copy_(2, position, k)
+            values.index_copy_(2, position, v)
+            x = x + block.joined(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask))
+            x = x + block.contract(F.gelu(block.expand(block.norm2(x)), approximate="tanh"))
+        logits: torch.Tensor = self.model.head(self.model.norm(x))
+        return logits

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from macatensor.compiling import checked, frozen, joint, segments, tapes
+from macatensor.compiling.in_place import in_place
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native
@@ -102,6 +103,8 @@ class CompiledGraph:
         self.why = "" if with_tapes else "the option tapes is False"  # it runs operator by operator
         if with_tapes and (apart := segments.apart(module)):
             self.split(apart)
+        elif with_tapes:
+            self.run = in_place(module).forward
 
     def __call__(self, arguments: list[Value]) -> Value:
         if self.why or not _is_unwatched():
