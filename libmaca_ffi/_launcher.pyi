@@ -92,9 +92,11 @@ class Tape:
         self,
         arguments: list[Meta | object],
         outputs: list[tuple[int, int, int, object, Meta | None]],
+        heirs: list[tuple[int, int]],
     ) -> None:
         """``arguments``: the Meta of each tensor, and what another one is; ``outputs``: of
-        :class:`macatensor.compiling.tapes.Output`."""
+        :class:`macatensor.compiling.tapes.Output`; ``heirs``: stand-ins of which the second may take the first's memory,
+        element for element, if that is read for the last time where the second is written."""
 
     def __call__(self, arguments: list[Value]) -> list[Value]:
         """The results; NotImplemented where the arguments are others than those that were recorded."""
@@ -103,6 +105,13 @@ class Tape:
     def launches(self) -> int: ...
     @property
     def scratch_bytes(self) -> int: ...
+
+def plan_memory(
+    values: list[tuple[int, int, int, bool]], heirs: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], int]:
+    """Where a tape's values lie (shim/memory_plan.h). ``values``: bytes, the first step that touches each and the one after
+    the last, and is it a result? The piece of memory and the offset of each; for each piece its bytes, the steps between
+    which it is there, and the result that it stays as, or -1; and the most that pieces without a result take at once."""
 
 class KernelCall:
     """Calls that a kernel serves. A subclass has ``fill``, ``odd_operand``, ``miss`` and ``weigh``."""

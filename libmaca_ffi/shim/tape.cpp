@@ -12,10 +12,10 @@ namespace maca_shim {
 namespace {
 
 constexpr uintptr_t kFirstAddress = uintptr_t{1} << 61;  // no memory is there, tagged or not
-constexpr int64_t kAlignment = 512;                      // of stand-ins and of what shares scratch memory
+constexpr int64_t kAlignment = 512;                      // of stand-ins
 constexpr int kInlineOperands = 16;
-constexpr int64_t kSmallestDrop = 1 << 18, kDrops = 32;  // bytes of inputs that are dropped at once; at how many times
-constexpr int64_t kLongRun = 64;                         // launches of short plans before other Python threads may run
+constexpr int64_t kSmallestDrop = 1 << 14;  // bytes of inputs that are dropped at once
+constexpr int64_t kLongRun = 64;            // launches of short plans before other Python threads may run
 
 int64_t rounded(int64_t bytes) { return std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment); }
 
@@ -198,39 +198,12 @@ void Tape::fuse(const std::vector<Fused>& fused) {
   steps_ = std::move(steps);
 }
 
-void Tape::finish(const std::vector<bool>& kept) {
+void Tape::finish(const std::vector<bool>& kept, const std::vector<std::pair<int32_t, int32_t>>& heirs) {
   for (maca_buffer* buffer : inputs_) maca_buffer_release(buffer);
   inputs_.clear();
   find_lifetimes();
-  plan_scratch();
+  plan_memory(heirs);
   plan_stops(kept);
-}
-
-// A backward lets go of what the forward kept as it goes, in few pieces: each may have to wait for the interpreter's
-// lock.
-void Tape::plan_stops(const std::vector<bool>& kept) {
-  std::vector<const StandIn*> ending;
-  int64_t total = 0;
-  for (const auto& s : stand_ins_->all) {
-    if (s->input < 0) continue;
-    const auto input = static_cast<size_t>(s->input);
-    if (kept[input] || input_written_[input] || s->born < 0) continue;
-    ending.push_back(s.get());
-    total += s->requested;
-  }
-  std::stable_sort(ending.begin(), ending.end(), [](auto* a, auto* b) { return a->died < b->died; });
-  const int64_t piece = std::max(kSmallestDrop, total / kDrops);
-  int64_t gathered = 0;
-  Stop stop{0, {}};
-  for (const StandIn* s : ending) {
-    stop.inputs.push_back(static_cast<size_t>(s->input));
-    stop.step = static_cast<size_t>(s->died);
-    gathered += s->requested;
-    if (gathered < piece || stop.step >= steps_.size()) continue;
-    stops_.push_back(std::move(stop));
-    stop = {0, {}};
-    gathered = 0;
-  }
 }
 
 void Tape::find_lifetimes() {
@@ -244,34 +217,54 @@ void Tape::find_lifetimes() {
     for (const Touched& t : touched_by(i)) touch(t.place);
     touch(steps_[i].workspace);
   }
-  std::vector<int32_t> made;
-  for (size_t i = 0; i < stand_ins_->all.size(); ++i)
-    if (stand_ins_->all[i]->result >= 0) made.push_back(static_cast<int32_t>(i));
-  std::stable_sort(made.begin(), made.end(), [&](int32_t a, int32_t b) {
-    return stand_ins_->all[static_cast<size_t>(a)]->born < stand_ins_->all[static_cast<size_t>(b)]->born;
-  });
-  results_ = std::move(made);
 }
 
-// The largest first, each at the lowest place that is free as long as it lives.
-void Tape::plan_scratch() {
-  std::vector<StandIn*> wanted, placed;
+void Tape::plan_memory(const std::vector<std::pair<int32_t, int32_t>>& heirs) {
+  const auto end = static_cast<int64_t>(steps_.size());
+  std::vector<MemoryPlan::Value> values;
   for (const auto& s : stand_ins_->all) {
-    if (s->input < 0 && s->result < 0 && s->born >= 0) wanted.push_back(s.get());
+    if (s->input >= 0)
+      values.push_back({0, -1, -1, false});
+    else if (s->result >= 0)
+      values.push_back({result_bytes_[static_cast<size_t>(s->result)], s->born < 0 ? end : s->born, end + 1, true});
+    else
+      values.push_back({s->requested, s->born, s->died, false});
   }
-  std::stable_sort(wanted.begin(), wanted.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
-  for (StandIn* s : wanted) {
-    int64_t offset = 0;
-    for (const StandIn* other : placed) {  // by their offsets
-      if (other->died <= s->born || s->died <= other->born) continue;
-      if (other->offset >= offset + s->bytes) break;
-      offset = std::max(offset, other->offset + other->bytes);
-    }
-    s->offset = offset;
-    scratch_bytes_ = std::max(scratch_bytes_, offset + s->bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), s,
-                                   [](const StandIn* a, const StandIn* b) { return a->offset < b->offset; }),
-                  s);
+  memory_ = MemoryPlan(values, heirs);
+  const auto& pieces = memory_.pieces;
+  stand_ins_at_.resize(pieces.size());
+  for (size_t i = 0; i < memory_.homes.size(); ++i)
+    if (const auto& home = memory_.homes[i]; home.piece >= 0)
+      stand_ins_at_[static_cast<size_t>(home.piece)].push_back({i, home.offset});
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    births_.push_back(i);
+    if (pieces[i].result < 0) deaths_.push_back(i);
+  }
+  std::stable_sort(births_.begin(), births_.end(), [&](size_t a, size_t b) { return pieces[a].born < pieces[b].born; });
+  std::stable_sort(deaths_.begin(), deaths_.end(), [&](size_t a, size_t b) { return pieces[a].died < pieces[b].died; });
+}
+
+// A backward lets go of what the forward kept as it goes. Small inputs wait for others: each time may have to wait for
+// the interpreter's lock.
+void Tape::plan_stops(const std::vector<bool>& kept) {
+  std::vector<const StandIn*> ending;
+  for (const auto& s : stand_ins_->all) {
+    if (s->input < 0 || s->born < 0) continue;
+    const auto input = static_cast<size_t>(s->input);
+    if (!kept[input] && !input_written_[input]) ending.push_back(s.get());
+  }
+  std::stable_sort(ending.begin(), ending.end(), [](auto* a, auto* b) { return a->died < b->died; });
+  int64_t gathered = 0;
+  Stop stop{0, {}};
+  for (size_t i = 0; i < ending.size(); ++i) {
+    stop.inputs.push_back(static_cast<size_t>(ending[i]->input));
+    stop.step = static_cast<size_t>(ending[i]->died);
+    gathered += ending[i]->requested;
+    const bool is_last = i + 1 == ending.size() || ending[i + 1]->died > ending[i]->died;
+    if (!is_last || gathered < kSmallestDrop || stop.step >= steps_.size()) continue;
+    stops_.push_back(std::move(stop));
+    stop = {0, {}};
+    gathered = 0;
   }
 }
 
@@ -333,31 +326,42 @@ int Tape::run(const maca_reference* inputs, maca_buffer** results, const std::fu
     order_block(inputs[i].buffer->block, stream);
   }
   for (maca_buffer* buffer : held_) order_block(buffer->block, stream);
-  Block* scratch = scratch_bytes_ ? r.allocator.allocate(scratch_bytes_, t_site) : nullptr;
-  if (scratch_bytes_ && !scratch) return allocation_status();
-  if (scratch) order_block(scratch, stream);
   std::vector<char*> bases(all.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const StandIn& s = *all[i];
-    if (s.input >= 0)
-      bases[i] = inputs[s.input].buffer->block->address + inputs[s.input].offset;
-    else if (s.result < 0 && s.born >= 0)
-      bases[i] = scratch->address + s.offset;
-  }
+  for (size_t i = 0; i < all.size(); ++i)
+    if (const int32_t input = all[i]->input; input >= 0)
+      bases[i] = inputs[input].buffer->block->address + inputs[input].offset;
   std::vector<const void*> packed(weights_.size());
   int status = pack(inputs, bases, stream, packed);
   const uint64_t rng_offset = rng_blocks_ ? r.rng_offset.fetch_add(rng_blocks_) : 0;
   r.launches.fetch_add(launches_, std::memory_order_relaxed);
-  auto next = results_.begin();
-  const auto bear = [&](int64_t step) {  // the results that are there from this step on
-    for (; next != results_.end() && all[static_cast<size_t>(*next)]->born <= step && status == MACA_OK; ++next) {
-      const auto result = static_cast<size_t>(all[static_cast<size_t>(*next)]->result);
-      results[result] = make_buffer(result_bytes_[result], stream);
-      if (!results[result])
+  std::vector<Block*> blocks(memory_.pieces.size());
+  auto next = births_.begin();
+  const auto bear = [&](int64_t step) {  // the pieces that are there from this step on
+    for (; next != births_.end() && memory_.pieces[*next].born <= step; ++next) {
+      const MemoryPlan::Piece& piece = memory_.pieces[*next];
+      Block* block;
+      if (piece.result >= 0) {
+        maca_buffer*& result = results[all[static_cast<size_t>(piece.result)]->result];
+        result = make_buffer(piece.bytes, stream);
+        block = result ? result->block : nullptr;
+      } else {
+        block = blocks[*next] = r.allocator.allocate(piece.bytes, t_site);
+        if (block) order_block(block, stream);
+      }
+      if (!block) {
         status = allocation_status();
-      else
-        bases[static_cast<size_t>(*next)] = results[result]->block->address;
+        return;
+      }
+      for (const auto& [stand_in, offset] : stand_ins_at_[*next]) bases[stand_in] = block->address + offset;
     }
+  };
+  auto ending = deaths_.begin();
+  const auto bury = [&](int64_t step) {  // the pieces that nothing needs from this step on
+    for (; ending != deaths_.end() && memory_.pieces[*ending].died <= step; ++ending)
+      if (Block*& block = blocks[*ending]; block) {
+        r.allocator.release(block);
+        block = nullptr;
+      }
   };
   size_t at_step = 0;
   const auto run_until = [&](size_t end) {
@@ -369,6 +373,7 @@ int Tape::run(const maca_reference* inputs, maca_buffer** results, const std::fu
         status = run_step(step, bases, step.weight >= 0 ? packed[static_cast<size_t>(step.weight)] : nullptr,
                           rng_offset, stream);
       if (status != MACA_OK) *kernel = step.program ? step.program->kernel : "copy";
+      bury(static_cast<int64_t>(at_step) + 1);
     }
   };
   for (const Stop& stop : stops_) {
@@ -376,8 +381,8 @@ int Tape::run(const maca_reference* inputs, maca_buffer** results, const std::fu
     if (status == MACA_OK) std::for_each(stop.inputs.begin(), stop.inputs.end(), drop);
   }
   run_until(steps_.size());
-  bear(static_cast<int64_t>(steps_.size()));
-  if (scratch) r.allocator.release(scratch);
+  if (status == MACA_OK) bear(static_cast<int64_t>(steps_.size()));
+  bury(static_cast<int64_t>(steps_.size()) + 1);
   for (size_t i = 0; i < input_written_.size(); ++i)
     if (input_written_[i]) ++inputs[i].buffer->block->writes;
   for (maca_buffer* buffer : held_written_) ++buffer->block->writes;

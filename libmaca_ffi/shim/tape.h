@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "capture.h"
+#include "memory_plan.h"
 
 namespace maca_shim {
 
@@ -17,7 +18,6 @@ struct StandIn : Block {
   int64_t born = -1, died = -1;  // the first step that touches it, and the one after the last; -1: none does
   int32_t result = -1;           // which one it is
   int32_t input = -1;
-  int64_t offset = 0;  // in the scratch memory, of what is neither
 };
 
 // The stand-ins of a tape; it lives until the last of them has been released.
@@ -56,8 +56,9 @@ class Tape final : public Capture {
   void end();
   void give(maca_buffer* const* results, size_t count);  // stand-ins that the program gives back
   void fuse(const std::vector<Fused>& fused);
-  // Decides where scratch memory lies, and when inputs that are not `kept` for the results may go.
-  void finish(const std::vector<bool>& kept);
+  // Decides where all memory lies, and when inputs that are not `kept` for the results may go. `heirs`: as of
+  // MemoryPlan.
+  void finish(const std::vector<bool>& kept, const std::vector<std::pair<int32_t, int32_t>>& heirs);
   // `inputs`: where each begins, its offset in bytes. `results` are made here. `drop`, called with the interpreter's
   // lock, lets go of an input that no step reads any more. A status, and which kernel had another than MACA_OK.
   int run(const maca_reference* inputs, maca_buffer** results, const std::function<void(size_t)>& drop,
@@ -69,13 +70,14 @@ class Tape final : public Capture {
   void fill(maca_buffer& buffer, int64_t offset, int32_t byte, int64_t bytes) override;
 
   bool owns(const maca_buffer& buffer) const { return buffer.block->owner == stand_ins_; }
-  int64_t scratch_bytes() const { return scratch_bytes_; }
+  int64_t scratch_bytes() const { return memory_.scratch_bytes; }
   size_t steps() const { return steps_.size(); }
   const maca_program* program_of(size_t step) const { return steps_[step].program; }
   uint32_t scalars_of(size_t step) const { return steps_[step].program ? steps_[step].call.scalar_count : 0; }
   std::vector<Touched> touched_by(size_t step) const;
   // Is it neither an input nor a result?
   bool is_scratch(int64_t stand_in) const;
+  size_t stand_ins() const { return stand_ins_->all.size(); }
   size_t inputs() const { return input_bytes_.size(); }
   size_t results() const { return result_bytes_.size(); }
 
@@ -102,8 +104,8 @@ class Tape final : public Capture {
     std::vector<size_t> inputs;
   };
   void find_lifetimes();
+  void plan_memory(const std::vector<std::pair<int32_t, int32_t>>& heirs);
   void plan_stops(const std::vector<bool>& kept);
-  void plan_scratch();
   int pack(const maca_reference* inputs, const std::vector<char*>& bases, StreamSlot* stream,
            std::vector<const void*>& packed);
   int run_step(const Step& step, const std::vector<char*>& bases, const void* packed, uint64_t rng_offset,
@@ -121,11 +123,12 @@ class Tape final : public Capture {
   std::vector<int64_t> input_bytes_;
   std::vector<maca_buffer*> inputs_;  // the stand-ins' buffers, while it is recorded
   std::vector<int64_t> result_bytes_;
-  std::vector<int32_t> results_;  // their stand-ins, in the order in which they are born
   std::vector<bool> input_written_;
   std::vector<Stop> stops_;  // where inputs are dropped
   std::unordered_set<maca_buffer*> held_, held_written_;
-  int64_t scratch_bytes_ = 0;
+  MemoryPlan memory_;                    // of the stand-ins
+  std::vector<size_t> births_, deaths_;  // pieces of it, by when; those of results do not die
+  std::vector<std::vector<std::pair<size_t, int64_t>>> stand_ins_at_;  // in each piece, and where in it
 };
 
 }  // namespace maca_shim

@@ -6,15 +6,19 @@ import copy
 import shutil
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 import macatensor
 from macatensor.bench import models
+from macatensor.bench.decoding import StaticDecoder
 from macatensor.bench.engines import engines
+from macatensor.bench.graphs import SMALL
 from macatensor.bench.measure import Call, interleave, interleave_short
 from macatensor.bench.result import Result
+from macatensor.demo.models import GPT
 
 # over the device's eager mode
 INFERENCE = 0.70
@@ -30,6 +34,7 @@ CHAIN_OVER_INDUCTOR = 1.4
 ROWS_OVER_INDUCTOR = 1.1
 CALL_OVER_INDUCTOR = 1.2
 TINY_STEP_OVER_NATIVE = 0.3
+DECODING = 0.6
 
 Case = Callable[[int, bool], list[Result]]
 
@@ -259,6 +264,84 @@ def call(rounds: int, quick: bool) -> list[Result]:
         )
 
 
+def decoding(rounds: int, quick: bool) -> list[Result]:
+    """One token of the GPT with caches of 512 positions."""
+    torch._dynamo.reset()
+    length = 32 if quick else 512
+    model = StaticDecoder(models.gpt(quick, context=length).eval(), length)
+    ours = copy.deepcopy(model).to("maca")
+    token, position = torch.tensor([[7]]), torch.tensor([length // 4])
+    contenders: dict[str, Call] = {
+        "eager": partial(ours, token.to("maca"), position.to("maca")),
+        "compiled": partial(torch.compile(ours), token.to("maca"), position.to("maca")),
+        "native": partial(model, token, position),
+    }
+    with torch.no_grad():
+        return _compare("compile.decoding", contenders, {"eager": DECODING, "native": None}, rounds, quick)
+
+
+# As a program's own: of functions of this package Dynamo makes no programs after a graph break.
+_STEP = """
+def step():
+    optimizer.zero_grad()
+    loss = cross_entropy(model(x).flatten(0, 1), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+
+def step(rounds: int, quick: bool) -> list[Result]:
+    """A whole training step of a small GPT, compiled as the program has it: forward, backward and AdamW."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = GPT(SMALL)
+    tokens = torch.randint(SMALL.vocabulary, (1, SMALL.context + 1))
+
+    def step_of(model: GPT, tokens: torch.Tensor) -> Call:
+        program: dict[str, Any] = {
+            "model": model,
+            "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
+            "cross_entropy": F.cross_entropy,
+            "x": tokens[:, :-1],
+            "y": tokens[:, 1:].flatten(),
+        }
+        exec(_STEP, program)
+        found: Call = program["step"]
+        return found
+
+    on_device = [copy.deepcopy(model).to("maca") for _ in range(2)]
+    contenders: dict[str, Call] = {
+        "eager": step_of(on_device[0], tokens.to("maca")),
+        "compiled": torch.compile(step_of(on_device[1], tokens.to("maca"))),
+        "native": step_of(model, tokens),
+    }
+    bars: dict[str, float | None] = {"eager": OTHER, "native": TINY_STEP_OVER_NATIVE}
+    return _compare("compile.step", contenders, bars, rounds, quick)
+
+
+def cross_entropy(rounds: int, quick: bool) -> list[Result]:
+    """Of 4096 x 1024 logits, without a gradient."""
+    torch._dynamo.reset()
+    rows, classes = (8, 64) if quick else (4096, 1024)
+    x, y = torch.randn(rows, classes), torch.randint(classes, (rows,))
+    compiled, native = torch.compile(F.cross_entropy), torch.compile(F.cross_entropy, backend="inductor")
+    contenders: dict[str, Call] = {
+        "eager": partial(F.cross_entropy, x.to("maca"), y.to("maca")),
+        "compiled": partial(compiled, x.to("maca"), y.to("maca")),
+    }
+    if _has_compiler() and not quick:
+        contenders["inductor"] = partial(native, x, y)
+    with torch.no_grad():
+        return _compare(
+            "compile.cross_entropy",
+            contenders,
+            {"eager": None, "inductor": ROWS_OVER_INDUCTOR},
+            rounds,
+            quick,
+        )
+
+
 CASES: dict[str, Case] = {
     "compile.call": call,
     "compile.chains.16k": _pointwise(CHAINS, 16, "eager", CHAIN_OVER_EAGER),
@@ -270,5 +353,8 @@ CASES: dict[str, Case] = {
     "compile.bert": _inference("bert", _words, OTHER),
     "compile.gpt.forward": _inference("gpt.forward", _tokens, GPT_FORWARD),
     "compile.resnet18.training": _training("resnet18.training", _labelled_images, TRAINING),
+    "compile.cross_entropy": cross_entropy,
+    "compile.decoding": decoding,
+    "compile.step": step,
     "compile.gpt.training": _training("gpt.training", _labelled_tokens, GPT_TRAINING),
 }

@@ -36,12 +36,45 @@ def _step(
 
 def _block(block: Block, x: torch.Tensor, cache: Cache | None) -> tuple[torch.Tensor, Cache]:
     """``Block.forward`` of the tokens that are new."""
-    n, t, c = x.shape
-    heads = block.qkv(block.norm1(x)).view(n, t, 3, block.heads, c // block.heads)
-    q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, v = _heads(block, x)
     if cache is not None:
         k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
-    x = x + block.project(y.transpose(1, 2).reshape(n, t, c))
-    x = x + block.contract(F.gelu(block.expand(block.norm2(x)), approximate="tanh"))
-    return x, (k, v)
+    return _rest(block, x, F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)), (k, v)
+
+
+def _heads(block: Block, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    n, t, c = x.shape
+    heads = block.qkv(block.norm1(x)).view(n, t, 3, block.heads, c // block.heads)
+    return tuple(heads.permute(2, 0, 3, 1, 4).unbind(0))
+
+
+def _rest(block: Block, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = x + block.project(y.transpose(1, 2).reshape(x.shape))
+    return x + block.contract(F.gelu(block.expand(block.norm2(x)), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class StaticDecoder(torch.nn.Module):
+    """One token at a time; keys and values go into caches of ``length`` positions, so that sizes stay the same."""
+
+    def __init__(self, model: GPT, length: int):
+        super().__init__()
+        self.model = model
+        shape = (1, model.config.heads, length, model.config.width // model.config.heads)
+        for i in range(len(model.blocks)):
+            self.register_buffer(f"keys_{i}", torch.zeros(shape))
+            self.register_buffer(f"values_{i}", torch.zeros(shape))
+        self.places: torch.Tensor
+        self.register_buffer("places", torch.arange(length))
+
+    def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """int64 (1, 1) and (1,) -> logits (1, 1, vocabulary)."""
+        x = self.model.tokens(token) + F.embedding(position, self.model.positions.weight)
+        mask = (self.places <= position)[None, None, None]
+        for i, block in enumerate(self.model.blocks):
+            assert isinstance(block, Block)
+            keys, values = self.get_buffer(f"keys_{i}"), self.get_buffer(f"values_{i}")
+            q, k, v = _heads(block, x)
+            keys.index_copy_(2, position, k)
+            values.index_copy_(2, position, v)
+            x = _rest(block, x, F.scaled_dot_product_attention(q, keys, values, attn_mask=mask))
+        return self.model.head(self.model.norm(x))  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from macatensor.demo.models import GPT, GPTConfig
 
 SECONDS_PER_LAUNCH = 0.5e-6
 SMALL_STEP = 0.5
-_SMALL = GPTConfig(vocabulary=96, layers=2, width=64, heads=4, context=32)
+SMALL = GPTConfig(vocabulary=96, layers=2, width=64, heads=4, context=32)
 _LAUNCHES = 1000
 
 
@@ -46,8 +46,8 @@ def small_step(rounds: int, quick: bool) -> list[Result]:
     """A captured training step of a small GPT (2 layers, width 64, batch 1, 32 tokens, AdamW) against native PyTorch."""
     torch.manual_seed(0)
     module = torch.get_device_module("maca")
-    model = GPT(_SMALL)
-    tokens = torch.randint(_SMALL.vocabulary, (1, _SMALL.context + 1))
+    model = GPT(SMALL)
+    tokens = torch.randint(SMALL.vocabulary, (1, SMALL.context + 1))
 
     def step(model: GPT, tokens: torch.Tensor, capturable: bool) -> Callable[[], torch.Tensor]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=capturable)

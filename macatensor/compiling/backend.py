@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from macatensor.compiling import frozen, stored
+from macatensor.compiling import frozen, joint, stored
 from macatensor.compiling.compiled_graph import Choices
 from macatensor.runtime.boxed import Value
 
@@ -39,7 +39,6 @@ def maca(
     if unknown:
         raise ValueError(f"backend maca got the option {sorted(unknown)[0]!r}; accepted: 'tapes', 'check'")
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import default_partition
 
     choices = Choices(bool(given["tapes"]), bool(given["check"]))
     with stored.storing(choices, inputs) as as_compiler:
@@ -47,7 +46,7 @@ def maca(
             fw_compiler=as_compiler(partial(_compile, choices)),
             bw_compiler=as_compiler(partial(_compile, choices)),
             inference_compiler=as_compiler(partial(_compile_inference, choices)),
-            partition_fn=default_partition,
+            partition_fn=joint.partition,
             keep_inference_input_mutations=True,
         )
         compiled: Callable[..., Value] = compiler(graph, inputs)

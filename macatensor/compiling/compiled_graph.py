@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from macatensor.compiling import checked, segments, tapes
+from macatensor.compiling.in_place import in_place
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native
@@ -53,6 +54,8 @@ class CompiledGraph:
         self.why = "" if choices.with_tapes else "the option tapes is False"  # it runs operator by operator
         if choices.with_tapes and (apart := segments.apart(module)):
             self.split(apart)
+        elif choices.with_tapes:
+            self.run = in_place(module).forward
 
     def __call__(self, arguments: list[Value]) -> Value:
         if self.why:

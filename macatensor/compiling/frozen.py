@@ -87,7 +87,9 @@ def freeze(module: fx.GraphModule, static: set[int]) -> Frozen | None:
     """Takes out of the graph what static inputs alone decide: it has more inputs then, :attr:`Frozen.values`."""
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")
-    known = {n for i, n in enumerate(placeholders) if i in static}
+    # what the graph itself writes, as an optimizer's state, is another at each call
+    written = {n.args[0] for n in graph.find_nodes(op="call_function", target=aten.copy_.default)}
+    known = {n for i, n in enumerate(placeholders) if i in static and n not in written}
     weights = set(known)
     for node in graph.nodes:
         if node.op == "call_function" and _is_lasting(node) and all(i in known for i in node.all_input_nodes):

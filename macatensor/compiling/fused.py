@@ -30,6 +30,8 @@ class Program:
         self.parts: list[str] = []
         self.by_rows: list[int] = []
         self.scalars = 0
+        self.last_read: dict[int, int] = {}  # of registers, by the number of the part
+        self.first_write: dict[tuple[int, int], int] = {}  # of places
         held: dict[Source, int] = {}  # registers of inputs
         at: dict[tuple[int, int], int] = {}  # of results, by where they are
         for launch in launches:  # inputs come first
@@ -71,7 +73,9 @@ class Program:
         self.scalars += launch.scalars
         self.operands.append(len(launch.results))
         on = Extent.ELEMENTS if launch.count == self.count else Extent.ROWS
+        self.last_read |= dict.fromkeys(read, number)
         for touch, meta, extent in launch.results:
+            self.first_write.setdefault(touch.place, number)
             at[touch.place] = len(self.registers)
             self.operands.append(len(self.registers))
             self.registers.append(meta)
@@ -119,6 +123,26 @@ class Program:
     def places(self) -> list[tuple[int, int]]:
         """Stand-in and offset of every operand."""
         return [s.place for s in self.inputs] + [place for place, _ in self.results]
+
+    def heirs(self, launches: Sequence[Launch]) -> list[tuple[int, int]]:
+        """Inputs and results, of which the second may lie where the first does, if nothing else needs that."""
+        found = []
+        for i, source in enumerate(self.inputs):
+            memory, begin = source.place
+            alone = sum(other.place[0] == memory for other in self.inputs) == 1
+            if not alone or not source.is_direct or self.extents[i] is not Extent.ELEMENTS:
+                continue
+            for place, register in self.results:
+                number = self.first_write[place]
+                read = self.last_read.get(i, -1)
+                if (
+                    place[1] == begin
+                    and self.extents[register] is Extent.ELEMENTS
+                    and self.registers[register].itemsize == source.meta.itemsize
+                    and (read < number or (read == number and not launches[number].row))
+                ):
+                    found.append((memory, place[0]))
+        return found
 
 
 def _of_matrix(request: Request, name: str, value: Attribute, row: int) -> Attribute:

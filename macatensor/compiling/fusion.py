@@ -62,9 +62,9 @@ class Group:
         return Extent.ROWS if self.row and not launch.row and launch.count * self.row == self.count else None
 
 
-def fuse(tape: native.Tape, requests: Mapping[int, Request]) -> list[list[int]]:
+def fuse(tape: native.Tape, requests: Mapping[int, Request]) -> tuple[list[list[int]], list[tuple[int, int]]]:
     """Fuses what can be of a tape that has been recorded; ``requests`` by the number of their programs. The indices of the
-    steps that became one, for each."""
+    steps that became one, for each; and stand-ins of which the second may take the first's memory, if that ends there."""
     readers: dict[int, set[int]] = defaultdict(set)  # of each stand-in, by the launches' indices
     steps = []
     for i, (program, scalars, touched) in enumerate(tape.steps()):
@@ -75,6 +75,8 @@ def fuse(tape: native.Tape, requests: Mapping[int, Request]) -> list[list[int]]:
         steps.append((touches, read_launch(i, requests.get(program), touches, scalars)))
     programs: dict[object, CData | None] = {}
     made = []
+    apart = {launch.index: launch for _, launch in steps if launch is not None}
+    heirs = []
     for group in _groups(steps):
         if len(group.members) < (_LEAST_BY_ROWS if group.row else 2):
             continue
@@ -93,8 +95,12 @@ def fuse(tape: native.Tape, requests: Mapping[int, Request]) -> list[list[int]]:
         if held is not None:
             address = int(ffi.cast("intptr_t", held))
             made.append(([m.index for m in group.members], address, built.places()))
+            heirs += built.heirs(group.members)
+            for member in group.members:
+                del apart[member.index]
     tape.fuse(made)
-    return [indices for indices, _, _ in made]
+    heirs += [pair for launch in apart.values() for pair in launch.heirs()]
+    return [indices for indices, _, _ in made], [pair for pair in heirs if min(pair) >= 0]
 
 
 def _private(

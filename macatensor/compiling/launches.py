@@ -75,6 +75,21 @@ class Launch:
     count: int
     row: int = 0
 
+    def heirs(self) -> list[tuple[int, int]]:
+        """Stand-ins that it reads and writes, of which the second may lie where the first does, if nothing else needs that."""
+        if self.row:
+            return []
+        (written, meta, _), *_ = self.results
+        found = []
+        for source in self.sources:
+            if source is None or source.place[1] != written.begin or source.meta.itemsize != meta.itemsize:
+                continue
+            memory = source.place[0]
+            uses = [s for s in self.sources if s is not None and s.place[0] == memory]
+            if all(s.is_direct and s.place == source.place and s.meta.numel == self.count for s in uses):
+                found.append((memory, written.memory))
+        return found
+
 
 def read_launch(index: int, request: Request | None, touches: list[Touch], scalars: int) -> Launch | None:
     """None where the launch may not be part of a program."""

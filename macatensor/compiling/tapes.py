@@ -2,7 +2,8 @@
 
 Nothing runs while a tape is recorded: inputs and results are stand-ins, of memory that is nowhere. What asks for their
 numbers (``item()``, shapes that depend on data, the host's fallback) is refused as in any capture, and such a graph has
-no tape. A run allocates the results, one piece of scratch memory for all that lives in between, and launches.
+no tape. A run launches; it takes memory for results and for what lives in between when that is written first, and gives
+the latter back when it has been read.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ def record(
     views = _views(results, outputs, metas)
     tape.give(memory)
     steps = tape.steps() if explained.is_asked() else []
-    fused = fusion.fuse(select(tape), known_requests)
-    tape.finish(metas, outputs)
+    fused, heirs = fusion.fuse(select(tape), known_requests)
+    tape.finish(metas, outputs, heirs)
     if steps:
         _explain(tape, [str(m) for m in metas], steps, seen, fused)
     return Sharing(tape, views) if views else tape

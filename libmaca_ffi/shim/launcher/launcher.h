@@ -186,6 +186,7 @@ class Operands {
 // --- programs -----------------------------------------------------------------------------------------------
 bool add_program_type(PyObject* module);
 bool add_tape_type(PyObject* module);
+PyObject* plan_memory(PyObject* module, PyObject* args);
 bool is_program(PyObject* object);
 PyObject* observe(PyObject* module, PyObject* observer);
 PyObject* is_observed(PyObject* module, PyObject*);

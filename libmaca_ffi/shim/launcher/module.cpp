@@ -100,6 +100,7 @@ PyMethodDef g_functions[] = {
      "lender(capsule): the tensor of an unused capsule that lend() made, which is used then; None."},
     {"set_finisher", set_finisher, METH_O,
      "set_finisher(f): f(number) is called before anything uses a Buffer that has that number as `awaited`."},
+    {"plan_memory", plan_memory, METH_VARARGS, "plan_memory(values, heirs): where values of a tape lie."},
     {"pin", pin, METH_O, "pin(nbytes): a capsule of DLPack over pinned bytes, or None when there are none."},
     {},
 };

@@ -157,11 +157,29 @@ PyObject* fuse(PyObject* self, PyObject* list) {
   Py_RETURN_NONE;
 }
 
-// finish(arguments, outputs): see _launcher.pyi
+// [(first, second), ...] of numbers below `count`
+bool read_pairs(PyObject* list, size_t count, std::vector<std::pair<int32_t, int32_t>>& pairs) {
+  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+    int first, second;
+    if (!PyArg_ParseTuple(PyList_GetItem(list, i), "ii:heirs", &first, &second)) return false;
+    const auto is_one = [&](int value) { return value >= 0 && static_cast<size_t>(value) < count; };
+    if (!is_one(first) || !is_one(second)) {
+      PyErr_SetString(PyExc_IndexError, "heirs are pairs of values");
+      return false;
+    }
+    pairs.emplace_back(first, second);
+  }
+  return true;
+}
+
+// finish(arguments, outputs, heirs): see _launcher.pyi
 PyObject* finish(PyObject* self, PyObject* args) {
-  PyObject *arguments, *outputs;
-  if (!PyArg_ParseTuple(args, "O!O!:finish", &PyList_Type, &arguments, &PyList_Type, &outputs)) return nullptr;
+  PyObject *arguments, *outputs, *pairs;
+  if (!PyArg_ParseTuple(args, "O!O!O!:finish", &PyList_Type, &arguments, &PyList_Type, &outputs, &PyList_Type, &pairs))
+    return nullptr;
   Facts& f = facts_of(self);
+  std::vector<std::pair<int32_t, int32_t>> heirs;
+  if (!read_pairs(pairs, f.tape.stand_ins(), heirs)) return nullptr;
   size_t tensors = 0;
   for (Py_ssize_t i = 0; i < PyList_Size(arguments); ++i) {
     Argument argument{};
@@ -194,7 +212,7 @@ PyObject* finish(PyObject* self, PyObject* args) {
       kept.push_back(std::any_of(f.outputs.begin(), f.outputs.end(), [&](const Output& o) {
         return o.index == i && (o.kind == Output::kArgument || o.kind == Output::kViewOfArgument);
       }));
-  f.tape.finish(kept);
+  f.tape.finish(kept, heirs);
   Py_RETURN_NONE;
 }
 
@@ -307,7 +325,7 @@ PyMethodDef g_methods[] = {
     {"steps", steps, METH_NOARGS, "steps(): what was recorded."},
     {"is_scratch", is_scratch, METH_O, "is_scratch(stand_in): is it neither an input nor given back?"},
     {"fuse", fuse, METH_O, "fuse(fused): steps become one launch."},
-    {"finish", finish, METH_VARARGS, "finish(arguments, outputs): what a call takes and gives."},
+    {"finish", finish, METH_VARARGS, "finish(arguments, outputs, heirs): what a call takes and gives."},
     {},
 };
 
@@ -328,6 +346,33 @@ PyType_Slot g_slots[] = {
 };
 
 }  // namespace
+
+// plan_memory(values, heirs): see _launcher.pyi
+PyObject* plan_memory(PyObject*, PyObject* args) {
+  PyObject *given, *pairs;
+  if (!PyArg_ParseTuple(args, "O!O!:plan_memory", &PyList_Type, &given, &PyList_Type, &pairs)) return nullptr;
+  std::vector<maca_shim::MemoryPlan::Value> values;
+  for (Py_ssize_t i = 0; i < PyList_Size(given); ++i) {
+    long long bytes, born, died;
+    int is_result;
+    if (!PyArg_ParseTuple(PyList_GetItem(given, i), "LLLp:value", &bytes, &born, &died, &is_result)) return nullptr;
+    values.push_back({bytes, born, died, is_result != 0});
+  }
+  std::vector<std::pair<int32_t, int32_t>> heirs;
+  if (!read_pairs(pairs, values.size(), heirs)) return nullptr;
+  const maca_shim::MemoryPlan plan(values, heirs);
+  Ref homes(new_list(static_cast<Py_ssize_t>(plan.homes.size()), [&](Py_ssize_t i) {
+    const auto& home = plan.homes[static_cast<size_t>(i)];
+    return Py_BuildValue("iL", static_cast<int>(home.piece), static_cast<long long>(home.offset));
+  }));
+  Ref pieces(new_list(static_cast<Py_ssize_t>(plan.pieces.size()), [&](Py_ssize_t i) {
+    const auto& piece = plan.pieces[static_cast<size_t>(i)];
+    return Py_BuildValue("LLLi", static_cast<long long>(piece.bytes), static_cast<long long>(piece.born),
+                         static_cast<long long>(piece.died), static_cast<int>(piece.result));
+  }));
+  if (!homes || !pieces) return nullptr;
+  return Py_BuildValue("OOL", homes.get(), pieces.get(), static_cast<long long>(plan.scratch_bytes));
+}
 
 bool add_tape_type(PyObject* module) {
   g_type = add_type(module, {"libmaca_ffi._launcher.Tape", sizeof(Tape), 0, Py_TPFLAGS_DEFAULT, g_slots});
