@@ -46,7 +46,8 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    order = {node: i for i, node in enumerate(graph.nodes)}
+    _restore_lerps(graph)
+    order = _order(graph)
     chains: dict[fx.Node, list[_Link]] = {}  # by the copy at the end
     for copy in _last_copies(graph):
         chain = _chain(copy)
@@ -55,8 +56,6 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
     while partly := _partly_written(chains):
         for copy in partly:
             del chains[copy]
-    if not chains:
-        return module
     for copy, chain in chains.items():
         target = copy.args[0]
         assert isinstance(target, fx.Node)
@@ -65,8 +64,73 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
             link.value.replace_all_uses_with(target)
     for node in dict.fromkeys(link.node for chain in chains.values() for link in chain):
         _rewrite(graph, node)
+    if not _reuse_lists(graph) and not chains:
+        return module
     graph.set_codegen(fx.graph._BoxedCodeGen())
     return fx.GraphModule(module, graph)
+
+
+def _order(graph: fx.Graph) -> dict[fx.Node, int]:
+    return {node: i for i, node in enumerate(graph.nodes)}
+
+
+def _reuse_lists(graph: fx.Graph) -> int:
+    """Operators on lists write into lists that end with them, which no plan of memory would find. How many."""
+    order = _order(graph)
+    count = 0
+    for node in list(graph.nodes):
+        if not _is_of_lists(node) or _in_place(node) is None:
+            continue
+        links = []
+        for item, before in enumerate(node.args[0]):
+            for value in _uses(node, item) or [before]:
+                links.append(_Link(node, item, before, value))
+        if all(_is_last_of_list(link, order) for link in links):
+            for link in links:
+                if link.value is not link.before:
+                    link.value.replace_all_uses_with(link.before)
+            _rewrite(graph, node)
+            order = _order(graph)
+            count += 1
+    return count
+
+
+def _is_last_of_list(link: _Link, order: dict[fx.Node, int]) -> bool:
+    before = link.before
+    return (
+        before.target is operator.getitem
+        and _is_of_lists(before.args[0])  # type: ignore[arg-type]
+        and _may_lie(link.value, before, link.node)
+        and not _is_read_otherwise(link)
+        and all(order[reader] <= order[link.node] for reader in _readers(before))
+    )
+
+
+def _restore_lerps(graph: fx.Graph) -> None:
+    """Dynamo takes ``_foreach_lerp_`` apart, into two temporary lists: ``addcmul(x, [full_like(d, w)], d)`` of ``d = sub(end,
+    x)``."""
+    for node in graph.find_nodes(op="call_function", target=aten._foreach_addcmul.Scalar):
+        x, factors, differences, *value = node.args
+        weights = {f.args[1] for f in factors if f.target is aten.full_like.default}
+        taken = {d.args[0] if d.target is operator.getitem else None for d in differences}
+        (sub,) = taken if len(taken) == 1 else (None,)
+        if (
+            len(weights) == 1
+            and value in ([], [1])
+            and not node.kwargs
+            and isinstance(sub, fx.Node)
+            and sub.target is aten._foreach_sub.List
+            and not sub.kwargs
+            and len(sub.args) == 2
+            and list(sub.args[1]) == list(x)  # type: ignore[arg-type]
+            and [d.args[1] for d in differences] == list(range(len(x)))
+            and [f.args[:1] for f in factors] == [(d,) for d in differences]
+        ):
+            node.target = aten._foreach_lerp.Scalar
+            node.args = (x, sub.args[0], weights.pop())
+            for unused in (*factors, *differences, sub):
+                if not unused.users:
+                    graph.erase_node(unused)
 
 
 def _partly_written(chains: dict[fx.Node, list[_Link]]) -> list[fx.Node]:
@@ -183,16 +247,21 @@ def _is_view(node: fx.Node) -> bool:
 def _is_last_reader(link: _Link, copy: fx.Node, order: dict[fx.Node, int]) -> bool:
     """Does nothing read the value before when the operator has run, nor the operator itself as another argument? And is
     what it makes no result of the graph, which the caller may keep?"""
-    others = list(_leaves((link.node.args[1:], *link.node.kwargs.values())))
-    own = link.node.args[0] if link.item >= 0 else ()
-    siblings = [n for i, n in enumerate(own) if i != link.item]  # type: ignore[arg-type]
-    if link.before in siblings or any(_origin(a) is link.before for a in others):
+    if _is_read_otherwise(link):
         return False
     at = order[link.node]
     for reader in _readers(link.before):
         if reader not in (link.node, copy) and order[reader] > at:
             return False
     return all(reader.op != "output" for reader in _readers(link.value))
+
+
+def _is_read_otherwise(link: _Link) -> bool:
+    """Is the value before another argument of the operator, too, or another item?"""
+    others = list(_leaves((link.node.args[1:], *link.node.kwargs.values())))
+    own = link.node.args[0] if link.item >= 0 else ()
+    siblings = [n for i, n in enumerate(own) if i != link.item]  # type: ignore[arg-type]
+    return link.before in siblings or any(_origin(a) is link.before for a in others)
 
 
 def _leaves(value: object) -> Iterator[fx.Node]:
