@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from macatensor.compiling import checked, segments, tapes
+from macatensor.compiling import checked, explained, segments, tapes
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native
@@ -118,6 +118,8 @@ class CompiledGraph:
             except tapes.Unrecordable as error:
                 self.split({self._refused(arguments): str(error)})
                 return None
+            if explained.is_measured():
+                explained.measure(self.run, tape, lambda: checked.copied(arguments))
             self.tapes.remember(key, tape, generation)
             counters.count("tapes")
         self.last, self.generation = tape, generation
