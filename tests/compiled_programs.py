@@ -381,5 +381,13 @@ def constants(d: str) -> Case:
 
 
 @_program
+def lazy_conjugates(d: str) -> Case:
+    def f(x: torch.Tensor) -> Any:
+        return torch.fft.ifft(x, n=10, dim=1, norm="ortho"), torch.view_as_complex(x).conj() * 2
+
+    return f, (numbers(3, 4, 2).to(d),)
+
+
+@_program
 def half_precision(d: str) -> Case:
     return lambda x: ((x.bfloat16() * 1.1 + 0.3).sigmoid() * 3).float().relu(), (numbers(5, 7).to(d),)

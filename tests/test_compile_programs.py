@@ -174,6 +174,32 @@ def test_results_of_every_mode_stay(mode: str) -> None:
         torch.testing.assert_close(x.grad, (scale * weight).expand(2, 3))
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_every_mode_reads_what_is_there(mode: str) -> None:
+    """Memory elsewhere, written meanwhile, a result given back; what a call writes is the caller's."""
+    model = nn.Linear(3, 3).to("maca")
+
+    def step(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        seen.add_(1)
+        return model(x).relu() * 2 + seen
+
+    compiled = torch.compile(step, backend="maca", mode=mode)
+    memory = torch.randn(7, 3, device="maca")
+    seen = [torch.zeros(2, 3, device="maca") for _ in range(2)]
+    x, kept = memory[:2], []
+    with torch.no_grad():
+        for offset in (0, 0, 3, 5):
+            memory.mul_(1.5)
+            if offset == 3:
+                model.weight.data = model.weight.data.clone() * 2
+                seen = [t.clone() for t in seen]
+            model.bias.sub_(0.5)
+            x = memory[offset : offset + 2] if offset < 5 else kept[-1][0]
+            kept.append((compiled(x, seen[0]), step(x, seen[1])))
+    for result, expected in [*kept, seen]:
+        assert torch.equal(result, expected)
+
+
 @pytest.mark.supports("torch.export")
 def test_exports_run_on_either_device() -> None:
     for device, other in itertools.permutations(("cpu", "maca")):

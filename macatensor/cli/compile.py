@@ -28,6 +28,9 @@ def compile(
     picture: Annotated[
         Path | None, typer.Option(help="Write a picture of the graphs, .svg or .html, too.", dir_okay=False)
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Time each operator alone and each graph, too.")
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -39,7 +42,7 @@ def compile(
     """Run a program and show the launches of each graph that torch.compile made for maca, and what was fused."""
     import macatensor  # noqa: F401  the program may not import it
     from macatensor.compiling.checked import checking
-    from macatensor.compiling.explained import explaining
+    from macatensor.compiling.explained import explaining, measuring
 
     if picture is not None and picture.suffix not in (".svg", ".html"):
         raise typer.BadParameter(f"a picture is written as .svg or .html, got {picture.name}")
@@ -48,7 +51,7 @@ def compile(
     sys.path.insert(0, str(script.resolve().parent))
     try:
         judging: AbstractContextManager[list[Wrong]] = checking() if check else nullcontext([])
-        with explaining() as found, judging as wrong:
+        with measuring() if explain else explaining() as found, judging as wrong:
             runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv, sys.path[:] = given, path
@@ -68,15 +71,25 @@ def compile(
 
 def _print(number: int, explanation: Explanation) -> None:
     fused = {step.fused for step in explanation.steps} - {None}
+    timed = explanation.seconds is not None
+    alone = sum(step.seconds or 0.0 for step in explanation.steps)
     page = table(
         f"graph {number}: {len(explanation.steps)} operators, {explanation.launches} launches, "
         f"{len(fused)} of them fused, {explanation.scratch_bytes / 2**20:.2f} MiB between",
-        "operator", "kernel", "how", "fused into", "reads and writes", right=("fused into", "reads and writes"),
-        caption=f"inputs: {len(explanation.inputs)}",
+        "operator", "kernel", "how", "fused into", "reads and writes", *(["alone"] if timed else []),
+        right=("fused into", "reads and writes", "alone"),
+        caption=f"inputs: {len(explanation.inputs)}" + (
+            f"; {_microseconds(explanation.seconds)} a call, operator by operator {_microseconds(alone)}" if timed else ""
+        ),
     )  # fmt: skip
     for step in explanation.steps:
         page.add_row(
             step.operator.removeprefix("aten.").removesuffix(".default"), step.kernel, step.implementation,
             "" if step.fused is None else f"program {step.fused}", f"{step.bytes / 2**10:,.1f} KiB",
+            *([_microseconds(step.seconds)] if timed else []),
         )  # fmt: skip
     out.print(page)
+
+
+def _microseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:,.1f} us"

@@ -148,7 +148,7 @@ class _Trial:
     def _results(self, run: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
         """With copies of the arguments, which it may write; these are results, too."""
         self.device.set_rng_state(self.state)
-        given = [_copy(a) if isinstance(a, torch.Tensor) else a for a in self.arguments]
+        given = copied(self.arguments)
         with torch.no_grad():
             results = [*run(list(given))]
         return [r.clone() if isinstance(r, torch.Tensor) else r for r in results + given]
@@ -190,6 +190,11 @@ def _judged(got: Value, expected: Value, reference: Value) -> tuple[float, float
     apart, own = (float((t.double() - r)[known].abs().max()) for t in (mine, theirs))
     rounding = torch.finfo(mine.dtype).eps * float(r[known].abs().max())
     return (apart, own) if apart > _FARTHER * own + _ROUNDINGS * rounding else None
+
+
+def copied(arguments: Sequence[Value]) -> list[Value]:
+    """Arguments that a graph may write."""
+    return [_copy(a) if isinstance(a, torch.Tensor) else a for a in arguments]
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from macatensor.compiling import checked, segments, tapes
+from macatensor.compiling import checked, explained, segments, tapes
 from macatensor.compiling.in_place import in_place
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Value
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _LIMIT = 64  # tapes of one graph: of as many sizes
 _SEEN = 256  # sizes of a graph that are remembered before they have a tape
+_LAZY = {torch.ops.aten._conj.default, torch.ops.aten._neg_view.default}
 _unwatched = native.dispatch
 
 
@@ -53,7 +54,7 @@ class CompiledGraph:
         self.parts: segments.Segments | None = None
         self.why = "" if choices.with_tapes else "the option tapes is False"  # it runs operator by operator
         if choices.with_tapes and (apart := segments.apart(module)):
-            self.split(apart)
+            self.split(apart, next(iter(apart.values())))
         elif choices.with_tapes:
             self.run = in_place(module).forward
 
@@ -85,14 +86,16 @@ class CompiledGraph:
             except tapes.Busy:
                 pass
             except tapes.Unrecordable as error:
-                self.split({self._refused(arguments): str(error)})
+                self.split(dict.fromkeys(self._refused(arguments), str(error)), str(error))
         return self.run(arguments) if self.parts is None else self.parts(arguments)
 
-    def split(self, apart: dict[fx.Node, str]) -> None:
-        """Has it run in parts, between those operators that no tape can have; each with the reason."""
-        self.parts = segments.split(self.module, apart, partial(CompiledGraph, choices=self.choices))
+    def split(self, apart: dict[fx.Node, str], why: str) -> None:
+        """Has it run in parts, between those operators that no tape can have, each with the reason; operator by operator
+        where there are none, because of ``why``."""
+        if apart:
+            self.parts = segments.split(self.module, apart, partial(CompiledGraph, choices=self.choices))
         if self.parts is None:
-            self.why = next(iter(apart.values()))
+            self.why = why
             log.info("a compiled graph runs operator by operator: %s", self.why)
             counters.count("graphs_without_tape")
         else:
@@ -119,19 +122,23 @@ class CompiledGraph:
             except tapes.Busy:
                 return None
             except tapes.Unrecordable as error:
-                self.split({self._refused(arguments): str(error)})
+                self.split(dict.fromkeys(self._refused(arguments), str(error)), str(error))
                 return None
+            if explained.is_measured():
+                explained.measure(self.run, tape, lambda: checked.copied(arguments))
             self.tapes.remember(key, tape, generation)
             counters.count("tapes")
         self.last, self.generation = tape, generation
         return tape
 
-    def _refused(self, arguments: list[Value]) -> fx.Node:
-        """The operator that no tape can have; the graph's output where it is another reason."""
+    def _refused(self, arguments: list[Value]) -> list[fx.Node]:
+        """The operator that no tape can have, or those whose results it cannot give; none where it is an input."""
         noting = _Noting(self.module)
         with contextlib.suppress(tapes.Unrecordable, tapes.Busy):
             tapes.record(noting.noted, arguments)
-        return noting.node
+        if noting.node.op == "call_function":
+            return [noting.node]
+        return [n for n in self.module.graph.output_node().all_input_nodes if n.target in _LAZY]
 
 
 class _Noting(fx.Interpreter):

@@ -37,7 +37,7 @@ def register() -> None:
 def _taught(teach: Callable[[], None]) -> None:
     try:
         teach()
-    except (AttributeError, ImportError) as error:
+    except (AttributeError, ImportError, KeyError) as error:
         warnings.warn(
             f"torch.compile of PyTorch {torch.__version__} does not know maca ({error}); accepted: 2.11 to 2.15. "
             "Compiled functions run as they are written",
@@ -61,7 +61,7 @@ def _teach_builder() -> None:
         return None if type(value) is MacaTensor else others(value)
 
     builder.infer_subclass_type = infer_subclass_type
-    always_static = builder.tensor_always_has_static_shape
+    always_static = vars(builder)["tensor_always_has_static_shape"]
 
     def has_static_shape(tensor: Any, is_tensor: bool, tensor_source: Any) -> Any:
         """A parameter has one where sizes may change; ours is told by its flag, not by its type."""
@@ -70,7 +70,7 @@ def _teach_builder() -> None:
             return always_static(of_class, is_tensor, tensor_source)
         return always_static(tensor, is_tensor, tensor_source)
 
-    builder.tensor_always_has_static_shape = has_static_shape
+    vars(builder)["tensor_always_has_static_shape"] = has_static_shape
 
 
 def _teach_rules() -> None:

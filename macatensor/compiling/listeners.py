@@ -23,6 +23,10 @@ class Listeners(Generic[T]):
         for found in self._lists:
             found.append(what)
 
+    def last(self) -> T | None:
+        """What was told last to those who listen now."""
+        return next((found[-1] for found in reversed(self._lists) if found), None)
+
     @contextmanager
     def listening(self) -> Iterator[list[T]]:
         """What is told inside."""

@@ -41,6 +41,10 @@ from macatensor.runtime.ffi import LIBRARY
 
 log = logging.getLogger(__name__)
 
+# Settings of PyTorch's own that another version may not have.
+_NEEDED = (("functorch", "bundled_autograd_cache"), ("functorch", "force_non_lazy_backward_lowering"),
+           ("compiler", "cache_key_tag"))  # fmt: skip
+
 _Compile = Callable[[fx.GraphModule, Sequence[Any]], "Program"]
 
 
@@ -179,9 +183,15 @@ def _may_store() -> bool:
     if torch.compiler.config.force_disable_caches:
         return False
     try:
+        from torch._functorch import config
         from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+        from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler  # noqa: F401
+        from torch.fx._graph_pickler import GraphPickler  # noqa: F401
 
-        if not torch._functorch.config.enable_autograd_cache:
+        for names, name in _NEEDED:
+            if not hasattr(config if names == "functorch" else torch.compiler.config, name):
+                raise AttributeError(f"torch.compile's settings have no {name}")
+        if not config.enable_autograd_cache:
             return False
         folder = AOTAutogradCache._get_tmp_dir()
         why = _who_else_writes(os.path.dirname(folder)) or _who_else_writes(folder)
