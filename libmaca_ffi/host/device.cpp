@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/matmul/bfloat16_tiles.h"
+#include "collectives/collectives.h"
 #include "device_memory.h"
 #include "kernel.h"
 #include "onednn.h"
@@ -26,10 +27,6 @@ using namespace maca;
 
 struct maca_event {
   std::shared_ptr<Completion> completion;
-};
-
-struct maca_stream {
-  Stream stream;
 };
 
 // Counted: a queued launch keeps its plan after plan_destroy().
@@ -414,6 +411,19 @@ const maca_interface kInterface = {
     .plan_launch = plan_launch,
     .plan_destroy = plan_destroy,
     .error_take = error_take,
+    .comm_id = comm_id,
+    .comm_create = comm_create,
+    .comm_destroy = comm_destroy,
+    .comm_abort = comm_abort,
+    .comm_error = comm_error,
+    .comm_all_reduce = comm_all_reduce,
+    .comm_reduce = comm_reduce,
+    .comm_broadcast = comm_broadcast,
+    .comm_all_gather = comm_all_gather,
+    .comm_reduce_scatter = comm_reduce_scatter,
+    .comm_all_to_all = comm_all_to_all,
+    .comm_allocate = comm_allocate,
+    .comm_free = comm_free,
 };
 
 }  // namespace
