@@ -117,12 +117,12 @@ print(json.dumps(said))
 """
 
 REFUSED = {
-    "older_major": ["implements maca.h 1.2, this macatensor speaks maca.h 2.0: build the library against"],
+    "older_major": ["implements maca.h 1.2, this macatensor speaks maca.h 2.1: build the library against"],
     "newer_major": [
-        "implements maca.h 3.0, this macatensor speaks maca.h 2.0: ",
+        "implements maca.h 3.0, this macatensor speaks maca.h 2.1: ",
         "or install the macatensor",
     ],
-    "refuse": ["implements no version of maca.h that is known, this macatensor speaks maca.h 2.0"],
+    "refuse": ["implements no version of maca.h that is known, this macatensor speaks maca.h 2.1"],
     "missing:plan_launch": ["lacks the mandatory function plan_launch"],
     "missing:memory_allocate": ["lacks the mandatory function memory_allocate"],
     "missing:error_take": ["lacks the mandatory function error_take"],

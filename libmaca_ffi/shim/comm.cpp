@@ -91,20 +91,18 @@ void maca_comms_destroy(maca_communicator* c) {
 
 int maca_comms_abort(maca_communicator* c) { return runtime().library.comm_abort(c->handle); }
 
-int maca_comms_pending(maca_buffer* buffer, maca_event** event) {
-  *event = nullptr;
+maca_event* maca_comms_pending(maca_buffer* buffer) {
   StreamSlot* const last = buffer->block->stream;
-  if (!last || !may_be_pending(last)) return MACA_OK;
+  if (!last || !may_be_pending(last)) return nullptr;
   const Library& library = runtime().library;
   maca_stream* const stream = copy_stream(last);
-  if (library.stream_query(stream) == MACA_OK) return MACA_OK;
-  int status = library.event_create(0, event);
-  if (status == MACA_OK) status = library.event_record(*event, stream);
-  if (status != MACA_OK && *event) {
-    report(library.event_destroy(*event));
-    *event = nullptr;
-  }
-  return status;
+  if (library.stream_query(stream) == MACA_OK) return nullptr;
+  maca_event* event = nullptr;
+  int status = library.event_create(0, &event);
+  if (status == MACA_OK && (status = library.event_record(event, stream)) == MACA_OK) return event;
+  if (event) report(library.event_destroy(event));
+  report(library.stream_synchronize(stream));  // the host waits instead
+  return nullptr;
 }
 
 int maca_comms_follow(maca_communicator* c, maca_event* event) {

@@ -183,7 +183,7 @@ int maca_comms_create(const maca_comm_request* request, maca_communicator** made
 void maca_comms_destroy(maca_communicator* communicator);
 int maca_comms_abort(maca_communicator* communicator);
 /* What is under way on a buffer now, for a collective that begins later: an event, or NULL where there is nothing. */
-int maca_comms_pending(maca_buffer* buffer, maca_event** event);
+maca_event* maca_comms_pending(maca_buffer* buffer);
 /* What the communicator does from now on comes after the event, which is destroyed. Releases the lock. */
 int maca_comms_follow(maca_communicator* communicator, maca_event* event);
 /* These return when it is over, release the lock, and do not look at who else awaits or uses the buffers. */

@@ -12,7 +12,6 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from macatensor.distributed.gloo import GlooCarrier
 from macatensor.distributed.library import LibraryCarrier, meet
 from macatensor.distributed.snapshots import SharedBuffers
-from macatensor.runtime import switches
 
 
 class Way:
@@ -73,7 +72,7 @@ class Carriers:
 
     def see(self, tensors: Sequence[torch.Tensor]) -> None:
         """A collective of these is about to be issued: what comes again moves to memory that ranks share."""
-        if self._library is not None and switches.COLLECTIVES.value() == "library":
+        if self._library is not None:
             self._shared.see(tensors)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:

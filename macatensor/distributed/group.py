@@ -29,8 +29,8 @@ from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained
 from macatensor.distributed.operands import (
     Tensors,
+    called,
     check_sizes,
-    described,
     listed,
     options_of,
     sizes_of,
@@ -182,15 +182,14 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> MacaWork:
         """Begins ``body``. ``alike``: what is the same on every rank beside the name; None: nothing is carried. ``of_message`` is what only a send or a receive has, a lane of its own for one."""
         self._issued += 1
-        call = f"{name}({', '.join(described(t) for t in operands)})"
         number = self._issued
-        member = Member(self._store, self.group_name, self._rank, self._ranks)
 
         def run() -> None:
             try:
                 body(self._carriers.way(None if alike is None else name + alike))
             except Exception as error:
-                self._broken = explained(member, number, call, error)
+                member = Member(self._store, self.group_name, self._rank, self._ranks)
+                self._broken = explained(member, number, called(name, operands), error)
                 raise self._broken from error
 
         lane = of_message.pop("lane", self._lane)

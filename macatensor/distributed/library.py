@@ -6,7 +6,7 @@ import datetime
 import functools
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,10 +65,10 @@ class LibraryCarrier:
         if self._communicator is not None:
             lib.maca_comms_abort(self._communicator)
 
-    def __del__(self) -> None:
+    def __del__(self, destroy: Callable[[CData], None] = lib.maca_comms_destroy) -> None:
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
-            lib.maca_comms_destroy(communicator)
+            destroy(communicator)
 
     def begin(self, call: str) -> None:
         """``call`` is what the program called, the same on every rank: with others the library moves nothing."""

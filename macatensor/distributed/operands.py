@@ -33,6 +33,10 @@ def described(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
+def called(name: str, operands: Tensors) -> str:
+    return f"{name}({', '.join(described(t) for t in operands)})"
+
+
 def sizes_of(tensors: Tensors) -> str:
     return str([(str(t.dtype), t.numel()) for t in tensors])
 

@@ -91,8 +91,13 @@ class Reduction(NamedTuple):
             raise RuntimeError(f"{operator}: cannot use ReduceOp.{named} with elements of {dtype}")
 
 
+_SUM = Reduction("SUM")
+
+
 def reduction_of(op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     """What a ReduceOp asks for. Raises ValueError for one that stands for nothing (``UNUSED``)."""
+    if op == ReduceOp.SUM:
+        return _SUM
     kind = next((k for k in _KINDS if op == k), None)
     if kind is None:
         raise ValueError(

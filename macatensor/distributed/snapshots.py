@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from macatensor.dispatch.transfer import to_device, to_host
 from macatensor.distributed.staging import put
+from macatensor.runtime import switches
 from macatensor.runtime.awaited import finish_all, no_waiting
-from macatensor.runtime.ffi import OK, allocate, check, copy_bytes, ffi, lib, own, pointer
+from macatensor.runtime.ffi import NULL, OK, allocate, copy_bytes, lib, own, pointer
 from macatensor.runtime.host_copies import download
 from macatensor.runtime.meta import Meta, meta_of
 from macatensor.runtime.tensor import MacaTensor, wrap
@@ -45,9 +46,8 @@ class Operand:
         self.buffer = buffer
         self.offset = offset  # in bytes
         self.nbytes = nbytes
-        event = ffi.new("maca_event**")
-        check(lib.maca_comms_pending(pointer(buffer), event), "a collective")
-        self._event: CData | None = event[0] if event[0] != ffi.NULL else None
+        event = lib.maca_comms_pending(pointer(buffer))
+        self._event: CData | None = None if event == NULL else event
 
     def take_event(self) -> CData | None:
         event, self._event = self._event, None
@@ -80,19 +80,20 @@ class Source(Operand):
             tensor = to_device(tensor.detach().contiguous(), torch.contiguous_format)
         finish_all(tensor)
         buffer, offset, meta = tensor._payload
-        with no_waiting(), _disable_current_modes():
-            if not _is_plain(meta):
+        if not _is_plain(meta):
+            with no_waiting(), _disable_current_modes():
                 buffer, offset, meta = _contiguous(wrap(buffer, offset, meta))._payload
-            elif is_written:
-                own(buffer)
-            elif meta.numel:
-                shared = buffer.share()
-                if shared is None:  # a graph writes the memory by its address
-                    shared = allocate(meta.nbytes)
+        elif is_written:
+            own(buffer)
+        elif meta.numel:
+            shared = buffer.share()
+            if shared is None:  # a graph writes the memory by its address
+                shared = allocate(meta.nbytes)
+                with no_waiting():
                     copy_bytes(shared, 0, buffer, offset * meta.itemsize, meta.nbytes)
-                    offset = 0
-                buffer = shared
-            super().__init__(buffer, offset * meta.itemsize, meta.nbytes)
+                offset = 0
+            buffer = shared
+        Operand.__init__(self, buffer, offset * meta.itemsize, meta.nbytes)
 
     def finish(self) -> None:
         """Of what a collective reads nothing has come."""
@@ -195,11 +196,14 @@ class SharedBuffers:
     def see(self, tensors: Sequence[torch.Tensor]) -> None:
         """A collective is about to be issued with these."""
         for tensor in tensors:
-            if not self._are_there or not isinstance(tensor, MacaTensor):
+            if not isinstance(tensor, MacaTensor):
                 continue
             buffer, _, meta = tensor._payload
-            if meta.nbytes < _MOST_COPIED or 2 * meta.nbytes < buffer.nbytes:
+            nbytes = meta.nbytes
+            if nbytes < _MOST_COPIED or 2 * nbytes < buffer.nbytes or not self._are_there:
                 continue
+            if switches.COLLECTIVES.value() != "library":
+                return
             if buffer not in self._used:
                 self._used.add(buffer)
             elif not lib.maca_buffer_is_shared(pointer(buffer)):

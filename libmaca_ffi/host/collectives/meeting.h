@@ -65,7 +65,7 @@ class Meeting {
 
   // A rank's memory for the others. Small: two in turn, of a collective that needs no second meeting.
   static constexpr int64_t kSmall = 16 << 10;
-  static constexpr int64_t kStage = 256 << 10;
+  static constexpr int64_t kStage = 512 << 10;
   char* small(int rank) const;
   // one for each rank that it gives to, then for each that it gets from
   uint64_t* counts(int rank) const;
