@@ -193,11 +193,18 @@ def test_no_room_for_shared_memory_means_gloo(tmp_path: Path) -> None:
 def test_a_forked_child_keeps_its_hands_off(tmp_path: Path) -> None:
     run_ranks(
         """
+        from macatensor.runtime.ffi import lib, pointer
+        is_shared = lambda t: bool(lib.maca_buffer_is_shared(pointer(t._payload[0])))
         x = torch.ones(200_000).maca()
         for _ in range(3):
             dist.all_reduce(x)
-        from macatensor.runtime.ffi import lib, pointer
-        assert lib.maca_buffer_is_shared(pointer(x._payload[0]))
+        assert is_shared(x)
+        group, maca0 = dist.group.WORLD, torch.device("maca")
+        assert group.supports_tensor_alloc(maca0)
+        mine = group.allocate_tensor(100_000, dtype=torch.bfloat16, device=maca0)
+        assert is_shared(mine)
+        dist.all_reduce(mine.fill_(rank + 1))
+        assert mine.unique().tolist() == [3.0]
         child = os.fork()
         if child == 0:
             x.zero_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(program: Path, *arguments: str) -> None:
+def torchrun(program: Path | None, *arguments: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     env.setdefault("MACA_LIBRARY", macatensor.device.library_info()["path"])
     command = [
@@ -42,12 +43,18 @@ def torchrun(program: Path, *arguments: str) -> None:
         "--standalone",
         "--nproc-per-node",
         "2",
-        str(program),
+        *([str(program)] if program else []),
     ]
     done = subprocess.run(
-        [*command, *arguments], env=env, cwd=program.parent, capture_output=True, text=True, timeout=120
+        [*command, *arguments],
+        env=env,
+        cwd=program.parent if program else None,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.supports("torch.distributed.run")
@@ -80,3 +87,10 @@ def test_a_migrated_script_runs_under_torchrun(tmp_path: Path) -> None:
     )
     migrate(tmp_path / "train.py", tmp_path / "out", Rules(), ("train.py", "model"))
     torchrun(tmp_path / "out" / "train.py")
+
+
+def test_check_says_who_carries_what() -> None:
+    said = json.loads(torchrun(None, "-m", "macatensor", "check", "--distributed", "--json"))
+    assert said["ranks"] == 2 and said["carriers"]["tensors of the host"] == "gloo"
+    assert said["carriers"]["collectives of device tensors"].startswith("device library, zero copy")
+    assert all(rate > 0 for rate in said["gigabytes_per_second"].values())

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from macatensor.distributed.gloo import GlooCarrier
 from macatensor.distributed.library import LibraryCarrier, meet
 from macatensor.distributed.snapshots import SharedBuffers
+from macatensor.runtime import switches
 
 
 class Way:
@@ -69,6 +70,9 @@ class Carriers:
             if self._gloo is None:
                 self._gloo = GlooCarrier(self._store, self._rank, self._ranks, self._timeout)
             return self._gloo
+
+    def has_shared_memory(self) -> bool:
+        return self.library() is not None and switches.COLLECTIVES.value() == "library"
 
     def see(self, tensors: Sequence[torch.Tensor]) -> None:
         """A collective of these is about to be issued: what comes again moves to memory that ranks share."""

@@ -27,6 +27,8 @@ from torch._C._distributed_c10d import (
 from macatensor.distributed import reducer
 from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained
+from macatensor.distributed.gloo import GlooCarrier
+from macatensor.distributed.membership import Membership
 from macatensor.distributed.operands import (
     Tensors,
     called,
@@ -37,7 +39,7 @@ from macatensor.distributed.operands import (
     split_bytes,
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
-from macatensor.distributed.snapshots import Operand, Source, Target
+from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, only
 from macatensor.distributed.staging import as_bytes, on_host, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together
 from macatensor.runtime import capture
@@ -48,20 +50,7 @@ _HOST = torch.device("cpu")
 _GRACE = 5.0  # seconds for other ranks to come to what is under way when this one ends
 
 
-_ProcessGroup: Value = dist.ProcessGroup
-
-
-def _finish(targets: Sequence[Target]) -> None:
-    for target in targets:
-        target.finish()
-
-
-def _only(end: Operand, root: int, ranks: int) -> list[Operand | None]:
-    """What goes to the root, or comes from it, alone."""
-    return [end if rank == root else None for rank in range(ranks)]
-
-
-class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
+class MacaProcessGroup(Membership):
     """Serves tensors on maca and, by gloo, those of the host."""
 
     supports_splitting = False
@@ -70,10 +59,7 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
     supports_shrinking = False
 
     def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta):
-        super().__init__(rank, ranks)
-        self._store = store
-        self._rank = rank
-        self._ranks = ranks
+        super().__init__(store, rank, ranks)
         self._timeout = timeout
         self._lane = Lane()
         self._carriers = Carriers(PrefixStore("device/", store), rank, ranks, timeout)
@@ -90,30 +76,6 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # --- what c10d asks of a group ------------------------------------------------------------------------
     def _get_backend(self, device: torch.device) -> Value:
         return self._of_host if torch.device(device).type == "cpu" else self
-
-    def get_group_store(self) -> Store:
-        return self._store
-
-    def getBackendName(self) -> str:
-        return "mccl"
-
-    name = getBackendName
-
-    def rank(self) -> int:
-        return self._rank
-
-    getRank = rank
-
-    def size(self) -> int:
-        return self._ranks
-
-    getSize = size
-
-    @property
-    def group_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names.get(self, ""))
-
-    pg_name = group_name
 
     @property
     def options(self) -> Value:
@@ -151,6 +113,19 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _get_sequence_number_for_group(self) -> int:
         return int(self._of_host._get_sequence_number_for_group()) + self._issued
+
+    def carrier(self) -> str:
+        """Who carries collectives of device memory, in words; the ranks meet where they have not yet."""
+        library = self._carriers.library()
+        return GlooCarrier.name if library is None else library.name
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Has :meth:`allocate_tensor` memory that ranks share? As c10d asks a backend."""
+        return torch.device(device).type == "maca" and self._carriers.has_shared_memory()
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Elements of any content, in memory that other ranks reach without a copy where there is such memory."""
+        return in_shared_memory(torch.empty(size, dtype=dtype, device=device))
 
     def _by_host(self, name: str, *args: Value) -> Work:
         work: Work = getattr(self._of_host, name)(*args)
@@ -240,7 +215,8 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
             reduction.check(tensor.dtype, name)
         self._carriers.see(tensors)
         sources = [Source(t, is_written=bool(written)) for t in tensors]
-        targets = [Target(t, s) for t, s in zip(written, sources)] or [None] * len(sources)
+        targets: list[Target | None] = [Target(t, s) for t, s in zip(written, sources)]
+        targets = targets or [None] * len(sources)
         computes = [reduction.is_gloo(t.dtype) for t in tensors]
 
         def body(way: Way) -> None:
@@ -337,7 +313,7 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
         def body(way: Way) -> None:
             for row, source, targets in zip(outputs, sources, rows):
                 if way.library and way.library.all_to_all([source] * self._ranks, targets):
-                    _finish(targets)
+                    finish(targets)
                 else:
                     put_all(row, way.gloo().all_gather(source.host(), [room_for(t) for t in row]))
 
@@ -390,8 +366,8 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
         def body(way: Way) -> None:
             nobody: list[None] = [None] * self._ranks
-            if way.library and way.library.all_to_all(_only(source, root, self._ranks), targets or nobody):
-                _finish(targets)
+            if way.library and way.library.all_to_all(only(source, root, self._ranks), targets or nobody):
+                finish(targets)
             else:
                 received = [room_for(t) for t in written]
                 way.gloo().gather(source.host(), received, root)
@@ -411,7 +387,7 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
         def body(way: Way) -> None:
             nobody: list[None] = [None] * self._ranks
-            if way.library and way.library.all_to_all(sources or nobody, _only(target, root, self._ranks)):
+            if way.library and way.library.all_to_all(sources or nobody, only(target, root, self._ranks)):
                 target.finish()
             else:
                 room = room_for(outputs[0])
@@ -429,7 +405,7 @@ class MacaProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
         def body(way: Way) -> None:
             if way.library and way.library.all_to_all(sources, targets):
-                _finish(targets)
+                finish(targets)
             else:
                 received = [room_for(t) for t in outputs]
                 way.gloo().all_to_all(received, [s.host() for s in sources])

@@ -173,23 +173,23 @@ def meet(
 ) -> LibraryCarrier | None:
     """A communicator that joins these ranks, or None, on every rank alike: gloo carries then."""
     offers = bool(lib.maca_comms_served()) and is_wanted and switches.COLLECTIVES.value() != "gloo"
-    store.set(f"offers/{rank}", b"1" if offers else b"0")
+    store.set(f"offers/{rank}", "1" if offers else "0")
     if any(store.get(f"offers/{other}") != b"1" for other in range(ranks)):
         return None
     identity = ffi.new("maca_comm_id*")
     if rank == 0:
-        store.set("id", bytes(ffi.buffer(identity)) if lib.maca_comms_id(identity) == OK else b"-")
-    given = store.get("id")
+        store.set("id", bytes(ffi.buffer(identity)).hex() if lib.maca_comms_id(identity) == OK else "-")
+    given = store.get("id").decode()
     why, made = "rank 0 made no id", ffi.new("maca_communicator**")
-    if given != b"-":
+    if given != "-":
         request = ffi.new("maca_comm_request*")
         request.size = ffi.sizeof("maca_comm_request")
         request.rank, request.ranks = rank, ranks
         request.timeout_ms = milliseconds(min(timeout, _MEETING))
-        ffi.buffer(ffi.addressof(request, "id"))[:] = given
+        ffi.buffer(ffi.addressof(request, "id"))[:] = bytes.fromhex(given)
         status = lib.maca_comms_create(request, made)
         why = "" if status == OK else f"{'' if status == DECLINED else '!'}{last_failure().text}"
-    store.set(f"made/{rank}", why.encode() or b"1")
+    store.set(f"made/{rank}", why or "1")
     answers = [store.get(f"made/{other}").decode() for other in range(ranks)]
     if all(answer == "1" for answer in answers):
         return LibraryCarrier(made[0], ranks, timeout)

@@ -51,7 +51,10 @@ class Reduction(NamedTuple):
         if host.is_complex():  # PyTorch multiplies complex numbers by the inverse
             torch.view_as_real(host).div_(ranks)
             return host
-        return host.div_(ranks) if host.is_floating_point() else host.div_(ranks, rounding_mode="trunc")
+        if host.is_floating_point():
+            return host.div_(ranks)
+        wide = host.to(_COMPUTED_IN.get(host.dtype, host.dtype))
+        return wide.div_(ranks, rounding_mode="trunc").to(host.dtype)
 
     def fold(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the caller gets of the ranks' elements: taken in the order of the ranks, of narrow ones in float32 that

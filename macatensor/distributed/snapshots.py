@@ -186,6 +186,23 @@ class Target(Operand):
         _copy(wrap(*self._tensor._payload), self._staged)
 
 
+def finish(targets: Sequence[Target]) -> None:
+    for target in targets:
+        target.finish()
+
+
+def only(end: Operand, root: int, ranks: int) -> list[Operand | None]:
+    """What goes to the root, or comes from it, alone."""
+    return [end if rank == root else None for rank in range(ranks)]
+
+
+def in_shared_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, moved with any content to memory that ranks share, where there is such memory."""
+    if isinstance(tensor, MacaTensor):
+        lib.maca_buffer_move_to_shared(pointer(tensor._payload[0]), 0)
+    return tensor
+
+
 class SharedBuffers:
     """Moves memory that collectives use again, as gradient buckets, to where other ranks reach it without a copy."""
 
