@@ -82,8 +82,8 @@ def main(meeting: str, rank: int, ranks: int, rounds: int, quick: bool) -> None:
         for label in SIZES if operator == "all_reduce" else ("64MB",):
             measure_collective(operator, label, call)
     os.environ["MACA_COLLECTIVES"] = "library"
-    for name in ("all_reduce_shared.1MB", "all_reduce_shared.64MB", "copy.64MB"):
-        measure_collective(*name.split("."), dist.all_reduce)
+    for operator, label in (("all_reduce_shared", "1MB"), ("all_reduce_shared", "64MB"), ("copy", "64MB")):
+        measure_collective(operator, label, dist.all_reduce)
     for model, made in (("ddp.resnet18", _resnet), ("ddp.gpt", _gpt)):
         measure(model, {"host": made("cpu", quick), "maca": made("maca", quick)}, 1)
     if rank == 0:
