@@ -64,7 +64,7 @@ AREAS: dict[str, list[str]] = {
         "macatensor.migrate: --rules --report --similar --distributed",
     ],
     "Switches": [
-        "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_SIMD MACA_WINOGRAD "
+        "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_COLLECTIVES MACA_SIMD MACA_WINOGRAD "
         "MACA_SPLIT_FLOAT32 MACA_LAUNCH_BLOCKING PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
     ],
     "torch.nn": ["torch.nn.Module.to torch.nn.utils torch.nn.init"],

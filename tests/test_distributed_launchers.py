@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -42,17 +43,17 @@ def environment() -> dict[str, str]:
     return env
 
 
-def torchrun_command(program: Path, *options: str) -> list[str]:
+def torchrun_command(program: Path | None, *options: str) -> list[str]:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return [*run, *options, str(program)]
+    return [*run, *options, *([str(program)] if program else [])]
 
 
-def torchrun(program: Path, *arguments: str, options: Sequence[str] = ()) -> str:
+def torchrun(program: Path | None, *arguments: str, options: Sequence[str] = ()) -> str:
     """What the ranks printed."""
     done = subprocess.run(
         [*torchrun_command(program, *options), *arguments],
         env=environment(),
-        cwd=program.parent,
+        cwd=program.parent if program else None,
         capture_output=True,
         text=True,
         timeout=250,
@@ -181,3 +182,11 @@ def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
             os.killpg(started.pid, signal.SIGKILL)
             started.wait()
     assert started.returncode and _nobody_runs(program), said
+
+
+def test_check_says_who_carries_what() -> None:
+    printed = torchrun(None, "-m", "macatensor", "check", "--distributed", "--json")
+    said = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
+    assert said["ranks"] == 2 and said["carriers"]["tensors of the host"] == "gloo"
+    assert said["carriers"]["collectives of device tensors"].startswith("device library, zero copy")
+    assert all(rate > 0 for rate in said["gigabytes_per_second"].values())

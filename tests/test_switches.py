@@ -12,7 +12,7 @@ from macatensor.runtime import switches
 
 
 @pytest.mark.supports(
-    "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_SIMD MACA_WINOGRAD "
+    "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_COLLECTIVES MACA_SIMD MACA_WINOGRAD "
     "MACA_SPLIT_FLOAT32 MACA_LAUNCH_BLOCKING MACA_BACKWARD_THREAD PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
 )
 def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(switch.name, "")
         assert switch.value() == switch.default and switch.origin == "default"
         assert switch.meaning and switch.unset and switch.when in ("import", "call", "library")
-    for name in ("MACA_LIBRARY", "MACA_VISIBLE_DEVICES", "MACA_DEVICE_MEMORY", "MACA_FALLBACK", "MACA_GRAIN", "MACA_SIMD",
+    for name in ("MACA_LIBRARY", "MACA_VISIBLE_DEVICES", "MACA_DEVICE_MEMORY", "MACA_FALLBACK", "MACA_GRAIN", "MACA_COLLECTIVES", "MACA_SIMD",
                  "MACA_WINOGRAD", "MACA_SPLIT_FLOAT32", "MACA_LAUNCH_BLOCKING", "MACA_SANITIZE", "MACA_TASK_QUEUE", "MACA_BACKWARD_THREAD", "PYTORCH_DEFAULT_NCHW", "OMP_NUM_THREADS"):  # fmt: skip
         assert name in switches.ALL
     for switch, text, value in (

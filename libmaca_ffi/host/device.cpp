@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/matmul/bfloat16_tiles.h"
+#include "collectives/collectives.h"
 #include "device_memory.h"
 #include "kernel.h"
 #include "launch_times.h"
@@ -27,10 +28,6 @@ using namespace maca;
 
 struct maca_event {
   std::shared_ptr<Completion> completion;
-};
-
-struct maca_stream {
-  Stream stream;
 };
 
 // Counted: a queued launch keeps its plan after plan_destroy().
@@ -135,7 +132,7 @@ template <class Struct> void give(Struct* to, Struct full) {
 
 maca_status device_info(maca_device*, maca_device_info* info) {
   maca_device_info full{};
-  full.features = MACA_DEVICE_FORKS;
+  full.features = MACA_DEVICE_FORKS | MACA_DEVICE_COMM_LOCAL;
   full.threads = ThreadPool::instance().threads();
   full.kernel_count = static_cast<int32_t>(kernels().names.size());
   full.alignment = kMemoryAlignment;
@@ -429,6 +426,19 @@ const maca_interface kInterface = {
     .plan_launch = plan_launch,
     .plan_destroy = plan_destroy,
     .error_take = error_take,
+    .comm_id = comm_id,
+    .comm_create = comm_create,
+    .comm_destroy = comm_destroy,
+    .comm_abort = comm_abort,
+    .comm_error = comm_error,
+    .comm_all_reduce = comm_all_reduce,
+    .comm_reduce = comm_reduce,
+    .comm_broadcast = comm_broadcast,
+    .comm_all_gather = comm_all_gather,
+    .comm_reduce_scatter = comm_reduce_scatter,
+    .comm_all_to_all = comm_all_to_all,
+    .comm_allocate = comm_allocate,
+    .comm_free = comm_free,
     .profile_set = profile_set,
     .profile_take = profile_take,
 };

@@ -59,3 +59,7 @@ class Stream {
 };
 
 }  // namespace maca
+
+struct maca_stream {
+  maca::Stream stream;
+};

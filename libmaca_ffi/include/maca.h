@@ -69,6 +69,7 @@ typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
 typedef struct maca_event maca_event;
 typedef struct maca_plan maca_plan;
+typedef struct maca_comm maca_comm;
 
 typedef enum maca_status {
   MACA_OK = 0,
@@ -238,7 +239,8 @@ typedef struct maca_error {
 
 typedef enum maca_device_feature {
   MACA_DEVICE_ASYNCHRONOUS = 1, /* work on the default stream may go on when the call that gave it has returned */
-  MACA_DEVICE_FORKS = 2 /* a child of fork() may go on to use the device, with the parent's memory, plans and streams */
+  MACA_DEVICE_FORKS = 2, /* a child of fork() may go on to use the device, with the parent's memory, plans and streams */
+  MACA_DEVICE_COMM_LOCAL = 4 /* since 2.1: communicators join ranks of one machine alone; others are not asked to */
 } maca_device_feature;
 
 typedef struct maca_device_info {
@@ -262,6 +264,47 @@ typedef enum maca_event_flags {
   MACA_EVENT_TIMED = 1 /* event_elapsed may be asked of it */
 } maca_event_flags;
 
+/* --- Communicators (minor 1): what ranks of torch.distributed exchange, in the functions of NCCL's API -------------
+ */
+
+/* What the ranks of one communicator have in common; as opaque as ncclUniqueId, and spread by the caller. */
+typedef struct maca_comm_id {
+  char bytes[128];
+} maca_comm_id;
+
+typedef struct maca_comm_request {
+  uint32_t size;
+  int32_t rank; /* of this process: 0 to ranks - 1 */
+  int32_t ranks;
+  uint32_t reserved;
+  uint64_t timeout_ms; /* for the other ranks to come */
+  maca_comm_id id;
+} maca_comm_request;
+
+/* Integers wrap. A half, and a bfloat16, is added up as a float32 that is rounded once. Of truth values SUM and MAX are
+ * BOR, PRODUCT and MIN are BAND. MIN and MAX give NaN for NaN. */
+typedef enum maca_comm_reduction {
+  MACA_COMM_SUM = 0,
+  MACA_COMM_PRODUCT = 1,
+  MACA_COMM_MAX = 2,
+  MACA_COMM_MIN = 3,
+  MACA_COMM_AVERAGE = 4, /* the sum over the number of ranks; of integers rounded towards zero */
+  MACA_COMM_BAND = 5,    /* BAND, BOR, BXOR: of integers and truth values */
+  MACA_COMM_BOR = 6,
+  MACA_COMM_BXOR = 7
+} maca_comm_reduction;
+
+/* What a collective is beside its addresses: the same on every rank. */
+typedef struct maca_collective {
+  uint32_t size;
+  maca_dtype dtype;
+  int32_t reduction; /* a maca_comm_reduction; 0 where nothing is reduced */
+  int32_t root;      /* of comm_broadcast and comm_reduce; 0 in others */
+  uint64_t count;    /* elements; see each function */
+  uint64_t timeout_ms;
+  uint64_t digest; /* of what the program called. Where a library compares calls, it compares this as well */
+} maca_collective;
+
 /* When a launch ran, in nanoseconds of the host's real-time clock. */
 typedef struct maca_profile_record {
   uint64_t correlation; /* of maca_launch */
@@ -269,7 +312,7 @@ typedef struct maca_profile_record {
 } maca_profile_record;
 
 /* The table. [M] marks mandatory slots: loading fails without them. For the others a NULL means the default
- * that stands in parentheses. Later minors append theirs behind error_take. */
+ * that stands in parentheses. Later minors append theirs at the end. */
 typedef struct maca_interface {
   uint32_t size;
   uint16_t major;
@@ -343,6 +386,56 @@ typedef struct maca_interface {
    * ran at once returns MACA_DEVICE_ERROR itself and leaves its error here, a queued one only that; a wait may return
    * MACA_DEVICE_ERROR for it too. */
   maca_status (*error_take)(maca_device* device, maca_error* error);
+
+  /* Communicators, from minor 1. Ranks are processes, each with its device; a process may have many communicators.
+   * comm_id makes an id on one rank, which is given to all; comm_create returns when every rank has come with it, and
+   * may decline: the ranks are on machines, or of builds, that it does not join (MACA_DECLINED), or there is no memory
+   * (MACA_OUT_OF_MEMORY). Where one rank gets no communicator the caller destroys those of the others. comm_abort may
+   * be called beside a collective that waits: it ends with an error, and so do all that follow, on every rank that
+   * waits for this one. (the first eleven of these slots go together; without them, or with comm_create declined, gloo
+   * carries the bytes through the host's memory) */
+  maca_status (*comm_id)(maca_device* device, maca_comm_id* id, maca_reason* reason);
+  maca_status (*comm_create)(maca_device* device, const maca_comm_request* request, maca_comm** comm,
+                             maca_reason* reason);
+  maca_status (*comm_destroy)(maca_device* device, maca_comm* comm);
+  maca_status (*comm_abort)(maca_device* device, maca_comm* comm);
+  /* MACA_OK, or MACA_DEVICE_ERROR and why work of this communicator that was queued before has failed. */
+  maca_status (*comm_error)(maca_device* device, maca_comm* comm, maca_reason* reason);
+
+  /* Collectives: every rank calls the same ones of a communicator in the same order, one at a time. They are work of
+   * the stream: with the default stream of a device that is not MACA_DEVICE_ASYNCHRONOUS they are over on return, and
+   * return what became of them; else they return when they are queued, and comm_error says what became of them. After
+   * `timeout_ms` in which another rank did not come they fail, or the caller aborts. MACA_DECLINED, on all ranks alike
+   * and before anything has moved: not with this dtype or reduction; the caller goes another way. MACA_INVALID,
+   * likewise: the ranks called different collectives, or with another dtype, reduction, root, count or digest (a
+   * library need not compare them). MACA_DEVICE_ERROR: a rank died, did not come, or aborted; the communicator is
+   * broken, the device is not. Reductions have the same bits on every rank, and in every run where the plan flag for
+   * that is asked of kernels; those of the host library are always in the order of the ranks. `to` may be `from`.
+   * `count` is
+   *  - all_reduce, reduce, broadcast: of `to` and `from`. `to` of a reduce counts on the root alone, where it may be
+   *    written and elsewhere is left alone; `from` of a broadcast counts on the root alone, the root's `to` is `from`.
+   *  - all_gather: of `from`; `to` has one part a rank. reduce_scatter: of `to`; `from` has one part a rank.
+   *  - all_to_all: nothing, 0. Part i, of from_counts[i] elements at from[i], goes to rank i, and to_counts[i] come
+   * from it to to[i]; parts may be empty, and lie in one another's memory where they are only read. */
+  maca_status (*comm_all_reduce)(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                                 const void* from, maca_stream* stream, maca_reason* reason);
+  maca_status (*comm_reduce)(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                             const void* from, maca_stream* stream, maca_reason* reason);
+  maca_status (*comm_broadcast)(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                                const void* from, maca_stream* stream, maca_reason* reason);
+  maca_status (*comm_all_gather)(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                                 const void* from, maca_stream* stream, maca_reason* reason);
+  maca_status (*comm_reduce_scatter)(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                                     const void* from, maca_stream* stream, maca_reason* reason);
+  maca_status (*comm_all_to_all)(maca_device* device, maca_comm* comm, const maca_collective* call, void* const* to,
+                                 const uint64_t* to_counts, const void* const* from, const uint64_t* from_counts,
+                                 maca_stream* stream, maca_reason* reason);
+
+  /* Device memory that the other ranks' collectives reach without a copy, as ncclMemAlloc's. It is memory as that of
+   * memory_allocate in everything else. (the two go together; without them, or with MACA_UNSUPPORTED or
+   * MACA_OUT_OF_MEMORY, operands lie in ordinary memory) */
+  maca_status (*comm_allocate)(maca_device* device, uint64_t bytes, void** address);
+  maca_status (*comm_free)(maca_device* device, void* address);
 
   /* Since 2.1. From profile_set with `on` 1 the device keeps when each launch began and ended, until it is 0 again;
    * profile_take gives up to `capacity` of those that are over and forgets them. (the two go together; without them,

@@ -40,7 +40,8 @@ void add(maca_statistic (&to)[3], bool is_small, int64_t n) {
 // % of what a ResNet-18 takes, and a huge page of the host.
 Allocator::Allocator()
     : small_{true, 128, 2 << 20, 256 << 10, nullptr, false, {}, {}},
-      large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}} {
+      large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}},
+      shared_{false, 4096, 2 << 20, 0, nullptr, true, {}, {}, true} {
   statistics_.limit_bytes = -1;
 }
 
@@ -65,8 +66,11 @@ Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
   if (statistics_.limit_bytes >= 0 && bytes > statistics_.limit_bytes - statistics_.reserved_bytes[0].current)
     return nullptr;
   void* address = nullptr;
-  if (library_->memory_allocate(static_cast<uint64_t>(bytes), &address) != MACA_OK) return nullptr;
-  auto* segment = new Segment{static_cast<char*>(address), bytes, pool.small};
+  const auto size = static_cast<uint64_t>(bytes);
+  const int status =
+      pool.is_shared ? library_->comm_allocate(size, &address) : library_->memory_allocate(size, &address);
+  if (status != MACA_OK) return nullptr;
+  auto* segment = new Segment{static_cast<char*>(address), bytes, pool.small, pool.is_shared};
   segments_.insert(segment);
   add(statistics_.reserved_bytes, pool.small, bytes);
   add(statistics_.segment, pool.small, 1);
@@ -95,7 +99,7 @@ int Allocator::make_range(Pool& pool) {
   }
   granularity_ = static_cast<int64_t>(granularity);
   pool.step = round_up(pool.step, granularity_);
-  pool.range = new Segment{static_cast<char*>(address), 0, pool.small, true};
+  pool.range = new Segment{static_cast<char*>(address), 0, pool.small, false, true};
   segments_.insert(pool.range);
   pool.range->first = new Block{.address = pool.range->address,
                                 .bytes = bytes / granularity_ * granularity_,
@@ -259,6 +263,17 @@ Block* Allocator::allocate(int64_t bytes, int64_t site) {
     statistics_.failed_bytes = bytes;
     return nullptr;
   }
+  return use(block, requested, site);
+}
+
+Block* Allocator::allocate_shared(int64_t bytes, int64_t site) {
+  std::lock_guard lock(mutex_);
+  if (!library_->has_comm_memory() || bytes < 1 || bytes > kLargest) return nullptr;
+  Block* const block = take(shared_, bytes);
+  return block ? use(block, bytes, site) : nullptr;
+}
+
+Block* Allocator::use(Block* block, int64_t requested, int64_t site) {
   block->free = false;
   block->requested = requested;
   block->site = site;
@@ -314,7 +329,7 @@ void Allocator::free_segment(Segment* segment) {
     delete b;
     b = next;
   }
-  report(library_->memory_free(segment->address));
+  report(segment->is_shared ? library_->comm_free(segment->address) : library_->memory_free(segment->address));
   add(statistics_.reserved_bytes, segment->small, -segment->bytes);
   add(statistics_.segment, segment->small, -segment->runs);
   segments_.erase(segment);
@@ -370,7 +385,8 @@ std::vector<Block*> Allocator::merge_all(Pool& pool, Segment* segment) {
 // more room than before.
 bool Allocator::drop_unused(int* status) {
   const int64_t reserved = statistics_.reserved_bytes[0].current;
-  const size_t pieces = small_.free.size() + large_.free.size();
+  const auto count_pieces = [&] { return small_.free.size() + large_.free.size() + shared_.free.size(); };
+  const size_t pieces = count_pieces();
   if (reserved == statistics_.allocated_bytes[0].current) return false;
   *status = library_->device_synchronize();
   if (*status != MACA_OK) return false;  // what still runs may use what is free
@@ -400,7 +416,7 @@ bool Allocator::drop_unused(int* status) {
     }
     settle(s);
   }
-  return statistics_.reserved_bytes[0].current < reserved || small_.free.size() + large_.free.size() < pieces;
+  return statistics_.reserved_bytes[0].current < reserved || count_pieces() < pieces;
 }
 
 int Allocator::empty_cache() {

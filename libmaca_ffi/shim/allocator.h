@@ -54,6 +54,7 @@ struct Segment {
   char* address;
   int64_t bytes;  // of memory; a range may have more addresses
   bool small;
+  bool is_shared = false;  // with other ranks (comm_allocate of maca.h)
   bool is_range = false;
   Block* first = nullptr;                   // the block at `address`, for as long as the segment lives
   int64_t blocks = 0;                       // free or in use
@@ -67,7 +68,8 @@ class Allocator {
  public:
   Allocator();
   void attach(const Library* library) { library_ = library; }
-  Block* allocate(int64_t bytes, int64_t site);  // nullptr: see allocation_status()
+  Block* allocate(int64_t bytes, int64_t site);         // nullptr: see allocation_status()
+  Block* allocate_shared(int64_t bytes, int64_t site);  // of memory that other ranks reach; nullptr: there is none
   void release(Block* block);
   int empty_cache();              // a status
   void set_limit(int64_t bytes);  // negative: none
@@ -107,11 +109,12 @@ class Allocator {
     bool asked = false;             // for a range
     std::set<Block*, BySize> free;  // those in bins apart
     std::set<Block*, ByAddress> holes;
+    bool is_shared = false;  // its segments are comm_allocate's
   };
 
   static int bin_of(int64_t bytes);
   static int64_t bin_bytes(int bin);
-  Pool& pool_of(const Segment& segment) { return segment.small ? small_ : large_; }
+  Pool& pool_of(const Segment& segment) { return segment.is_shared ? shared_ : segment.small ? small_ : large_; }
   Segment* make_segment(Pool& pool, int64_t bytes);
   int make_range(Pool& pool);
   Block* extend(Pool& pool, int64_t bytes);
@@ -133,7 +136,8 @@ class Allocator {
   std::mutex mutex_;
   const Library* library_ = nullptr;
   std::vector<Block*> bins_[64];
-  Pool small_, large_;
+  Block* use(Block* block, int64_t requested, int64_t site);
+  Pool small_, large_, shared_;
   int64_t granularity_ = 4096;  // of ranges
   std::set<Segment*, ByAddress> segments_;
   maca_memory_statistics statistics_{};

@@ -230,6 +230,18 @@ int Library::memory_allocate(uint64_t bytes, void** address) const {
   return status == MACA_OK ? check_address("memory_allocate", *address) : status;
 }
 
+int Library::comm_allocate(uint64_t bytes, void** address) const {
+  if (!has_comm_memory()) return failed("comm_allocate", MACA_UNSUPPORTED);
+  const int status = call<&maca_interface::comm_allocate>("comm_allocate", bytes, address);
+  return status == MACA_OK ? check_address("comm_allocate", *address) : status;
+}
+
+int Library::comm_create(const maca_comm_request* request, maca_comm** comm) const {
+  *comm = nullptr;
+  const int status = tell<&maca_interface::comm_create>("comm_create", request, comm);
+  return status != MACA_OK || *comm ? status : broken("comm_create", "returned MACA_OK and the communicator NULL");
+}
+
 int Library::memory_info(uint64_t* free_bytes, uint64_t* total_bytes) const {
   const int status = call<&maca_interface::memory_info>("memory_info", free_bytes, total_bytes);
   if (status == MACA_OK && (*free_bytes > *total_bytes || *total_bytes > kMostBytes))

@@ -39,6 +39,12 @@ class Library {
   bool forks() const { return info_.features & MACA_DEVICE_FORKS; }
   bool has_ranges() const { return table_.memory_reserve && table_.memory_commit && table_.memory_decommit; }
   bool has_packing() const { return table_.plan_pack; }
+  bool has_comm() const {
+    return table_.comm_id && table_.comm_create && table_.comm_destroy && table_.comm_abort && table_.comm_error &&
+           table_.comm_all_reduce && table_.comm_reduce && table_.comm_broadcast && table_.comm_all_gather &&
+           table_.comm_reduce_scatter && table_.comm_all_to_all;
+  }
+  bool has_comm_memory() const { return table_.comm_allocate && table_.comm_free; }
   bool has_profile() const { return table_.profile_set && table_.profile_take; }
   bool has_pinning() const { return table_.host_allocate && table_.host_free; }
   const char* lost() const { return lost_.load(std::memory_order_relaxed); }  // why it is; nullptr: it is not
@@ -52,6 +58,8 @@ class Library {
   int memory_info(uint64_t* free_bytes, uint64_t* total_bytes) const;
   int memory_reserve(uint64_t bytes, void** address, uint64_t* granularity) const;
   int host_allocate(uint64_t bytes, void** address) const;
+  int comm_allocate(uint64_t bytes, void** address) const;
+  int comm_create(const maca_comm_request* request, maca_comm** comm) const;
   int stream_create(int32_t priority, maca_stream** stream) const {
     return make<&maca_interface::stream_create>("stream_create", stream, priority);
   }
@@ -86,6 +94,17 @@ class Library {
   MACA_SLOT(call, plan_pack)
   MACA_SLOT(call, plan_launch)
   MACA_SLOT(call, plan_destroy)
+  MACA_SLOT(call, comm_destroy)
+  MACA_SLOT(call, comm_abort)
+  MACA_SLOT(call, comm_free)
+  MACA_SLOT(tell, comm_id)
+  MACA_SLOT(tell, comm_error)
+  MACA_SLOT(tell, comm_all_reduce)
+  MACA_SLOT(tell, comm_reduce)
+  MACA_SLOT(tell, comm_broadcast)
+  MACA_SLOT(tell, comm_all_gather)
+  MACA_SLOT(tell, comm_reduce_scatter)
+  MACA_SLOT(tell, comm_all_to_all)
   MACA_SLOT(call, profile_set)
 #undef MACA_SLOT
 
@@ -99,6 +118,13 @@ class Library {
   template <auto kSlot, class... Args> int call(const char* slot, Args... args) const {
     const int status = ask<kSlot>(slot, args...);
     return status == MACA_NOT_READY ? failed(slot, status) : status;
+  }
+  template <auto kSlot, class... Args> int tell(const char* slot, Args... args) const {  // of one that gives a reason
+    if (lost()) return unasked(slot);
+    maca_reason reason{sizeof reason, ""};
+    const int status = (table_.*kSlot)(device_, args..., &reason);
+    reason.text[sizeof reason.text - 1] = 0;
+    return status == MACA_OK ? status : failed(slot, status, reason.text);
   }
   template <auto kSlot, class Handle, class... Args> int make(const char* slot, Handle** made, Args... args) const {
     *made = nullptr;

@@ -212,6 +212,22 @@ int write_on_device(maca_buffer* buffer, int64_t bytes, maca_profile_kind kind, 
   return status;
 }
 
+// Gives a buffer the memory of another, with the first `kept` bytes that it held, and releases the other.
+int take_over(maca_buffer* buffer, maca_buffer* fresh, int64_t kept) {
+  int status = kept ? maca_buffer_copy(fresh, 0, buffer, 0, kept) : MACA_OK;
+  Unlocked::wait_for_others();
+  if (status == MACA_OK && !maca_buffer_may_resize(buffer)) status = misuse("a graph was captured meanwhile");
+  if (status == MACA_OK) {
+    const int64_t writes = buffer->writes() + 1;
+    std::swap(buffer->block, fresh->block);
+    std::swap(buffer->bytes, fresh->bytes);
+    std::swap(buffer->is_lazy, fresh->is_lazy);
+    buffer->writes_before = buffer->block->writes - writes;
+  }
+  maca_buffer_release(fresh);
+  return status;
+}
+
 }  // namespace
 
 extern "C" {
@@ -308,20 +324,19 @@ int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
   order_block(buffer->block, current_stream());
   maca_buffer* fresh = maca_buffer_allocate(bytes);
   if (!fresh) return allocation_status();
-  const int64_t kept = std::min(bytes, buffer->bytes);
-  int status = kept ? maca_buffer_copy(fresh, 0, buffer, 0, kept) : MACA_OK;
-  Unlocked::wait_for_others();
-  if (status == MACA_OK && !maca_buffer_may_resize(buffer)) status = misuse("a graph was captured meanwhile");
-  if (status == MACA_OK) {
-    const int64_t writes = buffer->writes() + 1;
-    std::swap(buffer->block, fresh->block);
-    std::swap(buffer->bytes, fresh->bytes);
-    std::swap(buffer->is_lazy, fresh->is_lazy);
-    buffer->writes_before = buffer->block->writes - writes;
-  }
-  maca_buffer_release(fresh);
-  return status;
+  return take_over(buffer, fresh, std::min(bytes, buffer->bytes));
 }
+
+int maca_buffer_move_to_shared(maca_buffer* buffer, int32_t keeps) {
+  if (!buffer->bytes || !maca_buffer_may_resize(buffer) || buffer->block->segment->is_shared) return MACA_OK;
+  StreamSlot* const stream = current_stream();
+  order_block(buffer->block, stream);
+  Block* const block = runtime().allocator.allocate_shared(buffer->bytes, t_site);
+  if (!block) return MACA_UNSUPPORTED;
+  order_block(block, stream);
+  return take_over(buffer, new maca_buffer{block, buffer->bytes, block->writes, 1, {}}, keeps ? buffer->bytes : 0);
+}
+int32_t maca_buffer_is_shared(const maca_buffer* buffer) { return buffer->block->segment->is_shared; }
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
   if (!within(buffer, offset, bytes)) return outside();

@@ -104,6 +104,10 @@ void maca_host_empty_cache(void); /* gives back pinned memory that no tensor hol
 /* Gives a buffer, and so all tensors in it, other memory of so many bytes with what it held. Refused where a captured
    graph uses it, whose launches keep addresses. */
 int maca_buffer_resize(maca_buffer* buffer, int64_t bytes);
+/* Moves a buffer, and so all tensors in it, to memory that other ranks reach without a copy; `keeps` what it held. It
+   stays where it is if a graph knows its address. MACA_UNSUPPORTED: there is no such memory, or no more. */
+int maca_buffer_move_to_shared(maca_buffer* buffer, int32_t keeps);
+int32_t maca_buffer_is_shared(const maca_buffer* buffer);
 /* Another buffer over the same memory, which the one that is written first copies. NULL: a graph knows the memory. */
 maca_buffer* maca_buffer_share(maca_buffer* buffer);
 int maca_buffer_own(maca_buffer* buffer); /* gives it memory of its own now, where a write would */
@@ -155,6 +159,38 @@ void maca_task_queue_before_fork(void);
 int32_t maca_task_queue_take_used(void);
 /* The kernel of a queued launch that failed, of the latest thousands; NULL: unknown. */
 const char* maca_runtime_kernel_of(uint64_t correlation);
+
+/* --- collectives (comm.cpp) ------------------------------------------------------------------------------ */
+typedef struct maca_communicator maca_communicator;
+
+/* An operand: bytes of a buffer from an offset on. buffer NULL: none. */
+typedef struct maca_span {
+  maca_buffer* buffer;
+  int64_t offset, bytes;
+} maca_span;
+
+typedef enum maca_collective_kind {
+  MACA_SHIM_ALL_REDUCE = 0,
+  MACA_SHIM_REDUCE = 1,
+  MACA_SHIM_BROADCAST = 2,
+  MACA_SHIM_ALL_GATHER = 3,
+  MACA_SHIM_REDUCE_SCATTER = 4
+} maca_collective_kind;
+
+int32_t maca_comms_served(void); /* 1: the library has communicators */
+int maca_comms_id(maca_comm_id* id);
+int maca_comms_create(const maca_comm_request* request, maca_communicator** made); /* releases the lock */
+void maca_comms_destroy(maca_communicator* communicator);
+int maca_comms_abort(maca_communicator* communicator);
+/* What is under way on a buffer now, for a collective that begins later: an event, or NULL where there is nothing. */
+maca_event* maca_comms_pending(maca_buffer* buffer);
+/* What the communicator does from now on comes after the event, which is destroyed. Releases the lock. */
+int maca_comms_follow(maca_communicator* communicator, maca_event* event);
+/* These return when it is over, release the lock, and do not look at who else awaits or uses the buffers. */
+int maca_comms_run(maca_communicator* communicator, int32_t kind, const maca_collective* call, const maca_span* to,
+                   const maca_span* from);
+int maca_comms_all_to_all(maca_communicator* communicator, const maca_collective* call, int32_t ranks,
+                          const maca_span* to, const maca_span* from);
 
 /* --- what ran, and when (profile.h) ---------------------------------------------------------------------- */
 typedef enum maca_profile_kind {

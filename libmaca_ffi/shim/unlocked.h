@@ -9,15 +9,17 @@ namespace maca_shim {
 // Releases the interpreter's lock for its lifetime.
 class Unlocked {
  public:
-  explicit Unlocked(bool wanted) {
+  // What is not `counted` nobody waits for: work that itself holds all memory that it uses, as a collective, which may
+  // wait for what another process does next.
+  explicit Unlocked(bool wanted, bool counted = true) : counted_(counted) {
     if (!wanted) return;
-    ++count_;
+    count_ += counted_;
     state_ = PyEval_SaveThread();
   }
   ~Unlocked() {
     if (!state_) return;
     PyEval_RestoreThread(state_);
-    --count_;
+    count_ -= counted_;
   }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
@@ -35,6 +37,7 @@ class Unlocked {
 
  private:
   static inline int64_t count_ = 0;  // threads that gave the lock away, changed by who has it
+  bool counted_;
   PyThreadState* state_ = nullptr;
 };
 

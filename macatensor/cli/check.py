@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
+import typer
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .check_distributed import check_distributed
 from .console import Json, emit_json, out, table
 
 if TYPE_CHECKING:
     from macatensor.runtime.switches import Switch
 
 
-def check(as_json: Json = False) -> None:
+def check(
+    as_json: Json = False,
+    distributed: Annotated[
+        bool,
+        typer.Option("--distributed", help="Under torchrun: who carries what between ranks, and how fast."),
+    ] = False,
+) -> None:
     """Show versions, library, device, switches, and that a tensor works."""
+    if distributed:
+        check_distributed(as_json)
+        return
     facts = gather()
     if as_json:
         emit_json(facts)

@@ -27,10 +27,10 @@ class Member(NamedTuple):
 def watched(gloo: Value, store: Store, timeout: datetime.timedelta) -> Value:
     """Gloo for tensors of the host. With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` it names the ranks that call different
     collectives, as the backend ``gloo`` does then; those on the device say so always."""
-    if dist.get_debug_level() != dist.DebugLevel.DETAIL:
+    c10d: Value = dist.distributed_c10d
+    if c10d.get_debug_level() != c10d.DebugLevel.DETAIL:
         return gloo
-    create: Value = dist.distributed_c10d._create_process_group_wrapper
-    return create(
+    return c10d._create_process_group_wrapper(
         wrapped_pg=gloo,
         store_prefix="",
         store=store,

@@ -61,13 +61,11 @@ class GlooCarrier:
         padded = host.new_zeros(n * self.ranks)
         padded[: host.numel()] = host.reshape(-1)
         mine = self._fold_own(list(padded.chunk(self.ranks)), reduction)
-        together = self.all_gather(reduction.after(mine, self.ranks))
-        return torch.cat(together)[: host.numel()]
+        return torch.cat(self.all_gather(mine))[: host.numel()]
 
     def reduce_scatter(self, parts: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
         """The reduction of the ranks' parts number ``rank``."""
-        mine = self._fold_own([reduction.before(part) for part in parts], reduction)
-        return reduction.after(mine, self.ranks)
+        return self._fold_own([reduction.before(part) for part in parts], reduction)
 
     def _fold_own(self, parts: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
         own = parts[self.rank]

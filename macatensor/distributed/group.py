@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -26,19 +25,22 @@ from torch._C._distributed_c10d import (
 )
 
 from macatensor.distributed import flight_recorder, reducer, splitting
+from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained, watched
 from macatensor.distributed.gloo import GlooCarrier
+from macatensor.distributed.membership import Membership
 from macatensor.distributed.operands import (
     Tensors,
+    called,
     check_sizes,
-    described,
     listed,
     options_of,
     sizes_of,
-    split_parts,
+    split_bytes,
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
-from macatensor.distributed.staging import as_bytes, on_host, put, put_all, room_for, together
+from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, only
+from macatensor.distributed.staging import as_bytes, on_host, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together
 from macatensor.runtime import capture
 from macatensor.runtime.boxed import Value
@@ -48,27 +50,15 @@ _HOST = torch.device("cpu")
 _GRACE = 5.0  # seconds for other ranks to come to what is under way when this one ends
 
 
-_ProcessGroup: Value = dist.ProcessGroup
-
-
-class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
+class MacaProcessGroup(splitting.Splits, Membership):
     """Serves tensors on maca and, by gloo, those of the host."""
 
-    supports_coalescing = True
-    supports_time_estimate = False
-    supports_shrinking = False
-
     def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta, name: str = ""):
-        super().__init__(rank, ranks)
+        super().__init__(store, rank, ranks, name)
         self.bound_device_id = torch.device("maca", 0)  # the one of this process, whether it was named or not
-        self._name = name
-        self._store = store
-        self._rank = rank
-        self._ranks = ranks
         self._timeout = timeout
         self._lane = Lane()
-        self._meeting = threading.Lock()
-        self._met: GlooCarrier | None = None
+        self._carriers = Carriers(PrefixStore("device/", store), rank, ranks, timeout)
         self._messages: list[MacaWork] = []  # under way: gloo drops what nobody holds
         self._issued = 0
         self._broken: Exception | None = None
@@ -80,53 +70,14 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._register_backend(_HOST, dist.ProcessGroup.BackendType.GLOO, self._of_host)
 
-    @property
-    def _carrier(self) -> GlooCarrier:
-        """Made by the first collective: its ranks meet there. A lock of the group's own: ranks whose groups begin in
-        another order, each on a thread, do not wait for one another."""
-        with self._meeting:
-            if self._met is None:
-                store = PrefixStore("device/", self._store)
-                self._met = GlooCarrier(store, self._rank, self._ranks, self._timeout)
-            return self._met
-
     # --- what c10d asks of a group ------------------------------------------------------------------------
     def _get_backend(self, device: torch.device) -> Value:
         return self._of_host if torch.device(device).type == "cpu" else self
 
-    def get_group_store(self) -> Store:
-        return self._store
-
-    def getBackendName(self) -> str:
-        return "mccl"
-
-    name = getBackendName
-
-    def rank(self) -> int:
-        return self._rank
-
-    getRank = rank
-
-    def size(self) -> int:
-        return self._ranks
-
-    getSize = size
-
-    @property
-    def timeout(self) -> datetime.timedelta:
-        return self._timeout
-
-    @property
-    def group_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names.get(self, self._name))
-
-    pg_name = group_name
-
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
         self._of_host.set_timeout(timeout)
-        if self._met is not None:
-            self._met.set_timeout(timeout)
+        self._carriers.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
@@ -136,8 +87,7 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """What is under way fails."""
         self._lane.close()
-        if self._met is not None:
-            self._met.abort()
+        self._carriers.abort()
         self._of_host.abort()
 
     def end(self) -> None:
@@ -151,11 +101,21 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         if "_lane" in self.__dict__:
             self._lane.close()
 
-    def _set_sequence_number_for_group(self) -> None:
-        pass
-
     def _get_sequence_number_for_group(self) -> int:
         return int(self._of_host._get_sequence_number_for_group()) + self._issued
+
+    def carrier(self) -> str:
+        """Who carries collectives of device memory, in words; the ranks meet where they have not yet."""
+        library = self._carriers.library()
+        return GlooCarrier.name if library is None else library.name
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Has :meth:`allocate_tensor` memory that ranks share? As c10d asks a backend."""
+        return torch.device(device).type == "maca" and self._carriers.has_shared_memory()
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Elements of any content, in memory that other ranks reach without a copy where there is such memory."""
+        return in_shared_memory(torch.empty(size, dtype=dtype, device=device))
 
     def _by_host(self, name: str, *args: Value) -> Work:
         work: Work = getattr(self._of_host, name)(*args)
@@ -179,30 +139,27 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         self,
         name: str,
         operands: Tensors,
-        body: Callable[[], None],
+        body: Callable[[Way], None],
         written: Tensors,
         result: Sequence[Value],
         is_asynchronous: bool = True,
         alike: str | None = None,
         **of_message: Value,
     ) -> MacaWork:
-        """Begins ``body``. ``alike``: what is the same on every rank beside the name. ``of_message`` is what only a send or a receive has, a lane of its own for one."""
+        """Begins ``body``. ``alike``: what is the same on every rank beside the name; None: nothing is carried. ``of_message`` is what only a send or a receive has, a lane of its own for one."""
         self._issued += 1
         peer = of_message.pop("peer", None)
         entry = flight_recorder.recorder().begin(self, name, operands, written or operands, peer)
-        call = f"{name}({', '.join(described(t) for t in operands)})"
         number = self._issued
-        member = Member(self._store, self.group_name, self._rank, self._ranks)
 
         def run() -> None:
             flight_recorder.started(entry)
             try:
-                if alike is not None:
-                    self._carrier.agree(name + alike)
-                body()
+                body(self._carriers.way(None if alike is None else name + alike))
             except Exception as error:
                 flight_recorder.ended(entry, error)
-                self._broken = explained(member, number, call, error)
+                member = Member(self._store, self.group_name, self._rank, self._ranks)
+                self._broken = explained(member, number, called(name, operands), error)
                 raise self._broken from error
             flight_recorder.ended(entry)
 
@@ -249,17 +206,25 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
 
     def _all_reduce(self, name: str, tensors: Tensors, opts: Value, written: Tensors) -> Work:
         reduction = reduction_of(opts.reduceOp)
-        hosts, computes = [], []
+        root = getattr(opts, "rootRank", None)
         for tensor in tensors:
             reduction.check(tensor.dtype, name)
-            hosts.append(on_host(tensor))
-            computes.append(reduction.is_gloo(tensor.dtype))
+        self._carriers.see(tensors)
+        sources = [Source(t, is_written=bool(written)) for t in tensors]
+        targets: list[Target | None] = [Target(t, s) for t, s in zip(written, sources)]
+        targets = targets or [None] * len(sources)
+        computes = [reduction.is_gloo(t.dtype) for t in tensors]
 
-        def body() -> None:
-            reduced = [self._carrier.all_reduce(h, reduction, c) for h, c in zip(hosts, computes)]
-            put_all(written, reduced)
+        def body(way: Way) -> None:
+            for source, target, is_gloos in zip(sources, targets, computes):
+                if not (way.library and way.library.reduce(source, target, reduction, root)):
+                    reduced = way.gloo().all_reduce(source.host(), reduction, is_gloos)
+                    if target is not None:
+                        target.put(reduced)
+                elif target is not None:
+                    target.finish()
 
-        alike = f"{reduction.name}{sizes_of(tensors)}{getattr(opts, 'rootRank', '')}"
+        alike = f"{reduction.name}{sizes_of(tensors)}{root}"
         return self._issue(name, tensors, body, written, tensors, opts.asyncOp, alike)
 
     def reduce_scatter(
@@ -268,8 +233,7 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         opts = options_of(ReduceScatterOptions, opts, given)
         if not self._takes("reduce_scatter", outputs):
             return self._by_host("reduce_scatter", outputs, inputs, opts)
-        parts = [[on_host(t) for t in row] for row in inputs]
-        return self._reduce_scatter("reduce_scatter", outputs, parts, opts)
+        return self._reduce_scatter("reduce_scatter", outputs, [Source.joined(row) for row in inputs], opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Value = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
@@ -284,20 +248,25 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
             )
         for output, source in zip(outputs, inputs):
             check_sizes("reduce_scatter_tensor", "input", source, output, self._ranks)
-        parts = [list(on_host(t).view(-1).chunk(self._ranks)) for t in inputs]
-        empty = [[t.view(-1)] * self._ranks for t in inputs]
-        parts = [p if len(p) == self._ranks else e for p, e in zip(parts, empty)]
-        return self._reduce_scatter("reduce_scatter_tensor", outputs, parts, opts)
+        self._carriers.see(inputs)
+        return self._reduce_scatter("reduce_scatter_tensor", outputs, [Source(t) for t in inputs], opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduce_scatter(self, name: str, outputs: Tensors, parts: Sequence[Tensors], opts: Value) -> Work:
+    def _reduce_scatter(self, name: str, outputs: Tensors, sources: Sequence[Source], opts: Value) -> Work:
         reduction: Reduction = reduction_of(opts.reduceOp)
         for output in outputs:
             reduction.check(output.dtype, name)
 
-        def body() -> None:
-            put_all(outputs, [self._carrier.reduce_scatter(row, reduction) for row in parts])
+        targets = [Target(t) for t in outputs]
+
+        def body(way: Way) -> None:
+            for source, target in zip(sources, targets):
+                if way.library and way.library.reduce_scatter(source, target, reduction):
+                    target.finish()
+                else:
+                    parts = source.host().view(-1).tensor_split(self._ranks)
+                    target.put(way.gloo().reduce_scatter(parts, reduction))
 
         alike = f"{reduction.name}{[str(t.dtype) for t in outputs]}"
         return self._issue(name, outputs, body, outputs, outputs, opts.asyncOp, alike)
@@ -309,11 +278,20 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         if not self._takes("broadcast", tensors):
             return self._by_host("broadcast", tensors, opts)
         root = opts.rootRank
-        hosts = [on_host(t) if root == self._rank else room_for(t) for t in tensors]
-        written = tensors if root != self._rank else ()
+        is_root = root == self._rank
+        written = () if is_root else tensors
+        ends: Sequence[Source | Target] = [Source(t) if is_root else Target(t) for t in tensors]
 
-        def body() -> None:
-            put_all(written, [self._carrier.broadcast(h, root) for h in hosts])
+        def body(way: Way) -> None:
+            for tensor, end in zip(tensors, ends):
+                if way.library and way.library.broadcast(end, root):
+                    end.finish()
+                else:
+                    end.put(
+                        way.gloo().broadcast(
+                            end.host() if isinstance(end, Source) else room_for(tensor), root
+                        )
+                    )
 
         return self._issue(
             "broadcast", tensors, body, written, tensors, opts.asyncOp, f"{sizes_of(tensors)}{root}"
@@ -325,12 +303,15 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         opts = options_of(AllgatherOptions, opts, given)
         if not self._takes("all_gather", inputs):
             return self._by_host("allgather", outputs, inputs, opts)
-        hosts = [on_host(t) for t in inputs]
-        likes = [[room_for(t) for t in row] for row in outputs]
+        sources = [Source(t) for t in inputs]
+        rows = [[Target(t) for t in row] for row in outputs]
 
-        def body() -> None:
-            for row, host, like in zip(outputs, hosts, likes):
-                put_all(row, self._carrier.all_gather(host, like))
+        def body(way: Way) -> None:
+            for row, source, targets in zip(outputs, sources, rows):
+                if way.library and way.library.all_to_all([source] * self._ranks, targets):
+                    finish(targets)
+                else:
+                    put_all(row, way.gloo().all_gather(source.host(), [room_for(t) for t in row]))
 
         written = [t for row in outputs for t in row]
         return self._issue(
@@ -356,11 +337,15 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
             )
         for output, source in zip(outputs, inputs):
             check_sizes("all_gather_into_tensor", "output", output, source, self._ranks)
-        hosts = [on_host(t) for t in inputs]
+        self._carriers.see([*outputs, *inputs])
+        ends = [(Source(t), Target(output)) for t, output in zip(inputs, outputs)]
 
-        def body() -> None:
-            for output, host in zip(outputs, hosts):
-                put(output, together(self._carrier.all_gather(host)).view(host.dtype))
+        def body(way: Way) -> None:
+            for source, target in ends:
+                if way.library and way.library.all_gather(source, target):
+                    target.finish()
+                else:
+                    target.put(together(way.gloo().all_gather(source.host())).view(source.dtype))
 
         return self._issue(
             "all_gather_into_tensor", inputs, body, outputs, outputs, opts.asyncOp, sizes_of(inputs)
@@ -373,11 +358,16 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         if not self._takes("gather", inputs):
             return self._by_host("gather", outputs, inputs, opts)
         written = [t for row in outputs for t in row]
-        host, received = on_host(inputs[0]), [room_for(t) for t in written]
+        source, targets, root = Source(inputs[0]), [Target(t) for t in written], opts.rootRank
 
-        def body() -> None:
-            self._carrier.gather(host, received, opts.rootRank)
-            put_all(written, received)
+        def body(way: Way) -> None:
+            nobody: list[None] = [None] * self._ranks
+            if way.library and way.library.all_to_all(only(source, root, self._ranks), targets or nobody):
+                finish(targets)
+            else:
+                received = [room_for(t) for t in written]
+                way.gloo().gather(source.host(), received, root)
+                put_all(written, received)
 
         return self._issue(
             "gather", inputs, body, written, outputs, opts.asyncOp, f"{sizes_of(inputs)}{opts.rootRank}"
@@ -389,11 +379,16 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         opts = options_of(ScatterOptions, opts, given)
         if not self._takes("scatter", outputs):
             return self._by_host("scatter", outputs, inputs, opts)
-        target, parts = room_for(outputs[0]), [on_host(t) for row in inputs for t in row]
+        target, sources, root = Target(outputs[0]), [Source(t) for row in inputs for t in row], opts.rootRank
 
-        def body() -> None:
-            self._carrier.scatter(target, parts, opts.rootRank)
-            put(outputs[0], target)
+        def body(way: Way) -> None:
+            nobody: list[None] = [None] * self._ranks
+            if way.library and way.library.all_to_all(sources or nobody, only(target, root, self._ranks)):
+                target.finish()
+            else:
+                room = room_for(outputs[0])
+                way.gloo().scatter(room, [s.host() for s in sources], root)
+                target.put(room)
 
         return self._issue(
             "scatter", outputs, body, outputs, outputs, opts.asyncOp, f"{sizes_of(outputs)}{opts.rootRank}"
@@ -402,11 +397,15 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
         opts = opts or AllToAllOptions()
         self._takes("all_to_all", inputs)  # gloo has none for the host's tensors
-        parts, received = [on_host(t) for t in inputs], [room_for(t) for t in outputs]
+        sources, targets = [Source(t) for t in inputs], [Target(t) for t in outputs]
 
-        def body() -> None:
-            self._carrier.all_to_all(received, parts)
-            put_all(outputs, received)
+        def body(way: Way) -> None:
+            if way.library and way.library.all_to_all(sources, targets):
+                finish(targets)
+            else:
+                received = [room_for(t) for t in outputs]
+                way.gloo().all_to_all(received, [s.host() for s in sources])
+                put_all(outputs, received)
 
         return self._issue("all_to_all", inputs, body, outputs, outputs, opts.asyncOp, "")
 
@@ -423,13 +422,19 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
             return self._by_host(
                 "alltoall_base", output, source, list(output_split_sizes), list(input_split_sizes), opts
             )
-        host, target = on_host(source), room_for(output)
-        parts = split_parts(host, input_split_sizes, self._ranks, "input")
-        received = split_parts(target, output_split_sizes, self._ranks, "output")
+        given = split_bytes(source, input_split_sizes, self._ranks, "input")
+        awaited = split_bytes(output, output_split_sizes, self._ranks, "output")
+        whole, target = Source(source), Target(output)
 
-        def body() -> None:
-            self._carrier.all_to_all(received, parts)
-            put(output, target)
+        def body(way: Way) -> None:
+            if way.library and way.library.all_to_all(
+                whole.split(given), target.split(awaited), (whole, target)
+            ):
+                target.finish()
+            else:
+                room = room_for(output)
+                way.gloo().all_to_all(as_bytes(room).split(awaited), as_bytes(whole.host()).split(given))
+                target.put(room)
 
         return self._issue(
             "all_to_all_single", [source], body, [output], [output], opts.asyncOp, str(output.dtype)
@@ -465,7 +470,7 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         """Its bytes are on their way before this returns, whoever waits for what: two ranks that send to one another
         before they receive do not wait for each other."""
 
-        def body() -> None:
+        def body(_: Way) -> None:
             for work in works:
                 work.wait()
             put_all(written, rooms)
@@ -490,4 +495,4 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         collectives, so that a rank that calls another one meanwhile is told of."""
         opts = opts or BarrierOptions()
         self._takes_any("barrier")
-        return self._issue("barrier", (), lambda: None, (), (), getattr(opts, "asyncOp", True), "")
+        return self._issue("barrier", (), Way.agree, (), (), getattr(opts, "asyncOp", True), "")

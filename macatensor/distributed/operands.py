@@ -33,6 +33,10 @@ def described(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
+def called(name: str, operands: Tensors) -> str:
+    return f"{name}({', '.join(described(t) for t in operands)})"
+
+
 def sizes_of(tensors: Tensors) -> str:
     return str([(str(t.dtype), t.numel()) for t in tensors])
 
@@ -47,8 +51,9 @@ def check_sizes(name: str, which: str, large: torch.Tensor, small: torch.Tensor,
         )
 
 
-def split_parts(host: torch.Tensor, sizes: Sequence[int], ranks: int, which: str) -> list[torch.Tensor]:
-    first = host.shape[0] if host.dim() else 0
+def split_bytes(tensor: torch.Tensor, sizes: Sequence[int], ranks: int, which: str) -> list[int]:
+    """Bytes of each rank's part of a tensor that is split along its first dimension, into equal parts by default."""
+    first = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if first % ranks:
             raise RuntimeError(
@@ -60,4 +65,5 @@ def split_parts(host: torch.Tensor, sizes: Sequence[int], ranks: int, which: str
             f"all_to_all_single: split sizes {list(sizes)} of the {which} are not those of {ranks} ranks whose sum is its "
             f"first dimension, {first}"
         )
-    return list(host.split(list(sizes)))
+    row = tensor.numel() // first * tensor.element_size() if first else 0
+    return [size * row for size in sizes]

@@ -23,6 +23,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 _BITWISE = ("BAND", "BOR", "BXOR")
 _OF_TRUTH = {"SUM": "BOR", "MAX": "BOR", "PRODUCT": "BAND", "MIN": "BAND"}
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _ALWAYS_SERVED = (torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64)
 _NARROW = (torch.float16, torch.bfloat16)
 # PyTorch's CPU adds no numbers of these
@@ -47,22 +48,30 @@ class Reduction(NamedTuple):
         """The ranks' sum as the caller gets it."""
         if not self.divides:
             return host
-        is_real = host.is_floating_point() or host.is_complex()
-        return host.div_(ranks) if is_real else host.div_(ranks, rounding_mode="trunc")
+        if host.is_complex():  # PyTorch multiplies complex numbers by the inverse
+            torch.view_as_real(host).div_(ranks)
+            return host
+        if host.is_floating_point():
+            return host.div_(ranks)
+        wide = host.to(_COMPUTED_IN.get(host.dtype, host.dtype))
+        return wide.div_(ranks, rounding_mode="trunc").to(host.dtype)
 
     def fold(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The ranks' elements together, in the order of the ranks."""
+        """What the caller gets of the ranks' elements: taken in the order of the ranks, of narrow ones in float32 that
+        is rounded once. The bits are those of ``comm_all_reduce`` of the host library."""
         dtype = parts[0].dtype
         name = _OF_TRUTH.get(self.name, self.name) if dtype is torch.bool else self.name
         wide = (
             torch.float32
             if dtype.itemsize == 1 and dtype.is_floating_point
-            else _COMPUTED_IN.get(dtype, dtype)
+            else _WIDE.get(dtype) or _COMPUTED_IN.get(dtype, dtype)
         )
-        total = parts[0].to(wide)
+        total = parts[0].to(wide, copy=True)
         for part in parts[1:]:
             total = _FUNCTIONS[name](total, part.to(wide))
-        return total.to(dtype)
+        if not (wide.is_floating_point or wide.is_complex):
+            total = total.to(dtype)
+        return self.after(total, len(parts)).to(dtype)
 
     def is_gloo(self, dtype: torch.dtype) -> bool:
         """Does gloo compute it itself, in an order of its own?"""
@@ -85,8 +94,13 @@ class Reduction(NamedTuple):
             raise RuntimeError(f"{operator}: cannot use ReduceOp.{named} with elements of {dtype}")
 
 
+_SUM = Reduction("SUM")
+
+
 def reduction_of(op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     """What a ReduceOp asks for. Raises ValueError for one that stands for nothing (``UNUSED``)."""
+    if op == ReduceOp.SUM:
+        return _SUM
     kind = next((k for k in _KINDS if op == k), None)
     if kind is None:
         raise ValueError(

@@ -27,8 +27,13 @@ class Splits:
     supports_splitting = True
     _store: Store
     _rank: int
+    _ranks: int
     _timeout: datetime.timedelta
     _splits = 0  # how often it was split
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return self._timeout
 
     @property
     def options(self) -> Options:
@@ -44,21 +49,17 @@ class Splits:
         **more: Value,
     ) -> Value:
         """The group of these of our ranks; None on the others. Raises ValueError for ranks that this group has not."""
-        strange = [r for r in ranks if not 0 <= r < self.size()]
+        strange = [r for r in ranks if not 0 <= r < self._ranks]
         if strange:
-            raise ValueError(f"split_group: ranks {strange} are not in a group of {self.size()} ranks")
-        self._splits += (
-            1  # on every rank of this group: c10d's name counts the groups of a rank, which differ
-        )
+            raise ValueError(f"split_group: ranks {strange} are not in a group of {self._ranks} ranks")
+        # on every rank of this group: c10d's name counts the groups of a rank, which differ
+        self._splits += 1
         if self._rank not in ranks:
             return None
         made = sorted(ranks)
         store = PrefixStore(f"split{self._splits}/{'_'.join(map(str, made))}/", self._store)
         name = group_name or f"{self._splits}:{made}"
         return type(self)(store, made.index(self._rank), len(made), timeout or self._timeout, name)  # type: ignore[call-arg]
-
-    def size(self) -> int:
-        raise NotImplementedError
 
     def perform_nocolor_split(self, device: torch.device) -> None:
         """Called on ranks that are in no part; of NCCL they would have to help."""

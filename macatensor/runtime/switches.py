@@ -177,6 +177,14 @@ SPLIT_FLOAT32 = Switch(
     True,
     "library",
 )
+COLLECTIVES = Switch(
+    "MACA_COLLECTIVES",
+    "who carries collectives: library: the device library where it can, staged: it, from ordinary memory alone, gloo",
+    "the device library, zero copy for memory that is used again; gloo where it cannot",
+    _one_of("library", "staged", "gloo"),
+    "library",
+    "call",
+)
 DEFAULT_NCHW = Switch(
     "PYTORCH_DEFAULT_NCHW",
     "1: 4-D tensors keep their layout at transfers",
@@ -236,6 +244,7 @@ ALL: dict[str, Switch[object]] = {
         TASK_QUEUE,
         BACKWARD_THREAD,
         SANITIZE,
+        COLLECTIVES,
         DEFAULT_NCHW,
         TF32_MATMUL,
         TF32_CONV,

@@ -27,7 +27,9 @@ static const uintptr_t kTag = (uintptr_t)1 << 61;
   X(memory_decommit) X(host_allocate) X(host_free) X(copy) X(fill) X(stream_create) X(stream_destroy) \
   X(stream_synchronize) X(stream_query) X(stream_wait_event) X(event_create) X(event_destroy) X(event_record) \
   X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) \
-  X(plan_destroy) X(error_take)
+  X(plan_destroy) X(error_take) X(comm_id) X(comm_create) X(comm_destroy) X(comm_abort) X(comm_error) \
+  X(comm_all_reduce) X(comm_reduce) X(comm_broadcast) X(comm_all_gather) X(comm_reduce_scatter) X(comm_all_to_all) \
+  X(comm_allocate) X(comm_free)
 // clang-format on
 
 enum {
@@ -49,16 +51,17 @@ static int64_t foreign;            /* addresses without our tag */
 static int64_t allocate_countdown; /* 1: the next allocation fails; < 0: every one does */
 static int64_t launch_countdown, copy_countdown, pack_countdown;
 static int32_t launch_code, launch_is_sticky, launch_is_late;
-static int64_t after_the_end;      /* calls of slots since an error that was sticky */
+static int64_t after_the_end; /* calls of slots since an error that was sticky */
 static int64_t queued_copies, timed_events;
 static char declined[128];
 static maca_error queued;
 static maca_stream* default_stream; /* with mode "asynchronous", else NULL */
+static int comm_ranks;              /* of the communicators, which the tests make of one size */
 static int does_not_fork;           /* mode "no_fork" */
 
 static int is_over; /* a sticky error was taken */
 
-#define COUNT(NAME)                                                \
+#define COUNT(NAME)                                              \
   __atomic_add_fetch(&counts[SLOT_##NAME], 1, __ATOMIC_RELAXED); \
   if (is_over) __atomic_add_fetch(&after_the_end, 1, __ATOMIC_RELAXED)
 
@@ -312,6 +315,64 @@ static maca_status error_take(maca_device* device, maca_error* error) {
   return target->error_take(device, error);
 }
 
+static maca_status comm_id(maca_device* device, maca_comm_id* id, maca_reason* reason) {
+  ENTER_WITH(comm_id, reason);
+  return target->comm_id(device, id, reason);
+}
+static maca_status comm_create(maca_device* device, const maca_comm_request* request, maca_comm** comm,
+                               maca_reason* reason) {
+  ENTER_WITH(comm_create, reason);
+  comm_ranks = request->ranks;
+  return target->comm_create(device, request, comm, reason);
+}
+static maca_status comm_destroy(maca_device* device, maca_comm* comm) {
+  ENTER(comm_destroy);
+  return target->comm_destroy(device, comm);
+}
+static maca_status comm_abort(maca_device* device, maca_comm* comm) {
+  ENTER(comm_abort);
+  return target->comm_abort(device, comm);
+}
+static maca_status comm_error(maca_device* device, maca_comm* comm, maca_reason* reason) {
+  ENTER_WITH(comm_error, reason);
+  return target->comm_error(device, comm, reason);
+}
+#define COLLECTIVE(NAME)                                                                               \
+  static maca_status NAME(maca_device* device, maca_comm* comm, const maca_collective* call, void* to, \
+                          const void* from, maca_stream* stream, maca_reason* reason) {                \
+    ENTER_WITH(NAME, reason);                                                                          \
+    return target->NAME(device, comm, call, stripped(to), stripped(from), own(stream), reason);        \
+  }
+COLLECTIVE(comm_all_reduce)
+COLLECTIVE(comm_reduce)
+COLLECTIVE(comm_broadcast)
+COLLECTIVE(comm_all_gather)
+COLLECTIVE(comm_reduce_scatter)
+static maca_status comm_all_to_all(maca_device* device, maca_comm* comm, const maca_collective* call, void* const* to,
+                                   const uint64_t* to_counts, const void* const* from, const uint64_t* from_counts,
+                                   maca_stream* stream, maca_reason* reason) {
+  ENTER_WITH(comm_all_to_all, reason);
+  enum { kMost = 64 }; /* ranks of the tests */
+  void* targets[kMost];
+  const void* sources[kMost];
+  for (int i = 0; i < kMost; ++i) targets[i] = NULL, sources[i] = NULL;
+  for (int i = 0; i < comm_ranks && i < kMost; ++i) {
+    targets[i] = stripped(to[i]);
+    sources[i] = stripped(from[i]);
+  }
+  return target->comm_all_to_all(device, comm, call, targets, to_counts, sources, from_counts, own(stream), reason);
+}
+static maca_status comm_allocate(maca_device* device, uint64_t bytes, void** address) {
+  ENTER(comm_allocate);
+  const maca_status status = target->comm_allocate(device, bytes, address);
+  if (status == MACA_OK) *address = tagged(*address);
+  return status;
+}
+static maca_status comm_free(maca_device* device, void* address) {
+  ENTER(comm_free);
+  return target->comm_free(device, stripped(address));
+}
+
 /* --- what the tests call (ctypes) ------------------------------------------------------------------------ */
 EXPORT int64_t interposer_count(const char* slot) {
   for (int i = 0; i < SLOT_COUNT; ++i)
@@ -356,7 +417,8 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
   const char* path = getenv("MACA_INTERPOSER_TARGET");
   const char* mode = getenv("MACA_INTERPOSER_MODE");
   if (mode && strcmp(mode, "refuse") == 0) return NULL;
-  if (mode && strcmp(mode, "older_major") == 0) { /* a library of the header before: only the head of its table is read */
+  if (mode &&
+      strcmp(mode, "older_major") == 0) { /* a library of the header before: only the head of its table is read */
     static const maca_interface older = {.size = 280, .major = 1, .minor = 2, .library = "interposer"};
     return major == 1 ? &older : NULL;
   }
@@ -399,6 +461,10 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
   if (strcmp(mode, "no_fork") == 0) does_not_fork = 1;
   if (strcmp(mode, "short") == 0) table.size = offsetof(maca_interface, plan_create);
   if (strcmp(mode, "segments") == 0) table.memory_reserve = NULL;
+  if (strcmp(mode, "older") == 0) { /* a minor that knows no communicators */
+    table.minor = 0;
+    table.size = offsetof(maca_interface, comm_id);
+  }
   if (strcmp(mode, "optional") == 0) { /* every slot that may be absent is */
     table.device_count = NULL;
     table.device_set_threads = NULL;
