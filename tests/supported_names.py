@@ -81,8 +81,13 @@ AREAS: dict[str, list[str]] = {
         "torch.distributed.ReduceOp: SUM AVG PRODUCT MIN MAX BAND BOR BXOR PREMUL_SUM",
         "torch.distributed: run checkpoint.save checkpoint.load checkpoint.async_save fsdp.fully_shard "
         "fsdp.FullyShardedDataParallel tensor.DTensor tensor.parallel.parallelize_module tensor.parallel.loss_parallel "
-        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer",
+        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer split_group device_mesh.DeviceMesh algorithms.Join "
+        "rpc.rpc_sync rpc.rpc_async rpc.remote rpc.RRef tensor.parallel.SequenceParallel fsdp.FSDPModule _functional_collectives "
+        "checkpoint.state_dict checkpoint.format_utils",
+        "torch.utils.data.DistributedSampler",
         "torch.nn: parallel.DistributedDataParallel SyncBatchNorm",
+        "torch.nn.parallel: replicate scatter gather parallel_apply DataParallel data_parallel",
+        "torch.maca.comm: broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather",
     ],
     "The rest of PyTorch": [
         "torch: __config__ compile distributions export func fx hub.load_state_dict_from_url jit.script jit.trace masked "

@@ -27,7 +27,8 @@ class Member(NamedTuple):
 def watched(gloo: Value, store: Store, timeout: datetime.timedelta) -> Value:
     """Gloo for tensors of the host. With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` it names the ranks that call different
     collectives, as the backend ``gloo`` does then; those on the device say so always."""
-    if dist.get_debug_level() != dist.DebugLevel.DETAIL:
+    debug: Value = dist
+    if debug.get_debug_level() != debug.DebugLevel.DETAIL:
         return gloo
     create: Value = dist.distributed_c10d._create_process_group_wrapper
     return create(

@@ -39,7 +39,7 @@ from macatensor.distributed.operands import (
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
 from macatensor.distributed.staging import as_bytes, on_host, put, put_all, room_for, together
-from macatensor.distributed.work import Lane, MacaWork, Together
+from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes
 from macatensor.runtime import capture
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
@@ -158,7 +158,8 @@ class MacaProcessGroup(splitting.Splits, _ProcessGroup):  # type: ignore[misc]
         return int(self._of_host._get_sequence_number_for_group()) + self._issued
 
     def _by_host(self, name: str, *args: Value) -> Work:
-        work: Work = getattr(self._of_host, name)(*args)
+        with outside_of_modes():
+            work: Work = getattr(self._of_host, name)(*args)
         return work
 
     # --- how a collective begins --------------------------------------------------------------------------
