@@ -31,11 +31,11 @@ settings.register_profile("ci", max_examples=60, derandomize=True, **_common)
 settings.register_profile("wide", max_examples=2000, **_common)
 settings.register_profile("long", max_examples=100_000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-# four ranks and two hosts take minutes: `make long` has them
+# four ranks and compiled programs take minutes: `make long` has them
 collect_ignore = (
     []
     if os.environ.get("HYPOTHESIS_PROFILE") == "long"
-    else ["test_distributed_accuracy.py", "test_distributed_hosts.py", "test_distributed_mixtures.py"]
+    else ["test_distributed_accuracy.py", "test_distributed_mixtures.py"]
 )
 
 

@@ -81,9 +81,9 @@ AREAS: dict[str, list[str]] = {
         "torch.distributed.ReduceOp: SUM AVG PRODUCT MIN MAX BAND BOR BXOR PREMUL_SUM",
         "torch.distributed: run checkpoint.save checkpoint.load checkpoint.async_save fsdp.fully_shard "
         "fsdp.FullyShardedDataParallel tensor.DTensor tensor.parallel.parallelize_module tensor.parallel.loss_parallel "
-        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer split_group device_mesh.DeviceMesh algorithms.Join "
-        "rpc.rpc_sync rpc.rpc_async rpc.remote rpc.RRef tensor.parallel.SequenceParallel fsdp.FSDPModule _functional_collectives "
-        "checkpoint.state_dict checkpoint.format_utils",
+        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer split_group algorithms.Join "
+        "rpc.rpc_sync rpc.rpc_async rpc.remote tensor.parallel.SequenceParallel _functional_collectives "
+        "checkpoint.state_dict",
         "torch.utils.data.DistributedSampler",
         "torch.nn: parallel.DistributedDataParallel SyncBatchNorm",
         "torch.nn.parallel: replicate scatter gather parallel_apply DataParallel data_parallel",

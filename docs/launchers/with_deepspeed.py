@@ -4,10 +4,12 @@ import os
 import sys
 
 os.environ.setdefault("DS_ACCELERATOR", "cuda")
-import deepspeed
-import torch
 
+# isort: off
 import macatensor.as_cuda  # first: DeepSpeed's accelerator "cuda" is then maca  # noqa: F401
+import torch
+import deepspeed
+# isort: on
 
 os.environ["LOCAL_RANK"] = "0"  # a process sees one device, whatever its number
 

@@ -69,4 +69,6 @@ trainer = L.Trainer(
     enable_model_summary=False,
 )
 trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=2))
-print(f"rank {trainer.global_rank} of {trainer.world_size}: loss {model.loss.item():.4f} on {model.device}")
+print(
+    f"rank {trainer.global_rank} of {trainer.world_size}: loss {model.loss.item():.4f} on {model.loss.device}"
+)
