@@ -175,6 +175,7 @@ def test_killed_in_forward_backward_and_a_collective(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.supports("TORCH_MCCL_TRACE_BUFFER_SIZE TORCH_MCCL_DEBUG_INFO_TEMP_FILE")
 def test_detail_and_the_flight_recorder(tmp_path: Path) -> None:
     run_ranks(
         """
