@@ -76,6 +76,8 @@ LONG = (
     level("demo", "make demo", 8, "baseline"),
     level("demo", "make demo", 5, "avx2"),
     level("demo", "make demo", 5, "avx512"),
+    Part("ranks", PYTEST + " -n0 --timeout=900 tests/test_distributed_{mixtures,accuracy}.py", 8, {"HYPOTHESIS_PROFILE": "long"}),
+    Part("launchers", ".venv/bin/python tests/other_launchers/run.py", 10),
     Part("compiled models", ".venv/bin/python tests/other_models/compiled.py", 15),
     Part("examination", ".venv/bin/macatensor opinfo", 30),
 )  # fmt: skip

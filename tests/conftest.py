@@ -36,6 +36,12 @@ settings.register_profile("ci", max_examples=60, derandomize=True, **_common)
 settings.register_profile("wide", max_examples=2000, **_common)
 settings.register_profile("long", max_examples=100_000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+# four ranks and compiled programs take minutes: `make long` has them
+collect_ignore = (
+    []
+    if os.environ.get("HYPOTHESIS_PROFILE") == "long"
+    else ["test_distributed_accuracy.py", "test_distributed_mixtures.py"]
+)
 
 
 # Half of the suite's time, and every row stands alone: dealt out one by one after all files, its rows keep every

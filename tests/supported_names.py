@@ -65,7 +65,8 @@ AREAS: dict[str, list[str]] = {
     ],
     "Switches": [
         "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_COLLECTIVES MACA_SIMD MACA_WINOGRAD "
-        "MACA_SPLIT_FLOAT32 MACA_LAUNCH_BLOCKING PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
+        "MACA_SPLIT_FLOAT32 MACA_LAUNCH_BLOCKING PYTORCH_DEFAULT_NCHW "
+        "TORCH_MCCL_TRACE_BUFFER_SIZE TORCH_MCCL_DEBUG_INFO_TEMP_FILE OMP_NUM_THREADS"
     ],
     "torch.nn": ["torch.nn.Module.to torch.nn.utils torch.nn.init"],
     "torch.optim": [
@@ -81,8 +82,13 @@ AREAS: dict[str, list[str]] = {
         "torch.distributed.ReduceOp: SUM AVG PRODUCT MIN MAX BAND BOR BXOR PREMUL_SUM",
         "torch.distributed: run checkpoint.save checkpoint.load checkpoint.async_save fsdp.fully_shard "
         "fsdp.FullyShardedDataParallel tensor.DTensor tensor.parallel.parallelize_module tensor.parallel.loss_parallel "
-        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer",
+        "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer split_group algorithms.Join "
+        "rpc.rpc_sync rpc.rpc_async rpc.remote tensor.parallel.SequenceParallel _functional_collectives "
+        "checkpoint.state_dict",
+        "torch.utils.data.DistributedSampler",
         "torch.nn: parallel.DistributedDataParallel SyncBatchNorm",
+        "torch.nn.parallel: replicate scatter gather parallel_apply DataParallel data_parallel",
+        "torch.maca.comm: broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather",
     ],
     "The rest of PyTorch": [
         "torch: __config__ compile distributions export func fx hub.load_state_dict_from_url jit.script jit.trace masked "

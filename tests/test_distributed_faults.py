@@ -125,56 +125,7 @@ def test_groups_may_begin_in_another_order(tmp_path: Path) -> None:
     )
 
 
-def test_killed_in_forward_backward_and_a_collective(tmp_path: Path) -> None:
-    """Each of ranks 1 to 3 dies in a group of its own with rank 0, and rank 0 goes on with the others."""
-    said = run_ranks(
-        """
-        import signal, threading, time
-        pairs = [dist.new_group([0, r]) for r in (1, 2, 3)]
-        def die(*_):
-            os.kill(os.getpid(), signal.SIGKILL)
-        def train(group, place, victim):
-            torch.manual_seed(0)
-            net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).to("maca")
-            model = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
-            model(torch.ones(2, 8).maca()).sum().backward()
-            if victim and place == "forward":
-                net[1].register_forward_hook(die)
-            if victim and place == "backward":
-                net[1].register_full_backward_hook(die)
-            if victim and place == "collective":
-                threading.Timer(0.5, die).start()
-                dist.all_reduce(torch.ones(3).maca(), group=group)  # rank 0 comes later
-            if place == "collective":
-                time.sleep(1.5)
-            for _ in range(3):
-                model(torch.ones(2, 8).maca()).sum().backward()
-        places = ("forward", "backward", "collective")
-        if rank:
-            train(pairs[rank - 1], places[rank - 1], True)
-            os._exit(1)
-        for group, place in zip(pairs, places):
-            try:
-                train(group, place, False)
-            except dist.DistBackendError as error:
-                print(place, group.group_name, error)
-            else:
-                raise AssertionError(place)
-        os._exit(0)  # the store's last words would wait for the others
-        """,
-        tmp_path,
-        ranks=4,
-        timeout=60,
-        limit=250,
-        expect=(0, -9, -9, -9),
-    )[0]
-    for number, place in enumerate(("forward", "backward", "collective"), 1):
-        line = next(line for line in said.splitlines() if line.startswith(place))
-        assert f"of the group '{number}', failed on rank 0 of 2" in line and "all_reduce(float32[" in line, (
-            line
-        )
-
-
+@pytest.mark.supports("TORCH_MCCL_TRACE_BUFFER_SIZE TORCH_MCCL_DEBUG_INFO_TEMP_FILE")
 def test_detail_and_the_flight_recorder(tmp_path: Path) -> None:
     run_ranks(
         """

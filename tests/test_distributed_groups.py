@@ -10,7 +10,7 @@ from ranks import run_ranks
 from running import run_python
 
 
-@pytest.mark.supports("torch.distributed: split_group device_mesh.DeviceMesh")
+@pytest.mark.supports("torch.distributed: split_group")
 def test_a_group_splits_and_splits_again(tmp_path: Path) -> None:
     run_ranks(
         """
@@ -47,7 +47,7 @@ def test_a_group_splits_and_splits_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.supports(
-    "torch.distributed: algorithms.Join rpc.rpc_sync rpc.rpc_async rpc.remote rpc.RRef",
+    "torch.distributed: algorithms.Join rpc.rpc_sync rpc.rpc_async rpc.remote",
     "torch.utils.data.DistributedSampler",
 )
 def test_uneven_inputs_samplers_and_remote_calls(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def equal(ours, expected):
 """
 
 
-@pytest.mark.supports("torch.distributed: tensor.parallel.SequenceParallel fsdp.FSDPModule")
+@pytest.mark.supports("torch.distributed: tensor.parallel.SequenceParallel")
 def test_meshes_train_as_one_process(tmp_path: Path) -> None:
     run_ranks(
         _PARTS
@@ -158,7 +158,7 @@ for backend in ("maca", "eager", "aot_eager"):
     )
 
 
-@pytest.mark.supports("torch.distributed: checkpoint.state_dict checkpoint.format_utils")
+@pytest.mark.supports("torch.distributed: checkpoint.state_dict")
 def test_checkpoints_load_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     program = """
 import torch.distributed.checkpoint as dcp

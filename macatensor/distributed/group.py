@@ -41,7 +41,7 @@ from macatensor.distributed.operands import (
 from macatensor.distributed.reduction import Reduction, reduction_of
 from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, only
 from macatensor.distributed.staging import as_bytes, on_host, put_all, room_for, together
-from macatensor.distributed.work import Lane, MacaWork, Together
+from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes
 from macatensor.runtime import capture
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
@@ -118,7 +118,8 @@ class MacaProcessGroup(splitting.Splits, Membership):
         return in_shared_memory(torch.empty(size, dtype=dtype, device=device))
 
     def _by_host(self, name: str, *args: Value) -> Work:
-        work: Work = getattr(self._of_host, name)(*args)
+        with outside_of_modes():
+            work: Work = getattr(self._of_host, name)(*args)
         return work
 
     # --- how a collective begins --------------------------------------------------------------------------

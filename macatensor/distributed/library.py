@@ -211,7 +211,7 @@ def meet(
 def _reach() -> str:
     """The same on all ranks that the library may join: where it joins those of one machine, that machine's name."""
     info = device_info()
-    name = str(torch.maca.library_info()["library"])
+    name = ffi.string(lib.maca_runtime_library()).decode()
     if not info.features & lib.MACA_DEVICE_COMM_LOCAL:
         return name
     try:

@@ -6,10 +6,12 @@ import datetime
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
+from torch.utils._python_dispatch import _disable_current_modes
 
 from macatensor.runtime import streams
 from macatensor.runtime.awaited import Awaited
@@ -18,6 +20,11 @@ from macatensor.runtime.ffi import raise_later
 from macatensor.runtime.tensor import MacaTensor
 
 _AT_ONCE = datetime.timedelta(0)
+
+
+def outside_of_modes() -> AbstractContextManager[object]:
+    """Gloo's threads take over the caller's dispatch modes, as the recorder's, and would run them without Python."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 class Lane:
@@ -115,7 +122,8 @@ class MacaWork(Work):
         body, self._body = self._body, None
         try:
             if body is not None:
-                body()
+                with outside_of_modes():
+                    body()
         except Exception as error:
             self._error = error
         finally:

@@ -21,6 +21,8 @@ LEAST_PAIRED = 0.3
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
+_COLLECTIVES = ("torch.distributed.", "c10d::", "c10d.", "_c10d_functional")
+
 
 @dataclass
 class Comparison:
@@ -56,6 +58,16 @@ class Comparison:
                 return row
         return self.first("warning")
 
+    def _time(self) -> Callable[[CallRow], tuple[int, bool, int]]:
+        """What orders the calls of all ranks: how many collectives the rank had called before. Of calls in the same
+        interval a collective is the last: what is wrong in its result has come from a rank that was wrong before."""
+        before: dict[int, int] = {}
+        met: dict[int, int] = defaultdict(int)
+        for row in self.calls:
+            before[row.index] = met[row.rank]
+            met[row.rank] += _is_collective(row)
+        return lambda row: (before[row.index], _is_collective(row), row.index)
+
     def first(self, verdict: rules.Verdict = "error") -> CallRow | None:
         """The first call with a verdict, and of the calls inside of it again the first: where the runs part."""
         below: dict[int | None, list[CallRow]] = defaultdict(list)
@@ -64,10 +76,14 @@ class Comparison:
                 below[row.above].append(row)
         marked = {row.index for rows in below.values() for row in rows}
         tops = [row for rows in below.values() for row in rows if row.above not in marked]
-        found = min(tops, key=lambda r: r.index, default=None)
+        found = min(tops, key=self._time(), default=None)
         while found is not None and below.get(found.index):
             found = below[found.index][0]
         return found
+
+
+def _is_collective(row: CallRow) -> bool:
+    return row.call.op.startswith(_COLLECTIVES)
 
 
 def _parts(place: str, entry: TensorEntry) -> Iterator[tuple[str, TensorEntry]]:
