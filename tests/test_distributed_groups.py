@@ -43,6 +43,26 @@ def test_a_group_splits_and_splits_again(tmp_path: Path) -> None:
         """,
         tmp_path,
         ranks=3,
+        more=', device_id=torch.device("maca:0")',  # else c10d refuses to split, of every backend
+    )
+
+
+def test_a_group_of_gloo_beside_a_device(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        group = dist.new_group(backend="gloo")
+        x = torch.full((3,), rank + 1.0)
+        dist.all_reduce(x, group=group)
+        assert x.tolist() == [3.0] * 3
+        try:
+            dist.all_reduce(x.maca(), group=group)
+        except RuntimeError as error:
+            assert "unsupported device type maca" in str(error)
+        else:
+            raise AssertionError
+        """,
+        tmp_path,
+        more=', device_id=torch.device("maca:0")',
     )
 
 

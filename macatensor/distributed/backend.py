@@ -5,8 +5,11 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import sys
 import weakref
+from types import FrameType
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
@@ -18,10 +21,21 @@ def _create(store: Store, rank: int, ranks: int, timeout: datetime.timedelta) ->
     from macatensor.distributed.group import MacaProcessGroup
 
     group = MacaProcessGroup(_fresh(store), rank, ranks, timeout)
+    if (device := _named_device()) is not None:
+        group.bound_device_id = device
     if not _groups:
         atexit.register(_end)
     _groups.append(weakref.ref(group))
     return group
+
+
+def _named_device() -> torch.device | None:
+    """The ``device_id`` of ``init_process_group``: c10d notes it on a group of which ours takes the place, and passes it
+    to nobody. Only a group with a device can be split."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals.get("device_id")
 
 
 def _fresh(store: Store) -> Store:
@@ -48,6 +62,10 @@ def register() -> None:
     """Makes ``init_process_group("mccl")`` possible, and ``mccl`` what device maca gets without a name."""
     if dist.is_available():
         dist.Backend.register_backend("mccl", _create, devices=["maca", "cpu"])
+        # as of cuda: else a process with a device could have no group of gloo beside
+        devices: list[str] = getattr(dist.Backend, "backend_capability", {}).get("gloo", [])
+        if "maca" not in devices:
+            devices.append("maca")
         reducer.register()
         checkpoints.register()
         remote_calls.register()

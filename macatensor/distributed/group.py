@@ -55,7 +55,6 @@ class MacaProcessGroup(splitting.Splits, Membership):
 
     def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta, name: str = ""):
         super().__init__(store, rank, ranks, name)
-        self.bound_device_id = torch.device("maca", 0)  # the one of this process, whether it was named or not
         self._timeout = timeout
         self._lane = Lane()
         self._carriers = Carriers(PrefixStore("device/", store), rank, ranks, timeout)

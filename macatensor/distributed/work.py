@@ -59,11 +59,6 @@ class Lane:
                 if not work.has_ended and self._queue:
                     self._queue.popleft().run()
 
-    def finish(self) -> None:
-        """Returns when everything that was added has ended."""
-        while self._queue:
-            self.run_until(self._queue[-1])
-
     def close(self) -> None:
         """The thread ends when what was added has ended."""
         self._closed = True
