@@ -30,7 +30,7 @@ $(VENV)/.models: tests/other_models/requirements.txt $(STAMP) | build
 
 # What computes differently from one instruction set to another: MACA_SIMD=avx2 make levels ISAS=all.
 LEVELS := $(wildcard $(addprefix tests/test_,accuracy_bisect.py accuracy_parity.py attention.py convolution_*.py fft.py linalg.py \
-    matmul_tiles.py parity.py products.py recurrent.py repeated_bits.py scan.py))
+    matmul_tiles.py parity.py pointwise_tails.py products.py recurrent.py repeated_bits.py scan.py))
 levels: build
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(LEVELS)
 

@@ -106,7 +106,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 ACCURATE: dict[
     str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], tuple[float, float], float]
 ] = {
-    "erfc": (torch.erfc, torch.erfc, (-10.0, 10.3), 3.5),
+    "erfc": (torch.erfc, torch.erfc, (-10.0, 10.3), 4.0),
     "gelu": (aten.gelu, lambda x: x * _normal_cdf(x), (-14.6, 20.0), 4.5),
     "gelu, tanh": (lambda x: aten.gelu(x, approximate="tanh"), _gelu_tanh, (-10.8, 20.0), 2.5),
     "gelu_backward": (
@@ -124,12 +124,17 @@ ACCURATE: dict[
 }
 
 
+# of all floats, without FMA: 3.94 ULP of erfc, 4.46 of GELU
+FARTHEST = [2.717374801635742, -1.851762294769287]
+
+
 @pytest.mark.parametrize("name", ACCURATE)
 def test_accuracy_everywhere(name: str) -> None:
     """Arguments of exponentials were rounded, and polynomials' arguments: up to 225 ULP, 68 without FMA in the erf form,
     8 near 0."""
     func, exact, (low, high), worst = ACCURATE[name]
     x = torch.cat([torch.linspace(low, high, 400_001), torch.randn(200_000).clamp(low, high) * 0.1])
+    x = torch.cat([x, torch.tensor(FARTHEST).clamp(low, high)])
     got = func(x.to("maca"))
     assert _worst(got, exact(x.double())) <= worst
     ends = torch.tensor([torch.inf, -torch.inf, torch.nan, 100.0, 1e30] * 8)

@@ -61,7 +61,7 @@ MACA_VM float magnitude_up_to(float x, float high) {
   return bits<float>(std::min(bits<int32_t>(magnitude(x)), bits<int32_t>(high)));
 }
 
-// 2.8 / 3.4 ULP
+// 3.2 / 3.95 ULP, of all floats
 MACA_VM float erfc(float x) {
   const float a = magnitude_up_to(x, 10.2f);
   const auto [over, under] = erfc_scaled_lifted(a);
