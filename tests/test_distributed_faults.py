@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,42 @@ def test_no_flight_recorder_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("TORCH_MCCL_DEBUG_INFO_TEMP_FILE", raising=False)
     with pytest.raises(ValueError, match="TORCH_MCCL_DEBUG_INFO_TEMP_FILE"):
         flight_recorder.dump()
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "collective"])
+def test_a_rank_is_killed(tmp_path: Path, place: str) -> None:
+    """The other raises before the group's time is over, and names group, operator and rank."""
+    said, _ = run_ranks(
+        f"""
+        import signal, threading, time
+        place = {place!r}
+        def die(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).to("maca")
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        model(torch.ones(2, 8).maca()).sum().backward()
+        try:
+            if place == "collective":
+                if rank == 1:
+                    threading.Timer(0.2, die).start()
+                else:
+                    time.sleep(2)  # the other one waits inside of it, and dies there
+                dist.all_reduce(torch.ones(3).maca())
+            elif rank == 1:
+                net[1].register_forward_hook(die) if place == "forward" else net[1].register_full_backward_hook(die)
+            for _ in range(3):
+                model(torch.ones(2, 8).maca()).sum().backward()
+        except dist.DistBackendError as error:
+            print(error)
+        sys.stdout.flush()
+        os._exit(0)  # a farewell would wait for the other
+        """,
+        tmp_path,
+        timeout=100,
+        expect=(0, -9),
+    )
+    # a small all_reduce that the other had come to ends well; then the next collective says it
+    assert re.search(
+        r"mccl: \w+\(\w+\[\d+\]\), collective \d+ of the group '0', failed on rank 0 of 2", said
+    ), said
+    assert re.search(r"rank 1 \(process \d+\) died", said), said
