@@ -147,3 +147,26 @@ def test_an_image_that_is_a_window_or_expanded(kernel: int, size: int) -> None:
     ):
         got = F.conv2d(y, w.maca(), padding=kernel // 2).cpu()
         torch.testing.assert_close(got, F.conv2d(x, w, padding=kernel // 2), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "is_transposed"),
+    [(80, 2, False), (40, 4, False), (16, 2, False), (64, 2, True), (72, 4, True)],
+)
+def test_bfloat16_in_tiles_filled_in_part(channels: int, kernel: int, is_transposed: bool) -> None:
+    """A kernel of oneDNN's for AMX is wrong throughout where rows of the weight end inside of a tile."""
+    x = torch.randn(2, channels, 12, 12).bfloat16()
+    weight = (
+        torch.randn(*((channels, 48) if is_transposed else (48, channels)), kernel, kernel).bfloat16() / 16
+    )
+    function = F.conv_transpose2d if is_transposed else F.conv2d
+
+    def run(*operands: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [t.detach().requires_grad_() for t in operands]
+        result = function(*leaves, stride=kernel)
+        return [result, *torch.autograd.grad(result, leaves, torch.ones_like(result))]
+
+    for got, wanted in zip(run(x.maca(), weight.maca()), run(x.double(), weight.double())):
+        assert (
+            float((got.detach().cpu().double() - wanted.detach()).norm() / wanted.detach().norm()) < 0.005
+        )  # bfloat16's own rounding: 0.0017

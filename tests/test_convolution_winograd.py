@@ -157,7 +157,7 @@ def test_of_a_window_and_an_expanded_image() -> None:
         torch.testing.assert_close(F.conv2d(y, w.maca()).cpu(), F.conv2d(x, w), rtol=1e-5, atol=1e-4)
 
 
-def test_corners_of_images_are_as_exact_as_sums_are() -> None:
+def test_corners_are_as_exact_as_sums() -> None:
     # 4/9 of the sum that one point holds, and two thirds of what its neighbours do
     torch.manual_seed(0)
     image, weight = torch.rand(16, 64, 14, 14), torch.rand(64, 64, 3, 3)

@@ -239,7 +239,8 @@ typedef struct maca_error {
 
 typedef enum maca_device_feature {
   MACA_DEVICE_ASYNCHRONOUS = 1, /* work on the default stream may go on when the call that gave it has returned */
-  MACA_DEVICE_FORKS = 2, /* a child of fork() may go on to use the device, with the parent's memory, plans and streams */
+  MACA_DEVICE_FORKS =
+      2, /* a child of fork() may go on to use the device, with the parent's memory, plans and streams */
   MACA_DEVICE_COMM_LOCAL = 4 /* since 2.1: communicators join ranks of one machine alone; others are not asked to */
 } maca_device_feature;
 

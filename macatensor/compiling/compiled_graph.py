@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -65,7 +65,7 @@ class CompiledGraph:
             return self.seen_by_tools(arguments)
         if self.parts is not None:
             return self.parts(arguments)
-        result: Any = NotImplemented  # as of a tape for other arguments
+        result: Value = NotImplemented  # as of a tape for other arguments
         if self.last is not None and self.generation == plan_caches.generation:
             result = self.last(arguments)
         if result is NotImplemented and (tape := self.tape_for(arguments)) is not None:
@@ -152,7 +152,7 @@ class _Noting(fx.Interpreter):
         results: Sequence[Value] = self.run(*arguments, enable_io_processing=False)
         return results
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> Value:
         self.node = n
         return super().run_node(n)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
+
+from macatensor.runtime.boxed import Value
 
 aten = torch.ops.aten
 _BATCH_NORM_BACKWARD = aten.native_batch_norm_backward.default
@@ -13,7 +13,7 @@ _RUNNING = slice(3, 5)  # of its arguments: mean and variance, which it reads in
 _IS_TRAINING = 7
 
 
-def partition(module: fx.GraphModule, inputs: Any, **how: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+def partition(module: fx.GraphModule, inputs: Value, **how: Value) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Forward and backward of a joint graph; what no operator reads is not kept between them."""
     from torch._functorch.partitioners import default_partition
 

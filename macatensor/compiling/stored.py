@@ -25,7 +25,6 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import fx
@@ -45,7 +44,7 @@ log = logging.getLogger(__name__)
 _NEEDED = (("functorch", "bundled_autograd_cache"), ("functorch", "force_non_lazy_backward_lowering"),
            ("compiler", "cache_key_tag"))  # fmt: skip
 
-_Compile = Callable[[fx.GraphModule, Sequence[Any]], "Program"]
+_Compile = Callable[[fx.GraphModule, Sequence[Value]], "Program"]
 
 
 class Program(OutputCode):
@@ -67,16 +66,16 @@ class Program(OutputCode):
             kept = frozen.freeze(module, self.static)
         run = CompiledGraph(module, self.choices)
 
-        def with_kept(arguments: list[Value]) -> Any:
+        def with_kept(arguments: list[Value]) -> Value:
             arguments += kept.values(arguments)  # type: ignore[union-attr]
             return run(arguments)
 
-        self.run: Callable[[list[Value]], Any] = run if kept is None else with_kept
+        self.run: Callable[[list[Value]], Value] = run if kept is None else with_kept
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: Value) -> Value:
         return self.run(inputs)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Value]:
         return {"choices": self.choices, "static": self.static, "bytes": self.bytes}
 
     def prepare_for_serialization(self) -> None:
@@ -86,7 +85,7 @@ class Program(OutputCode):
 
             raise BypassAOTAutogradCache("a graph for maca holds what cannot be stored")
 
-    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
+    def post_compile(self, example_inputs: Sequence[Value], constants: Value, graph_kwargs: Value) -> None:
         """Of one that was read."""
         if "run" in self.__dict__:
             return
@@ -100,7 +99,7 @@ class Program(OutputCode):
         counters.count("graphs_from_disk")
         self._make(module)
 
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
+    def set_triton_bundle(self, triton_bundle: Value) -> None:
         """There is none."""
 
 
@@ -124,7 +123,7 @@ _storing = False
 
 
 @contextlib.contextmanager
-def storing(choices: Choices, inputs: Sequence[Any]) -> Iterator[Callable[[_Compile], Any]]:
+def storing(choices: Choices, inputs: Sequence[Value]) -> Iterator[Callable[[_Compile], Value]]:
     """What is compiled inside for such inputs is read from disk, or stays there; it makes AOTAutograd's compilers of
     ours."""
     global _storing
@@ -150,7 +149,7 @@ def storing(choices: Choices, inputs: Sequence[Any]) -> Iterator[Callable[[_Comp
         _storing = False
 
 
-def _is_training(inputs: Sequence[Any]) -> bool:
+def _is_training(inputs: Sequence[Value]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs)
 
 

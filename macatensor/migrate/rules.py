@@ -146,7 +146,6 @@ SIMILAR = {
 # prefix of a qualified name -> why it does not run on maca, and what to do
 UNSUPPORTED = {
     "torch.cuda.nccl": ("NCCL is a library of CUDA", 'use torch.distributed with the backend "mccl"'),
-    "torch.cuda.comm": ("one device is visible in a process", "use one process per device"),
     "torch.cuda.profiler": ("it starts CUDA's profiler", "use torch.profiler.profile"),
     "torch.cuda.nvtx": ("NVTX marks ranges for CUDA's profiler", "use torch.profiler.record_function"),
     "torch.cuda.jiterator": ("it compiles CUDA C++", "write the operator with PyTorch's own"),

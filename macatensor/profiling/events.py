@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch._C._autograd import DeviceType
 
 from macatensor.profiling.activities import Activity, Kind
+from macatensor.runtime.boxed import Value
 
 # What Kineto's events say of things that activities of a device do not have.
 _DEFAULTS: dict[str, object] = {
@@ -48,7 +48,7 @@ _DEFAULTS: dict[str, object] = {
 class DeviceEvent:
     """An activity that answers as ``torch._C._autograd._KinetoEvent`` does: each attribute is a function."""
 
-    def __init__(self, activity: Activity, number: int, owner: Any):
+    def __init__(self, activity: Activity, number: int, owner: Value):
         is_memory = activity.kind is Kind.MEMORY
         self.activity = activity
         self.number = number

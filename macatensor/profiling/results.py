@@ -10,13 +10,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 from torch._C._autograd import DeviceType
 
 from macatensor.profiling import traces
 from macatensor.profiling.activities import Activity
 from macatensor.profiling.events import DeviceEvent
+from macatensor.runtime.boxed import Value
 
 # record_function ranges that PyTorch makes of each call that reaches a tensor subclass: never of interest here
 _NOISE = "PythonSubclass"
@@ -25,12 +25,12 @@ _NOISE = "PythonSubclass"
 class Results:
     """A ``_ProfilerResult`` and the device's activities. ``with_host``: were events of the host asked for?"""
 
-    def __init__(self, of_host: Any, activities: Sequence[Activity], with_host: bool):
+    def __init__(self, of_host: Value, activities: Sequence[Activity], with_host: bool):
         self._of_host = of_host
         self._activities = activities
         self._with_host = with_host
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Value:
         return getattr(self._of_host, name)
 
     @cached_property
@@ -48,7 +48,7 @@ class Results:
         ]
 
     @cached_property
-    def _operators(self) -> list[Any]:
+    def _operators(self) -> list[Value]:
         return [
             e
             for e in self._of_host.events()
@@ -59,7 +59,7 @@ class Results:
             and not getattr(e, "is_python_function", bool)()
         ]
 
-    def events(self) -> list[Any]:
+    def events(self) -> list[Value]:
         of_host = [e for e in self._of_host.events() if e.name() != _NOISE] if self._with_host else []
         return [*of_host, *self.device_events]
 

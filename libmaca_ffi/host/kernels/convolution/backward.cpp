@@ -1,5 +1,6 @@
 // Convolution backward on oneDNN: gradients of the input, the weight and the bias.
 #include "convolution.h"
+#include "processor.h"
 
 namespace maca::convolution {
 namespace {
@@ -229,7 +230,11 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
     // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
     // depth.
     const int64_t narrower = std::min(g.in.back(), g.out.back());
-    const bool wrong = x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back());
+    // No other kernel of its own stands in for the one that is wrong in tiles, where this is the gradient of a
+    // transposed convolution.
+    const bool wrong_in_tiles = g.transposed && tiles_allowed() && is_wrong_in_tiles(g, kInTiles);
+    const bool wrong =
+        x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back() || wrong_in_tiles);
     return onednn::plan_in(wrong ? Dtype::F32 : x.dtype,
                            [&](Dtype type) { return std::make_unique<BackwardPlan>(r, g, algorithms, type); });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
