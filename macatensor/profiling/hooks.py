@@ -24,13 +24,12 @@ _running = threading.local()  # .profile: the one of this thread that asked for 
 _of_autograd: Any = torch.autograd.profiler
 _of_torch: Any = torch.profiler.profiler
 _profile = _of_autograd.profile
-_PRIVATE = ("_start_trace", "__exit__", "__init__")
 
 
 def register() -> None:
     """Called once. Warns, and leaves the profiler as it is, where PyTorch's profiler has other parts than it had."""
-    missing = [name for name in _PRIVATE if not callable(getattr(_profile, name, None))]
-    missing += [n for n in ("_disable_profiler", "_enable_profiler") if not hasattr(_of_autograd, n)]
+    taken_over = ((_profile, "_start_trace"), (_of_autograd, "_disable_profiler"))
+    missing = [name for owner, name in taken_over if not hasattr(owner, name)]
     if missing:
         warnings.warn(
             f"macatensor: torch.profiler shows nothing of the device: this PyTorch ({torch.__version__}) has no "

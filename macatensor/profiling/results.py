@@ -48,20 +48,22 @@ class Results:
         ]
 
     @cached_property
+    def _host_events(self) -> list[Value]:
+        return [e for e in self._of_host.events() if e.name() != _NOISE]
+
+    @cached_property
     def _operators(self) -> list[Value]:
         return [
             e
-            for e in self._of_host.events()
+            for e in self._host_events
             if e.device_type() == DeviceType.CPU
             and not e.is_async()
             and e.end_ns() > e.start_ns()
-            and e.name() != _NOISE
             and not getattr(e, "is_python_function", bool)()
         ]
 
     def events(self) -> list[Value]:
-        of_host = [e for e in self._of_host.events() if e.name() != _NOISE] if self._with_host else []
-        return [*of_host, *self.device_events]
+        return [*(self._host_events if self._with_host else []), *self.device_events]
 
     def save(self, path: str) -> None:
         """The trace in Chrome's format."""
