@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from macatensor.runtime.boxed import Value
+from macatensor.runtime.tensor import MacaTensor
 
 _USED_UP = "maca_used_up"  # in the meta of a result's node: a backward inside of the graph has freed what its own needs
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -57,6 +58,7 @@ def teach() -> None:
     """Once all of Dynamo is there."""
     _teach_backward()
     _teach_optimizer()
+    _teach_guards()
 
 
 def _teach_backward() -> None:
@@ -197,6 +199,36 @@ def _teach_optimizer() -> None:
     functions.SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
 
 
+def _teach_guards() -> None:
+    """A parameter of a model's that an optimizer has, too, stays the same tensor in both: PyTorch, which has no graph with
+    both, does not compare them. A gradient that the graph makes is not looked at before."""
+    from torch._dynamo import guards
+    from torch._dynamo.source import is_from_optimizer_source
+    from torch._dynamo.variables import optimizer
+
+    duplicate, install = guards.GuardBuilder.DUPLICATE_INPUT, vars(optimizer)["install_guard"]
+
+    def duplicate_input(self: Any, guard: Any, source_b: Any) -> None:
+        duplicate(self, guard, source_b)
+        of_optimizers = [is_from_optimizer_source(s) for s in (guard.originating_source, source_b)]
+        if any(of_optimizers) and type(self.get(guard)) is MacaTensor:
+            guards.install_object_aliasing_guard(
+                self.get_guard_manager(guard),
+                self.get_guard_manager_from_source(source_b),
+                [f"{guard.name} is {source_b.name}"],
+                None,
+            )
+
+    def install_guard(*found: Any, **how: Any) -> None:
+        install(*(g for g in found if g.name not in _made_here), **how)
+
+    guards.GuardBuilder.DUPLICATE_INPUT = duplicate_input  # type: ignore[method-assign]
+    vars(optimizer)["install_guard"] = install_guard
+
+
+_made_here: set[str] = set()  # names of gradients, while an optimizer is asked
+
+
 def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
     """``Optimizer.zero_grad``, as Dynamo traces it: a gradient that becomes None is not looked at."""
     for group in self.param_groups:
@@ -210,6 +242,9 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 def _init_group(self: Any, tx: Any, theirs: Callable[[], Any]) -> Any:
     """Dynamo asks the optimizer itself what it has of each parameter with a gradient; for gradients that are made in the
     graph it gets stand-ins."""
+    from torch._dynamo.source import GradSource
+
+    _made_here.clear()
     effects = tx.output.side_effects
     made: dict[torch.Tensor, Any] = {}
     for group in self.value.param_groups:
@@ -219,6 +254,7 @@ def _init_group(self: Any, tx: Any, theirs: Callable[[], Any]) -> Any:
                 if set(effects.store_attr_mutations[variable]) != {"grad"}:
                     return theirs()
                 made[p] = effects.load_attr(variable, "grad")
+                _made_here.add(GradSource(variable.source, "grad").name)
     if not made:
         return theirs()
     before = {p: p.grad for p in made}
@@ -237,6 +273,7 @@ def _init_group(self: Any, tx: Any, theirs: Callable[[], Any]) -> Any:
         return theirs()
     finally:
         del self.wrap_tensor, self.graph_break_if_pending_mutation
+        _made_here.clear()
         for p, grad in before.items():
             p.grad = grad
 
