@@ -59,6 +59,9 @@ def maca(
     return compiled
 
 
+steps.backends.append(maca)
+
+
 def _compile(choices: Choices, module: fx.GraphModule, examples: Sequence[Any]) -> stored.Program:
     return stored.Program(module, choices, None)
 

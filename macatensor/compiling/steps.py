@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
@@ -23,6 +24,8 @@ from torch import fx
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 
+log = logging.getLogger(__name__)
+
 _USED_UP = "maca_used_up"  # in the meta of a result's node: a backward inside of the graph has freed what its own needs
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _TWICE = (
@@ -32,14 +35,14 @@ _TWICE = (
     "after calling backward."
 )
 
+backends: list[object] = []  # ours, as ``torch.compile(backend=...)`` has them
+
 
 def _is_ours(tx: Any) -> bool:
     """Does what is traced become a graph of ours, where its tensors are on the device?"""
-    from macatensor.compiling.backend import maca
-
     compiler = tx.output.compiler_fn
     while compiler is not None:
-        if compiler is maca or isinstance(compiler, torch._TorchCompileInductorWrapper):
+        if compiler in backends or isinstance(compiler, torch._TorchCompileInductorWrapper):
             return True
         compiler = getattr(compiler, "_torchdynamo_orig_backend", getattr(compiler, "compiler_fn", None))
     return False
@@ -55,10 +58,17 @@ def _is_on_device(variable: Any) -> bool:
 
 
 def teach() -> None:
-    """Once all of Dynamo is there."""
-    _teach_backward()
-    _teach_optimizer()
-    _teach_guards()
+    """Once all of Dynamo is there. Where PyTorch lacks what this needs, as 2.11 does, graphs end as on the CPU."""
+    from torch._dynamo import config
+
+    if not hasattr(config, "trace_autograd_ops"):
+        return
+    try:
+        _teach_guards()
+        _teach_optimizer()
+        _teach_backward()  # the last: without it no step is whole
+    except (AttributeError, ImportError, KeyError) as error:
+        log.info("training steps are not compiled whole: %s", error)
 
 
 def _teach_backward() -> None:
@@ -67,7 +77,6 @@ def _teach_backward() -> None:
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.variables.tensor import TensorVariable
 
-    config.trace_autograd_ops  # noqa: B018  # its absence is told
     backward, attribute = TensorVariable.method_backward, TensorVariable.var_getattr
     validate = OutputGraph._validate_outputs_safe_for_autograd_nodes
 
@@ -85,15 +94,23 @@ def _teach_backward() -> None:
             del known[count : count + len(leaves)]
 
     def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        if name == "grad" and _is_ours(tx) and tx.output.side_effects.has_pending_mutation_of_attr(self, name):
-            return tx.output.side_effects.load_attr(self, name)  # PyTorch's says that it lies where the old one does
+        if (
+            name == "grad"
+            and _is_ours(tx)
+            and tx.output.side_effects.has_pending_mutation_of_attr(self, name)
+        ):
+            return tx.output.side_effects.load_attr(
+                self, name
+            )  # PyTorch's says that it lies where the old one does
         return attribute(self, tx, name)
 
     def validate_outputs(self: Any, rv: list[Any], tx: Any) -> None:
         if not _is_ours(tx):
             return validate(self, rv, tx)
         for variable in rv:
-            if isinstance(variable, TensorVariable) and _reaches(variable, self.autograd_grad_consumed_grad_fns):
+            if isinstance(variable, TensorVariable) and _reaches(
+                variable, self.autograd_grad_consumed_grad_fns
+            ):
                 variable.as_proxy().node.meta[_USED_UP] = True
         return None
 
@@ -120,7 +137,9 @@ def _leaves(loss: Any, tx: Any) -> list[Any] | None:
     effects = tx.output.side_effects
     tensors = {id(t): t for t in effects.keepalive if isinstance(t, torch.Tensor)}
     existing = {
-        v: tensors[i] for i, v in effects.id_to_variable.items() if i in tensors and isinstance(v, TensorVariable)
+        v: tensors[i]
+        for i, v in effects.id_to_variable.items()
+        if i in tensors and isinstance(v, TensorVariable)
     }
     made = [*tx.output.leaf_var_creation_order, *tx.output.input_source_to_var.values()]
     leaves = {id(_fake(v)): v for v in (*existing, *made) if isinstance(v, TensorVariable) and _is_leaf(v)}
@@ -132,7 +151,8 @@ def _leaves(loss: Any, tx: Any) -> list[Any] | None:
                 return None
     held = [v for v in existing if v.as_proxy().node.op == "get_attr"]
     for variable in dict.fromkeys([*held, *(v for v in leaves.values() if v in existing)]):
-        install_guard(variable.source.make_guard(_AS_TRACED))
+        if variable.source is not None:
+            install_guard(variable.source.make_guard(_as_traced))
     return [v for v in held if _is_leaf(v)]
 
 
@@ -164,9 +184,6 @@ def _as_traced(builder: Any, guard: Any) -> None:
     )
 
 
-_AS_TRACED: Callable[[Any, Any], None] = _as_traced
-
-
 def _teach_optimizer() -> None:
     """``optimizer.zero_grad()`` and ``step()`` do not end a graph; the gradients may be made in it."""
     from torch._dynamo.variables import functions
@@ -174,7 +191,9 @@ def _teach_optimizer() -> None:
     from torch._dynamo.variables.optimizer import OptimizerVariable
 
     optimizer = importlib.import_module("torch.optim.optimizer")
-    breaking = {c for c in optimizer._use_grad_for_differentiable.__code__.co_consts if isinstance(c, CodeType)}
+    breaking = {
+        c for c in optimizer._use_grad_for_differentiable.__code__.co_consts if isinstance(c, CodeType)
+    }
     zero_grad = optimizer.Optimizer.zero_grad
     call_method, attribute = OptimizerVariable.call_method, OptimizerVariable.var_getattr
     call_skipped = functions.SkipFunctionVariable.call_function
@@ -202,6 +221,7 @@ def _teach_optimizer() -> None:
 def _teach_guards() -> None:
     """A parameter of a model's that an optimizer has, too, stays the same tensor in both: PyTorch, which has no graph with
     both, does not compare them. A gradient that the graph makes is not looked at before."""
+    from torch._C._dynamo.guards import install_object_aliasing_guard
     from torch._dynamo import guards
     from torch._dynamo.source import is_from_optimizer_source
     from torch._dynamo.variables import optimizer
@@ -212,7 +232,7 @@ def _teach_guards() -> None:
         duplicate(self, guard, source_b)
         of_optimizers = [is_from_optimizer_source(s) for s in (guard.originating_source, source_b)]
         if any(of_optimizers) and type(self.get(guard)) is MacaTensor:
-            guards.install_object_aliasing_guard(
+            install_object_aliasing_guard(
                 self.get_guard_manager(guard),
                 self.get_guard_manager_from_source(source_b),
                 [f"{guard.name} is {source_b.name}"],
@@ -324,7 +344,7 @@ def giving_used_up(
             with torch.enable_grad():
                 leaf = torch.empty(0, requires_grad=True, device="cpu")
                 for i in used:
-                    results[i] = _UsedUp.apply(results[i], leaf)
+                    results[i] = _UsedUp.apply(results[i], leaf)  # type: ignore[no-untyped-call]
         return results
 
     return run
