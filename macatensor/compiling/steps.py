@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
@@ -199,7 +200,12 @@ def _teach_optimizer() -> None:
     call_skipped = functions.SkipFunctionVariable.call_function
 
     def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        if name == "zero_grad" and type(self.value).zero_grad is zero_grad and _is_ours(tx):
+        if (
+            name == "zero_grad"
+            and type(self.value).zero_grad is zero_grad
+            and _is_ours(tx)
+            and _is_steady(self.value)
+        ):
             return functions.UserMethodVariable(_zero_grad, self)
         return attribute(self, tx, name)
 
@@ -210,12 +216,25 @@ def _teach_optimizer() -> None:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         # it keeps gradients out of the optimizer's graph; so does the whole step's, which has no backward
         if self.value is torch._dynamo.graph_break and tx.f_code in breaking and _is_ours(tx):
+            stepped = getattr(tx.symbolic_locals.get("self"), "value", None)
+            if stepped is not None and not _is_steady(stepped):
+                return call_skipped(self, tx, args, kwargs)
             return ConstantVariable.create(None)
         return call_skipped(self, tx, args, kwargs)
 
     OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
     OptimizerVariable.call_method = call_optimizer  # type: ignore[method-assign]
     functions.SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
+
+
+_rates: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary()
+
+
+def _is_steady(optimizer: torch.optim.Optimizer) -> bool:
+    """Are its learning rates what they were when it was first compiled? They are numbers of the program, and each new one
+    makes another: then the optimizer's own short graph alone."""
+    rates = [group.get("lr") for group in optimizer.param_groups if isinstance(group.get("lr"), float)]
+    return _rates.setdefault(optimizer, rates) == rates
 
 
 def _teach_guards() -> None:
