@@ -48,8 +48,13 @@ def test_the_planted_bottleneck_is_named(name: str) -> None:
     assert any("# FAULT" in line.code for line in named.lines), named
 
 
-def test_a_clean_program_is_not_accused(tmp_path: Path) -> None:
-    summary, found, _ = profiled(PROGRAMS / "clean.py", steps=12)
+@pytest.fixture(scope="module")
+def clean() -> tuple[Summary, list[Finding], int]:
+    return profiled(PROGRAMS / "clean.py", steps=8)
+
+
+def test_a_clean_program_is_not_accused(clean: tuple[Summary, list[Finding], int], tmp_path: Path) -> None:
+    summary, found, _ = clean
     assert [f for f in found if f.kind in PLANTED.values()] == []
     shares = summary.shares
     assert abs(shares.kernel + shares.launch + shares.python + shares.idle - 1) < 1e-9
@@ -64,15 +69,15 @@ def test_a_clean_program_is_not_accused(tmp_path: Path) -> None:
     assert facts["findings"] == [] and facts["steps"]["end"] == "optimizer.step()"
 
 
-def test_what_lives_at_the_peak() -> None:
-    summary, _, _ = profiled(PROGRAMS / "clean.py")
+def test_what_lives_at_the_peak(clean: tuple[Summary, list[Finding], int]) -> None:
+    summary, _, _ = clean
     held = {h.what for h in summary.at_peak}
     assert held >= {"parameters", "optimizer state", "convolution", "native_batch_norm"}
     assert sum(h.bytes for h in summary.at_peak) == summary.peak
 
 
-def test_kernels_carry_their_operators() -> None:
-    summary, _, _ = profiled(PROGRAMS / "clean.py")
+def test_kernels_carry_their_operators(clean: tuple[Summary, list[Finding], int]) -> None:
+    summary, _, _ = clean
     owned = sum(found.call is not None for found in summary.launched)
     assert owned >= 0.99 * len(summary.launched) > 0
 
@@ -156,7 +161,16 @@ def test_the_command_keeps_the_exit_status(tmp_path: Path) -> None:
     )
     done = run_python(
         "import sys; from macatensor.cli import main; sys.argv[0] = 'macatensor'; main()",
-        *("profile", "--json", "--no-roofline", "-o", str(tmp_path / "out.html"), str(script), "--steps", "5"),
+        *(
+            "profile",
+            "--json",
+            "--no-roofline",
+            "-o",
+            str(tmp_path / "out.html"),
+            str(script),
+            "--steps",
+            "5",
+        ),
         expect=3,
     )
     facts = json.loads(done.stdout)

@@ -227,14 +227,32 @@ def test_stacks_and_modules(tmp_path: Path) -> None:
     assert any(a.flops for a in found.key_averages())
 
 
-def test_a_module_that_moves_while_shapes_are_kept() -> None:
+def test_a_module_moves_while_shapes_are_kept() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    net[1].weight = net[0].weight
+    net(torch.ones(1, 2)).sum().backward()
+    expected = net(torch.ones(1, 2)).detach()
+    slope = net[0].weight.grad.clone()
+    with profile(activities=BOTH, record_shapes=True):
+        net(torch.ones(1, 2))
+        net.to("maca")
+        result = net(torch.ones(1, 2).to("maca"))
+    assert all(p.device.type == "maca" and isinstance(p, torch.nn.Parameter) for p in net.parameters())
+    assert net[0].weight is net[1].weight and len(list(net.parameters())) == 3
+    torch.testing.assert_close(result.detach().cpu(), expected)
+    torch.testing.assert_close(net[0].weight.grad.cpu(), slope)
+
+
+def test_a_module_of_an_optimizer_moves_before() -> None:
     net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with (
         profile(activities=BOTH, record_shapes=True),
         pytest.raises(RuntimeError, match="before it is profiled"),
     ):
         net(torch.ones(1, 2))
         net.to("maca")
+    assert optimizer.param_groups[0]["params"][0] is net.weight
 
 
 def test_profiles_follow_one_another() -> None:

@@ -12,7 +12,11 @@ from torch.optim import optimizer as optimizers
 
 from macatensor.bottlenecks.lines import Line, here
 
-_SOURCES = ("call of the model", "optimizer.step()", "prof.step()")  # each is believed rather than those before it
+_SOURCES = (
+    "call of the model",
+    "optimizer.step()",
+    "prof.step()",
+)  # each is believed rather than those before it
 
 
 class Clock:
@@ -27,7 +31,9 @@ class Clock:
         self.optimizer: torch.optim.Optimizer | None = None
         self.made_at: dict[int, Line] = {}  # optimizers by id: where they were made
         self.stepped_at: Line | None = None
-        self.in_optimizer: Callable[[bool], None] = lambda entered: None  # told when the optimizer begins, ends
+        self.in_optimizer: Callable[[bool], None] = lambda entered: (
+            None
+        )  # told when the optimizer begins, ends
 
     @property
     def source(self) -> str:

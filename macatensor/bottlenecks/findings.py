@@ -26,6 +26,7 @@ _BETWEEN = 0.25  # of a step, in one line between operators
 _CONVERTING = 0.003  # of a step; readers of the other layout are slower, too
 _GROWTH = 16 << 10  # bytes over the measured steps
 _IDLE_MEMORY = 16 << 20  # bytes that were reserved beyond the peak in use
+_LARGE = 1 << 20  # bytes by which the pool of small blocks does not grow
 _IDLE_SHARE = 0.25  # of that peak
 _SERIOUS = 0.5  # where a finding sorts whose cost is no share of time
 
@@ -181,7 +182,11 @@ def _tiny_kernels(summary: Summary) -> Iterator[Finding]:
 def _conversions(summary: Summary) -> Iterator[Finding]:
     converting = [c for c in summary.calls if c.conversions or c.strided]
     seconds = summary.per_step(
-        sum(f.seconds for f in summary.launched if f.call is not None and (f.call.conversions or f.call.strided))
+        sum(
+            f.seconds
+            for f in summary.launched
+            if f.call is not None and (f.call.conversions or f.call.strided)
+        )
     )
     share = seconds / summary.seconds
     count = summary.per_step(sum(c.conversions + c.strided for c in converting))
@@ -263,7 +268,7 @@ def _fragmentation(summary: Summary) -> Iterator[Finding]:
     sizes: defaultdict[Line, set[int]] = defaultdict(set)
     for c in summary.session.all_calls():
         sizes[c.line].add(c.nbytes)
-        if c.reserved and c.idle >= max(c.reserved, c.nbytes):
+        if c.reserved >= _LARGE and c.idle >= max(c.reserved, c.nbytes):
             grew[c.line] += c.reserved
     lines = [line for line, _ in grew.most_common()] or sorted(sizes, key=lambda at: -len(sizes[at]))[:1]
     many = len(sizes[lines[0]]) if lines else 0
@@ -303,7 +308,11 @@ def _growth(summary: Summary) -> Iterator[Finding]:
         "memory grows",
         f"Memory grows by {size_text(grown // len(changes))} in each step",
         f"Tensors of earlier steps are still held.{made}"
-        + (f" {graphs} of the tensors that live carry a graph, which holds all that made them." if graphs else ""),
+        + (
+            f" {graphs} of the tensors that live carry a graph, which holds all that made them."
+            if graphs
+            else ""
+        ),
         "Keep numbers or detached tensors (loss.item() once a step, loss.detach()) instead of results with their graph; "
         "evaluate under torch.no_grad()"
         if graphs

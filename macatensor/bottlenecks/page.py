@@ -38,9 +38,7 @@ def basis(summary: Summary) -> str:
             "overstated, because its lines were noted."
         )
     stopped = "; then the program was stopped" if session.is_stopped else ""
-    return (
-        f"{len(summary.timed)} steps timed and {len(summary.traced)} traced after {session.warm_up} of warm-up{stopped}; {end}."
-    )
+    return f"{len(summary.timed)} steps timed and {len(summary.traced)} traced after {session.warm_up} of warm-up{stopped}; {end}."
 
 
 def _calls(value: float) -> str:

@@ -50,7 +50,9 @@ def times(works: list[Work], total: float) -> str:
         values.append(max(0.0, 1e3 * total - sum(values)))
     with matplotlib.rc_context({**STYLE, "axes.grid.axis": "x"}):
         figure, axes = blank(5.6, 0.6 + 0.27 * len(names))
-        bars = axes.barh(names, values, color=[BLUE] * len(shown) + [GRAY] * (len(names) - len(shown)), height=0.66)
+        bars = axes.barh(
+            names, values, color=[BLUE] * len(shown) + [GRAY] * (len(names) - len(shown)), height=0.66
+        )
         axes.bar_label(bars, labels=[f"{v:.2f}" for v in values], padding=3, fontsize=8, color="#475569")
         axes.invert_yaxis()
         axes.margins(x=0.1)
@@ -71,7 +73,15 @@ def roofline(works: list[Work], ceilings: Ceilings) -> str:
         at = [w.flops / w.bytes for w in points] + [ridge / 30, ridge * 3]
         x = numpy.geomspace(min(at) / 3, max(at) * 4, 200)
         axes.plot(x, numpy.minimum(x * ceilings.copy, peak) / 1e9, color=GREEN, linewidth=1.8)
-        axes.text(x[-1], peak / 1e9, f"{peak / 1e9:.0f} Gflop/s ({loop})", ha="right", va="bottom", fontsize=8, color=GREEN)
+        axes.text(
+            x[-1],
+            peak / 1e9,
+            f"{peak / 1e9:.0f} Gflop/s ({loop})",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color=GREEN,
+        )
         axes.annotate(f"{ceilings.copy / 1e9:.1f} GB/s", (x[20], x[20] * ceilings.copy / 1e9), xytext=(-2, 8),
                       textcoords="offset points", fontsize=8, color=GREEN, ha="center")  # fmt: skip
         longest = max((w.seconds for w in points), default=1.0)
@@ -122,7 +132,12 @@ def held(parts: list[Held], most: int = 8) -> str:
         values.append(sum(h.bytes for h in parts[most:]) / 2**20)
     with matplotlib.rc_context({**STYLE, "axes.grid.axis": "x"}):
         figure, axes = blank(5.6, 0.6 + 0.27 * len(names))
-        bars: Any = axes.barh(names, values, color=[BLUE if h.line.file else GREEN for h in shown] + [GRAY] * (len(names) - len(shown)), height=0.66)
+        bars: Any = axes.barh(
+            names,
+            values,
+            color=[BLUE if h.line.file else GREEN for h in shown] + [GRAY] * (len(names) - len(shown)),
+            height=0.66,
+        )
         axes.bar_label(bars, labels=[f"{v:,.2f}" for v in values], padding=3, fontsize=8, color="#475569")
         axes.invert_yaxis()
         axes.margins(x=0.12)

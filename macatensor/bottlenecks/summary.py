@@ -110,7 +110,9 @@ class Summary:
             python += rest - min(rest, max(0, step.blocked))
             total += wall
         total = max(total, 1)
-        return Shares(kernel / total, launch / total, python / total, (total - kernel - launch - python) / total)
+        return Shares(
+            kernel / total, launch / total, python / total, (total - kernel - launch - python) / total
+        )
 
     @staticmethod
     def _host(step: Step) -> Iterable[tuple[int, int]]:
@@ -173,7 +175,9 @@ class Summary:
             work.bytes += self.per_step(found.activity.bytes)
             if found.call is not None:
                 work.lines[found.call.line] += 1
-                if id(found.call) not in counted:  # of several launches of a call the first has its operations
+                if (
+                    id(found.call) not in counted
+                ):  # of several launches of a call the first has its operations
                     counted.add(id(found.call))
                     work.flops += self.per_step(found.call.flops)
         return sorted(works.values(), key=lambda w: -w.seconds)

@@ -110,6 +110,7 @@ class Watching:
 
     def _begin(self, operator: OpOverload | None, args: Arguments, kwargs: Keywords) -> None:
         fallbacks = sum(counters.fallbacks.values())
+        self._look_at_memory()  # what was freed since the last call
         self._open.call = _Open(
             operator, args, kwargs, time.time_ns(), counters.counted("layout_conversions"),
             counters.counted("strided_copies"), fallbacks,
@@ -170,7 +171,7 @@ def _converts(began: _Open, result: Value) -> bool:
 
 
 def _order(t: torch.Tensor) -> str:
-    """"" where both orders are the same one."""
+    """ "" where both orders are the same one."""
     row_major, channels_last = t.is_contiguous(), t.is_contiguous(memory_format=torch.channels_last)
     return "" if row_major == channels_last else "contiguous" if row_major else "channels_last"
 

@@ -117,11 +117,16 @@ def _show(summary: Summary, found: list[Finding], path: Path) -> None:
         legend.append(f"■ {name} {share:.0%}   ", style=colour)
     out.print(bar)
     out.print(legend)
-    out.print(f"a step takes {1e3 * summary.seconds:.1f} ms, {summary.launches:,.0f} launches", highlight=False)
+    out.print(
+        f"a step takes {1e3 * summary.seconds:.1f} ms, {summary.launches:,.0f} launches", highlight=False
+    )
     for i, finding in enumerate(found):
         out.print()
         share = "" if finding.share is None else f"  (about {finding.share:.0%} of a step)"
-        out.print(Text(f"{i + 1}. {finding.title}{share}", style="bold red" if i == 0 else "bold yellow"), soft_wrap=True)
+        out.print(
+            Text(f"{i + 1}. {finding.title}{share}", style="bold red" if i == 0 else "bold yellow"),
+            soft_wrap=True,
+        )
         for line in finding.lines:
             out.print(Text(f"   {line.file}:{line.number}  {line.code}", style="cyan"), soft_wrap=True)
         out.print(Text(f"   → {finding.remedy}."), soft_wrap=True)

@@ -16,6 +16,7 @@ from torch._C._autograd import DeviceType
 from macatensor.profiling import traces
 from macatensor.profiling.activities import Activity
 from macatensor.profiling.events import DeviceEvent
+from macatensor.profiling.memory import Held, Live
 from macatensor.runtime.boxed import Value
 
 # record_function ranges that PyTorch makes of each call that reaches a tensor subclass: never of interest here
@@ -23,12 +24,22 @@ _NOISE = "PythonSubclass"
 
 
 class Results:
-    """A ``_ProfilerResult`` and the device's activities. ``with_host``: were events of the host asked for?"""
+    """A ``_ProfilerResult`` and the device's activities. ``with_host``: were events of the host asked for? ``before``: blocks
+    of memory in use at the start, ``held``: what those in use at the end are for."""
 
-    def __init__(self, of_host: Value, activities: Sequence[Activity], with_host: bool):
+    def __init__(
+        self,
+        of_host: Value,
+        activities: Sequence[Activity],
+        with_host: bool,
+        before: Sequence[Live] = (),
+        held: Held | None = None,
+    ):
         self._of_host = of_host
         self.activities = activities
         self._with_host = with_host
+        self.before = before
+        self.held = held or {}
 
     def __getattr__(self, name: str) -> Value:
         return getattr(self._of_host, name)
