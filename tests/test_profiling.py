@@ -265,6 +265,8 @@ def test_a_module_of_an_optimizer_moves_before() -> None:
         net(torch.ones(1, 2))
         net.to("maca")
     assert optimizer.param_groups[0]["params"][0] is net.weight
+    assert type(net.weight) is torch.nn.Parameter and net.weight.device.type == "cpu"
+    net(torch.ones(1, 2)).sum().backward()
 
 
 def test_profiles_follow_one_another() -> None:
@@ -365,7 +367,7 @@ def test_memory_viz_draws_snapshots(trained: profile) -> None:
     assert _memory_viz.compare(segments, segments, format_flamegraph=str) is not None
     for draw in (_memory_viz.trace_plot, _memory_viz.segment_plot):
         assert "<script" in draw(snapshot)
-    assert "script" in _memory_viz.profile_plot(trained, torch.device("maca", 0))
+    assert "script" in _memory_viz.profile_plot(trained)
     assert kept.numel() == 1000
 
 

@@ -4,39 +4,22 @@ kernel carries its operator."""
 from __future__ import annotations
 
 import copy
-import os
 import statistics
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from macatensor.bench.measure import Call, quartiles
 from macatensor.bench.models import gpt, gpt_step, resnet, resnet_step
 from macatensor.bench.result import Result
+from macatensor.profiling.hooks import quiet_kineto
 
 BAR = 1.25
 ATTRIBUTION = 0.01  # share of kernels without an operator
-_STEPS = 5  # of a profile
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Kineto writes a line to standard error wherever it starts and stops."""
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+_STEPS = 3  # of a profile
 
 
 def _seconds(step: Call, steps: int) -> float:
@@ -50,10 +33,10 @@ def _seconds(step: Call, steps: int) -> float:
 def _profiled(step: Call, steps: int) -> tuple[float, profile]:
     """Seconds of a step inside of a profile; what starting and ending it take is not part of them."""
     found = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1], record_shapes=True)
-    with _quiet():
+    with quiet_kineto():
         found.start()
     seconds = _seconds(step, steps)
-    with _quiet():
+    with quiet_kineto():
         found.stop()
     return seconds, found
 

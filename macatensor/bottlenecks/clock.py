@@ -52,7 +52,9 @@ class Clock:
     def running(self) -> Iterator[None]:
         """Looks for steps in the block."""
         module: Any = torch.nn.modules.module
-        make, step = torch.optim.Optimizer.__init__, torch.profiler.profile.step
+        optimizer_class: Any = torch.optim.Optimizer
+        profile_class: Any = torch.profiler.profile
+        make, step = optimizer_class.__init__, profile_class.step
 
         def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             self.made_at[id(optimizer)] = here()
@@ -81,8 +83,8 @@ class Clock:
             if self._depth == 0 and not self.made_at:
                 self._ended(0, 0)
 
-        torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign,assignment]
-        torch.profiler.profile.step = stepped  # type: ignore[method-assign]
+        optimizer_class.__init__ = made
+        profile_class.step = stepped
         handles: list[Any] = [
             optimizers.register_optimizer_step_pre_hook(begins),
             optimizers.register_optimizer_step_post_hook(ends),
@@ -92,7 +94,7 @@ class Clock:
         try:
             yield
         finally:
-            torch.optim.Optimizer.__init__ = make  # type: ignore[method-assign]
-            torch.profiler.profile.step = step  # type: ignore[method-assign]
+            optimizer_class.__init__ = make
+            profile_class.step = step
             for handle in handles:
                 handle.remove()

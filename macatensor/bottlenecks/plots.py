@@ -90,8 +90,9 @@ def roofline(works: list[Work], ceilings: Ceilings) -> str:
             size = 24 + 500 * w.seconds / longest
             axes.scatter(*where, s=size, color=BLUE, alpha=0.55 if i < _NAMED else 0.25, linewidth=0)
             if i < _NAMED:
-                axes.annotate(w.name, where, xytext=(0, 5 + size**0.5 / 2), textcoords="offset points", fontsize=7.5,
-                              ha="center", color="#0f172a")  # fmt: skip
+                way = 1 if i % 2 else -1  # neighbours' names on either side
+                axes.annotate(w.name, where, xytext=(0, way * (5 + size**0.5 / 2)), textcoords="offset points",
+                              fontsize=7.5, ha="center", va="center", color="#0f172a")  # fmt: skip
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("operations a byte")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from macatensor.bottlenecks.watching import Call, Wait, Watching
 from macatensor.device import memory, memory_history
 from macatensor.profiling import activities
 from macatensor.profiling.activities import Activity
+from macatensor.profiling.hooks import quiet_kineto
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.tensor import MacaTensor
 
@@ -59,20 +58,6 @@ class Step:
     live: dict[int, tuple[int, int]] = field(default_factory=dict)  # at its end, by site: blocks, bytes
     allocated: int = 0  # bytes at its end
     reserved: int = 0
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Kineto writes a line to standard error wherever it starts and stops."""
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
 
 
 def _blocked() -> int:
@@ -154,7 +139,7 @@ class Session:
             sampler = Sampler()
             self._profile = torch.autograd.profiler.profile(use_device="maca")
             self._open.enter_context(sampler.running())
-            with _quiet():
+            with quiet_kineto():
                 self._profile.__enter__()
             step.samples = sampler.found
         else:
@@ -172,7 +157,7 @@ class Session:
         step.end, step.blocked = time.time_ns(), _blocked() - self._blocked
         self._open.close()
         if step.is_timed:
-            with _quiet():
+            with quiet_kineto():
                 self._profile.__exit__(None, None, None)
             results = self._profile.kineto_results
             step.device = results.activities

@@ -47,8 +47,8 @@ app = typer.Typer(
 )
 for _command in (check, demo, ops, parity, opinfo, bench, migrate):
     app.command()(_command)
-for _command in (compile, profile):  # what follows the program is its own
-    app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(_command)
+for _runs_program in (compile, profile):  # what follows the program is its own
+    app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(_runs_program)
 app.add_typer(accuracy)
 
 

@@ -105,6 +105,8 @@ def _cross(p: Any, other: Any, name: str) -> None:
     try:
         torch.utils.swap_tensors(p, other)
     except RuntimeError as error:
+        if "weakref" in str(error):
+            _swap_back(p, other)
         p.grad = grad
         if "weakref" in str(error):
             raise _Watched(
@@ -123,6 +125,14 @@ def _cross(p: Any, other: Any, name: str) -> None:
             p._backward_hooks = backward
         if post_accumulate is not None:
             p._post_accumulate_grad_hooks = post_accumulate
+
+
+def _swap_back(p: Any, other: Any) -> None:
+    """Undoes what ``torch.utils.swap_tensors`` had done when C++ refused: classes and attributes were swapped by then."""
+    if isinstance(p, MacaTensor) == (p.device.type == "maca"):
+        return
+    p.__class__, other.__class__ = other.__class__, p.__class__
+    p.__dict__, other.__dict__ = other.__dict__, p.__dict__
 
 
 class _Watched(Exception):

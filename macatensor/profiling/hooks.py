@@ -8,9 +8,13 @@ are looked for once, in :func:`register`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -50,6 +54,20 @@ def register() -> None:
     for module in (_of_torch, torch.profiler):
         if hasattr(module, "supported_activities"):
             module.supported_activities = _with_device(module.supported_activities)
+
+
+@contextlib.contextmanager
+def quiet_kineto() -> Iterator[None]:
+    """Kineto writes a line to standard error wherever it starts and stops."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _is_ours(profile: Any) -> bool:
