@@ -17,6 +17,7 @@ from macatensor.bench import (
     leak,
     memory,
     models,
+    profiling,
     recording,
     startup,
 )
@@ -35,6 +36,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "graph": graphs.graphs,
     "import": startup.startup,
     "leak": leak.leak,
+    **profiling.CASES,
     "record": recording.recording,
 }
 _SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))

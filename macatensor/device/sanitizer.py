@@ -179,6 +179,9 @@ class Sanitizer:
             hazards.append(hazard)
         warnings.warn(str(hazard), StreamHazardWarning, stacklevel=2)
 
+    def opens(self, operator: str) -> None:
+        """Nothing: it reads nothing on the device."""
+
     def before(self, operator: OpOverload, args: Arguments, kwargs: Keywords | None) -> set[int]:
         """An operator is about to be given its operands; returns the ids of their buffers."""
         operands: dict[int, tuple[Buffer, bool]] = {}

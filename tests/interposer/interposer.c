@@ -29,7 +29,7 @@ static const uintptr_t kTag = (uintptr_t)1 << 61;
   X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) \
   X(plan_destroy) X(error_take) X(comm_id) X(comm_create) X(comm_destroy) X(comm_abort) X(comm_error) \
   X(comm_all_reduce) X(comm_reduce) X(comm_broadcast) X(comm_all_gather) X(comm_reduce_scatter) X(comm_all_to_all) \
-  X(comm_allocate) X(comm_free)
+  X(comm_allocate) X(comm_free) X(profile_set) X(profile_take)
 // clang-format on
 
 enum {
@@ -373,6 +373,15 @@ static maca_status comm_free(maca_device* device, void* address) {
   return target->comm_free(device, stripped(address));
 }
 
+static maca_status profile_set(maca_device* device, int32_t on) {
+  ENTER(profile_set);
+  return target->profile_set(device, on);
+}
+static maca_status profile_take(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count) {
+  ENTER(profile_take);
+  return target->profile_take(device, records, capacity, count);
+}
+
 /* --- what the tests call (ctypes) ------------------------------------------------------------------------ */
 EXPORT int64_t interposer_count(const char* slot) {
   for (int i = 0; i < SLOT_COUNT; ++i)
@@ -471,6 +480,7 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
     table.plan_pack = NULL;
     table.memory_reserve = NULL;
     table.host_allocate = NULL;
+    table.profile_set = NULL;
   }
 #define X(NAME) \
   if (strncmp(mode, "missing:", 8) == 0 && strcmp(mode + 8, #NAME) == 0) memset(&table.NAME, 0, sizeof table.NAME);
