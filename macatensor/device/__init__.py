@@ -9,7 +9,7 @@ import torch
 # Names that begin with "_" are not torch.maca's; `__all__` below has all the others.
 from torch.compiler import is_compiling as _is_compiling
 
-from macatensor.device import comm, jiterator, memory, nvtx
+from macatensor.device import comm, jiterator, memory, nvtx, tunable
 from macatensor.device.graphed_callables import *  # noqa: F403
 from macatensor.device.graphs import *  # noqa: F403
 from macatensor.device.graphs import MacaGraph
@@ -17,6 +17,7 @@ from macatensor.device.memory import *  # noqa: F403
 from macatensor.device.memory_history import *  # noqa: F403
 from macatensor.device.properties import *  # noqa: F403
 from macatensor.device.tensor_types import *  # noqa: F403
+from macatensor.device.tunable import set_aoe as set_aoe
 from macatensor.dispatch.named_kernels import launch as _launch
 from macatensor.dispatch.request import Declined as _Declined
 from macatensor.runtime import random
@@ -116,7 +117,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-_MODULES = (comm, jiterator, memory, nvtx, random, streams)
+_MODULES = (comm, jiterator, memory, nvtx, random, streams, tunable)
 __all__ = sorted(
     name
     for name, held in globals().items()

@@ -185,6 +185,14 @@ COLLECTIVES = Switch(
     "library",
     "call",
 )
+TUNE_BANK_PATH: Switch[Path | None] = Switch(
+    "TUNE_BANK_PATH",
+    "folder of tuning banks; measured choices of products and convolutions are used from the start",
+    "the user's cache, and the device library chooses",
+    Path,
+    None,
+    "import",
+)
 DEFAULT_NCHW = Switch(
     "PYTORCH_DEFAULT_NCHW",
     "1: 4-D tensors keep their layout at transfers",
@@ -245,6 +253,7 @@ ALL: dict[str, Switch[object]] = {
         BACKWARD_THREAD,
         SANITIZE,
         COLLECTIVES,
+        TUNE_BANK_PATH,
         DEFAULT_NCHW,
         TF32_MATMUL,
         TF32_CONV,

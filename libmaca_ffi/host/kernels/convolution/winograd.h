@@ -183,7 +183,7 @@ inline void Tiles::transform_image(const float* base, int64_t first, int64_t cou
   rest.add_to(spread);
 }
 
-std::unique_ptr<convolution::StencilProduct> product(const Stencil& s);
-std::unique_ptr<convolution::StencilGradient> gradient(const Stencil& s);
+std::unique_ptr<convolution::StencilProduct> product(const Stencil& s, bool asked);
+std::unique_ptr<convolution::StencilGradient> gradient(const Stencil& s, bool asked);
 
 }  // namespace maca::MACA_ISA::winograd
