@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 # ffi first: it loads the library, or says why not
-from macatensor.runtime import ffi, layout, switches  # noqa: F401  isort: skip
+from macatensor.runtime import ffi, layout, logs, switches  # noqa: F401  isort: skip
 from macatensor.integration import registration
 
 registration.register()
+logs.begin()
 switches.warn_of_unknown()
 
 from macatensor import accuracy, device  # noqa: E402
@@ -37,6 +38,7 @@ def _tune_file(path: Path) -> None:
 
 
 _deciding.measure_with(_measure, _tune_file)
+device._begin_op_info()
 sys.modules[f"{__name__}.layout"] = layout  # a public module, whichever folder it is in
 
 __version__ = "0.1.0"

@@ -19,6 +19,7 @@ from macatensor.bench import (
     models,
     recording,
     startup,
+    tuned,
 )
 from macatensor.bench.result import Result
 
@@ -36,6 +37,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "import": startup.startup,
     "leak": leak.leak,
     "record": recording.recording,
+    "tuned": tuned.tuned,
 }
 _SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))
 CASES = dict(sorted(CASES.items(), key=lambda item: _SUITES.index(item[0].partition(".")[0])))

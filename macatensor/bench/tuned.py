@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from macatensor.bench.kernels import conv, gemm
+from macatensor.bench.result import Result
 from macatensor.choices import deciding
 from macatensor.choices.deciding import OWN, Asked
 from macatensor.files.untrusted import Json
@@ -65,7 +67,10 @@ def benchmark_calls(quick: bool = False) -> Iterator[tuple[str, Json]]:
         a, b = case.make()
         dtype = str(a.dtype).removeprefix("torch.")
         operator = "mm" if a.dim() == 2 else "bmm"
-        yield case.name, _call(operator, _tensor(list(a.shape), dtype=dtype), _tensor(list(b.shape), dtype=dtype))
+        yield (
+            case.name,
+            _call(operator, _tensor(list(a.shape), dtype=dtype), _tensor(list(b.shape), dtype=dtype)),
+        )
     for case in conv(quick):
         image, weight = case.make()
         padding = weight.shape[2] // 2
@@ -73,8 +78,9 @@ def benchmark_calls(quick: bool = False) -> Iterator[tuple[str, Json]]:
         x, w = _image(list(image.shape)), _image(list(weight.shape))
         yield case.name, _call("convolution", x, w, None, *window)
         result = [image.shape[0], weight.shape[0], *image.shape[2:]]
-        yield f"{case.name}.backward", _call(
-            "convolution_backward", _image(result), x, w, None, *window, [True, True, False]
+        yield (
+            f"{case.name}.backward",
+            _call("convolution_backward", _image(result), x, w, None, *window, [True, True, False]),
         )
 
 
@@ -107,8 +113,17 @@ def random_calls(count: int, seed: int = 1) -> Iterator[tuple[str, Json]]:
             yield f"random{number}.conv.{name}", _call("convolution", x, w, None, *window)
             continue
         out = (side + 2 * padding - kernel) // stride + 1
-        yield f"random{number}.conv_backward.{name}", _call(
-            "convolution_backward", _image([batch, outer, out, out]), x, w, None, *window, [True, True, False]
+        yield (
+            f"random{number}.conv_backward.{name}",
+            _call(
+                "convolution_backward",
+                _image([batch, outer, out, out]),
+                x,
+                w,
+                None,
+                *window,
+                [True, True, False],
+            ),
         )
 
 
@@ -126,8 +141,22 @@ def compare(name: str, call: Json) -> Compared | None:
     ready = measuring.trial(asked[0])
     if ready is None or OWN in ready.wrong or not ready.contenders:
         return None
-    start = measuring.time.perf_counter()
+    start = time.perf_counter()
     ready.time()
     way = ready.chosen()
-    timing = measuring.time.perf_counter() - start
+    timing = time.perf_counter() - start
     return Compared(name, way, ready.time(), tuple(ready.wrong), ready.judging, timing)
+
+
+def tuned(rounds: int, quick: bool) -> list[Result]:
+    """The benchmark's products and convolutions: the tuned choice over the library's own, in a measurement of its own."""
+    calls_here = [*benchmark_calls(quick)][: 4 if quick else None]
+    found = [compare(name, call) for name, call in calls_here]
+    return [
+        Result(
+            f"tuned.{c.name}", "the library's own choice", c.of_own, BAR, c.seconds[OWN], c.seconds[c.way],
+            note=f"{c.way or 'its own choice'} of {len(c.seconds)} ways",
+        )
+        for c in found
+        if c is not None
+    ]  # fmt: skip

@@ -96,8 +96,11 @@ def _entry(value: Json) -> Measured:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_NAME and value.isascii() and (
-        value.isprintable() or not value
+    return (
+        isinstance(value, str)
+        and len(value) <= _MOST_NAME
+        and value.isascii()
+        and (value.isprintable() or not value)
     )
 
 

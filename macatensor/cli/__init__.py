@@ -22,6 +22,7 @@ from .migrate import migrate
 from .opinfo import opinfo
 from .ops import ops
 from .parity import parity
+from .tune import tune
 
 
 class _Commands(typer.core.TyperGroup):
@@ -46,7 +47,8 @@ app = typer.Typer(
 )
 for _command in (check, demo, ops, parity, opinfo, bench, migrate):
     app.command()(_command)
-app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(compile)
+for _command in (compile, tune):  # what follows the program is its own
+    app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(_command)
 app.add_typer(accuracy)
 
 

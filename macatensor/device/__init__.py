@@ -10,11 +10,16 @@ import torch
 from torch.compiler import is_compiling as _is_compiling
 
 from macatensor.device import comm, jiterator, memory, nvtx, tunable
+from macatensor.device.dumps import *  # noqa: F403
+from macatensor.device.formats import *  # noqa: F403
 from macatensor.device.graphed_callables import *  # noqa: F403
 from macatensor.device.graphs import *  # noqa: F403
 from macatensor.device.graphs import MacaGraph
 from macatensor.device.memory import *  # noqa: F403
 from macatensor.device.memory_history import *  # noqa: F403
+from macatensor.device.op_info import begin as _begin_op_info  # noqa: F401
+from macatensor.device.op_info import op_info as op_info
+from macatensor.device.options import *  # noqa: F403
 from macatensor.device.properties import *  # noqa: F403
 from macatensor.device.tensor_types import *  # noqa: F403
 from macatensor.device.tunable import set_aoe as set_aoe

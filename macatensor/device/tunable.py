@@ -98,7 +98,10 @@ def get_results() -> tuple[tuple[str, str, str, float], ...]:
 
 def get_validators() -> tuple[tuple[str, str], ...]:
     """What must agree for a bank to be used: its version and the machine."""
-    return (("BANK_VERSION", str(bank.VERSION)), *((name.upper(), str(value)) for name, value in machine().items()))
+    return (
+        ("BANK_VERSION", str(bank.VERSION)),
+        *((name.upper(), str(value)) for name, value in machine().items()),
+    )
 
 
 def read_file(filename: str | os.PathLike[str] | None = None) -> bool:
@@ -136,4 +139,3 @@ def set_aoe(dump_path: str | os.PathLike[str]) -> None:
     deciding.set_path(bank.file_in(folder))
     enable()
     tuning_enable()
-

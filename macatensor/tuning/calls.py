@@ -79,9 +79,7 @@ def run(call: Json) -> None:
     arguments: list[Any] = [_read(v) for v in call["arguments"]]
     signature = read(func)
     if len(arguments) != len(signature.arguments):
-        raise ValueError(
-            f"{func} takes {len(signature.arguments)} arguments, the file has {len(arguments)}"
-        )
+        raise ValueError(f"{func} takes {len(signature.arguments)} arguments, the file has {len(arguments)}")
     with torch.no_grad():
         signature.call(func, arguments)
 

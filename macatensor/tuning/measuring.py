@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from macatensor.runtime.ffi import Program
 
 _LOG = logging.getLogger(__name__)
-_ROUNDS = 9
+_ROUNDS = 25  # at most; a pause of the machine is shorter than half of them
 _LEAST_ROUNDS = 3
 _BLOCK = 0.0005  # seconds of calls in a row, at least, so that the clock and a wait do not count
-_HOPELESS = 1.3  # times the quickest of the first rounds: not measured further
+_LONG = 0.005  # seconds of a call that is timed once a round, shorter ones twice: the better time counts
+_SURELY, _HOPELESS = (
+    1.6,
+    1.3,
+)  # times the quickest after one call or round, and after two: not measured further
 
 
 @dataclass
@@ -106,7 +110,9 @@ def trial(asked: Asked) -> Trial | None:
     """Judges the ways of a call; None where the library has one."""
     with _undisturbed():
         names = asked.ways()
-        if not names or any(isinstance(v, torch.Tensor) and not isinstance(v, MacaTensor) for v in asked.full):
+        if not names or any(
+            isinstance(v, torch.Tensor) and not isinstance(v, MacaTensor) for v in asked.full
+        ):
             return None
         programs = _programs(asked, names)
         if len(programs) < 2:
@@ -183,9 +189,7 @@ def _algorithm(program: Program, payloads: Sequence[Payload], scalars: Sequence[
 def _host_operands(asked: Asked) -> list[Value]:
     """The call's arguments, with random numbers on the host in place of its tensors."""
     generator = torch.Generator().manual_seed(1)
-    return [
-        _random(v._payload[2], generator) if isinstance(v, MacaTensor) else v for v in asked.full
-    ]
+    return [_random(v._payload[2], generator) if isinstance(v, MacaTensor) else v for v in asked.full]
 
 
 def _in_order(asked: Asked, host: Sequence[Value]) -> list[torch.Tensor | None]:
@@ -230,7 +234,9 @@ def _right(
     return good, wrong_ways
 
 
-def _block(contender: _Contender, payloads: Sequence[Payload], scalars: Sequence[complex], calls: int) -> float:
+def _block(
+    contender: _Contender, payloads: Sequence[Payload], scalars: Sequence[complex], calls: int
+) -> float:
     launch = contender.program.launch
     wait, stream = lib.maca_streams_synchronize, lib.maca_streams_current()
     start = time.perf_counter()
@@ -240,28 +246,33 @@ def _block(contender: _Contender, payloads: Sequence[Payload], scalars: Sequence
     return (time.perf_counter() - start) / calls
 
 
-def _time(
-    contenders: Sequence[_Contender], payloads: Sequence[Payload], scalars: Sequence[complex]
-) -> None:
-    """Fills in the times of each. Rounds turn round; hopeless ones end after the first three."""
+def _time(contenders: Sequence[_Contender], payloads: Sequence[Payload], scalars: Sequence[complex]) -> None:
+    """Fills in the times of each. Rounds turn round; ways that are hopeless drop out, the library's own choice never.
+
+    Each has run twice before, when its algorithm was asked for and its results judged: the weight is packed.
+    """
     lib.maca_streams_synchronize(lib.maca_streams_current())
     chosen = settings()
+    once = {c.way: _block(c, payloads, scalars, 1) for c in contenders}
+    quickest = min(once.values())
+    running = []
     for c in contenders:
-        _block(c, payloads, scalars, 2)  # the weight is packed when it is met again
-        once = min(_block(c, payloads, scalars, 1) for _ in range(2))
-        c.calls = max(1, min(chosen.iterations, round(_BLOCK / max(once, 1e-7))))
-        c.times = []
+        c.calls = max(1, min(chosen.iterations, round(_BLOCK / max(once[c.way], 1e-7))))
+        c.times = [once[c.way]]
+        if c.way == OWN or once[c.way] < max(_SURELY * quickest, _BLOCK):
+            c.times = []
+            running.append(c)
     end = time.perf_counter() + chosen.duration
-    running = list(contenders)
     for i in range(_ROUNDS):
         if i >= _LEAST_ROUNDS and time.perf_counter() > end:
             break
         for c in running if i % 2 == 0 else reversed(running):
             assert c.times is not None
-            c.times.append(min(_block(c, payloads, scalars, c.calls) for _ in range(2)))
-        if i == _LEAST_ROUNDS - 1:
-            quickest = min(min(c.times or [1.0]) for c in running)
-            running = [c for c in running if c.way == OWN or min(c.times or [1.0]) < _HOPELESS * quickest]
+            blocks = 2 if once[c.way] < _LONG else 1
+            c.times.append(min(_block(c, payloads, scalars, c.calls) for _ in range(blocks)))
+        least = {c.way: min(c.times or [1.0]) for c in running}
+        limit = (_SURELY if i == 0 else _HOPELESS) * min(least.values())
+        running = [c for c in running if c.way == OWN or least[c.way] < limit]
 
 
 def summary(found: Mapping[str, Measured] | Sequence[Measured]) -> tuple[float, float]:
@@ -269,4 +280,3 @@ def summary(found: Mapping[str, Measured] | Sequence[Measured]) -> tuple[float, 
     entries = list(found.values()) if isinstance(found, Mapping) else list(found)
     known = [e for e in entries if e.seconds.get(OWN) and e.seconds.get(e.way)]
     return sum(e.seconds[OWN] for e in known), sum(e.seconds[e.way] for e in known)
-

@@ -19,15 +19,9 @@ _LOG = logging.getLogger(__name__)
 @contextlib.contextmanager
 def tuning() -> Iterator[list[Measured]]:
     """Measures what runs in the block, whatever was decided before; yields what is found, in order, as it is found."""
-    settings = deciding.settings()
-    before = settings.benchmark
-    settings.benchmark = True
     found: list[Measured] = []
-    try:
-        with deciding.measured(found):
-            yield found
-    finally:
-        settings.benchmark = before
+    with deciding.measuring(), deciding.measured(found):
+        yield found
 
 
 def tune(path: Path) -> list[Measured]:

@@ -32,8 +32,13 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
 // Few rows: AVX-512's sgemm has chains as short and takes 0.6 to 0.9 of the time of two rows; those below it add all
 // terms up to 192 in one. Products of 3 to 8 rows take 0.63 to 1.1 of the time of AVX2's, 0.4 to 1.1 of SSE2's (a Xeon
 // with AVX-512, model 167, kept to these by MACA_SIMD).
-std::unique_ptr<Plan> rows_plan(const Problem& p) {
+//
+// AVX2: shallow ones spend their time on adding up lanes. Measured as ways (`macatensor tune`) on one thread of an EPYC
+// that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep 2
+// to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9.
+std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   const Isa isa = allowed_isa();
+  if (!asked && isa == Isa::Avx2 && p.k() < (p.m() <= 2 ? 64 : 768)) return nullptr;
   const bool suits = p.m() <= (isa >= Isa::Avx512 ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
                      (p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
   if (!suits) return nullptr;
@@ -319,7 +324,7 @@ std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way) {
   else if (way == "panels" && f32)
     plan = panels_plan(p);
   else if (way == "dot products" && f32)
-    plan = rows_plan(p);
+    plan = rows_plan(p, true);
   else if (way == "parts" && f32)
     plan = parts_plan(p);
   if (!plan) throw Declined("no matrix product like this one goes by \"" + std::string(way) + '"');
