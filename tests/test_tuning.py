@@ -327,6 +327,15 @@ def test_a_given_bank_is_used_and_not_written(tmp_path: Path) -> None:
     assert first != second and ("onednn" in second or "panels" in second), (first, second)
 
 
+def test_max_autotune_measures_before_the_tape() -> None:
+    a, b = maca(torch.rand(13, 40)), maca(torch.rand(40, 21))
+    compiled = torch.compile(lambda x, y: (x @ y).relu(), backend="maca", mode="max-autotune")
+    got = compiled(a, b)
+    assert [bank.kernel_of(m.signature) for m in deciding.known()] == ["mm"]
+    assert not deciding.measures() and torch.equal(compiled(a, b).cpu(), got.cpu())
+    torch.testing.assert_close(got.cpu(), a.cpu() @ b.cpu())
+
+
 def test_candidates_of_a_request_and_of_none() -> None:
     asked = asked_of(product)
     assert {"onednn", "panels"} <= set(asked.ways())

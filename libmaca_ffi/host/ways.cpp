@@ -1,5 +1,6 @@
-// Which ways there are to compute a request, for callers that measure them. How each is gone, and what declines it, stands
-// where the choice by rule does: kernels/matmul/matmul.cpp, kernels/convolution/convolution.cpp and backward.cpp.
+// Which ways there are to compute a request, for callers that measure them. How each is gone, and what declines it,
+// stands where the choice by rule does: kernels/matmul/matmul.cpp, kernels/convolution/convolution.cpp and
+// backward.cpp.
 #include "ways.h"
 
 #include <algorithm>

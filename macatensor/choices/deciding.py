@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -56,7 +56,7 @@ class Asked:
     kernel: str
     flags: int  # of the plan (maca.h)
     operands: Sequence[Meta | None]  # None: absent
-    attributes: Sequence[tuple[str, Any]]
+    attributes: Sequence[tuple[str, object]]
     scalars: Sequence[complex]  # that a launch brings
     request: Callable[[], CData]  # the maca_plan_request
     make: Callable[[str], Program]  # by a way; raises Declined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -50,7 +49,7 @@ def get_maca_format(tensor: torch.Tensor) -> str:
     return "ND" if tensor.is_contiguous() else "strided"
 
 
-def pack_weights(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+def pack_weights(call: Callable[..., object], *args: object, **kwargs: object) -> int:
     """Packs the weights that a call reads, now and not at its second run, and returns how many were packed.
 
     ``call`` is run twice without gradients: the library packs an operand that it meets a second time unchanged, for the

@@ -9,8 +9,8 @@ static int64_t wrong_calls;
 static const char* chosen = "";
 
 static const char* const kNumbers[] = {
-    "",     "threads",        "kernel_count", "alignment",   "no_alignment", "workspace_bytes", "packed_operand",
-    "cost", "implementation", "misaligned",   "memory_info", "granularity",  "kernel_name",     "endless_errors",
+    "",           "threads",        "kernel_count", "alignment",   "no_alignment", "workspace_bytes", "packed_operand",
+    "cost",       "implementation", "misaligned",   "memory_info", "granularity",  "kernel_name",     "endless_errors",
     "candidates", "candidate"};
 
 void answers_set(const char* slot, int32_t status, const char* reason, int64_t calls) {

@@ -50,8 +50,7 @@ class BackwardPlan final : public Plan {
     });
     if (dy.dtype == Dtype::F32 && is_stencil(g)) {
       if (with_dx_ && input_way.may("winograd"))
-        product_ =
-            PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), input_way.asked()), space);
+        product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), input_way.asked()), space);
       if (with_dw_ && weight_way.may("winograd"))
         gradient_ = algorithms.gradient(stencil(g, dw.strides), weight_way.asked());
     }
@@ -268,10 +267,9 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
     const bool wrong_in_tiles = g.transposed && tiles_allowed() && is_wrong_in_tiles(g, kInTiles);
     const bool wrong =
         x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back() || wrong_in_tiles);
-    return onednn::plan_in(wrong ? Dtype::F32 : x.dtype,
-                           [&](Dtype type) {
-                             return std::make_unique<BackwardPlan>(r, g, algorithms, type, input_way, weight_way);
-                           });
+    return onednn::plan_in(wrong ? Dtype::F32 : x.dtype, [&](Dtype type) {
+      return std::make_unique<BackwardPlan>(r, g, algorithms, type, input_way, weight_way);
+    });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     if (!asked.empty()) throw;
     return direct_backward(r, g);

@@ -41,8 +41,8 @@ bool of_single_pixels(const Geometry& g) {
   return !g.transposed && g.groups == 1 && all_are(1, g.kernel) && all_are(1, g.stride) && all_are(0, g.padding);
 }
 
-std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
-                                       bool bias, bool asked) {
+std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides, bool bias,
+                                       bool asked) {
   if (type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
   if (weight_strides[0] != o || weight_strides[1] != 1) return nullptr;

@@ -14,7 +14,7 @@ namespace maca::convolution {
 using Sizes = std::vector<int64_t>;
 
 // What callers may ask for in place of the choice by rule: of the result, and of either gradient.
-inline constexpr std::array kWays{"onednn",         "winograd",         "columns",         "gathered",
+inline constexpr std::array kWays{"onednn",         "winograd",         "columns",        "gathered",
                                   "product panels", "product openblas", "product onednn", "product sgemm"};
 inline constexpr std::array kInputWays{"onednn", "winograd", "columns", "gathered"};
 inline constexpr std::array kWeightWays{"onednn", "winograd", "columns"};

@@ -116,8 +116,8 @@ template <class T> class BlasPlan final : public Plan {
   }
 
  private:
-  // Either library is as quick for small ones, whose call is what costs; but for 1 or 2 rows OpenBLAS packs the matrix: of
-  // 128 x 128 and 256 x 64 oneDNN takes 0.68 to 0.85 of its time, of 64 x 64 as long (one thread of an EPYC, AVX2).
+  // Either library is as quick for small ones, whose call is what costs; but for 1 or 2 rows OpenBLAS packs the matrix:
+  // of 128 x 128 and 256 x 64 oneDNN takes 0.68 to 0.85 of its time, of 64 x 64 as long (one thread of an EPYC, AVX2).
   bool on_onednn() const {
     const bool is_large = p_.multiplications() > (std::min(p_.m(), p_.n()) <= 2 ? 8192 : 32 * 32 * 32);
     return p_.out.batch == 1 && is_large;

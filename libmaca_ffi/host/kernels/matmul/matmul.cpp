@@ -34,8 +34,8 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
 // with AVX-512, model 167, kept to these by MACA_SIMD).
 //
 // AVX2: shallow ones spend their time on adding up lanes. Measured as ways (`macatensor tune`) on one thread of an EPYC
-// that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep 2
-// to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9.
+// that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep
+// 2 to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9.
 std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   const Isa isa = allowed_isa();
   if (!asked && isa == Isa::Avx2 && p.k() < (p.m() <= 2 ? 64 : 768)) return nullptr;
