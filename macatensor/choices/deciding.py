@@ -101,7 +101,7 @@ class _State:
     record_untuned: bool = False
     saves_at_exit: bool = True
     path: Path | None = None  # None: this machine's file in the folder
-    duration: float = 0.3  # seconds that the ways of one signature may take, beyond three rounds
+    duration: float = 0.2  # seconds that the ways of one signature may take, beyond seven rounds
     iterations: int = 100  # calls of one way in a round, at most
     most_ways: int = 0  # that are measured, after the library's own choice; 0: all
     decided: dict[str, str] = field(default_factory=dict)

@@ -50,14 +50,14 @@ def record_untuned_is_enabled() -> bool:
 
 
 def set_max_tuning_duration(duration: int) -> None:
-    """Milliseconds that the ways of one signature are timed, beyond their first three rounds. Raises ValueError below 0."""
+    """Milliseconds that the ways of one signature are timed, beyond their first seven rounds. Raises ValueError below 0."""
     if duration < 0:
         raise ValueError(f"set_max_tuning_duration got {duration} ms; expected 0 or more")
     deciding.settings().duration = duration / 1000
 
 
 def get_max_tuning_duration() -> int:
-    """In milliseconds; 300 at first."""
+    """In milliseconds; 200 at first."""
     return round(deciding.settings().duration * 1000)
 
 

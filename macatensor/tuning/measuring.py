@@ -24,7 +24,7 @@ from macatensor.dispatch.signature import Role, read
 from macatensor.parity.reference import Expected, expected, judge
 from macatensor.parity.transport import fetch, place
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.ffi import lib, native
+from macatensor.runtime.ffi import is_host_library, lib, native, set_task_queue
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.tensor import MacaTensor, Payload, payload
 from macatensor.tuning.calls import described
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _ROUNDS = 25  # at most; a pause of the machine is shorter than half of them
-_LEAST_ROUNDS = 3
+_LEAST_ROUNDS = 7  # of long calls: a quarter of them may be disturbed at either end
 _BLOCK = 0.0005  # seconds of calls in a row, at least, so that the clock and a wait do not count
 _LONG = 0.005  # seconds of a call that is timed once a round, shorter ones twice: the better time counts
 _SURELY, _HOPELESS = (
@@ -97,7 +97,7 @@ class Trial:
 
     def time(self) -> dict[str, float]:
         """Seconds of a call by each way, medians; the quickest can be asked for then."""
-        with _undisturbed():
+        with _undisturbed(), _clock():
             _time(self.contenders, self.payloads, self.asked.scalars)
         return {c.way: c.median for c in self.contenders}
 
@@ -234,16 +234,35 @@ def _right(
     return good, wrong_ways
 
 
+@contextlib.contextmanager
+def _clock() -> Iterator[None]:
+    """What seconds are in the block: of the wall; of the processor where the host library computes on this thread alone,
+    so that a busy machine disturbs less. The default stream's queue would be another thread."""
+    global _now
+    if not (is_host_library() and torch.get_num_threads() == 1):
+        yield
+        return
+    before, _now = set_task_queue("0"), time.thread_time
+    try:
+        yield
+    finally:
+        _now = time.perf_counter
+        set_task_queue(before)
+
+
+_now = time.perf_counter
+
+
 def _block(
     contender: _Contender, payloads: Sequence[Payload], scalars: Sequence[complex], calls: int
 ) -> float:
     launch = contender.program.launch
     wait, stream = lib.maca_streams_synchronize, lib.maca_streams_current()
-    start = time.perf_counter()
+    start = _now()
     for _ in range(calls):
         launch(payloads, scalars)
     wait(stream)
-    return (time.perf_counter() - start) / calls
+    return (_now() - start) / calls
 
 
 def _time(contenders: Sequence[_Contender], payloads: Sequence[Payload], scalars: Sequence[complex]) -> None:
