@@ -22,6 +22,8 @@
  *  - The attribute `common_dtype` (a dtype) of an elementwise kernel says to which dtype PyTorch promotes the operands,
  *    dimensions, numbers and the default dtype considered (torch.result_type). It computes in that or better; functions
  *    that have no integers, as sqrt, compute these in the result's. A mask and what is only a parameter do not count.
+ *  - The attribute `implementation` (STRING), which a caller sends that has asked plan_candidates, names the way in
+ * which to compute. A library that cannot go it for this request declines.
  *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they
  *    show in the results' dtypes and strides.
  *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes
@@ -63,7 +65,7 @@ extern "C" {
 #endif
 
 #define MACA_ABI_MAJOR 2
-#define MACA_ABI_MINOR 1
+#define MACA_ABI_MINOR 2
 
 typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
@@ -443,6 +445,14 @@ typedef struct maca_interface {
    * or with MACA_UNSUPPORTED, a launch that runs on is shown where it was given) */
   maca_status (*profile_set)(maca_device* device, int32_t on);
   maca_status (*profile_take)(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count);
+
+  /* Since 2.2. The ways in which the library can compute requests like this one, beside its own choice: up to
+   * `capacity` names, each a value of the attribute `implementation`, and in `count` how many there are. Names are of
+   * printable ASCII, at most 63 characters, stay as they are from build to build where the way does, and live as long
+   * as the library. The caller measures them, so one that plan_create then declines costs little. What the request says
+   * of `implementation` does not count. (the library's own choice is all that there is, as with MACA_UNSUPPORTED) */
+  maca_status (*plan_candidates)(maca_device* device, const maca_plan_request* request, const char** names,
+                                 int32_t capacity, int32_t* count);
 } maca_interface;
 
 /* NULL when the library does not speak this major. */

@@ -23,6 +23,7 @@ from .opinfo import opinfo
 from .ops import ops
 from .parity import parity
 from .profile import profile
+from .tune import tune
 
 
 class _Commands(typer.core.TyperGroup):
@@ -47,7 +48,7 @@ app = typer.Typer(
 )
 for _command in (check, demo, ops, parity, opinfo, bench, migrate):
     app.command()(_command)
-for _runs_program in (compile, profile):  # what follows the program is its own
+for _runs_program in (compile, profile, tune):  # what follows the program is its own
     app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(_runs_program)
 app.add_typer(accuracy)
 
