@@ -104,6 +104,10 @@ def ask(rule: Rule, path: Path, limit: float, most: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _tell_kernels(d: Opened) -> None:
+    raise NotAsked(json.dumps(d.kernels()))
+
+
 def _is_whole(said: bytes) -> bool:
     try:
         json.loads(said)
@@ -118,8 +122,14 @@ def main() -> int:
     parser.add_argument("rules", nargs="*")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--memory", type=int, default=4 << 30)
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="name the rules and ask none")
+    parser.add_argument("--kernels", action="store_true", help="print the names of the library's kernels")
     chosen = parser.parse_args()
+    if chosen.kernels:
+        named = Rule("kernels", 0, "", "", "", _tell_kernels)
+        answer = ask(named, chosen.library, chosen.limit, chosen.memory)
+        print(answer["text"] if answer["verdict"] == "n/a" else "[]")
+        return 0
     rules = [RULES[name] for name in chosen.rules] or list(RULES.values())
     output = os.fdopen(os.dup(1), "w")
     for rule in rules:
