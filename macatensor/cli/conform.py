@@ -15,22 +15,26 @@ if TYPE_CHECKING:
 
 
 def conform(
-    library: Annotated[Path, typer.Argument(help="The device library, libmine.so.", exists=True, dir_okay=False)],
+    library: Annotated[
+        Path, typer.Argument(help="The device library, libmine.so.", exists=True, dir_okay=False)
+    ],
     pattern: Annotated[
         list[str] | None,
         typer.Argument(help="Rows of levels 2 and 3; shell patterns.", show_default=False),
     ] = None,
     level: Annotated[
         list[int] | None,
-        typer.Option(min=0, max=5, help="Only this level; may be repeated. By default 0 to 3.", show_default=False),
+        typer.Option(
+            min=0, max=5, help="Only this level; may be repeated. By default 0 to 3.", show_default=False
+        ),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; may be repeated.")] = None,
     layout: Annotated[list[str] | None, typer.Option(help="Only this layout; may be repeated.")] = None,
     limit: Annotated[float, typer.Option(min=1, help="Seconds for one rule, after which it hangs.")] = 60.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes of levels 2 and 3.")] = 2,
-    report: Annotated[Path, typer.Option("--output", "-o", help="Where the page goes, with a badge beside it.")] = Path(
-        "reports/conformance.html"
-    ),
+    report: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the page goes, with a badge beside it.")
+    ] = Path("reports/conformance.html"),
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML, too.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
@@ -39,18 +43,21 @@ def conform(
     Nothing of it runs in this process: a crash or a hang is a line. Exit status: 1 when a line is wrong.
     """
     os.environ.pop("MACA_LIBRARY", None)  # this process computes with the host library, if at all
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     from macatensor.conformance import LEVELS
     from macatensor.conformance import conform as ask
-    from macatensor.conformance.report import write
     from macatensor.conformance.report import junit as as_junit
+    from macatensor.conformance.report import write
     from macatensor.conformance.runner import next_step
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     lines: list[Line] = []
     columns = (SpinnerColumn(), TextColumn("{task.description:60.60}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=as_json) as bar:
         task = bar.add_task("loading")
-        for line in ask(library, level or (0, 1, 2, 3), pattern or (), dtype or (), layout or (), workers, limit):
+        for line in ask(
+            library, level or (0, 1, 2, 3), pattern or (), dtype or (), layout or (), workers, limit
+        ):
             lines.append(line)
             bad = sum(x.verdict == "FAIL" for x in lines)
             bar.update(task, description=f"level {line.level}: {line.name}, {len(lines)} asked, {bad} wrong")

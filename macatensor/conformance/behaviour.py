@@ -57,7 +57,9 @@ def streams(answer: Answer) -> None:
             answer.samples += 1
             for i, (a, b) in enumerate(zip(have, want)):
                 if a.shape != b.shape or _bits(a) != _bits(b):
-                    raise AssertionError(f"{row.name}: result {i} on a stream of its own differs from the default stream's")
+                    raise AssertionError(
+                        f"{row.name}: result {i} on a stream of its own differs from the default stream's"
+                    )
     if not answer.samples:
         answer.outcome = "declined"
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-
 from macatensor.conformance.outcome import ABSENT, DECLINED, FAIL, PASS, Line
 from macatensor.conformance.validation import NoCompiler, compile_layer
 from macatensor.conformance.worker_names import COMMAND, LAYOUTS, REPORTS
@@ -78,7 +77,15 @@ def _line(answer: Answer, level: int, group: str, folder: Path, seen: set[str]) 
     if answer.outcome not in _VERDICTS and task.question == "kernel":
         remedy = f"MACA_LIBRARY=... macatensor parity {task.entry} --dtype {task.dtype}"
     return Line(
-        name, level, group, _VERDICTS.get(answer.outcome, FAIL), text, "", remedy, answer.seconds, answer.samples
+        name,
+        level,
+        group,
+        _VERDICTS.get(answer.outcome, FAIL),
+        text,
+        "",
+        remedy,
+        answer.seconds,
+        answer.samples,
     )
 
 
@@ -97,7 +104,11 @@ def ask_kernels(
 
 
 def ask_behaviours(
-    library: Path, kernels: Sequence[str], patterns: Sequence[str] = (), workers: int = 2, limit: float = 120.0
+    library: Path,
+    kernels: Sequence[str],
+    patterns: Sequence[str] = (),
+    workers: int = 2,
+    limit: float = 120.0,
 ) -> Iterator[Line]:
     """Level 3."""
     tasks = [Task(name, "library", "", "") for name in ("indices", "graphs", "memory")]
@@ -131,5 +142,3 @@ def _asked(
             except RuntimeError as error:  # a worker did not become ready
                 text = f"a process that loads the library ends: {_ends(folder, seen) or error}"
                 yield Line("loading", level, "layer", FAIL, text, remedy="macatensor check says why")
-
-

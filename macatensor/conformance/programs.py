@@ -29,7 +29,9 @@ def database(library: Path) -> Iterator[Line]:
     """A line for each question of `macatensor opinfo --short`."""
     done = _run(library, "opinfo", "--short", "--json")
     if done is None or not done.stdout.lstrip().startswith("["):
-        said = "no answer within an hour" if done is None else f"status {done.returncode}: {done.stderr[-300:]}"
+        said = (
+            "no answer within an hour" if done is None else f"status {done.returncode}: {done.stderr[-300:]}"
+        )
         yield Line("opinfo", 4, "PyTorch's database", FAIL, said, remedy="macatensor opinfo --short")
         return
     answers = json.loads(done.stdout)
@@ -39,7 +41,9 @@ def database(library: Path) -> Iterator[Line]:
         question = answer["task"]["question"]
         counts.setdefault(question, Counter())[answer["verdict"]] += 1
         if answer["verdict"] in ("fail", "crash", "hang"):
-            first.setdefault(question, f"{answer['task']['entry']} {answer['task']['dtype']}: {answer['detail']}"[:300])
+            first.setdefault(
+                question, f"{answer['task']['entry']} {answer['task']['dtype']}: {answer['detail']}"[:300]
+            )
     for question, count in sorted(counts.items()):
         wrong = sum(count[v] for v in ("fail", "crash", "hang"))
         text = f"{wrong} wrong; {first[question]}" if wrong else ""
@@ -53,7 +57,9 @@ def models(library: Path) -> Iterator[Line]:
     """`macatensor demo`: a ResNet and a GPT, trained, and every operator of a step checked."""
     done = _run(library, "demo", "--json")
     if done is None or done.returncode not in (0, 1):
-        said = "no answer within an hour" if done is None else f"status {done.returncode}: {done.stderr[-300:]}"
+        said = (
+            "no answer within an hour" if done is None else f"status {done.returncode}: {done.stderr[-300:]}"
+        )
         yield Line("demo", 5, "models", FAIL, said, remedy="macatensor demo")
         return
     wrong = done.returncode != 0

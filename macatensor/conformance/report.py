@@ -29,9 +29,7 @@ class Summary:
 def summaries(lines: Sequence[Line]) -> list[Summary]:
     """The levels that were asked, in order."""
     return [
-        Summary(
-            level, title, dict(Counter(x.verdict for x in of_level)), sum(x.seconds for x in of_level)
-        )
+        Summary(level, title, dict(Counter(x.verdict for x in of_level)), sum(x.seconds for x in of_level))
         for level, title in LEVELS.items()
         if (of_level := [x for x in lines if x.level == level])
     ]
@@ -51,7 +49,13 @@ def badge(lines: Sequence[Line]) -> str:
     """An SVG: ``maca | level 3``."""
     level = reached(lines)
     right = f"level {level}" if level >= 0 else "does not conform"
-    colour = "#047857" if all(s.holds for s in summaries(lines)) and level >= 0 else "#b45309" if level >= 0 else "#b91c1c"
+    colour = (
+        "#047857"
+        if all(s.holds for s in summaries(lines)) and level >= 0
+        else "#b45309"
+        if level >= 0
+        else "#b91c1c"
+    )
     width = 8 * len(right) + 12
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{52 + width}" height="20" role="img" '
@@ -74,7 +78,11 @@ def junit(lines: Sequence[Line]) -> str:
         )  # fmt: skip
         for line in mine:
             case = ET.SubElement(
-                suite, "testcase", classname=f"level{line.level}.{line.group}", name=line.name, time=f"{line.seconds:.3f}"
+                suite,
+                "testcase",
+                classname=f"level{line.level}.{line.group}",
+                name=line.name,
+                time=f"{line.seconds:.3f}",
             )
             if line.verdict == FAIL:
                 ET.SubElement(case, "failure", message=_clean(line.text)).text = _clean(
@@ -87,7 +95,9 @@ def junit(lines: Sequence[Line]) -> str:
 
 def _clean(text: str) -> str:
     """What XML may hold: a library's text may have anything."""
-    return "".join(c if c in "\t\n" or (" " <= c <= "\ud7ff") or "\ue000" <= c <= "\ufffd" else "?" for c in text)
+    return "".join(
+        c if c in "\t\n" or (" " <= c <= "\ud7ff") or "\ue000" <= c <= "\ufffd" else "?" for c in text
+    )
 
 
 def write(lines: Sequence[Line], library: Path, step: str, path: Path) -> Path:

@@ -46,7 +46,9 @@ def conform(
     if {2, 3} & set(levels):
         have = interface.kernels_of(library, limit)
         if not have:
-            yield Line("kernels", 2, "kernels", ABSENT, "the library has no kernels", remedy=_next_kernel(have))
+            yield Line(
+                "kernels", 2, "kernels", ABSENT, "the library has no kernels", remedy=_next_kernel(have)
+            )
         if 2 in levels and have:
             yield from kernels.ask_kernels(library, have, patterns, dtypes, layouts, workers, 2 * limit)
         if 3 in levels:
@@ -59,7 +61,11 @@ def conform(
 
 def _next_kernel(have: Sequence[str]) -> str:
     missing = kernels.missing_kernels(have)
-    return f"write {missing[0]}; `macatensor ops --kernels {missing[0]}` shows what it is asked for" if missing else ""
+    return (
+        f"write {missing[0]}; `macatensor ops --kernels {missing[0]}` shows what it is asked for"
+        if missing
+        else ""
+    )
 
 
 def next_step(lines: Sequence[Line], library: Path) -> str:

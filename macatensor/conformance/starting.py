@@ -16,7 +16,9 @@ def write_device(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} has files; name an empty or a new folder")
-    sources = sorted(p for p in _TEMPLATE.iterdir() if p.is_file())
-    for source in [*sources, HEADER]:
-        shutil.copyfile(source, folder / source.name)
-    return [folder / p.name for p in [*sources, HEADER]]
+    written = []
+    for source in [*sorted(p for p in _TEMPLATE.iterdir() if p.is_file()), HEADER]:
+        # a wheel leaves out files that are called CMakeLists.txt
+        written.append(folder / source.name.removesuffix(".template"))
+        shutil.copyfile(source, written[-1])
+    return written

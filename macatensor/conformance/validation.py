@@ -27,5 +27,7 @@ def compile_layer(folder: Path) -> Path:
         capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
-        raise NoCompiler(f"{compiler} does not compile the layer that looks at launches: {done.stderr[-500:]}")
+        raise NoCompiler(
+            f"{compiler} does not compile the layer that looks at launches: {done.stderr[-500:]}"
+        )
     return library

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .header import MAJOR, Pointer, ffi, has, load, status_text
-from .rules import Broken, NotAsked, expect
-
+from .verdicts import Broken, NotAsked, expect
 
 OK, DECLINED, INVALID, OUT_OF_MEMORY, NOT_READY, DEVICE_ERROR, UNSUPPORTED = range(7)
 TO_DEVICE, TO_HOST, ON_DEVICE = range(3)
@@ -34,7 +33,9 @@ class Opened:
         device, reason = ffi.new("maca_device**"), self.reason()
         status = table.device_open(0, device, reason)
         if status != OK:
-            raise Broken(f"device_open(0) returned {status_text(status)}: {text_of(reason.text) or 'no reason'}")
+            raise Broken(
+                f"device_open(0) returned {status_text(status)}: {text_of(reason.text) or 'no reason'}"
+            )
         expect(device[0] != ffi.NULL, "device_open returned MACA_OK and the device NULL")
         self.device = device[0]
         self.info = ffi.new("maca_device_info*", {"size": ffi.sizeof("maca_device_info")})

@@ -36,9 +36,7 @@ STATUS: dict[int, str] = dict(ffi.typeof("maca_status").elements)
 SLOTS: tuple[str, ...] = tuple(
     name for name, f in ffi.typeof("maca_interface").fields if f.type.kind == "function"
 )
-MANDATORY: tuple[str, ...] = tuple(
-    s for s in SLOTS[: SLOTS.index(LAST_MANDATORY) + 1] if s not in OPTIONAL
-)
+MANDATORY: tuple[str, ...] = tuple(s for s in SLOTS[: SLOTS.index(LAST_MANDATORY) + 1] if s not in OPTIONAL)
 MAJOR: int = _names.MACA_ABI_MAJOR
 MINOR: int = _names.MACA_ABI_MINOR
 

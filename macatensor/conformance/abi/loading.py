@@ -29,7 +29,9 @@ def other_majors_get_null(d: Opened) -> None:
         )
 
 
-@rule(0, "loading", "Majors must match.", "Set `.major = MACA_ABI_MAJOR, .minor = MACA_ABI_MINOR`.", opens=False)
+@rule(
+    0, "loading", "Majors must match.", "Set `.major = MACA_ABI_MAJOR, .minor = MACA_ABI_MINOR`.", opens=False
+)
 def the_table_names_its_version(d: Opened) -> None:
     table = d.interface()
     expect(table.major == MAJOR, f"the table says major {table.major}; this header is {MAJOR}")
@@ -49,7 +51,9 @@ def mandatory_slots_are_there(d: Opened) -> None:
 def the_table_has_a_size(d: Opened) -> None:
     size = d.interface().size
     least = ffi.offsetof("maca_interface", MANDATORY[-1]) + ffi.sizeof("void*")
-    expect(least <= size <= 1 << 16 and size % 8 == 0, f"the table says size {size}; expected {least} or more")
+    expect(
+        least <= size <= 1 << 16 and size % 8 == 0, f"the table says size {size}; expected {least} or more"
+    )
 
 
 @rule(0, "loading", "the three go together", "Fill in all of memory_reserve, memory_commit and memory_decommit, or none.",
@@ -73,7 +77,12 @@ def a_device_opens(d: Opened) -> None:
     d.open()
 
 
-@rule(0, "loading", "no device of the index is an ImportError", "Write the number of devices, 1 or more, to *count.")
+@rule(
+    0,
+    "loading",
+    "no device of the index is an ImportError",
+    "Write the number of devices, 1 or more, to *count.",
+)
 def devices_are_counted(d: Opened) -> None:
     d.needs("device_count")
     count = ffi.new("int32_t*", -7)
@@ -91,7 +100,12 @@ def a_device_that_is_not_there_is_refused(d: Opened) -> None:
     expect(text_of(reason.text), f"device_open({1 << 20}) returned {status} and no reason")
 
 
-@rule(0, "loading", "compute threads or multiprocessors, 1 or more", "Write a positive number into info->threads.")
+@rule(
+    0,
+    "loading",
+    "compute threads or multiprocessors, 1 or more",
+    "Write a positive number into info->threads.",
+)
 def the_device_has_threads(d: Opened) -> None:
     expect(1 <= d.info.threads <= 1 << 20, f"device_info gave threads = {d.info.threads}")
 
@@ -127,7 +141,12 @@ def texts_of_the_device_end(d: Opened) -> None:
     expect(text_of(d.info.name), "device_info.name is empty")
 
 
-@rule(0, "loading", "NULL at kernel_count", "kernel_count in device_info is the number of names; past them return NULL.")
+@rule(
+    0,
+    "loading",
+    "NULL at kernel_count",
+    "kernel_count in device_info is the number of names; past them return NULL.",
+)
 def kernels_are_named(d: Opened) -> None:
     count, names = d.info.kernel_count, d.kernels()
     expect(0 <= count <= 1 << 20, f"device_info gave kernel_count = {count}")

@@ -34,7 +34,12 @@ def allocations_lie_apart(d: Opened) -> None:
         expect(a + n <= b, f"allocations of {n} bytes at {a:#x} and at {b:#x} overlap")
 
 
-@rule(1, "memory", "It returns a maca_status", "Return MACA_OUT_OF_MEMORY for what is too large, and go on as before.")
+@rule(
+    1,
+    "memory",
+    "It returns a maca_status",
+    "Return MACA_OUT_OF_MEMORY for what is too large, and go on as before.",
+)
 def too_much_memory_is_refused(d: Opened) -> None:
     for nbytes in (1 << 50, (1 << 64) - 1, 1 << 63):
         address = ffi.new("void**")
@@ -48,7 +53,12 @@ def too_much_memory_is_refused(d: Opened) -> None:
     expect(d.read(address, 64) == pattern(64), "after a refused allocation a copy brings other bytes")
 
 
-@rule(1, "memory", "Raw memory; caching is the caller's.", "Give memory back in memory_free: caches are the caller's.")
+@rule(
+    1,
+    "memory",
+    "Raw memory; caching is the caller's.",
+    "Give memory back in memory_free: caches are the caller's.",
+)
 def freed_memory_comes_back(d: Opened) -> None:
     size, total = 32 << 20, ffi.new("uint64_t*")
     free = ffi.new("uint64_t*")
@@ -68,7 +78,12 @@ def _resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-@rule(1, "memory", "memory_info may say 0 of 0 bytes: unknown.", "free_bytes is at most total_bytes; write both.")
+@rule(
+    1,
+    "memory",
+    "memory_info may say 0 of 0 bytes: unknown.",
+    "free_bytes is at most total_bytes; write both.",
+)
 def memory_info_says_what_can_be(d: Opened) -> None:
     free, total = ffi.new("uint64_t*", 1 << 63), ffi.new("uint64_t*", (1 << 63) + 1)
     d.call("memory_info", free, total)
@@ -82,22 +97,38 @@ def reserved_memory_grows_in_place(d: Opened) -> None:
     status = d.status("memory_reserve", 1 << 30, address, grain)
     if status in (UNSUPPORTED, OUT_OF_MEMORY):
         raise NotAsked("memory_reserve says MACA_UNSUPPORTED")
-    expect(status == OK and address[0] != ffi.NULL, f"memory_reserve returned {status_text(status)}, {address[0]}")
+    expect(
+        status == OK and address[0] != ffi.NULL,
+        f"memory_reserve returned {status_text(status)}, {address[0]}",
+    )
     step, base, a = grain[0], address[0], d.info.alignment
-    expect(step and step % a == 0 and number(base) % a == 0, f"memory_reserve gave {base}, granularity {step}")
+    expect(
+        step and step % a == 0 and number(base) % a == 0, f"memory_reserve gave {base}, granularity {step}"
+    )
     for i in range(4):
         d.call("memory_commit", at(base, i * step), step)
         d.write(at(base, i * step), pattern(step, i))
     d.settle()
     d.call("memory_decommit", at(base, step), step)
     for i in (0, 2, 3):
-        expect(d.read(at(base, i * step), step) == pattern(step, i), f"part {i} changed when part 1 was taken away")
+        expect(
+            d.read(at(base, i * step), step) == pattern(step, i),
+            f"part {i} changed when part 1 was taken away",
+        )
     d.call("memory_commit", at(base, step), step)
     d.write(at(base, step), pattern(step, 9))
-    expect(d.read(at(base, step), step) == pattern(step, 9), "a part that is committed again does not keep its bytes")
+    expect(
+        d.read(at(base, step), step) == pattern(step, 9),
+        "a part that is committed again does not keep its bytes",
+    )
 
 
-@rule(1, "memory", "Pinned host memory, which host code reads and writes (no tag)", "Return memory of the host, untagged.")
+@rule(
+    1,
+    "memory",
+    "Pinned host memory, which host code reads and writes (no tag)",
+    "Return memory of the host, untagged.",
+)
 def pinned_memory_is_of_the_host(d: Opened) -> None:
     d.needs("host_allocate")
     made = ffi.new("void**")
@@ -105,14 +136,20 @@ def pinned_memory_is_of_the_host(d: Opened) -> None:
     if status == UNSUPPORTED:
         raise NotAsked("host_allocate says MACA_UNSUPPORTED")
     expect(status == OK and made[0] != ffi.NULL, f"host_allocate returned {status_text(status)}, {made[0]}")
-    expect(number(made[0]) % d.info.alignment == 0, f"host_allocate gave {made[0]}; alignment is {d.info.alignment}")
+    expect(
+        number(made[0]) % d.info.alignment == 0,
+        f"host_allocate gave {made[0]}; alignment is {d.info.alignment}",
+    )
     ffi.memmove(made[0], pattern(4096), 4096)
     address, back = d.allocate(4096), ffi.new("void**")
     d.call("host_allocate", 4096, back)
     d.call("copy", TO_DEVICE, address, made[0], 4096, 1, ffi.NULL)
     d.call("copy", TO_HOST, back[0], address, 4096, 1, ffi.NULL)
     d.settle()
-    expect(bytes(ffi.buffer(back[0], 4096)) == pattern(4096), "queued copies through pinned memory bring other bytes")
+    expect(
+        bytes(ffi.buffer(back[0], 4096)) == pattern(4096),
+        "queued copies through pinned memory bring other bytes",
+    )
     d.call("host_free", made[0])
     d.call("host_free", back[0])
 
@@ -171,7 +208,10 @@ def the_host_side_may_be_reused(d: Opened) -> None:
         d.call("copy", TO_DEVICE, address, ffi.from_buffer(memory), size, 0, stream)
         memory[:] = bytes(size)
         d.settle()
-        expect(d.read(address, size) == pattern(size, 1), "a copy took what was written to the host's side after it")
+        expect(
+            d.read(address, size) == pattern(size, 1),
+            "a copy took what was written to the host's side after it",
+        )
 
 
 @rule(1, "copies", "Device addresses are opaque",
@@ -193,7 +233,11 @@ def fills_are_exact(d: Opened) -> None:
                 address = d.allocate(whole)
                 d.write(address, pattern(whole, 1))
                 d.fill(at(address, offset), byte, nbytes)
-                want = pattern(whole, 1)[:offset] + bytes([byte]) * nbytes + pattern(whole, 1)[offset + nbytes :]
+                want = (
+                    pattern(whole, 1)[:offset] + bytes([byte]) * nbytes + pattern(whole, 1)[offset + nbytes :]
+                )
                 have = d.read(address, whole)
-                expect(have == want, f"fill of {nbytes} bytes with {byte}, offset {offset}: {_where(have, want)}")
+                expect(
+                    have == want, f"fill of {nbytes} bytes with {byte}, offset {offset}: {_where(have, want)}"
+                )
                 d.free(address)

@@ -6,7 +6,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from .device import DECLINED, DEVICE_ERROR, INVALID, OK, OUT_OF_MEMORY, UNSUPPORTED, Opened, at, text_of
+from .device import DECLINED, DEVICE_ERROR, INVALID, OK, OUT_OF_MEMORY, UNSUPPORTED, Opened, number, text_of
 from .header import Pointer, ffi, status_text
 from .memory import pattern
 from .requests import Request, add, index_select, mm, unary
@@ -26,7 +26,10 @@ def create(d: Opened, request: Request) -> tuple[int, Pointer, str]:
     else:
         expect(status in _REFUSALS, f"plan_create of {request.kernel} returned {status_text(status)}")
         expect(said, f"plan_create of {request.kernel} returned {status_text(status)} and no reason")
-        expect(b"\0" in bytes(ffi.buffer(reason.text)), f"the reason of plan_create for {request.kernel} has no end")
+        expect(
+            b"\0" in bytes(ffi.buffer(reason.text)),
+            f"the reason of plan_create for {request.kernel} has no end",
+        )
     return status, plan[0], said
 
 
@@ -41,7 +44,12 @@ def a_plan(d: Opened, *requests: Request) -> tuple[Request, Pointer]:
 
 
 def launch(
-    d: Opened, plan: Pointer, request: Request, operands: list[Pointer], stream: Pointer = ffi.NULL, correlation: int = 0
+    d: Opened,
+    plan: Pointer,
+    request: Request,
+    operands: list[Pointer],
+    stream: Pointer = ffi.NULL,
+    correlation: int = 0,
 ) -> Pointer:
     """A launch of the plan, with the scratch memory that it asks for."""
     info = ffi.new("maca_plan_info*", {"size": ffi.sizeof("maca_plan_info"), "packed_operand": -1})
@@ -80,7 +88,9 @@ def place(d: Opened, request: Request, value: float = 1.0) -> list[Pointer]:
 def an_unknown_kernel_is_declined(d: Opened) -> None:
     for name in ("no_such_kernel", "", "add?", "x" * 500):
         status, _, _ = create(d, unary(name, 4))
-        expect(status in (DECLINED, UNSUPPORTED), f"plan_create of {name[:20]!r} returned {status_text(status)}")
+        expect(
+            status in (DECLINED, UNSUPPORTED), f"plan_create of {name[:20]!r} returned {status_text(status)}"
+        )
 
 
 @rule(1, "plans", "A library may decline any of them, wholly or for some dtypes and shapes.",
@@ -90,11 +100,21 @@ def what_cannot_be_computed_is_refused(d: Opened) -> None:
     status, _, _ = create(d, odd)
     expect(status != OK, "plan_create accepts mm of sizes [2, 3] and [4, 5]")
     for dtype in ((2, 4, 1), (9, 32, 1), (2, 32, 4)):
-        status, _, _ = create(d, Request("add", [(dtype, [4])] * 2, [(dtype, [4])], [("alpha.scalar", 0)], [1]))
-        expect(status != OK, f"plan_create accepts add of a dtype with code {dtype[0]}, {dtype[1]} bits, {dtype[2]} lanes")
+        status, _, _ = create(
+            d, Request("add", [(dtype, [4])] * 2, [(dtype, [4])], [("alpha.scalar", 0)], [1])
+        )
+        expect(
+            status != OK,
+            f"plan_create accepts add of a dtype with code {dtype[0]}, {dtype[1]} bits, {dtype[2]} lanes",
+        )
 
 
-@rule(1, "plans", "The library writes no more than `size` bytes.", "Write min(size, sizeof) bytes of maca_plan_info.")
+@rule(
+    1,
+    "plans",
+    "The library writes no more than `size` bytes.",
+    "Write min(size, sizeof) bytes of maca_plan_info.",
+)
 def plan_info_keeps_to_its_size(d: Opened) -> None:
     _, plan = simple(d, 100)
     whole = ffi.sizeof("maca_plan_info")
@@ -103,7 +123,10 @@ def plan_info_keeps_to_its_size(d: Opened) -> None:
         info = ffi.cast("maca_plan_info*", memory)
         info.size, info.packed_operand = size, -1
         d.call("plan_info", plan, info)
-        expect(all(b == 0xA5 for b in memory[size : whole + 64]), f"plan_info wrote behind the {size} bytes it was given")
+        expect(
+            all(b == 0xA5 for b in memory[size : whole + 64]),
+            f"plan_info wrote behind the {size} bytes it was given",
+        )
 
 
 @rule(1, "plans", "scratch memory that every launch needs; as all numbers here at most 2^50",
@@ -116,13 +139,23 @@ def plan_info_says_what_can_be(d: Opened) -> None:
     for name in ("workspace_bytes", "rng_blocks", "packed_bytes"):
         value = getattr(info, name)
         expect(value <= 1 << 50, f"plan_info gave {name} = {value}; expected at most 2^50")
-    expect(-1 <= info.packed_operand < len(request.operands), f"plan_info gave packed_operand = {info.packed_operand}")
-    expect(info.rng_blocks == 0, f"plan_info says that {request.kernel} takes {info.rng_blocks} random blocks")
+    expect(
+        -1 <= info.packed_operand < len(request.operands),
+        f"plan_info gave packed_operand = {info.packed_operand}",
+    )
+    expect(
+        info.rng_blocks == 0, f"plan_info says that {request.kernel} takes {info.rng_blocks} random blocks"
+    )
     if info.implementation != ffi.NULL:
         ffi.string(info.implementation).decode()
 
 
-@rule(1, "plans", "Results have the sizes and strides that PyTorch's meta kernel says.", "Write every element of the result.")
+@rule(
+    1,
+    "plans",
+    "Results have the sizes and strides that PyTorch's meta kernel says.",
+    "Write every element of the result.",
+)
 def a_kernel_computes(d: Opened) -> None:
     n = 1003
     request, plan = simple(d, n)
@@ -147,7 +180,9 @@ def a_product_is_right(d: Opened) -> None:
     d.call("plan_launch", plan, launch(d, plan, request, [a, b, c]))
     got = struct.unpack("15f", d.read(c, 60))
     want = [sum(left[i * 7 + k] * right[k * 3 + j] for k in range(7)) for i in range(5) for j in range(3)]
-    expect(list(got) == want, f"mm of [5, 7] and [7, 3] whole numbers gave {got[:3]}..., expected {want[:3]}...")
+    expect(
+        list(got) == want, f"mm of [5, 7] and [7, 3] whole numbers gave {got[:3]}..., expected {want[:3]}..."
+    )
 
 
 @rule(1, "plans", "a scalar, a number that may change from call to call, is one of launch.scalars",
@@ -163,10 +198,18 @@ def scalars_come_with_the_launch(d: Opened) -> None:
             request.scalars[0].value.integer = value
         d.call("plan_launch", plan, launch(d, plan, request, operands))
         got = struct.unpack("8f", d.read(operands[-1], 32))
-        expect(set(got) == {1.0 + value}, f"add with alpha = {value} of ones gave {got[0]}, expected {1.0 + value}")
+        expect(
+            set(got) == {1.0 + value},
+            f"add with alpha = {value} of ones gave {got[0]}, expected {1.0 + value}",
+        )
 
 
-@rule(1, "plans", "destroying one with launches in flight is legal", "Count what uses a plan, and free it with the last.")
+@rule(
+    1,
+    "plans",
+    "destroying one with launches in flight is legal",
+    "Count what uses a plan, and free it with the last.",
+)
 def a_plan_is_destroyed_in_flight(d: Opened) -> None:
     n = 1 << 16
     big, stream = d.allocate(SIZE), d.stream()
@@ -233,7 +276,10 @@ def an_index_out_of_range_is_an_error(d: Opened) -> None:
     error = d.take()
     expect(error.status == DEVICE_ERROR,
            f"index_select of row 7777 of 4: plan_launch returned {status_text(status)}, and error_take has nothing")  # fmt: skip
-    expect(error.code == 1, f"the error of an index out of range has code {error.code}; expected MACA_ERROR_INDEX (1)")
+    expect(
+        error.code == 1,
+        f"the error of an index out of range has code {error.code}; expected MACA_ERROR_INDEX (1)",
+    )
     expect(error.correlation == 4711, f"the error's correlation is {error.correlation}; the launch had 4711")
     expect(not error.sticky, "an index out of range is sticky: the device would be lost")
 
@@ -249,7 +295,12 @@ def an_error_has_a_text(d: Opened) -> None:
     expect(text_of(error.text), "the error of an index out of range has no text")
 
 
-@rule(1, "errors", "Takes the oldest error that no one has taken", "Keep errors in a queue, and take each out once.")
+@rule(
+    1,
+    "errors",
+    "Takes the oldest error that no one has taken",
+    "Keep errors in a queue, and take each out once.",
+)
 def errors_are_taken_once_in_order(d: Opened) -> None:
     request, plan, operands = _failing(d)
     for correlation in (1, 2, 3):
@@ -257,7 +308,10 @@ def errors_are_taken_once_in_order(d: Opened) -> None:
     d.status("device_synchronize")
     taken = [d.take() for _ in range(5)]
     got = [int(e.correlation) for e in taken if e.status == DEVICE_ERROR]
-    expect(got and got[0] == 1 and got == sorted(set(got)), f"three launches failed, error_take gave those of {got}")
+    expect(
+        got and got[0] == 1 and got == sorted(set(got)),
+        f"three launches failed, error_take gave those of {got}",
+    )
     expect(taken[-1].status == OK, "error_take gives errors without end")
     d.write(operands[1], struct.pack("2q", 1, 3))
     d.call("plan_launch", plan, launch(d, plan, request, operands))
@@ -279,32 +333,59 @@ def together(d: Opened, work: Callable[[int], None], threads: int = 4) -> None:
         thread.start()
     for thread in staff:
         thread.join()
+    raised.sort(key=lambda error: isinstance(error, threading.BrokenBarrierError))  # which only follow
     if raised:
         raise raised[0]
 
 
-@rule(1, "threads", "Functions may be called from any thread at any time.", "Guard what allocations share with a lock.")
+@rule(
+    1,
+    "threads",
+    "Functions may be called from any thread at any time.",
+    "Guard what allocations share with a lock.",
+)
 def threads_allocate_at_once(d: Opened) -> None:
+    barrier, threads = threading.Barrier(4), 4
+    held = [(0, 0)] * threads
+
     def work(i: int) -> None:
-        for n in range(150):
-            size = 64 + (n * 37) % 5000
-            address = d.allocate(size)
-            d.fill(address, i + 1, size)
-            for _ in range(3):
+        try:
+            for n in range(80):
+                size = 64 + (n * 37) % 5000
+                barrier.wait(60)
+                address = d.allocate(size)
+                held[i] = number(address), size
+                barrier.wait(60)
+                for (low, length), (high, _) in zip(sorted(held), sorted(held)[1:]):
+                    expect(
+                        low + length <= high,
+                        f"two threads were given memory at {low:#x}, {high:#x}, {length} bytes",
+                    )
+                d.fill(address, i + 1, size)
                 got = set(d.read(address, size))
                 expect(got == {i + 1}, f"memory of thread {i} holds {got}: two threads were given the same")
-            d.free(address)
+                d.free(address)
+        except BaseException:
+            barrier.abort()
+            raise
 
-    together(d, work)
+    together(d, work, threads)
 
 
-@rule(1, "threads", "A plan is immutable and re-entrant", "Keep operands and scratch memory of a launch out of the plan.")
+@rule(
+    1,
+    "threads",
+    "A plan is immutable and re-entrant",
+    "Keep operands and scratch memory of a launch out of the plan.",
+)
 def threads_launch_one_plan(d: Opened) -> None:
     n = 20_011
     request, plan = simple(d, n)
     operands = place(d, request, 0.0)
     d.call("plan_launch", plan, launch(d, plan, request, operands))
-    value_of = {"add": lambda x: 2 * x, "relu": lambda x: x, "abs": lambda x: x, "neg": lambda x: -x}.get(request.kernel)
+    value_of = {"add": lambda x: 2 * x, "relu": lambda x: x, "abs": lambda x: x, "neg": lambda x: -x}.get(
+        request.kernel
+    )
 
     def work(i: int) -> None:
         stream = d.stream() if i % 2 else ffi.NULL
@@ -321,7 +402,12 @@ def threads_launch_one_plan(d: Opened) -> None:
     together(d, work)
 
 
-@rule(1, "threads", "Functions may be called from any thread at any time.", "Let threads work on streams of their own.")
+@rule(
+    1,
+    "threads",
+    "Functions may be called from any thread at any time.",
+    "Let threads work on streams of their own.",
+)
 def threads_copy_on_their_streams(d: Opened) -> None:
     def work(i: int) -> None:
         stream, size = d.stream(), 100_000 + i
@@ -332,6 +418,7 @@ def threads_copy_on_their_streams(d: Opened) -> None:
             expect(d.read(b, size, stream) == pattern(size, n + i), f"copies of thread {i} bring other bytes")
             create(d, unary("no_such_kernel", n + 1))
         d.call("stream_destroy", stream)
-        d.free(at(a, 0))
+        d.free(a)
+        d.free(b)
 
     together(d, work)

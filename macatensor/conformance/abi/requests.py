@@ -66,7 +66,9 @@ class Request:
         self.kept.append(made)
         return made
 
-    def launch(self, addresses: Sequence[Pointer], stream: Pointer = ffi.NULL, correlation: int = 0) -> Pointer:
+    def launch(
+        self, addresses: Sequence[Pointer], stream: Pointer = ffi.NULL, correlation: int = 0
+    ) -> Pointer:
         """A launch of the request's plan on these operands, which lives as the request does."""
         made = self._new("maca_launch*")
         made.size = ffi.sizeof("maca_launch")

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .device import Opened
+from .device import Opened
+from .verdicts import Broken, NotAsked, expect
 
-
-class Broken(Exception):
-    """The library breaks a rule; the text says what was given and what came back."""
-
-
-class NotAsked(Exception):
-    """The rule is about what this library does not have; the text says what that is."""
+__all__ = ["RULES", "Broken", "NotAsked", "Rule", "expect", "rule"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +38,3 @@ def rule(
         return check
 
     return register
-
-
-def expect(holds: object, text: str) -> None:
-    """Raises :class:`Broken` with ``text`` unless ``holds``."""
-    if not holds:
-        raise Broken(text)

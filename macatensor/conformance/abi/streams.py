@@ -67,7 +67,12 @@ def a_wait_for_the_device_waits_for_all(d: Opened) -> None:
             expect(_end(d, address) == byte, "device_synchronize returned before a stream's fill had ended")
 
 
-@rule(1, "streams", "The queries and event_elapsed may say MACA_NOT_READY", "Return MACA_NOT_READY while work is left.")
+@rule(
+    1,
+    "streams",
+    "The queries and event_elapsed may say MACA_NOT_READY",
+    "Return MACA_NOT_READY while work is left.",
+)
 def a_stream_that_is_ready_is_done(d: Opened) -> None:
     a, stream = d.allocate(SIZE), d.stream()
     for byte in range(1, 1 + _ROUNDS):
@@ -122,14 +127,21 @@ def an_event_comes_after_its_work(d: Opened) -> None:
         expect(status == OK, f"event_query returned {status_text(status)} right after event_synchronize")
 
 
-@rule(1, "events", "The queries and event_elapsed may say MACA_NOT_READY", "Ask the same state as event_synchronize does.")
+@rule(
+    1,
+    "events",
+    "The queries and event_elapsed may say MACA_NOT_READY",
+    "Ask the same state as event_synchronize does.",
+)
 def an_event_that_is_ready_is_done(d: Opened) -> None:
     a, stream, event = d.allocate(SIZE), d.stream(), d.event()
     for byte in range(1, 1 + _ROUNDS):
         _work(d, a, byte, stream)
         d.call("event_record", event, stream)
         _until(lambda: d.status("event_query", event), "event_query")
-        expect(_end(d, a) == byte, "event_query returned MACA_OK before the work ahead of the event had ended")
+        expect(
+            _end(d, a) == byte, "event_query returned MACA_OK before the work ahead of the event had ended"
+        )
 
 
 @rule(1, "events", "Work on one stream runs in the order it was submitted.",
@@ -144,10 +156,18 @@ def a_stream_waits_for_an_event(d: Opened) -> None:
         d.call("copy", ON_DEVICE, b, at(a, SIZE - 64), 64, 0, second)
         got = d.read(b, 64, second)
         d.settle()
-        expect(set(got) == {byte}, f"a stream that waits for an event read {set(got)}, written before it was {byte}")
+        expect(
+            set(got) == {byte},
+            f"a stream that waits for an event read {set(got)}, written before it was {byte}",
+        )
 
 
-@rule(1, "events", "Events time in milliseconds", "Take the time when the stream reaches the event; subtract in ms.")
+@rule(
+    1,
+    "events",
+    "Events time in milliseconds",
+    "Take the time when the stream reaches the event; subtract in ms.",
+)
 def events_time_in_milliseconds(d: Opened) -> None:
     a, stream = d.allocate(SIZE), d.stream()
     start, end, elapsed = d.event(True), d.event(True), ffi.new("double*", -1.0)
@@ -162,12 +182,19 @@ def events_time_in_milliseconds(d: Opened) -> None:
     took = 1e3 * (time.monotonic() - began)
     d.call("event_elapsed", start, end, elapsed)
     said = elapsed[0]
-    expect(0 <= said <= took * 1.05 + 1, f"event_elapsed gave {said:g}; {took:.1f} ms passed on the host's clock")
+    expect(
+        0 <= said <= took * 1.05 + 1, f"event_elapsed gave {said:g}; {took:.1f} ms passed on the host's clock"
+    )
     # a device may be a lot faster than its caller's clock shows, not a thousand times
     expect(said >= took / 500, f"event_elapsed gave {said:g}; {took:.1f} ms passed on the host's clock")
 
 
-@rule(1, "events", "Functions may be called from any thread at any time.", "An event may be recorded again and again.")
+@rule(
+    1,
+    "events",
+    "Functions may be called from any thread at any time.",
+    "An event may be recorded again and again.",
+)
 def an_event_is_recorded_again(d: Opened) -> None:
     event, stream = d.event(), d.stream()
     for _ in range(500):
