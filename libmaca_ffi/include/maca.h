@@ -335,7 +335,7 @@ typedef struct maca_interface {
   maca_status (*device_set_threads)(maca_device* device, int32_t threads); /* (ignored, as with MACA_UNSUPPORTED) */
   const char* (*kernel_name)(maca_device* device, int32_t index);          /* [M] NULL at kernel_count */
 
-  /* Raw memory; caching is the caller's. `bytes` is 1 or more; what is too much is MACA_OUT_OF_MEMORY, of which the
+  /* Raw memory; caching is the caller's. `bytes` is 1 or more. What is too much is MACA_OUT_OF_MEMORY, of which the
    * device recovers. memory_info may say 0 of 0 bytes: unknown. [M] */
   maca_status (*memory_allocate)(maca_device* device, uint64_t bytes, void** address);
   maca_status (*memory_free)(maca_device* device, void* address);

@@ -36,16 +36,16 @@ def rules(library: Path = Path()) -> list[RuleFacts]:
     return [RuleFacts(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def kernels_of(library: Path, limit: float = 60.0) -> list[str]:
-    """The names of the library's kernels, asked in another process; empty when it does not say."""
+def kernels_of(library: Path, limit: float = 60.0) -> list[str] | None:
+    """The names of the library's kernels, asked in another process; None when it does not say."""
     command, environment = _command(library, "--kernels", "--limit", str(limit))
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=limit + 30, check=True
         )
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-        return []
-    names: list[str] = json.loads(done.stdout or "[]")
+        return None
+    names: list[str] | None = json.loads(done.stdout or "null")
     return names
 
 

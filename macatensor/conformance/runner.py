@@ -45,6 +45,10 @@ def conform(
         return
     if {2, 3} & set(levels):
         have = interface.kernels_of(library, limit)
+        if have is None:
+            text = "the library does not open, or does not name its kernels, in a process of its own"
+            yield Line("kernels", 2, "kernels", FAIL, text, remedy=f"macatensor conform {library} --level 0")
+            return
         if not have:
             yield Line(
                 "kernels", 2, "kernels", ABSENT, "the library has no kernels", remedy=_next_kernel(have)
@@ -78,7 +82,7 @@ def next_step(lines: Sequence[Line], library: Path) -> str:
     top = max(line.level for line in lines)
     if top < 5 and top != 2 and top != 3:
         return f"All that was asked of levels up to {top} holds. Next: `macatensor conform {library} --level {top + 1}`"
-    have = interface.kernels_of(library)
+    have = interface.kernels_of(library) or []
     missing = kernels.missing_kernels(have)
     if missing:
         some = ", ".join(missing[:5])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import time
 import warnings
 from pathlib import Path
@@ -23,6 +24,7 @@ from macatensor.parity.runner import run_row
 from macatensor.parity.samples import overload
 from op_table import TABLE, Kind
 
+_MOST_MEMORY = 8 << 30  # bytes: a library that takes it without end does not take the machine
 _KEPT = 600  # characters of a failing line
 _folder = os.environ.get(REPORTS)
 _report = Path(_folder) / str(os.getpid()) if _folder else None
@@ -108,6 +110,7 @@ def answer_task(task: Task, limit: int | None) -> Answer:
 
 def main() -> None:
     lines = own_output()
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if _report is not None:

@@ -128,7 +128,7 @@ def main() -> int:
     if chosen.kernels:
         named = Rule("kernels", 0, "", "", "", _tell_kernels)
         answer = ask(named, chosen.library, chosen.limit, chosen.memory)
-        print(answer["text"] if answer["verdict"] == "n/a" else "[]")
+        print(answer["text"] if answer["verdict"] == "n/a" else "null")
         return 0
     rules = [RULES[name] for name in chosen.rules] or list(RULES.values())
     output = os.fdopen(os.dup(1), "w")

@@ -37,7 +37,7 @@ def allocations_lie_apart(d: Opened) -> None:
 @rule(
     1,
     "memory",
-    "It returns a maca_status",
+    "What is too much is MACA_OUT_OF_MEMORY, of which the device recovers.",
     "Return MACA_OUT_OF_MEMORY for what is too large, and go on as before.",
 )
 def too_much_memory_is_refused(d: Opened) -> None:

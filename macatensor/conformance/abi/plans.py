@@ -153,7 +153,7 @@ def plan_info_says_what_can_be(d: Opened) -> None:
 @rule(
     1,
     "plans",
-    "Results have the sizes and strides that PyTorch's meta kernel says.",
+    "every element of them is written",
     "Write every element of the result.",
 )
 def a_kernel_computes(d: Opened) -> None:
@@ -267,7 +267,12 @@ def _failing(d: Opened) -> tuple[Request, Pointer, list[Pointer]]:
     return request, plan, operands
 
 
-@rule(1, "errors", "an index out of range: IndexError", "Check every index in the kernel, before it is used.")
+@rule(
+    1,
+    "errors",
+    "Indices are checked by the kernel, before they are used.",
+    "Check every index in the kernel, before it is used.",
+)
 def an_index_out_of_range_is_an_error(d: Opened) -> None:
     request, plan, operands = _failing(d)
     status = d.status("plan_launch", plan, launch(d, plan, request, operands, correlation=4711))

@@ -34,7 +34,8 @@ class Request:
             operand = self._new("maca_operand*")
             operand.dtype.code, operand.dtype.bits, operand.dtype.lanes = dtype
             operand.rank, operand.scalar_slot = len(sizes), -1
-            strides, run = [], 1
+            strides: list[int] = []
+            run = 1
             for n in reversed(sizes):
                 strides.insert(0, run)
                 run *= max(n, 1)
@@ -50,12 +51,12 @@ class Request:
             else:
                 made[i].kind, made[i].integer = 2 if isinstance(value, bool) else 0, int(value)
         self.scalars = self._new("maca_scalar[]", max(1, len(scalars)))
-        for i, value in enumerate(scalars):
-            self.scalars[i].tag = 1 if isinstance(value, float) else 0
-            if isinstance(value, float):
-                self.scalars[i].value.real = value
+        for i, number in enumerate(scalars):
+            self.scalars[i].tag = 1 if isinstance(number, float) else 0
+            if isinstance(number, float):
+                self.scalars[i].value.real = number
             else:
-                self.scalars[i].value.integer = value
+                self.scalars[i].value.integer = number
         r = self.pointer
         r.size, r.flags, r.kernel = ffi.sizeof("maca_plan_request"), 0, self._new("char[]", kernel.encode())
         r.argument_count, r.attribute_count, r.scalar_count = count, len(attributes), len(scalars)

@@ -250,6 +250,10 @@ static int download(const trial* t, void* to, const void* from, size_t bytes) {
   return target->copy(t->device, MACA_COPY_TO_HOST, to, from, bytes, 0, t->launch->stream) == MACA_OK;
 }
 
+/* For the handler: whose guarded pages are in use. */
+static const region* volatile guarded_regions;
+static volatile int guarded_count;
+
 static void guarded(const trial* t, unsigned char* const* data) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   for (int side = 0; side < 2; ++side) {
@@ -266,7 +270,9 @@ static void guarded(const trial* t, unsigned char* const* data) {
       mprotect(r->pages, page, PROT_NONE);
       mprotect(r->pages + page + inside, page, PROT_NONE);
     }
+    guarded_regions = t->regions, guarded_count = t->count;
     run(t, 1);
+    guarded_count = 0;
     take_errors(t->device, 0);
     for (int i = 0; i < t->count; ++i) munmap(t->regions[i].pages, t->regions[i].mapped);
   }
@@ -361,7 +367,20 @@ static void handle(int signal, siginfo_t* info, void* context) {
                      : signal == SIGBUS ? "a bus error"
                      : signal == SIGFPE ? "a division by zero"
                                         : "an abort";
-  report_line(current, "ends in %s at address %p", name, info->si_addr);
+  const char* at = info->si_addr;
+  for (int i = 0; i < guarded_count; ++i) {
+    const region* r = &guarded_regions[i];
+    if (at < r->pages || at >= r->pages + r->mapped) continue;
+    if (at < r->place)
+      report_line(current, "ends in %s: it touches operand %d, %td bytes before its start", name, r->operand,
+                  r->place - at);
+    else
+      report_line(current, "ends in %s: it touches operand %d, %td bytes past its end", name, r->operand,
+                  at - r->place - (ptrdiff_t)r->bytes);
+    at = NULL;
+    break;
+  }
+  if (at || !info->si_addr) report_line(current, "ends in %s at address %p", name, info->si_addr);
   struct sigaction usual = {.sa_handler = SIG_DFL};
   sigaction(signal, &usual, NULL);
   raise(signal);
