@@ -33,7 +33,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     **models.CASES,
     **compiled.CASES,
     **memory.CASES,
-    "distributed": distributed.distributed,
+    **distributed.CASES,
     "graph": graphs.graphs,
     "import": startup.startup,
     "leak": leak.leak,
