@@ -55,6 +55,14 @@ AREAS: dict[str, list[str]] = {
         "torch.backends.opt_einsum torch.use_deterministic_algorithms torch.set_float32_matmul_precision",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE PYTORCH_ALLOW_CUDA_CUDNN_TF32",
     ],
+    "Tuning": [
+        f"torch.maca.tunable: {' '.join(n for n in device.tunable.__all__ if n != 'set_aoe')}",
+        "torch.maca.set_aoe TUNE_BANK_PATH",
+    ],
+    "Dumps, logs, options": [
+        served("device.dumps", "device.options", "device.formats", "device.op_info"),
+        "MACA_OP_INFO MACA_LOG_LEVEL",
+    ],
     "Mixed precision": ["torch: autocast amp.GradScaler amp.custom_fwd amp.custom_bwd"],
     "Serialization and sharing": [
         "torch: save load Tensor.__array__ Tensor.__dlpack__ multiprocessing",
