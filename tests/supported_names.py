@@ -41,6 +41,7 @@ AREAS: dict[str, list[str]] = {
         "torch.Tensor: type data_ptr storage untyped_storage",
         "torch.UntypedStorage torch.TypedStorage",
     ],
+    "Profiling": [served("device.profiler"), "torch.maca.profiler: start stop profile"],
     "torch.accelerator": [
         "torch.accelerator: current_accelerator current_device_index current_stream device_count device_index "
         "empty_cache empty_host_cache get_device_capability get_memory_info is_available max_memory_allocated max_memory_reserved "

@@ -10,8 +10,8 @@
  * described by dtype, sizes and strides, its static arguments travel as named attributes.
  *
  * Kernels
- *  - Which there are, with operands, attributes and scalars, `macatensor ops --kernels` prints, from the op table
- *    and PyTorch's schemas. A library may decline any of them, wholly or for some dtypes and shapes.
+ *  - Which there are, with operands, attributes and scalars, docs/kernels.md lists and `macatensor ops --kernels`
+ *    prints. A library may decline any of them, wholly or for some dtypes and shapes.
  *  - The arguments are those of the aten schema in its order. A tensor or a list of tensors is a maca_argument; a
  *    scalar, a number that may change from call to call, is one of launch.scalars, counted over the request in the
  *    schema's order (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute.
@@ -29,7 +29,12 @@
  *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes
  *    from the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's, and a
  *    kernel computes in them or better.
- *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins.
+ *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins, and
+ *    every element of them is written.
+ *  - A kernel touches the elements of its operands alone, nothing before, behind or between them. It writes no input
+ *    but those that docs/kernels.md says it writes.
+ *  - Indices are checked by the kernel, before they are used. One out of range is MACA_ERROR_INDEX, and not sticky.
+ *  - A request that contradicts itself, or lacks an attribute, is refused with a reason; plan_create survives any.
  *  - In place: a result of an elementwise kernel may lie in the very memory of an input, with its dtype, sizes and
  *    strides, where each launch decides. Dense operands that overlap in part never reach a launch where one is written.
  *  - NaN and infinities go by IEEE 754 as in PyTorch's CPU kernels: maximum, minimum, clamp and relu give NaN for
@@ -332,7 +337,8 @@ typedef struct maca_interface {
   maca_status (*device_set_threads)(maca_device* device, int32_t threads); /* (ignored, as with MACA_UNSUPPORTED) */
   const char* (*kernel_name)(maca_device* device, int32_t index);          /* [M] NULL at kernel_count */
 
-  /* Raw memory; caching is the caller's. `bytes` is 1 or more. memory_info may say 0 of 0 bytes: unknown. [M] */
+  /* Raw memory; caching is the caller's. `bytes` is 1 or more. What is too much is MACA_OUT_OF_MEMORY, of which the
+   * device recovers. memory_info may say 0 of 0 bytes: unknown. [M] */
   maca_status (*memory_allocate)(maca_device* device, uint64_t bytes, void** address);
   maca_status (*memory_free)(maca_device* device, void* address);
   maca_status (*memory_info)(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes);
