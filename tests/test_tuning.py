@@ -177,7 +177,7 @@ def test_the_own_choice_stays_where_times_meet() -> None:
     assert measuring._chosen([own]) == OWN
 
 
-def test_a_way_that_the_library_lacks_is_its_own_choice(fresh: Path) -> None:
+def test_a_missing_way_is_the_own_choice(fresh: Path) -> None:
     signature = asked_of(product).signature()
     bank.save(fresh, [bank.Measured(signature, "no such way", {"": 1.0})])
     deciding.settings().decided.clear()
