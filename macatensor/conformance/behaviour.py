@@ -6,6 +6,7 @@ Each function asks one task of the loaded library, counts samples in the answer,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -18,6 +19,7 @@ from macatensor.parity.transport import fetch, replace, tensors
 from macatensor.runtime.tensor import MacaTensor
 from op_table import TABLE
 
+_maca = torch.get_device_module("maca")
 _AHEAD = 16 << 20  # bytes that a stream fills before the launch
 
 
@@ -31,7 +33,7 @@ def streams(answer: Answer) -> None:
     row = TABLE[answer.task.entry]
     func = overload(row)
     dtype = getattr(torch, answer.task.dtype)
-    stream = torch.maca.Stream()
+    stream = _maca.Stream()
     busy = torch.empty(_AHEAD, dtype=torch.uint8, device="maca")
     with torch.no_grad(), fallback("error"):
         for call in samples(row, dtype, "contiguous"):
@@ -42,8 +44,8 @@ def streams(answer: Answer) -> None:
                 want = [fetch(t) for t in tensors(func(*args, **kwargs)) if isinstance(t, MacaTensor)]
                 args, kwargs = on_device(call)
                 blank = replace((args, kwargs), torch.zeros_like)
-                torch.maca.synchronize()
-                with torch.maca.stream(stream):
+                _maca.synchronize()
+                with _maca.stream(stream):
                     for _ in range(4):
                         busy.zero_()
                     for to, source in zip(tensors(blank), tensors((args, kwargs))):
@@ -70,7 +72,7 @@ _F = torch.arange(12.0).reshape(4, 3)
 def _refused(call: Callable[[], object], what: str) -> None:
     try:
         call()
-        torch.maca.synchronize()
+        _maca.synchronize()
     except (IndexError, RuntimeError):
         return
     raise AssertionError(f"{what}: nothing was raised")
@@ -105,8 +107,8 @@ def indices(answer: Answer) -> None:
             continue
         answer.samples += 1
         for value in (4, 1 << 20, -5, -(1 << 20)):
-            _refused(lambda call=call, value=value: call(value), f"{name} with index {value} of 4")
-        torch.maca.synchronize()
+            _refused(partial(call, value), f"{name} with index {value} of 4")
+        _maca.synchronize()
     if not torch.equal(x.cpu(), _F):
         raise AssertionError("after errors of indices a copy brings other bytes")
     if not answer.samples:
@@ -129,16 +131,16 @@ def graphs(answer: Answer) -> None:
         except (Declined, HostRefused):
             answer.outcome, answer.detail = "declined", "the library has no kernels for Linear and ReLU"
             return
-        torch.maca.synchronize()
-        graph = torch.maca.MacaGraph()
-        with torch.maca.graph(graph):
+        _maca.synchronize()
+        graph = _maca.MacaGraph()
+        with _maca.graph(graph):
             y = model(x)
         for seed in range(3):
             torch.manual_seed(seed)
             fresh = torch.rand(5, 8)
             x.copy_(fresh)
             graph.replay()
-            torch.maca.synchronize()
+            _maca.synchronize()
             answer.samples += 1
             if not torch.equal(y.cpu(), model(fresh.to("maca")).cpu()):
                 raise AssertionError("a graph's replay gives other bits than eager calls")
@@ -156,7 +158,7 @@ def memory(answer: Answer) -> None:
         raise AssertionError(f"{nbytes} bytes were given out")
     for _ in range(200):
         torch.empty(1 << 20, dtype=torch.uint8, device="maca")
-    torch.maca.empty_cache()
+    _maca.empty_cache()
     if not torch.equal(x.cpu(), _F):
         raise AssertionError("after a refused allocation a copy brings other bytes")
 
