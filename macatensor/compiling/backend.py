@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from macatensor.compiling import frozen, joint, stored
+from macatensor.compiling import frozen, joint, steps, stored
 from macatensor.compiling.compiled_graph import Choices
 from macatensor.runtime.boxed import Value
 
@@ -41,6 +41,7 @@ def maca(
         raise ValueError(f"backend maca got the option {sorted(unknown)[0]!r}; accepted: 'tapes', 'check'")
     from torch._dynamo.backends.common import aot_autograd
 
+    used = steps.detach_used_up(graph) if isinstance(graph, fx.GraphModule) else []
     is_tuned = mode is not None and mode.startswith("max-autotune")
     choices = Choices(bool(given["tapes"]), bool(given["check"]), is_tuned)
     with stored.storing(choices, inputs) as as_compiler:
@@ -55,7 +56,12 @@ def maca(
     if isinstance(graph, fx.GraphModule):
         # it took over the attributes of ours, which takes a list; PyTorch's minifier believes it
         compiled._boxed_call = False  # type: ignore[attr-defined]
+        if steps.is_whole(graph):
+            return steps.giving_used_up(compiled, graph.forward, used)
     return compiled
+
+
+steps.backends.append(maca)
 
 
 def _compile(choices: Choices, module: fx.GraphModule, examples: Sequence[Any]) -> stored.Program:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import macatensor
+from macatensor.compiling import steps
 from macatensor.runtime.after_import import after_import
 from macatensor.runtime.tensor import MacaTensor
 
@@ -26,6 +27,7 @@ def register() -> None:
     after_import("torch._dynamo.variables.builder", lambda: _taught(_teach_builder))
     after_import("torch._dynamo.trace_rules", lambda: _taught(_teach_rules))
     after_import("torch._dynamo.variables.optimizer", lambda: _taught(_teach_optimizer))
+    after_import("torch._dynamo.convert_frame", lambda: _taught(steps.teach))
     after_import("torch._dynamo.device_interface", lambda: _taught(_teach_interfaces))
     after_import("torch._dynamo.debug_utils", lambda: _taught(_teach_repros))
     after_import("torch._dynamo.package", lambda: _taught(_teach_packages))
