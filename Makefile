@@ -22,6 +22,7 @@ demo: build
 test: build $(VENV)/.models
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 	$(BIN)/python -m op_table --check
+	$(BIN)/python -m macatensor.cli.kernels_page --check
 
 # Other makers' packages, 24 of 0.3 GB in 9 s, for one PyTorch: torchvision, which timm imports, wants it exactly.
 $(VENV)/.models: tests/other_models/requirements.txt $(STAMP) | build

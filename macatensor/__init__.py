@@ -6,21 +6,39 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 # ffi first: it loads the library, or says why not
-from macatensor.runtime import ffi, layout, switches  # noqa: F401  isort: skip
+from macatensor.runtime import ffi, layout, logs, switches  # noqa: F401  isort: skip
 from macatensor.integration import registration
 
 registration.register()
+logs.begin()
 switches.warn_of_unknown()
 
 from macatensor import accuracy, device  # noqa: E402
+from macatensor.choices import deciding as _deciding  # noqa: E402
 from macatensor.dispatch.host_fallback import fallback  # noqa: E402
 from macatensor.integration.convert import maca  # noqa: E402
 from macatensor.runtime.counters import counters, reset_counters  # noqa: E402
 from macatensor.runtime.launches import launches  # noqa: E402
 from macatensor.runtime.tensor import MacaTensor  # noqa: E402
 
+
+def _measure(asked: _deciding.Asked, signature: str) -> _deciding.Measured | None:
+    from macatensor.tuning.measuring import measure  # with what knows of references: when it is needed
+
+    return measure(asked, signature)
+
+
+def _tune_file(path: Path) -> None:
+    from macatensor.tuning.offline import tune
+
+    tune(path)
+
+
+_deciding.measure_with(_measure, _tune_file)
+device._begin_op_info()
 sys.modules[f"{__name__}.layout"] = layout  # a public module, whichever folder it is in
 
 __version__ = "0.1.0"

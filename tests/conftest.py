@@ -75,6 +75,14 @@ def _free_global_flags() -> Iterator[None]:
     flags[name] = before
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_tuning_bank(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests measure stays theirs: the user's bank is neither read nor written."""
+    from macatensor.choices import deciding
+
+    deciding.settings().path = tmp_path_factory.mktemp("tuning") / "bank.jsonl"
+
+
 @pytest.fixture(autouse=True)
 def _seeded(_free_global_flags: None) -> None:
     from macatensor.runtime.random import seed_host_and_device

@@ -41,6 +41,7 @@ AREAS: dict[str, list[str]] = {
         "torch.Tensor: type data_ptr storage untyped_storage",
         "torch.UntypedStorage torch.TypedStorage",
     ],
+    "Profiling": [served("device.profiler"), "torch.maca.profiler: start stop profile"],
     "torch.accelerator": [
         "torch.accelerator: current_accelerator current_device_index current_stream device_count device_index "
         "empty_cache empty_host_cache get_device_capability get_memory_info is_available max_memory_allocated max_memory_reserved "
@@ -53,6 +54,14 @@ AREAS: dict[str, list[str]] = {
         "version task_queue.mode library_info fft_plan_cache enable_flash_sdp enable_math_sdp enable_mem_efficient_sdp",
         "torch.backends.opt_einsum torch.use_deterministic_algorithms torch.set_float32_matmul_precision",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE PYTORCH_ALLOW_CUDA_CUDNN_TF32",
+    ],
+    "Tuning": [
+        f"torch.maca.tunable: {' '.join(n for n in device.tunable.__all__ if n != 'set_aoe')}",
+        "torch.maca.set_aoe TUNE_BANK_PATH",
+    ],
+    "Dumps, logs, options": [
+        served("device.dumps", "device.options", "device.formats", "device.op_info"),
+        "MACA_OP_INFO MACA_LOG_LEVEL",
     ],
     "Mixed precision": ["torch: autocast amp.GradScaler amp.custom_fwd amp.custom_bwd"],
     "Serialization and sharing": [

@@ -117,12 +117,12 @@ print(json.dumps(said))
 """
 
 REFUSED = {
-    "older_major": ["implements maca.h 1.2, this macatensor speaks maca.h 2.1: build the library against"],
+    "older_major": ["implements maca.h 1.2, this macatensor speaks maca.h 2.2: build the library against"],
     "newer_major": [
-        "implements maca.h 3.1, this macatensor speaks maca.h 2.1: ",
+        "implements maca.h 3.1, this macatensor speaks maca.h 2.2: ",
         "or install the macatensor",
     ],
-    "refuse": ["implements no version of maca.h that is known, this macatensor speaks maca.h 2.1"],
+    "refuse": ["implements no version of maca.h that is known, this macatensor speaks maca.h 2.2"],
     "missing:plan_launch": ["lacks the mandatory function plan_launch"],
     "missing:memory_allocate": ["lacks the mandatory function memory_allocate"],
     "missing:error_take": ["lacks the mandatory function error_take"],
@@ -173,7 +173,7 @@ def test_a_newer_minor_serves_as_what_is_known(interposer: Path) -> None:
         interposer, TRAINING + 'print(torch.maca.library_info()["abi"])', MACA_INTERPOSER_MODE="newer"
     )
     trained, version = done.stdout.splitlines()
-    assert version == "2.6" and json.loads(trained)["launches"] > 50
+    assert version == "2.7" and json.loads(trained)["launches"] > 50
 
 
 def test_slots_that_may_be_missing(interposer: Path) -> None:

@@ -63,6 +63,35 @@ def test_op_range_is_half_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_numbers_of_maca_tools_count_every_operator(device: str, tmp_path: Path) -> None:
+    from macatensor.maca_tools import accuracy as theirs
+
+    assert theirs.bisect is accuracy.bisect and set(theirs.__all__) <= set(dir(theirs))
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()).to(device)
+    x = torch.ones(1, 2, device=device)
+
+    def run(*op_range: str | None) -> list[str]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        with theirs.record(True, str(folder), 0, op_range=list(op_range)):
+            torch.tanh(model(x)).sum().backward()
+        return [c.name for c in calls_of(folder) if c.level == "api" and "torch.nn.functional" not in c.name]
+
+    # Linear 0, ReLU 1, Linear 2, ReLU 3, tanh 4, sum 5, backward 6; what runs within a ReLU has its number
+    assert run("torch.nn.Linear.2.fwd", "torch.tanh.4.fwd") == [
+        "torch.nn.Linear.1.fwd",
+        "torch.nn.ReLU.1.fwd",
+    ]
+    assert run("torch.nn.ReLU.3.fwd", "torch.Tensor.sum.5.fwd") == ["torch.nn.ReLU.1.fwd", "torch.tanh.0.fwd"]
+    assert run("torch.nn.functional.relu.3.fwd", "torch.tanh.4.fwd") == []
+    backward = [c for c in run("torch.tanh.4.bwd", "torch.nn.ReLU.1.bwd") if "AccumulateGrad" not in c]
+    assert backward == ["torch.tanh.0.bwd", "torch.nn.ReLU.1.bwd", "torch.nn.Linear.1.bwd"]
+    with pytest.raises(ValueError, match=r"torch.nn.Linear.1.fwd.*not called.*torch.nn.Linear.2.fwd"):
+        run("torch.nn.Linear.1.fwd", None)
+    with pytest.raises(ValueError, match="numbering is 'operator' or 'execution'"):
+        accuracy.start_record(output_dir=tmp_path, numbering="order")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_op_list_by_kind_and_by_name(device: str, tmp_path: Path) -> None:
     x = torch.randn(3, requires_grad=True)
     m = nn.ReLU().to(device)

@@ -243,6 +243,30 @@ else:
     )
 
 
+def test_backward_goes_on_beside_a_slow_carrier(tmp_path: Path, interposer: Path) -> None:
+    run_ranks(
+        """
+        from macatensor.distributed import flight_recorder
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6))).to("maca")
+        model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.001)
+        model(torch.ones(2, 64).maca()).sum().backward()  # DDP orders its buckets anew after it
+        os.environ["MACA_INTERPOSER_NAP"] = "500"
+        under_way = []
+        net[0].weight.register_hook(lambda _: under_way.extend(flight_recorder.collectives(only_active=True)))
+        model(torch.ones(2, 64).maca() * (rank + 1)).sum().backward()
+        # at the last gradient the first buckets' collectives had been issued, and some had not ended
+        assert len(under_way) > 1 and {e["profiling_name"] for e in under_way} == {"mccl:all_reduce"}, under_way
+        weight = net[0].weight.grad
+        dist.broadcast(other := weight.clone(), 0)
+        assert torch.equal(weight, other) and not flight_recorder.collectives(only_active=True)
+        """,
+        tmp_path,
+        MACA_LIBRARY=str(interposer),
+        MACA_INTERPOSER_TARGET=TARGET,
+    )
+
+
 def test_a_library_without_communicators_has_gloo(tmp_path: Path, interposer: Path) -> None:
     run_ranks(
         """

@@ -42,6 +42,8 @@ def through(library: Path, code: str, mode: str | None = None) -> None:
 
 # {slots} of the first kind answer their caller; those of the second are told of at the next wait.
 EVERY_SLOT = """
+from macatensor.profiling import activities
+
 x, w = maca(torch.ones(4)), maca(torch.ones(4))
 layer, image = maca(torch.nn.Conv2d(3, 8, 3)), maca(torch.rand(2, 3, 16, 16))
 stream, event, later = torch.maca.Stream(), torch.maca.Event(enable_timing=True), torch.maca.Event(enable_timing=True)
@@ -62,6 +64,10 @@ def frees():
     del_me = torch.empty(1 << 24, device="maca")
     del del_me
     torch.maca.empty_cache()
+
+def profiles():
+    activities.start(False)
+    activities.stop()
 
 CALLS = {
     "device_info": (torch.maca.get_device_properties, ""),
@@ -85,6 +91,7 @@ CALLS = {
     "plan_pack": (packs, "aten.convolution"),
     "plan_launch": (lambda: x + w, "aten.add.Tensor"),
     "error_take": (torch.maca.synchronize, ""),
+    "profile_set": (profiles, "profiler"),
     "host_allocate": (lambda: pinned.append(torch.ones(1).pin_memory()), "pin_memory()"),
 }
 pinned = []  # what lives is not used again
@@ -96,7 +103,7 @@ AT_THE_NEXT_WAIT = {
     "plan_destroy": lambda: (torch.ones(next(sizes), device="maca").exp(), macatensor.runtime.plan_caches.drop_plans(), gc.collect()),
 }
 ALLOWED = {("stream_query", 4), ("event_query", 4), ("device_set_threads", 6), ("plan_pack", 1), ("plan_pack", 3),
-           ("plan_pack", 6), ("memory_decommit", 3), ("host_allocate", 6)}
+           ("plan_pack", 6), ("memory_decommit", 3), ("host_allocate", 6), ("profile_set", 6)}
 
 x + w, x.cpu(), x.zero_(), packs(), frees(), torch.maca.synchronize()
 before, wanted = allocated(), x.cpu()

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import gzip
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
+from profiler_parts import PARTS, SCHEMA, Part, Seen, page, written
 from running import run_python
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
+from torch.cuda import _memory_viz
+from torch.profiler import (
+    ExecutionTraceObserver,
+    ProfilerActivity,
+    itt,
+    profile,
+    record_function,
+    schedule,
+    tensorboard_trace_handler,
+)
 
 from macatensor.profiling.results import innermost
 
@@ -227,14 +239,34 @@ def test_stacks_and_modules(tmp_path: Path) -> None:
     assert any(a.flops for a in found.key_averages())
 
 
-def test_a_module_that_moves_while_shapes_are_kept() -> None:
+def test_a_module_moves_while_shapes_are_kept() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    net[1].weight = net[0].weight
+    net(torch.ones(1, 2)).sum().backward()
+    expected = net(torch.ones(1, 2)).detach()
+    slope = net[0].weight.grad.clone()
+    with profile(activities=BOTH, record_shapes=True):
+        net(torch.ones(1, 2))
+        net.to("maca")
+        result = net(torch.ones(1, 2).to("maca"))
+    assert all(p.device.type == "maca" and isinstance(p, torch.nn.Parameter) for p in net.parameters())
+    assert net[0].weight is net[1].weight and len(list(net.parameters())) == 3
+    torch.testing.assert_close(result.detach().cpu(), expected)
+    torch.testing.assert_close(net[0].weight.grad.cpu(), slope)
+
+
+def test_a_module_of_an_optimizer_moves_before() -> None:
     net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with (
         profile(activities=BOTH, record_shapes=True),
         pytest.raises(RuntimeError, match="before it is profiled"),
     ):
         net(torch.ones(1, 2))
         net.to("maca")
+    assert optimizer.param_groups[0]["params"][0] is net.weight
+    assert type(net.weight) is torch.nn.Parameter and net.weight.device.type == "cpu"
+    net(torch.ones(1, 2)).sum().backward()
 
 
 def test_profiles_follow_one_another() -> None:
@@ -246,3 +278,134 @@ def test_a_point_finds_its_innermost_span() -> None:
     spans = [(1, 0, 100), (1, 10, 50), (1, 20, 30), (1, 60, 70), (2, 0, 15)]
     points = [(1, 5), (1, 25), (1, 40), (1, 55), (1, 65), (1, 101), (2, 12), (2, 20), (3, 1)]
     assert innermost(spans, points) == [0, 2, 1, 0, 3, None, 4, None, None]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """One profile with everything on."""
+    step = training_step()
+
+    def program() -> None:
+        with record_function("mine"):
+            step()
+            torch.zeros(4096, device="maca")
+
+    found = profiled(program, profile_memory=True, record_shapes=True, with_flops=True, with_stack=True)
+    trace = trace_of(found, tmp_path_factory.mktemp("seen") / "trace.json")
+    averages = found.key_averages(group_by_input_shape=True)
+    return Seen(averages.table(), {a.key: a for a in averages}, trace["traceEvents"], trace)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.cuda)
+def test_each_part_of_cuda_is_there(seen: Seen, part: Part) -> None:
+    assert part.is_there(seen)
+
+
+def test_the_page_has_the_table_of_parts() -> None:
+    assert written() == page(), "python tests/profiler_parts.py --write"
+
+
+def test_traces_follow_the_format_of_chrome(seen: Seen) -> None:
+    jsonschema.validate(seen.trace, SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def trained() -> profile:
+    """Two steps with an optimizer, with all that a memory timeline needs."""
+    net, x = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def program() -> None:
+        for _ in range(2):
+            net(x.cpu().to("maca")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = profiled(program, profile_memory=True, record_shapes=True, with_stack=True)
+    found.kept = net, optimizer
+    return found
+
+
+def test_memory_timeline_knows_what_memory_is_for(trained: profile) -> None:
+    of_memory = trained._memory_profile()
+    sizes: dict[tuple[str, str], int] = {}
+    for _, action, (key, version), size in of_memory.timeline:
+        if key.device.type == "maca":
+            category = of_memory._categories.get(key, version)
+            at = action.name, category.name if category else ""
+            sizes[at] = sizes.get(at, 0) + size
+    net, optimizer = trained.kept
+    held = sum(p.untyped_storage().nbytes() for p in net.parameters())
+    assert sizes["PREEXISTING", "PARAMETER"] >= held
+    momentum = sum(s["momentum_buffer"].nbytes for s in optimizer.state.values())
+    assert momentum <= sizes["CREATE", "OPTIMIZER_STATE"] <= 8 * momentum
+    for category in ("ACTIVATION", "GRADIENT", "INPUT"):
+        assert sizes["CREATE", category] > 0
+    assert sizes["CREATE", "TEMPORARY"] == sizes["DESTROY", "TEMPORARY"]
+
+
+@pytest.mark.parametrize("name", ["m.json", "m.json.gz", "m.raw.json.gz", "m.html"])
+def test_memory_timelines_are_exported(trained: profile, tmp_path: Path, name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of the function itself
+        trained.export_memory_timeline(str(tmp_path / name))
+    if name == "m.html":
+        assert "data:image/png" in (tmp_path / name).read_text()
+        return
+    opened: Any = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "rt") as file:
+        assert len(json.load(file)) >= 2
+
+
+def test_memory_viz_draws_snapshots(trained: profile) -> None:
+    kept = torch.ones(1000, device="maca")
+    snapshot = torch.maca.memory._snapshot()
+    assert "KiB" in _memory_viz.segsum(snapshot)
+    assert "active_allocated" in _memory_viz.memory(snapshot, format_flamegraph=str)
+    assert "stream_0" in _memory_viz.segments(snapshot, format_flamegraph=str)
+    segments = snapshot["segments"]
+    assert _memory_viz.compare(segments, segments, format_flamegraph=str) is not None
+    for draw in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "<script" in draw(snapshot)
+    assert "script" in _memory_viz.profile_plot(trained)
+    assert kept.numel() == 1000
+
+
+def test_execution_traces_have_operands_on_maca(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    profiled(execution_trace_observer=ExecutionTraceObserver().register_callback(str(path)))
+    nodes = json.loads(path.read_text())["nodes"]
+    (product,) = [n for n in nodes if n["name"] == "aten::addmm"]
+    assert [value[-1] for value in product["inputs"]["values"][:3]] == ["maca:0"] * 3
+
+
+def test_ranges_of_itt() -> None:
+    step = training_step()
+    with itt.range("mine"), torch.autograd.profiler.emit_itt():
+        step()
+    itt.mark("over")
+
+
+@pytest.mark.supports(
+    "torch.maca: prof_init prof_start prof_stop prof_finalize iteration_start iteration_end profile",
+    "torch.maca.profiler: start stop profile",
+)
+def test_profiles_between_two_calls(tmp_path: Path) -> None:
+    with torch.maca.profile(tmp_path / "first"):
+        torch.maca.iteration_start()
+        torch.ones(3, device="maca") + 1
+        torch.maca.iteration_end()
+    (trace,) = (tmp_path / "first").glob("*.pt.trace.json")
+    names = {e["name"] for e in json.loads(trace.read_text())["traceEvents"]}
+    assert "add" in names and any(name.startswith("ProfilerStep#") for name in names)
+    torch.maca.prof_init(tmp_path / "second")
+    torch.maca.profiler.start()
+    with pytest.raises(RuntimeError, match="a profile runs"):
+        torch.maca.prof_start()
+    torch.maca.profiler.stop()
+    with pytest.raises(RuntimeError, match="no profile runs"):
+        torch.maca.prof_stop()
+    torch.maca.prof_start()
+    torch.maca.prof_finalize()
+    torch.maca.prof_finalize()
+    assert len(list((tmp_path / "second").glob("*.pt.trace.json"))) == 2

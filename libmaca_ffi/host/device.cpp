@@ -20,6 +20,7 @@
 #include "onednn.h"
 #include "processor.h"
 #include "stream.h"
+#include "ways.h"
 
 extern "C" __attribute__((weak)) const maca::KernelEntry __start_maca_kernels[];
 extern "C" __attribute__((weak)) const maca::KernelEntry __stop_maca_kernels[];
@@ -288,6 +289,19 @@ maca_status plan_create(maca_device*, const maca_plan_request* raw, maca_plan** 
   return MACA_INVALID;
 }
 
+maca_status plan_candidates(maca_device*, const maca_plan_request* raw, const char** names, int32_t capacity,
+                            int32_t* count) try {
+  const std::vector<const char*> ways = ways_for(Request(*raw));
+  *count = static_cast<int32_t>(std::min(ways.size(), static_cast<size_t>(capacity)));
+  std::copy_n(ways.begin(), *count, names);
+  return MACA_OK;
+} catch (const std::bad_alloc&) {
+  return MACA_OUT_OF_MEMORY;
+} catch (const std::exception&) {  // no request that plan_create would take
+  *count = 0;
+  return MACA_OK;
+}
+
 // Dropping and retaking the caller's lock costs 1 us alone and 85 us beside a busy thread; below this much work
 // (about 50 us on one core) it is not worth it: figures of one machine, which was not noted.
 constexpr uint64_t kLongWork = 200'000;
@@ -441,6 +455,7 @@ const maca_interface kInterface = {
     .comm_free = comm_free,
     .profile_set = profile_set,
     .profile_take = profile_take,
+    .plan_candidates = plan_candidates,
 };
 
 }  // namespace

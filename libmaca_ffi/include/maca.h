@@ -10,8 +10,8 @@
  * described by dtype, sizes and strides, its static arguments travel as named attributes.
  *
  * Kernels
- *  - Which there are, with operands, attributes and scalars, `macatensor ops --kernels` prints, from the op table
- *    and PyTorch's schemas. A library may decline any of them, wholly or for some dtypes and shapes.
+ *  - Which there are, with operands, attributes and scalars, docs/kernels.md lists and `macatensor ops --kernels`
+ *    prints. A library may decline any of them, wholly or for some dtypes and shapes.
  *  - The arguments are those of the aten schema in its order. A tensor or a list of tensors is a maca_argument; a
  *    scalar, a number that may change from call to call, is one of launch.scalars, counted over the request in the
  *    schema's order (with tensors whose scalar_slot says that their value is a scalar); anything else is an attribute.
@@ -22,12 +22,19 @@
  *  - The attribute `common_dtype` (a dtype) of an elementwise kernel says to which dtype PyTorch promotes the operands,
  *    dimensions, numbers and the default dtype considered (torch.result_type). It computes in that or better; functions
  *    that have no integers, as sqrt, compute these in the result's. A mask and what is only a parameter do not count.
+ *  - The attribute `implementation` (STRING), which a caller sends that has asked plan_candidates, names the way in
+ * which to compute. A library that cannot go it for this request declines.
  *  - A dtype is a STRING attribute ("float32"); layouts, devices, memory formats and generators are left out: they
  *    show in the results' dtypes and strides.
  *  - Inputs come as the program has them, of any strides, and are not broadcast: a pointwise kernel aligns sizes
  *    from the last dimension, where 1 repeats. Nor are dtypes converted: the results' dtypes are PyTorch's, and a
  *    kernel computes in them or better.
- *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins.
+ *  - Results have the sizes and strides that PyTorch's meta kernel says. They hold anything when the kernel begins, and
+ *    every element of them is written.
+ *  - A kernel touches the elements of its operands alone, nothing before, behind or between them. It writes no input
+ *    but those that docs/kernels.md says it writes.
+ *  - Indices are checked by the kernel, before they are used. One out of range is MACA_ERROR_INDEX, and not sticky.
+ *  - A request that contradicts itself, or lacks an attribute, is refused with a reason; plan_create survives any.
  *  - In place: a result of an elementwise kernel may lie in the very memory of an input, with its dtype, sizes and
  *    strides, where each launch decides. Dense operands that overlap in part never reach a launch where one is written.
  *  - NaN and infinities go by IEEE 754 as in PyTorch's CPU kernels: maximum, minimum, clamp and relu give NaN for
@@ -63,7 +70,7 @@ extern "C" {
 #endif
 
 #define MACA_ABI_MAJOR 2
-#define MACA_ABI_MINOR 1
+#define MACA_ABI_MINOR 2
 
 typedef struct maca_device maca_device;
 typedef struct maca_stream maca_stream;
@@ -330,7 +337,8 @@ typedef struct maca_interface {
   maca_status (*device_set_threads)(maca_device* device, int32_t threads); /* (ignored, as with MACA_UNSUPPORTED) */
   const char* (*kernel_name)(maca_device* device, int32_t index);          /* [M] NULL at kernel_count */
 
-  /* Raw memory; caching is the caller's. `bytes` is 1 or more. memory_info may say 0 of 0 bytes: unknown. [M] */
+  /* Raw memory; caching is the caller's. `bytes` is 1 or more. What is too much is MACA_OUT_OF_MEMORY, of which the
+   * device recovers. memory_info may say 0 of 0 bytes: unknown. [M] */
   maca_status (*memory_allocate)(maca_device* device, uint64_t bytes, void** address);
   maca_status (*memory_free)(maca_device* device, void* address);
   maca_status (*memory_info)(maca_device* device, uint64_t* free_bytes, uint64_t* total_bytes);
@@ -443,6 +451,14 @@ typedef struct maca_interface {
    * or with MACA_UNSUPPORTED, a launch that runs on is shown where it was given) */
   maca_status (*profile_set)(maca_device* device, int32_t on);
   maca_status (*profile_take)(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count);
+
+  /* Since 2.2. The ways in which the library can compute requests like this one, beside its own choice: up to
+   * `capacity` names, each a value of the attribute `implementation`, and in `count` how many there are. Names are of
+   * printable ASCII, at most 63 characters, stay as they are from build to build where the way does, and live as long
+   * as the library. The caller measures them, so one that plan_create then declines costs little. What the request says
+   * of `implementation` does not count. (the library's own choice is all that there is, as with MACA_UNSUPPORTED) */
+  maca_status (*plan_candidates)(maca_device* device, const maca_plan_request* request, const char** names,
+                                 int32_t capacity, int32_t* count);
 } maca_interface;
 
 /* NULL when the library does not speak this major. */

@@ -308,6 +308,10 @@ void maca_program_destroy(maca_program* program) {
   delete program;
 }
 
+int maca_program_candidates(const maca_plan_request* request, const char** names, int32_t capacity, int32_t* count) {
+  return runtime().library.plan_candidates(request, names, capacity, count);
+}
+
 uint64_t maca_program_number(const maca_program* program) { return program->id; }
 
 const char* maca_runtime_kernel_of(uint64_t correlation) {

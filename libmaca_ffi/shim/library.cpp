@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 namespace maca_shim {
 namespace {
@@ -292,6 +293,30 @@ int Library::plan_info(const maca_plan* plan, int32_t operands, maca_plan_info* 
   if (info->packed_operand < -1 || info->packed_operand >= operands)
     return broken("plan_info", "gave packed_operand = %d; expected -1, or one of the plan's %d operands",
                   info->packed_operand, operands);
+  return MACA_OK;
+}
+
+int Library::plan_candidates(const maca_plan_request* request, const char** names, int32_t capacity,
+                             int32_t* count) const {
+  constexpr size_t kLongest = 63;
+  *count = 0;
+  std::fill_n(names, capacity, nullptr);
+  if (!table_.plan_candidates) return MACA_OK;
+  const int status = call<&maca_interface::plan_candidates>("plan_candidates", request, names, capacity, count);
+  if (status == MACA_UNSUPPORTED) *count = 0;
+  if (status != MACA_OK) return status == MACA_UNSUPPORTED ? MACA_OK : status;
+  if (*count < 0 || *count > capacity)
+    return broken("plan_candidates", "gave %d names; expected 0 to the %d asked for", std::exchange(*count, 0),
+                  capacity);
+  for (int32_t i = 0; i < *count; ++i) {
+    const char* const name = names[i];
+    const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
+    const size_t length = name ? strnlen(name, kLongest + 1) : 0;
+    if (length == 0 || length > kLongest || !std::all_of(name, name + length, printable)) {
+      *count = 0;
+      return broken("plan_candidates", "gave as name %d what is no text of 1 to %zu printable characters", i, kLongest);
+    }
+  }
   return MACA_OK;
 }
 

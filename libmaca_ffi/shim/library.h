@@ -69,6 +69,8 @@ class Library {
   int plan_create(const maca_plan_request* request, maca_plan** plan, maca_reason* reason) const;
   // `operands`: how many the plan has; `info` is filled in and none of its numbers is out of range.
   int plan_info(const maca_plan* plan, int32_t operands, maca_plan_info* info) const;
+  // Up to `capacity` names, each of printable ASCII; none where the library lists none.
+  int plan_candidates(const maca_plan_request* request, const char** names, int32_t capacity, int32_t* count) const;
   int profile_take(maca_profile_record* records, int32_t capacity, int32_t* count) const;
   // Fills the error in. After one that is sticky the device is lost; a lost device has no more errors.
   int error_take(maca_error* error);

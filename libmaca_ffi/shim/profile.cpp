@@ -30,8 +30,9 @@ int Profile::start(const Library& library, bool with_memory) {
     events_.clear();
     running_.clear();
   }
-  const int status = library.has_profile() ? library.profile_set(1) : MACA_OK;
-  if (status != MACA_OK) return status;
+  const int status = library.has_profile() ? library.profile_set(1) : MACA_UNSUPPORTED;
+  if (status != MACA_OK && status != MACA_UNSUPPORTED) return status;
+  library_has_times_ = status == MACA_OK;
   has_memory_ = with_memory;
   is_on_ = true;
   return MACA_OK;
@@ -39,7 +40,8 @@ int Profile::start(const Library& library, bool with_memory) {
 
 int Profile::stop(const Library& library) {
   is_on_ = has_memory_ = false;
-  if (!library.has_profile()) return MACA_OK;
+  if (!library_has_times_) return MACA_OK;
+  library_has_times_ = false;
   const int status = ask_library(library);
   const int stopped = library.profile_set(0);
   return status != MACA_OK ? status : stopped;

@@ -36,6 +36,7 @@ class Profile {
   int ask_library(const Library& library);
 
   std::atomic<bool> is_on_{false}, has_memory_{false};
+  bool library_has_times_ = false;  // of launches that run on; else they are when they were given
   std::mutex mutex_;
   std::vector<maca_profile_event> events_;
   std::unordered_map<uint64_t, size_t> running_;  // events by correlation whose times the library has

@@ -228,6 +228,9 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
                         int32_t default_count, const maca_scalar* defaults, maca_program** program,
                         maca_reason* reason);
 void maca_program_destroy(maca_program* program);
+/* Fills in up to `capacity` names of ways to compute a request, valid as long as the library, and how many there are.
+ */
+int maca_program_candidates(const maca_plan_request* request, const char** names, int32_t capacity, int32_t* count);
 uint64_t maca_program_number(const maca_program* program); /* never used twice */
 
 /* --- graphs --------------------------------------------------------------------------------------------- */

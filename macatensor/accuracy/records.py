@@ -31,6 +31,13 @@ CALLS = "calls.jsonl"
 ENVIRONMENT = "environment.json"
 TENSORS = "tensors"
 _FILE = re.compile(rf"{TENSORS}/\d+(\.\d+)?\.safetensors")
+
+
+def is_tensor_file(name: str) -> bool:
+    """Is this how a file of tensors is called in a process's folder?"""
+    return _FILE.fullmatch(name) is not None
+
+
 _PARTS = 3  # levels of parts in parts: a nested tensor of sparse ones of quantized values
 
 

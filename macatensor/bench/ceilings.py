@@ -33,8 +33,8 @@ class Ceilings:
 
 
 @functools.cache
-def ceilings(threads: int, quick: bool = False) -> Ceilings:
-    """Measured once a process with that many threads, in float32: the quickest of several runs of each loop.
+def ceilings(threads: int, quick: bool = False, runs: int = 25) -> Ceilings:
+    """Measured once a process with that many threads, in float32: the quickest of ``runs`` of each loop.
 
     The copy is the better of PyTorch's and maca's, what reads the best of their sums and maxima: one thread of PyTorch's
     sum reads more slowly than a copy. The 1024 x 1024 product is PyTorch's; the multiply-adds are the device library's
@@ -43,7 +43,7 @@ def ceilings(threads: int, quick: bool = False) -> Ceilings:
     from macatensor.dispatch.named_kernels import launch
     from macatensor.dispatch.request import Declined
 
-    runs = 2 if quick else 25
+    runs = 2 if quick else runs
     nbytes, side, operations = (8 << 20, 128, 1 << 22) if quick else (_BYTES, _SIDE, _OPERATIONS)
     source, target = torch.ones(nbytes // 4), torch.empty(nbytes // 4)
     ours, ours_target = source.to("maca"), target.to("maca")

@@ -8,14 +8,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from macatensor.bench.hosts import two_hosts
 from macatensor.bench.measure import quartiles
 from macatensor.bench.result import Result
 
 RANKS = 2
 SIZES = {"1KB": 1 << 10, "1MB": 1 << 20, "64MB": 64 << 20}
-BARS = {
+BARS: dict[str, float | None] = {
     "all_reduce.1KB": 0.5,
     "all_reduce.1MB": 0.45,
     "all_reduce.64MB": 0.7,
@@ -27,43 +30,85 @@ BARS = {
     "all_to_all.64MB": 0.6,
     "ddp.resnet18": 0.8,
     "ddp.gpt": 0.8,
+    "ddp.overlap": 1.05,
+    "ddp.exposed": 0.2,
+    "hosts.1KB": None,  # two meetings in the place of one: that all ranks make the same call comes first
+    "hosts.1MB": 1.15,
+    "hosts.64MB": 1.15,
+}
+NAP = 0.005  # seconds that the carrier of ddp.exposed sleeps for each bucket
+
+
+# What the times are put beside, by the longest name that fits; gloo on tensors of the host if nothing is said. An
+# all_reduce without copies reads and writes what a copy of as many bytes does, so 1.43 is 0.7 of the bandwidth of copies.
+BESIDE = {
+    "ddp.overlap": "the step without communication, then the collectives alone",
+    "ddp.exposed": "the sleep of a carrier that takes 5 ms a bucket and no core",
+    "ddp": "DDP of the host",
+    "copy": "a copy of as many bytes",
+    "hosts": "gloo on host tensors, between two network namespaces",
 }
 
 
-# What the times are put beside; gloo on tensors of the host if nothing is said. An all_reduce without copies reads and
-# writes what a copy of as many bytes does, so 1.43 is 0.7 of the bandwidth of copies.
-BESIDE = {"ddp": "DDP of the host", "copy": "a copy of as many bytes"}
+def of_one_host(what: str) -> Callable[[int, bool], list[Result]]:
+    """Measures ranks of this machine. It raises RuntimeError with what the ranks said where one of them failed."""
+
+    def measured(rounds: int, quick: bool) -> list[Result]:
+        with tempfile.TemporaryDirectory() as folder:
+            meeting = f"file://{Path(folder) / 'meeting'}"
+            return _results(_measured(what, meeting, [list] * RANKS, rounds, quick))
+
+    return measured
 
 
-def distributed(rounds: int, quick: bool) -> list[Result]:
-    """Raises RuntimeError with what the ranks said where one of them failed."""
+def between_hosts(rounds: int, quick: bool) -> list[Result]:
+    """As :func:`of_one_host`, a rank on each of two hosts; nothing but a remark where the machine cannot make them."""
+    try:
+        with two_hosts() as hosts:
+            ranks = [partial(host.command, folder=Path.cwd()) for host in hosts]
+            return _results(_measured("hosts", f"tcp://{hosts[0].address}:29400", ranks, rounds, quick))
+    except OSError as error:
+        print(f"distributed.hosts: this machine makes no namespaces: {error}", file=sys.stderr)
+        return []
+
+
+def _results(found: dict[str, dict[str, list[float]]]) -> list[Result]:
     results = []
-    for case, times in _measured(rounds, quick).items():
+    for case, times in found.items():
         host, ours = times["host"], times["maca"]
         ratios = [a / b for a, b in zip(ours, host)]
+        beside = BESIDE.get(case) or BESIDE.get(case.split(".")[0], "gloo on host tensors")
         results.append(
             Result(
-                f"distributed.{case}", BESIDE.get(case.split(".")[0], "gloo on host tensors"),
-                statistics.median(ratios), BARS[case], statistics.median(host), statistics.median(ours),
-                spread=(min(ratios), max(ratios)), middle=quartiles(ratios),
+                f"distributed.{case}", beside, statistics.median(ratios), BARS[case], statistics.median(host),
+                statistics.median(ours), spread=(min(ratios), max(ratios)), middle=quartiles(ratios),
             )
         )  # fmt: skip
     return results
 
 
-def _measured(rounds: int, quick: bool) -> dict[str, dict[str, list[float]]]:
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{Path(folder) / 'meeting'}"
-        command = [sys.executable, "-m", "macatensor.bench.of_ranks", meeting]
-        ranks = [
-            subprocess.Popen(
-                [*command, str(rank), str(RANKS), str(1 if quick else rounds), str(int(quick))],
-                env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(RANKS)
-        ]  # fmt: skip
-        said = [process.communicate() for process in ranks]
-    if any(process.returncode for process in ranks):
+def _measured(
+    what: str, meeting: str, ranks: Sequence[Callable[[list[str]], list[str]]], rounds: int, quick: bool
+) -> dict[str, dict[str, list[float]]]:
+    """What rank 0 prints. ``ranks``: what makes of a command the one that runs it where the rank is."""
+    start = [sys.executable, "-m", "macatensor.bench.of_ranks", what, meeting]
+    more = [str(len(ranks)), str(1 if quick else rounds), str(int(quick))]
+    processes = [
+        subprocess.Popen(
+            there([*start, str(rank), *more]), env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, there in enumerate(ranks)
+    ]  # fmt: skip
+    said = [process.communicate() for process in processes]
+    if any(process.returncode for process in processes):
         raise RuntimeError("\n".join(error for _, error in said))
     found: dict[str, dict[str, list[float]]] = json.loads(said[0][0])
     return found
+
+
+CASES = {
+    "distributed.collectives": of_one_host("collectives"),
+    "distributed.training": of_one_host("training"),
+    "distributed.hosts": between_hosts,
+}

@@ -1,6 +1,7 @@
-"""One rank of the benchmark of collectives: ``python -m macatensor.bench.of_ranks MEETING RANK RANKS ROUNDS QUICK``.
+"""One rank of the benchmark of collectives: ``python -m macatensor.bench.of_ranks WHAT MEETING RANK RANKS ROUNDS QUICK``.
 
-Rank 0 prints, as JSON, seconds per call of each case round by round: ``host``, gloo on tensors of the host, and ``maca``.
+WHAT is a method of :class:`Rank`. Rank 0 prints, as JSON, seconds per call of each case round by round:
+``host``, which is gloo on tensors of the host or what else the case is put beside, and ``maca``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from macatensor.bench import models
-from macatensor.bench.distributed import SIZES
+from macatensor.bench.distributed import NAP, SIZES
+from macatensor.distributed.library import LibraryCarrier
 
 Sides = dict[str, Callable[[], object]]
 Calls = dict[str, Callable[[torch.Tensor], object]]
@@ -42,54 +44,145 @@ def _seconds(call: Callable[[], object], count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def _resnet(device: str, quick: bool) -> Callable[[], object]:
-    model = DistributedDataParallel(models.resnet(18, quick).to(device))
+def _resnet(device: str, quick: bool, bucket_mb: Any = None) -> tuple[Any, Callable[[], object]]:
+    """A model and its training step. ``bucket_mb``: of gradients that are reduced together, by default DDP's."""
+    model = DistributedDataParallel(models.resnet(18, quick).to(device), bucket_cap_mb=bucket_mb)
     x, y = torch.randn(4, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (4,))
-    return models.resnet_step(model, x.to(device), y.to(device))
+    return model, models.resnet_step(model, x.to(device), y.to(device))
 
 
-def _gpt(device: str, quick: bool) -> Callable[[], object]:
+def _gpt(device: str, quick: bool) -> tuple[Any, Callable[[], object]]:
     model: Any = DistributedDataParallel(models.gpt(quick).to(device))
     tokens = torch.randint(models.TINY_SIZES.vocabulary, (2, 33 if quick else 129))
-    return models.gpt_step(model, tokens.to(device))
+    return model, models.gpt_step(model, tokens.to(device))
 
 
-def main(meeting: str, rank: int, ranks: int, rounds: int, quick: bool) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("cpu:gloo,maca:mccl", init_method=meeting, rank=rank, world_size=ranks)
-    found: dict[str, dict[str, list[float]]] = {}
+def _buckets(model: Any) -> list[torch.Tensor]:
+    """Tensors of the sizes of the buckets in which DDP reduced the model's gradients."""
+    sizes = (
+        model._get_ddp_logging_data()["rebuilt_bucket_sizes"] or model._get_ddp_logging_data()["bucket_sizes"]
+    )
+    return [torch.zeros(int(size) // 4, device="maca") for size in sizes.split(", ")]
 
-    def measure(name: str, sides: Sides, count: int) -> None:
-        times = found[name] = {side: [] for side in sides}
+
+def _without_communication(model: Any, step: Callable[[], object]) -> Callable[[], object]:
+    def alone() -> None:
+        with model.no_sync():
+            step()
+
+    return alone
+
+
+class _Sleeping:
+    """In the place of a carrier, one whose collectives take time and no core, and move nothing."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> _Sleeping:
+        self._reduce = LibraryCarrier.reduce
+        LibraryCarrier.reduce = self._sleep  # type: ignore[assignment, method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        LibraryCarrier.reduce = self._reduce  # type: ignore[method-assign]
+
+    def _sleep(self, *_: object) -> bool:
+        time.sleep(self.seconds)
+        return True
+
+    def around(self, seconds: float, step: Callable[[], object]) -> Callable[[], object]:
+        """The step with a carrier that takes so long for each bucket."""
+
+        def slower() -> None:
+            self.seconds = seconds
+            step()
+
+        return slower
+
+
+class Rank:
+    """What a rank measures."""
+
+    def __init__(self, ranks: int, rounds: int, quick: bool):
+        self.found: dict[str, dict[str, list[float]]] = {}
+        self._ranks, self._rounds, self._quick = ranks, rounds, quick
+
+    def measure(self, name: str, sides: Sides, count: int = 1) -> None:
+        times = self.found[name] = {side: [] for side in sides}
         for begin in sides.values():
             begin()  # plans, connections and memory
-        for _ in range(rounds):
+        for _ in range(self._rounds):
             for side, call in sides.items():
                 times[side].append(_seconds(call, count))
 
-    def measure_collective(operator: str, label: str, call: Callable[[torch.Tensor], object]) -> None:
+    def measure_collective(self, operator: str, label: str, call: Callable[[torch.Tensor], object]) -> None:
         nbytes = SIZES[label]
-        n = min(nbytes, 1 << 16 if quick else nbytes) // 4
+        n = min(nbytes, 1 << 16 if self._quick else nbytes) // 4
         operands = {"host": torch.zeros(n), "maca": torch.zeros(n, device="maca")}
         sides: Sides = {side: partial(call, t) for side, t in operands.items()}
         if operator == "copy":
             sides["host"] = partial(torch.zeros(n).copy_, operands["host"])
         sides["maca"]()  # memory that comes again is shared from the second time on
-        measure(f"{operator}.{label}", sides, 1 if n > 1 << 22 else 20)
+        self.measure(f"{operator}.{label}", sides, 1 if n > 1 << 22 else 20)
 
-    os.environ["MACA_COLLECTIVES"] = "staged"
-    for operator, call in _calls(ranks).items():
-        for label in SIZES if operator == "all_reduce" else ("64MB",):
-            measure_collective(operator, label, call)
-    os.environ["MACA_COLLECTIVES"] = "library"
-    for operator, label in (("all_reduce_shared", "1MB"), ("all_reduce_shared", "64MB"), ("copy", "64MB")):
-        measure_collective(operator, label, dist.all_reduce)
-    for model, made in (("ddp.resnet18", _resnet), ("ddp.gpt", _gpt)):
-        measure(model, {"host": made("cpu", quick), "maca": made("maca", quick)}, 1)
+    def collectives(self) -> None:
+        os.environ["MACA_COLLECTIVES"] = "staged"
+        for operator, call in _calls(self._ranks).items():
+            for label in SIZES if operator == "all_reduce" else ("64MB",):
+                self.measure_collective(operator, label, call)
+        os.environ["MACA_COLLECTIVES"] = "library"
+        for operator, label in (
+            ("all_reduce_shared", "1MB"),
+            ("all_reduce_shared", "64MB"),
+            ("copy", "64MB"),
+        ):
+            self.measure_collective(operator, label, dist.all_reduce)
+
+    def training(self) -> None:
+        for name, made in (("ddp.resnet18", _resnet), ("ddp.gpt", _gpt)):
+            self.measure(name, {"host": made("cpu", self._quick)[1], "maca": made("maca", self._quick)[1]})
+        self.measure_overlap()
+
+    def measure_overlap(self) -> None:
+        """A step of DDP beside its parts: the step without communication, and the collectives alone."""
+        model, step = _resnet("maca", self._quick, bucket_mb=0.05 if self._quick else 4)
+        alone = _without_communication(model, step)
+        for _ in range(3):
+            step()  # DDP orders its buckets anew after the first
+        buckets = _buckets(model)
+
+        def parts() -> None:
+            alone()
+            for bucket in buckets:
+                dist.all_reduce(bucket)
+
+        for _ in range(3):
+            parts()  # their memory is shared as DDP's is
+        self.measure("ddp.overlap", {"host": parts, "maca": step})
+        model, step = _resnet("maca", self._quick, bucket_mb=0.05 if self._quick else 1)
+        step()
+        with _Sleeping() as carrier:
+            self.measure("ddp.exposed", {"host": carrier.around(0, step), "maca": carrier.around(NAP, step)})
+        # of the time in which the carrier slept, what the step did not hide
+        times = self.found["ddp.exposed"]
+        times["maca"] = [slower - plain for slower, plain in zip(times["maca"], times["host"])]
+        times["host"] = [NAP * len(_buckets(model))] * self._rounds
+
+    def hosts(self) -> None:
+        for label in SIZES:
+            self.measure_collective("hosts", label, dist.all_reduce)
+
+
+def main(what: str, meeting: str, rank: int, ranks: int, rounds: int, quick: bool) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("cpu:gloo,maca:mccl", init_method=meeting, rank=rank, world_size=ranks)
+    this = Rank(ranks, rounds, quick)
+    getattr(this, what)()
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(this.found))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1")
+    _what, _meeting, _rank, _ranks, _rounds, _quick = sys.argv[1:]
+    main(_what, _meeting, int(_rank), int(_ranks), int(_rounds), _quick == "1")

@@ -17,8 +17,10 @@ from macatensor.bench import (
     leak,
     memory,
     models,
+    profiling,
     recording,
     startup,
+    tuned,
 )
 from macatensor.bench.result import Result
 
@@ -31,11 +33,13 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     **models.CASES,
     **compiled.CASES,
     **memory.CASES,
-    "distributed": distributed.distributed,
+    **distributed.CASES,
     "graph": graphs.graphs,
     "import": startup.startup,
     "leak": leak.leak,
+    **profiling.CASES,
     "record": recording.recording,
+    "tuned": tuned.tuned,
 }
 _SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))
 CASES = dict(sorted(CASES.items(), key=lambda item: _SUITES.index(item[0].partition(".")[0])))

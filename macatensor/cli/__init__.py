@@ -16,12 +16,15 @@ from .accuracy import accuracy
 from .bench import bench
 from .check import check
 from .compile import compile
+from .conform import conform, new_device
 from .console import err, error_panel
 from .demo import demo
 from .migrate import migrate
 from .opinfo import opinfo
 from .ops import ops
 from .parity import parity
+from .profile import profile
+from .tune import tune
 
 
 class _Commands(typer.core.TyperGroup):
@@ -44,9 +47,11 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (check, demo, ops, parity, opinfo, bench, migrate):
+for _command in (check, demo, ops, parity, opinfo, bench, migrate, conform):
     app.command()(_command)
-app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(compile)
+for _runs_program in (compile, profile, tune):  # what follows the program is its own
+    app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(_runs_program)
+app.command("new-device")(new_device)
 app.add_typer(accuracy)
 
 

@@ -28,7 +28,8 @@ def maca(
 ) -> Callable[..., Value]:
     """``torch.compile(model, backend="maca")``.
 
-    ``mode``: one of PyTorch's; each runs a tape, which has no more Python in it than a captured graph. ``options``:
+    ``mode``: one of PyTorch's; each runs a tape, which has no more Python in it than a captured graph. "max-autotune"
+    measures the library's ways of products and convolutions that no bank knows (docs/tuning.md). ``options``:
     ``{"tapes": False}`` runs operator by operator; ``{"check": True}`` judges each fused program (checked.py). Raises
     ValueError for others.
     """
@@ -41,7 +42,8 @@ def maca(
     from torch._dynamo.backends.common import aot_autograd
 
     used = steps.detach_used_up(graph) if isinstance(graph, fx.GraphModule) else []
-    choices = Choices(bool(given["tapes"]), bool(given["check"]))
+    is_tuned = mode is not None and mode.startswith("max-autotune")
+    choices = Choices(bool(given["tapes"]), bool(given["check"]), is_tuned)
     with stored.storing(choices, inputs) as as_compiler:
         compiler = aot_autograd(
             fw_compiler=as_compiler(partial(_compile, choices)),

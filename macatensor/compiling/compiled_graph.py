@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
+from macatensor.choices import deciding
 from macatensor.compiling import checked, explained, segments, tapes
 from macatensor.compiling.in_place import in_place
 from macatensor.runtime import counters, plan_caches
@@ -32,10 +33,12 @@ _unwatched = native.dispatch
 
 
 class Choices(NamedTuple):
-    """``options=`` of the backend. ``is_checked``: is each fused program judged?"""
+    """``options=`` of the backend. ``is_checked``: is each fused program judged? ``is_tuned``: are the library's ways of
+    products and convolutions measured?"""
 
     with_tapes: bool = True
     is_checked: bool = False
+    is_tuned: bool = False
 
 
 class CompiledGraph:
@@ -116,6 +119,9 @@ class CompiledGraph:
                 self.seen.add(key)
                 return None
             try:
+                if self.choices.is_tuned:  # what is recorded cannot be measured meanwhile
+                    with deciding.measuring():
+                        self.run(checked.copied(arguments))
                 tape = tapes.record(self.run, arguments)
                 if self.choices.is_checked or checked.is_asked():
                     tape = checked.right(self.module, self.run, arguments, tape)

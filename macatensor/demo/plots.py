@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from macatensor.parity.step import OpRecord
 
 BLUE, PALE, ORANGE, GREEN, RED, GRAY = "#2563eb", "#bfd3fb", "#d97706", "#059669", "#dc2626", "#64748b"
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.edgecolor": "#cbd5e1",
@@ -30,14 +30,16 @@ _STYLE: Any = {
 }
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def blank(width: float, height: float) -> tuple[Any, Any]:
+    """A figure of that many inches and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
-def _svg(figure: Any) -> str:
+def svg(figure: Any) -> str:
+    """The figure as the text of an SVG element."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
@@ -57,8 +59,8 @@ def curves(training: Training) -> str:
     """Training loss, its moving average, the metric and its bar over steps."""
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _figure(7.2, 3.1)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = blank(7.2, 3.1)
         steps = [s for s, _ in training.losses]
         losses = [v for _, v in training.losses]
         axes.plot(steps, losses, color=PALE, linewidth=0.9, label="training loss")
@@ -87,7 +89,7 @@ def curves(training: Training) -> str:
             more = other.get_legend_handles_labels()
             handles, labels = handles + more[0], labels + more[1]
         figure.legend(handles, labels, loc="outside upper center", ncols=4)
-        return _svg(figure)
+        return svg(figure)
 
 
 def seconds_per_op(records: list[OpRecord], most: int = 14) -> str:
@@ -105,14 +107,14 @@ def seconds_per_op(records: list[OpRecord], most: int = 14) -> str:
     if len(seconds) > most:
         names.append(f"{len(seconds) - most} others")
         values.append(1e3 * sum(seconds.values()) - sum(values))
-    with matplotlib.rc_context({**_STYLE, "axes.grid.axis": "x"}):
-        figure, axes = _figure(5.6, 0.6 + 0.235 * len(names))
+    with matplotlib.rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure, axes = blank(5.6, 0.6 + 0.235 * len(names))
         bars = axes.barh(names, values, color=[BLUE] * len(slowest) + [GRAY], height=0.66)
         axes.bar_label(bars, labels=[f"{v:.2f}" for v in values], padding=3, fontsize=8, color="#475569")
         axes.invert_yaxis()
         axes.margins(x=0.09)
         axes.set_xlabel("ms in one step")
-        return _svg(figure)
+        return svg(figure)
 
 
 def error_per_op(records: list[OpRecord]) -> str:
@@ -131,8 +133,8 @@ def error_per_op(records: list[OpRecord]) -> str:
     edge = 10.0 ** (math.floor(math.log10(min(nonzero))) - 1) if nonzero else 1e-9
     values = [errors[op] or edge for op in shown]
     colours = [RED if op in failed else BLUE if errors[op] else GREEN for op in shown]
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _figure(5.6, 0.7 + 0.205 * len(shown))
+    with matplotlib.rc_context(STYLE):
+        figure, axes = blank(5.6, 0.7 + 0.205 * len(shown))
         rows = range(len(shown))
         axes.hlines(rows, edge, values, color="#cbd5e1", linewidth=1)
         axes.scatter(values, rows, color=colours, s=22, zorder=3)
@@ -142,4 +144,4 @@ def error_per_op(records: list[OpRecord]) -> str:
         axes.set_yticks(rows, shown, fontsize=8)
         axes.set_ylim(-0.8, len(shown) + 0.4)
         axes.set_xlabel("largest relative error (green: exact, red: outside its bound)")
-        return _svg(figure)
+        return svg(figure)

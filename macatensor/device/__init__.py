@@ -9,14 +9,21 @@ import torch
 # Names that begin with "_" are not torch.maca's; `__all__` below has all the others.
 from torch.compiler import is_compiling as _is_compiling
 
-from macatensor.device import comm, jiterator, memory, nvtx
+from macatensor.device import comm, jiterator, memory, nvtx, profiler, tunable
+from macatensor.device.dumps import *  # noqa: F403
+from macatensor.device.formats import *  # noqa: F403
 from macatensor.device.graphed_callables import *  # noqa: F403
 from macatensor.device.graphs import *  # noqa: F403
 from macatensor.device.graphs import MacaGraph
 from macatensor.device.memory import *  # noqa: F403
 from macatensor.device.memory_history import *  # noqa: F403
+from macatensor.device.op_info import begin as _begin_op_info  # noqa: F401
+from macatensor.device.op_info import op_info as op_info
+from macatensor.device.options import *  # noqa: F403
+from macatensor.device.profiler import *  # noqa: F403
 from macatensor.device.properties import *  # noqa: F403
 from macatensor.device.tensor_types import *  # noqa: F403
+from macatensor.device.tunable import set_aoe as set_aoe
 from macatensor.dispatch.named_kernels import launch as _launch
 from macatensor.dispatch.request import Declined as _Declined
 from macatensor.runtime import random
@@ -116,7 +123,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-_MODULES = (comm, jiterator, memory, nvtx, random, streams)
+_MODULES = (comm, jiterator, memory, nvtx, profiler, random, streams, tunable)
 __all__ = sorted(
     name
     for name, held in globals().items()

@@ -3,8 +3,9 @@
 TF32 is off at first. The environment variables ``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE`` (matrix products) and
 ``PYTORCH_ALLOW_CUDA_CUDNN_TF32`` (convolutions) set to 1 turn it on, and so does
 ``torch.set_float32_matmul_precision("high")`` for products; what is set here leaves PyTorch's global alone.
-Attention and products with a vector keep float32. ``enabled``, ``benchmark`` and the switches of reduced-precision
-sums are kept for programs that set them: the libraries so far have one way, with sums in float32.
+Attention and products with a vector keep float32. ``benchmark`` measures the algorithms that the library has for each
+product and convolution, and ``benchmark_limit`` says how many of them (docs/tuning.md). ``enabled`` and the switches of
+reduced-precision sums are kept for programs that set them: the libraries so far have one way, with sums in float32.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import ModuleType
 
 import torch
 
+from macatensor.choices import deciding
 from macatensor.device.properties import library_info
 from macatensor.runtime import ffi, plan_caches, plan_flags, switches
 from macatensor.runtime.boxed import Value
@@ -181,12 +183,15 @@ class MacaBackend(ModuleType):
             self.conv.allow_tf32 = value
         elif attribute == "benchmark_limit":
             vars(self)["_values"][attribute] = int(value)
+            deciding.settings().most_ways = max(int(value), 0)
         else:
             value = _boolean(f"{self.__name__}.{attribute}", value)
             changed = value != vars(self)["_values"][attribute]
             vars(self)["_values"][attribute] = value
             if attribute == "deterministic" and changed:
                 plan_flags.be_deterministic(value)
+            if attribute == "benchmark":
+                deciding.settings().benchmark = value
 
     def version(self) -> int:
         """Of the library's ABI: major * 1000 + minor."""

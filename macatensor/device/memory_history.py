@@ -159,6 +159,16 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
         pickle.dump(_snapshot(), file)
 
 
+def live_by_site() -> dict[int, tuple[int, int]]:
+    """(blocks, bytes) that are live, by the number of the site that made them (:func:`sites.site`); 0: not recorded."""
+    found: dict[int, tuple[int, int]] = {}
+    for block in _blocks():
+        if block.is_live:
+            count, size = found.get(block.site, (0, 0))
+            found[block.site] = count + 1, size + int(block.bytes)
+    return found
+
+
 def _largest() -> str:
     live = sorted((b for b in _blocks() if b.is_live), key=lambda b: -int(b.requested_bytes))[:_NAMED]
     if not live:
@@ -176,4 +186,4 @@ def _largest() -> str:
 binding.name_live_tensors(_largest)
 
 
-__all__ = own_names(globals(), internal=("Frame", "Block", "Segment"))
+__all__ = own_names(globals(), internal=("Frame", "Block", "Segment", "live_by_site"))

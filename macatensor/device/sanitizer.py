@@ -4,7 +4,9 @@ On CUDA such a program races. On maca it does not: the runtime makes a stream wa
 last. The sanitizer reports the places where that automatic wait was needed, so that a program that is clean here keeps
 its results on CUDA. Uses on one stream are in order, and so are those that ``wait_stream``, events, ``synchronize()``
 and blocking copies put in order; a backward pass counts as work of the stream that called it, since CUDA's autograd engine
-waits for the streams of the forward pass by itself. A buffer is watched as a whole: two views of it count as one memory.
+waits for the streams of the forward pass by itself. A collective is work of a stream of its group, as NCCL's: it comes
+after what its caller's stream was given before, and what that stream is given comes after it from ``wait()``,
+``get_future()`` or ``wait_tensor`` on. A buffer is watched as a whole: two views of it count as one memory.
 
 Each pair of places is reported once, as a :class:`StreamHazardWarning` with both operators and Python stacks, and kept
 in :data:`hazards`. Every operator costs a walk over the Python stack and a few dictionary look-ups, 20 us or so.
@@ -16,6 +18,7 @@ import re
 import threading
 import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,7 @@ from macatensor.dispatch import sites
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.sites import Site
 from macatensor.runtime import streams
+from macatensor.runtime.awaited import is_at_once
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.ffi import lib
 from macatensor.runtime.streams import Event
@@ -52,7 +56,8 @@ class Use:
 
     def __str__(self) -> str:
         what = "write" if self.writes else "read"
-        lines = [f"  {what} by {self.site.operator} on stream {self.stream_id}:"]
+        where = f"on stream {self.stream_id}" if self.stream_id >= 0 else "in flight between ranks"
+        lines = [f"  {what} by {self.site.operator} {where}:"]
         lines += [f'    File "{f.filename}", line {f.line}, in {f.name}' for f in reversed(self.site.frames)]
         if not self.site.frames:
             lines.append("    (a thread of the autograd engine has no Python stack)")
@@ -67,10 +72,15 @@ class Hazard:
     later: Use
     nbytes: int  # of the buffer
 
+    @property
+    def remedy(self) -> str:
+        is_collective = self.earlier.stream_id < 0
+        return "Call the collective's wait()" if is_collective else "Call wait_stream() or wait for an event"
+
     def __str__(self) -> str:
         return (
             f"a buffer of {self.nbytes} bytes is used by two streams without an order between them; CUDA would race "
-            f"here. Call wait_stream() or wait for an event first.\n{self.earlier}\n{self.later}"
+            f"here. {self.remedy} first.\n{self.earlier}\n{self.later}"
         )
 
 
@@ -82,6 +92,7 @@ class _History:
     reads: dict[int, Use] = field(default_factory=dict)  # by stream
 
 
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")  # they show themselves
 _FACTORY = re.compile("new_.*|.*_like")  # they make a tensor in the image of another
 hazards: list[Hazard] = []
 _MOST = 1000  # hazards kept
@@ -126,6 +137,8 @@ class Sanitizer:
             self.waited(self.events.get(event, {}))
 
     def stream_synchronized(self, stream_id: int) -> None:
+        if is_at_once():  # a collective's own copies
+            return
         with self.lock:
             self.waited(self.snapshot(stream_id))
 
@@ -140,6 +153,27 @@ class Sanitizer:
     def backward_ended(self) -> None:
         with self.lock:
             self.callers.pop()
+
+    def collective_issued(
+        self, lane: int, name: str, operands: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    ) -> int:
+        """A collective of the ``lane`` was; returns its number there."""
+        with self.lock:
+            stream_id = -lane
+            self.merge(self.clock(stream_id), self.snapshot(int(lib.maca_streams_current())))
+            number = self.counts[stream_id] = self.counts.get(stream_id, 0) + 1
+            site = sites.here(name)
+            buffers = {id(t._payload[0]): t._payload[0] for t in operands if isinstance(t, MacaTensor)}
+            written_to = {id(t._payload[0]): t._payload[0] for t in written if isinstance(t, MacaTensor)}
+            for key, buffer in {**buffers, **written_to}.items():
+                writes = key in written_to
+                self.use(buffer, writes, Use(stream_id, number, writes, site))
+            return number
+
+    def collective_awaited(self, lane: int, number: int) -> None:
+        """The current stream is given nothing more before it is over."""
+        with self.lock:
+            self.merge(self.clock(int(lib.maca_streams_current())), {-lane: number})
 
     def waited(self, over: _Clock) -> None:
         """The host waited, so whatever is launched from now on comes after."""
@@ -160,7 +194,7 @@ class Sanitizer:
         for other in earlier:
             if other.stream_id == use.stream_id or other.number <= known.get(other.stream_id, 0):
                 continue
-            if self.in_backward():  # CUDA's engine makes the wait
+            if self.in_backward() and other.stream_id >= 0:  # CUDA's engine makes the wait
                 known[other.stream_id] = other.number
             else:
                 self.report(Hazard(other, use, int(buffer.nbytes)))
@@ -179,10 +213,16 @@ class Sanitizer:
             hazards.append(hazard)
         warnings.warn(str(hazard), StreamHazardWarning, stacklevel=2)
 
+    def opens(self, operator: str) -> None:
+        """Nothing: it reads nothing on the device."""
+
     def before(self, operator: OpOverload, args: Arguments, kwargs: Keywords | None) -> set[int]:
         """An operator is about to be given its operands; returns the ids of their buffers."""
         operands: dict[int, tuple[Buffer, bool]] = {}
         held: set[int] = set()
+        if is_at_once():
+            return held
+        is_collective = operator.namespace in _COLLECTIVES
         reads_sizes_only = _FACTORY.fullmatch(operator._opname) is not None
         for i, argument in enumerate(operator._schema.arguments):
             value = args[i] if i < len(args) else (kwargs or {}).get(argument.name)
@@ -193,7 +233,10 @@ class Sanitizer:
                     continue
                 buffer = t._payload[0]
                 held.add(id(buffer))
-                if writes or (alias is None and not reads_sizes_only):  # a view touches no memory
+                if is_collective:
+                    if operator._opname == "wait_tensor":
+                        self.tensor_awaited(buffer)
+                elif writes or (alias is None and not reads_sizes_only):  # a view touches no memory
                     operands[id(buffer)] = (buffer, writes or operands.get(id(buffer), (None, False))[1])
         if operands:
             with self.lock:
@@ -205,6 +248,8 @@ class Sanitizer:
 
     def after(self, operator: str, result: Value, held: set[int]) -> None:
         """The operator's results that lie in memory of their own are written."""
+        if is_at_once() or operator.split(".")[0] in _COLLECTIVES:
+            return
         made = {
             id(t._payload[0]): t._payload[0]
             for t in flatten(result)
@@ -216,6 +261,13 @@ class Sanitizer:
                 stream_id, number = self.next()
                 for buffer in made.values():
                     self.use(buffer, True, Use(stream_id, number, True, site))
+
+    def tensor_awaited(self, buffer: Buffer) -> None:
+        """By ``wait_tensor``, for the collective that wrote it."""
+        with self.lock:
+            history = self.buffers.get(id(buffer))
+            if history is not None and history.write is not None and history.write.stream_id < 0:
+                self.collective_awaited(-history.write.stream_id, history.write.number)
 
     def in_backward(self) -> bool:
         """Does the calling thread run a node of a backward pass, on the stream it started with?"""

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from macatensor.choices import deciding
 from macatensor.dispatch import meta_rules_recurrent  # noqa: F401 - registers its rules
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.dispatch.promotion import common_dtype
-from macatensor.dispatch.request import Operand, Request, Scalar
+from macatensor.dispatch.request import Declined, Operand, Request, Scalar
 from macatensor.dispatch.signature import Role, Signature
 from macatensor.dispatch.stride_rules import STRIDE_RULES
 from macatensor.runtime import counters
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate, ffi, lib, native
 from macatensor.runtime.meta import Meta, meta_of, set_lazy_bits
+from macatensor.runtime.plan_flags import plan_flags
 from macatensor.runtime.tensor import MacaTensor, Payload
 from op_table import Row
 
@@ -218,6 +220,7 @@ def create(
     """
     request = Request(row.kernel_name)
     written: list[bool] = []
+    brought: list[Scalar] = []
     defaults: list[Scalar] = []
     unsaid = row.also_writes if row.also_writes and full[signature.positions["training"]] else ()
     for i, (argument, value) in enumerate(zip(signature.arguments, full)):
@@ -236,8 +239,7 @@ def create(
         elif argument.role is Role.SCALAR:
             if value is not None:
                 request.attributes.append((f"{argument.name}.scalar", request.slots(1)))
-                if i >= given:
-                    defaults.append(value)
+                (brought if i < given else defaults).append(value)
         elif argument.role is Role.SCALARS:
             request.attributes.append((f"{argument.name}.scalar", request.slots(len(value))))
             request.attributes.append((f"{argument.name}.count", len(value)))
@@ -264,19 +266,40 @@ def create(
 
     in_memory = result_memory is not None
     request.by_rows = row.by_rows
-    made = program(
-        request,
-        signature.name,
-        written,
-        [] if in_memory else metas,
-        [] if in_memory else lists,
-        returned=returned,
-        repeats_first=repeats_first,
-        in_memory=in_memory,
-        defaults=defaults,
-        least=row.least,
-        exact=row.exact_numbers,
-        fusible=(row.elementwise or bool(row.by_rows)) and not row.random,
-    )
+
+    def made(way: str) -> Program:
+        request.way = way
+        return program(
+            request,
+            signature.name,
+            written,
+            [] if in_memory else metas,
+            [] if in_memory else lists,
+            returned=returned,
+            repeats_first=repeats_first,
+            in_memory=in_memory,
+            defaults=defaults,
+            least=row.least,
+            exact=row.exact_numbers,
+            fusible=(row.elementwise or bool(row.by_rows)) and not row.random,
+        )
+
     counters.count("plan_misses")
-    return made
+    if in_memory or row.kernel_name not in deciding.KERNELS:
+        return made(deciding.OWN)
+    asked = deciding.Asked(
+        signature.func,
+        row,
+        full,
+        request.kernel,
+        plan_flags(request.kernel),
+        [operand.meta for operand in request.operands],
+        request.attributes,
+        brought,
+        request.build,
+        made,
+    )
+    try:
+        return made(deciding.way_of(asked))
+    except Declined:  # a bank of another build of the library
+        return made(deciding.OWN)

@@ -108,6 +108,7 @@ class Request:
         self.scalars = 0
         self.kernel = kernel
         self.by_rows = ""  # as the row has it
+        self.way = ""  # one of plan_candidates' names; "": the library's own choice
 
     def add(self, operands: Sequence[Operand], *, is_list: bool, is_output: bool) -> None:
         kind = _ARGUMENT_TENSOR
@@ -173,14 +174,15 @@ class Request:
             argument.kind, argument.is_output = given.kind, int(given.is_output)
             argument.count = len(given.operands)
             argument.operands = operands
-        attributes = self._hold(_new("maca_attribute[]", max(len(self.attributes), 1)))
-        for attribute, (name, value) in zip(attributes, self.attributes):
+        named = [*self.attributes, ("implementation", self.way)] if self.way else self.attributes
+        attributes = self._hold(_new("maca_attribute[]", max(len(named), 1)))
+        for attribute, (name, value) in zip(attributes, named):
             self._attribute(attribute, name, value)
         request.size = _sizeof("maca_plan_request")
         request.flags = plan_flags(self.kernel)
         request.kernel = self._hold(_new("char[]", self.kernel.encode()))
         request.argument_count = len(self.arguments)
-        request.attribute_count = len(self.attributes)
+        request.attribute_count = len(named)
         request.scalar_count = self.scalars
         request.arguments = arguments
         request.attributes = attributes

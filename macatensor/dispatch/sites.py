@@ -60,6 +60,9 @@ _plain_dispatch: Callable[..., Value] = MacaTensor.__dict__["__torch_dispatch__"
 class Watcher(Protocol):
     """Is told of each outermost operator; the sanitizer is one."""
 
+    def opens(self, operator: str) -> None:
+        """Before an operator without operands on the device, of which only the result is told."""
+
     def before(self, operator: OpOverload, args: Arguments, kwargs: Keywords | None) -> set[int]: ...
 
     def after(self, operator: str, result: Value, held: set[int]) -> None: ...
@@ -126,6 +129,8 @@ def observed(operator: str, function: Callable[_P, _T]) -> Callable[_P, _T]:
         if not _users:
             return function(*args, **kwargs)
         with running(operator) as outer:
+            if _watcher is not None and outer.is_outermost:
+                _watcher.opens(operator)
             result = function(*args, **kwargs)
             if _watcher is not None and outer.is_outermost:
                 _watcher.after(operator, result, set())

@@ -21,7 +21,7 @@ class Way:
     def __init__(self, carriers: Carriers, library: LibraryCarrier | None, call: str):
         self._carriers = carriers
         self._call = call
-        self._has_agreed = False
+        self._has_begun = False
         self.library = library
         if library is not None:
             library.begin(call)
@@ -29,14 +29,14 @@ class Way:
     def agree(self) -> None:
         """Returns when every rank makes this call. Raises where another one does."""
         if self.library is None or not self.library.agree():
-            self.gloo()
+            self.gloo().agree()
 
     def gloo(self) -> GlooCarrier:
-        """For host tensors. Raises where the ranks do not all make the same call."""
+        """For host tensors. It moves nothing where the ranks do not all make the same call."""
         gloo = self._carriers.gloo()
-        if not self._has_agreed:
-            gloo.agree(self._call)
-            self._has_agreed = True
+        if not self._has_begun:
+            gloo.begin(self._call)
+            self._has_begun = True
         return gloo
 
 

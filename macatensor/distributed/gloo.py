@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -24,39 +25,95 @@ from torch._C._distributed_c10d import (
 )
 
 from macatensor.distributed.reduction import Reduction
+from macatensor.distributed.snapshots import Source, Target
 from macatensor.distributed.staging import as_bytes, together
+from macatensor.runtime.awaited import no_waiting
 from macatensor.runtime.boxed import Value
+from macatensor.runtime.host_copies import download, host_address, upload
+
+_BLOCK = 4 << 20  # bytes
+_STAGES = 3  # blocks under way: one comes from the device, one is between the ranks, one goes to the device
 
 
 class GlooCarrier:
     """A context of gloo for one group. Its collectives are called in the same order on every rank."""
 
     name = "gloo"
+    _agreement: tuple[Value, torch.Tensor, list[torch.Tensor]] | None = None
 
     def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta):
         self.rank = rank
         self.ranks = ranks
         self._gloo: Value = ProcessGroupGloo(store, rank, ranks, timeout=timeout)
+        self._stages: list[torch.Tensor] = []
 
-    def agree(self, call: str) -> None:
-        """Raises on every rank where they do not all make the same call: gloo would move what it finds."""
+    def begin(self, call: str) -> None:
+        """``call`` is what the program called. What comes next waits until every rank has begun it."""
         digest = hashlib.blake2b(call.encode(), digest_size=16).digest()
         mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-        if any(not torch.equal(mine, other) for other in self.all_gather(mine)):
+        every = list(mine.new_empty((self.ranks, mine.numel())).unbind())
+        self._agreement = self._gloo.allgather([every], [mine], AllgatherOptions()), mine, every
+
+    def agree(self) -> None:
+        """Raises on every rank where they did not all begin the same call: gloo would move what it finds."""
+        agreement, self._agreement = self._agreement, None
+        if agreement is None:
+            return
+        work, mine, every = agreement
+        work.wait()
+        if any(not torch.equal(mine, other) for other in every):
             raise RuntimeError(
                 "the ranks called different collectives, or gave operands of different sizes or dtypes"
             )
 
-    def all_reduce(self, host: torch.Tensor, reduction: Reduction, computes: bool) -> torch.Tensor:
-        """The reduction of all ranks' tensors. ``computes``: by gloo itself."""
+    def reduce(self, source: Source, target: Target | None, reduction: Reduction, computes: bool) -> None:
+        """Of all ranks' operands. ``computes``: by gloo itself. ``target``: where it goes, if it goes here."""
+        if computes:
+            self._reduce_in_blocks(source, target, reduction)
+            if target is not None:
+                target.finish()
+        else:
+            reduced = self.all_reduce(source.host(), reduction)
+            if target is not None:
+                target.put(reduced)
+
+    def _reduce_in_blocks(self, source: Source, target: Target | None, reduction: Reduction) -> None:
+        """Through a few host buffers that stay: a new one of 64 MiB costs more in pages than its bytes cost to copy."""
+        options = AllreduceOptions()
+        options.reduceOp = ReduceOp(getattr(ReduceOp, reduction.name))
+        under_way: deque[tuple[Value, torch.Tensor, int]] = deque()
+
+        def finish_one() -> None:
+            work, block, at = under_way.popleft()
+            work.wait()
+            if target is not None:
+                done = reduction.after(block, self.ranks)
+                with no_waiting():
+                    upload(target.buffer, target.offset + at, host_address(done), done.nbytes)
+
+        for number, at in enumerate(range(0, source.nbytes, _BLOCK)):
+            if len(under_way) == _STAGES:
+                finish_one()
+            nbytes = min(_BLOCK, source.nbytes - at)
+            if len(self._stages) == number < _STAGES:
+                self._stages.append(torch.empty(_BLOCK, dtype=torch.uint8))
+            block = self._stages[number % _STAGES][:nbytes].view(source.dtype)
+            with no_waiting():
+                download(block, source.buffer, source.offset + at, nbytes)
+            if reduction.factor is not None:
+                block.copy_(reduction.before(block))
+            self.agree()  # the first block has been copied meanwhile
+            under_way.append((self._gloo.allreduce([block], options), block, at))
+        while under_way:
+            finish_one()
+        self.agree()
+
+    def all_reduce(self, host: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+        """The reduction of all ranks' tensors, in the order of the ranks."""
+        self.agree()
         if not host.numel():
             return host
         host = reduction.before(host)
-        if computes:
-            options = AllreduceOptions()
-            options.reduceOp = ReduceOp(getattr(ReduceOp, reduction.name))
-            self._gloo.allreduce([host], options).wait()
-            return reduction.after(host, self.ranks)
         n = -(-host.numel() // self.ranks)
         padded = host.new_zeros(n * self.ranks)
         padded[: host.numel()] = host.reshape(-1)
@@ -65,6 +122,7 @@ class GlooCarrier:
 
     def reduce_scatter(self, parts: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
         """The reduction of the ranks' parts number ``rank``."""
+        self.agree()
         return self._fold_own([reduction.before(part) for part in parts], reduction)
 
     def _fold_own(self, parts: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
@@ -74,6 +132,7 @@ class GlooCarrier:
         return reduction.fold(received)
 
     def broadcast(self, host: torch.Tensor, root: int) -> torch.Tensor:
+        self.agree()
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         if host.numel():
@@ -82,6 +141,7 @@ class GlooCarrier:
 
     def all_gather(self, host: torch.Tensor, like: Sequence[torch.Tensor] = ()) -> list[torch.Tensor]:
         """Every rank's tensor; ``like``: tensors of their sizes, where these differ."""
+        self.agree()
         whole = host.new_empty((0 if like else self.ranks, *host.shape))
         received = [torch.empty_like(t) for t in like] or list(whole.unbind())
         if any(t.numel() for t in received):
@@ -97,6 +157,7 @@ class GlooCarrier:
         return received
 
     def gather(self, host: torch.Tensor, received: Sequence[torch.Tensor], root: int) -> None:
+        self.agree()
         options = GatherOptions()
         options.rootRank = root
         if host.numel():
@@ -104,6 +165,7 @@ class GlooCarrier:
             self._gloo.gather(targets, [as_bytes(host)], options).wait()
 
     def scatter(self, target: torch.Tensor, parts: Sequence[torch.Tensor], root: int) -> None:
+        self.agree()
         options = ScatterOptions()
         options.rootRank = root
         if target.numel():
@@ -112,6 +174,7 @@ class GlooCarrier:
 
     def all_to_all(self, received: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> None:
         """Part i goes to rank i; part i of ``received`` comes from it."""
+        self.agree()
         into, out = together(received), together(parts)
         sizes = [t.nbytes for t in received], [t.nbytes for t in parts]
         self._gloo.alltoall_base(into, out, *sizes, AllToAllOptions()).wait()

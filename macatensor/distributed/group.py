@@ -165,6 +165,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
 
         lane = of_message.pop("lane", self._lane)
         work = MacaWork(lane, run, written, result, **of_message)
+        work.show(name, operands, written)
         if self._coalesced is not None:
             self._coalesced.append(work)
             is_asynchronous = True
@@ -218,9 +219,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
         def body(way: Way) -> None:
             for source, target, is_gloos in zip(sources, targets, computes):
                 if not (way.library and way.library.reduce(source, target, reduction, root)):
-                    reduced = way.gloo().all_reduce(source.host(), reduction, is_gloos)
-                    if target is not None:
-                        target.put(reduced)
+                    way.gloo().reduce(source, target, reduction, is_gloos)
                 elif target is not None:
                     target.finish()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from macatensor.runtime.ffi import raise_later
 from macatensor.runtime.tensor import MacaTensor
 
 _AT_ONCE = datetime.timedelta(0)
+_numbers = itertools.count(1)  # of lanes
 
 
 def outside_of_modes() -> AbstractContextManager[object]:
@@ -36,6 +38,7 @@ class Lane:
 
     def __init__(self, name: str = "mccl"):
         self._name = name
+        self.number = next(_numbers)
         self._queue: deque[MacaWork] = deque()
         self._running = threading.RLock()
         self._has_work = threading.Semaphore(0)
@@ -109,8 +112,19 @@ class MacaWork(Work):
         self._error: Exception | None = None
         self._is_told = False
         self._future: Future[Value] | None = None
+        self._shown = 0
         self._awaited = Awaited((t for t in written if isinstance(t, MacaTensor)), self._finish_for_reader)
         lane.add(self)
+
+    def show(self, name: str, operands: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """Tells the sanitizer of a collective that was issued, if there is one."""
+        if streams.observer is not None:
+            self._shown = streams.observer.collective_issued(self._lane.number, name, operands, written)
+
+    def _is_over(self) -> None:
+        """What the calling thread's stream is given from now on comes after this."""
+        if streams.observer is not None and self._shown:
+            streams.observer.collective_awaited(self._lane.number, self._shown)
 
     def run(self) -> None:
         """Called by the lane."""
@@ -138,6 +152,7 @@ class MacaWork(Work):
         if self._error is not None:
             self._tell()
             raise self._error
+        self._is_over()
         return True
 
     def _tell(self) -> bool:
@@ -154,6 +169,8 @@ class MacaWork(Work):
     def is_completed(self) -> bool:
         if not self.has_ended and self._has_arrived is not None and self._has_arrived():
             self._lane.run_until(self)
+        if self.has_ended:
+            self._is_over()
         return self.has_ended
 
     def is_success(self) -> bool:
@@ -176,6 +193,7 @@ class MacaWork(Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future[Value]:
+        self._is_over()  # whose wait() would be, and nobody sees it
         if self._future is None:
             self._future = Future()
             if self.has_ended and self._error is not None:

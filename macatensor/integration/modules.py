@@ -10,6 +10,7 @@ modules get new Parameters.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import itertools
 import sys
@@ -54,8 +55,17 @@ def _apply(
     if any(isinstance(p, MacaTensor) != isinstance(applied[id(p)], MacaTensor) for p in ours.values()):
         _let_go(self)
     for name, p in ours.items():
-        if id(p) in applied:
-            _become(p, applied.pop(id(p)), fn, f"{self._get_name()}.{name}")
+        if id(p) not in applied:
+            continue
+        try:
+            _become(p, applied[id(p)], fn, f"{self._get_name()}.{name}")
+        except _Watched as error:
+            replaced = _stand_in(p, applied[id(p)], fn)
+            if replaced is None:
+                raise RuntimeError(str(error)) from error
+            for key in [key for key, held in self._parameters.items() if held is p]:
+                self._parameters[key] = replaced
+        del applied[id(p)]
     # the others, and what is no parameter, are PyTorch's
     every = self._parameters
     self.__dict__["_parameters"] = {name: p for name, p in every.items() if name not in ours}
@@ -95,11 +105,13 @@ def _cross(p: Any, other: Any, name: str) -> None:
     try:
         torch.utils.swap_tensors(p, other)
     except RuntimeError as error:
+        if "weakref" in str(error):
+            _swap_back(p, other)
         p.grad = grad
         if "weakref" in str(error):
-            raise RuntimeError(
+            raise _Watched(
                 f"_apply(): Couldn't swap {name}: something keeps weak references to it, as torch.profiler does with "
-                "record_shapes or with_stack. Move the module before it is profiled"
+                "record_shapes or with_stack, and an optimizer was built with it. Move the module before it is profiled"
             ) from error
         if "use_count" not in str(error):
             raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
@@ -113,6 +125,36 @@ def _cross(p: Any, other: Any, name: str) -> None:
             p._backward_hooks = backward
         if post_accumulate is not None:
             p._post_accumulate_grad_hooks = post_accumulate
+
+
+def _swap_back(p: Any, other: Any) -> None:
+    """Undoes what ``torch.utils.swap_tensors`` had done when C++ refused: classes and attributes were swapped by then."""
+    if isinstance(p, MacaTensor) == (p.device.type == "maca"):
+        return
+    p.__class__, other.__class__ = other.__class__, p.__class__
+    p.__dict__, other.__dict__ = other.__dict__, p.__dict__
+
+
+class _Watched(Exception):
+    """Weak references of C++ to a Parameter, which no swap survives."""
+
+
+def _stand_in(p: Any, applied: Any, fn: Any) -> Any:
+    """A new Parameter where one cannot be swapped, the same one for all that are tied; None where an optimizer was built
+    with the old one, which it would go on to update."""
+    moved = p.__dict__.get("_maca_moved_to")
+    if moved is not None and isinstance(moved, MacaTensor) == isinstance(applied, MacaTensor):
+        return moved
+    # isinstance() would ask lazy modules for their class, which import and warn
+    optimizers = (held for held in gc.get_objects() if issubclass(type(held), torch.optim.Optimizer))
+    if any(p is q for held in optimizers for group in held.param_groups for q in group["params"]):
+        return None
+    moved = torch.nn.Parameter(applied, p.requires_grad)
+    if p.grad is not None:
+        with torch.no_grad():
+            moved.grad = fn(p.grad)
+    p._maca_moved_to = moved
+    return moved
 
 
 def _replace(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:

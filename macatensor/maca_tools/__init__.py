@@ -2,7 +2,7 @@
 
 import sys
 
-from macatensor import accuracy
+from macatensor.maca_tools import accuracy
 
 sys.modules[f"{__name__}.accuracy"] = accuracy  # for ``import maca_tools.accuracy``
 

@@ -8,15 +8,19 @@ are looked for once, in :func:`register`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._C._profiler import ProfilerActivity, ProfilerState
 
-from macatensor.profiling import activities
+from macatensor.profiling import activities, memory
 from macatensor.profiling.results import Results
 
 devices = frozenset({"maca"})  # names of the device; `as_cuda` adds "cuda"
@@ -28,7 +32,11 @@ _profile = _of_autograd.profile
 
 def register() -> None:
     """Called once. Warns, and leaves the profiler as it is, where PyTorch's profiler has other parts than it had."""
-    taken_over = ((_profile, "_start_trace"), (_of_autograd, "_disable_profiler"))
+    taken_over = (
+        (_profile, "_start_trace"),
+        (_of_autograd, "_disable_profiler"),
+        (_of_torch._KinetoProfile, "_memory_profile"),
+    )
     missing = [name for owner, name in taken_over if not hasattr(owner, name)]
     if missing:
         warnings.warn(
@@ -40,13 +48,35 @@ def register() -> None:
     _profile._start_trace = _start_both(_profile._start_trace)
     _of_autograd._disable_profiler = _end_both(_of_autograd._disable_profiler)
     module: Any
+    timeline = _of_torch.MemoryProfileTimeline
+    _of_torch._KinetoProfile._memory_profile = memory.with_device(_of_torch._KinetoProfile._memory_profile)
+    timeline.export_memory_timeline_html = memory.page_of_device(timeline.export_memory_timeline_html)
     for module in (_of_torch, torch.profiler):
         if hasattr(module, "supported_activities"):
             module.supported_activities = _with_device(module.supported_activities)
 
 
+@contextlib.contextmanager
+def quiet_kineto() -> Iterator[None]:
+    """Kineto writes a line to standard error wherever it starts and stops."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 def _is_ours(profile: Any) -> bool:
     return getattr(profile, "enabled", False) and getattr(profile, "use_device", None) == "maca"
+
+
+def _has_timeline(profile: Any) -> bool:
+    """May ``_memory_profile`` be asked for?"""
+    return bool(profile.profile_memory and profile.record_shapes and profile.with_stack)
 
 
 def _begin_as_ours(init: Any) -> Any:
@@ -71,6 +101,7 @@ def _start_both(start: Any) -> Any:
     def wrapped(self: Any) -> None:
         if _is_ours(self):
             _running.profile = self
+            _running.before = memory.live_blocks() if _has_timeline(self) else []
             activities.start(with_memory=bool(self.profile_memory))
         start(self)
 
@@ -84,7 +115,10 @@ def _end_both(disable: Any) -> Any:
         _running.profile = None
         found = activities.stop() if profile is not None else []
         results = disable()
-        return results if profile is None else Results(results, found, bool(profile.use_cpu))
+        if profile is None:
+            return results
+        held = memory.held() if _has_timeline(profile) else {}
+        return Results(results, found, bool(profile.use_cpu), _running.before, held)
 
     return wrapped
 

@@ -16,6 +16,7 @@ from torch._C._autograd import DeviceType
 from macatensor.profiling import traces
 from macatensor.profiling.activities import Activity
 from macatensor.profiling.events import DeviceEvent
+from macatensor.profiling.memory import Held, Live
 from macatensor.runtime.boxed import Value
 
 # record_function ranges that PyTorch makes of each call that reaches a tensor subclass: never of interest here
@@ -23,12 +24,22 @@ _NOISE = "PythonSubclass"
 
 
 class Results:
-    """A ``_ProfilerResult`` and the device's activities. ``with_host``: were events of the host asked for?"""
+    """A ``_ProfilerResult`` and the device's activities. ``with_host``: were events of the host asked for? ``before``: blocks
+    of memory in use at the start, ``held``: what those in use at the end are for."""
 
-    def __init__(self, of_host: Value, activities: Sequence[Activity], with_host: bool):
+    def __init__(
+        self,
+        of_host: Value,
+        activities: Sequence[Activity],
+        with_host: bool,
+        before: Sequence[Live] = (),
+        held: Held | None = None,
+    ):
         self._of_host = of_host
-        self._activities = activities
+        self.activities = activities
         self._with_host = with_host
+        self.before = before
+        self.held = held or {}
 
     def __getattr__(self, name: str) -> Value:
         return getattr(self._of_host, name)
@@ -36,15 +47,15 @@ class Results:
     @cached_property
     def device_events(self) -> list[DeviceEvent]:
         """The activities, each with the innermost operator of the host that gave it."""
-        operators = self._operators
+        operators = self.operators
         last = max((e.correlation_id() for e in operators), default=0)
         owners = innermost(
             [(e.device_resource_id(), e.start_ns(), e.end_ns()) for e in operators],
-            [(a.thread, a.given) for a in self._activities],
+            [(a.thread, a.given) for a in self.activities],
         )
         return [
             DeviceEvent(a, last + i, None if owner is None else operators[owner])
-            for i, (a, owner) in enumerate(zip(self._activities, owners), 1)
+            for i, (a, owner) in enumerate(zip(self.activities, owners), 1)
         ]
 
     @cached_property
@@ -52,7 +63,8 @@ class Results:
         return [e for e in self._of_host.events() if e.name() != _NOISE]
 
     @cached_property
-    def _operators(self) -> list[Value]:
+    def operators(self) -> list[Value]:
+        """Kineto's events of operators and ranges of the host."""
         return [
             e
             for e in self._host_events

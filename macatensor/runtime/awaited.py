@@ -83,6 +83,11 @@ def no_waiting() -> Iterator[None]:
         _thread.writes = before
 
 
+def is_at_once() -> bool:
+    """Is this thread inside of :func:`no_waiting`?"""
+    return getattr(_thread, "writes", False)
+
+
 def finish_all(tensor: MacaTensor) -> None:
     """Waits for what writes bytes of the tensor; not, as its readers do, for what writes others of the same memory:
     two ranks that send a part of a tensor while they receive another would wait for one another."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import torch
@@ -41,6 +42,10 @@ class Observer(Protocol):
     def device_synchronized(self) -> None: ...
     def backward_began(self, stream_id: int) -> None: ...
     def backward_ended(self) -> None: ...
+    def collective_issued(
+        self, lane: int, name: str, operands: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    ) -> int: ...
+    def collective_awaited(self, lane: int, number: int) -> None: ...
 
 
 observer: Observer | None = None

@@ -185,6 +185,30 @@ COLLECTIVES = Switch(
     "library",
     "call",
 )
+TUNE_BANK_PATH: Switch[Path | None] = Switch(
+    "TUNE_BANK_PATH",
+    "folder of tuning banks; measured choices of products and convolutions are used from the start",
+    "the user's cache, and the device library chooses",
+    Path,
+    None,
+    "import",
+)
+LOG_LEVEL: Switch[str | None] = Switch(
+    "MACA_LOG_LEVEL",
+    "level of the logger macatensor: DEBUG, INFO, WARNING or ERROR",
+    "the program's own logging decides",
+    _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
+    None,
+    "import",
+)
+OP_INFO = Switch(
+    "MACA_OP_INFO",
+    "1: each operator is logged with operands, implementation and time",
+    "none is",
+    _flag,
+    False,
+    "import",
+)
 DEFAULT_NCHW = Switch(
     "PYTORCH_DEFAULT_NCHW",
     "1: 4-D tensors keep their layout at transfers",
@@ -245,6 +269,9 @@ ALL: dict[str, Switch[object]] = {
         BACKWARD_THREAD,
         SANITIZE,
         COLLECTIVES,
+        TUNE_BANK_PATH,
+        LOG_LEVEL,
+        OP_INFO,
         DEFAULT_NCHW,
         TF32_MATMUL,
         TF32_CONV,

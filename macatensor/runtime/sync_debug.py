@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 from macatensor.runtime import capture
 from macatensor.runtime.own_names import own_names
 
 mode = 0  # 0: nothing, 1: warn, 2: raise. Read by those who wait, as a module attribute: 30 ns
+listener: Callable[[str], None] | None = None  # is told what waits, where somebody listens
 _NAMES = {"default": 0, "warn": 1, "error": 2}
 
 
@@ -37,6 +39,8 @@ def host_wait(what: str, waits: bool = True) -> None:
     """Called where the host is about to need the device. Refused while a graph is captured; where it ``waits`` for the
     device, what :data:`mode` asks for: a warning or RuntimeError."""
     capture.refuse(what)
+    if waits and listener is not None:
+        listener(what)
     if not (mode and waits):
         return
     if mode == 2:

@@ -9,8 +9,9 @@ static int64_t wrong_calls;
 static const char* chosen = "";
 
 static const char* const kNumbers[] = {
-    "",     "threads",        "kernel_count", "alignment",   "no_alignment", "workspace_bytes", "packed_operand",
-    "cost", "implementation", "misaligned",   "memory_info", "granularity",  "kernel_name",     "endless_errors"};
+    "",           "threads",        "kernel_count", "alignment",   "no_alignment", "workspace_bytes", "packed_operand",
+    "cost",       "implementation", "misaligned",   "memory_info", "granularity",  "kernel_name",     "endless_errors",
+    "candidates", "candidate"};
 
 void answers_set(const char* slot, int32_t status, const char* reason, int64_t calls) {
   snprintf(wrong_slot, sizeof wrong_slot, "%s", slot);
@@ -51,6 +52,11 @@ void answers_plan_info(maca_plan_info* info) {
   if (is("packed_operand")) info->packed_operand = 99;
   if (is("cost")) info->cost = 7;
   if (is("implementation")) info->implementation = NULL;
+}
+
+void answers_plan_candidates(const char** names, int32_t* count) {
+  if (is("candidates")) *count = 1000;
+  if (is("candidate") && *count > 0) names[0] = "two\nlines";
 }
 
 void answers_address(void** address) {

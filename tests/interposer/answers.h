@@ -15,6 +15,7 @@ int answers_choose(const char* number);
 /* What the library answered, with the number that was chosen. */
 void answers_device_info(maca_device_info* info);
 void answers_plan_info(maca_plan_info* info);
+void answers_plan_candidates(const char** names, int32_t* count);
 void answers_address(void** address);
 void answers_memory_info(uint64_t* free_bytes, uint64_t* total_bytes);
 void answers_granularity(uint64_t* granularity);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "answers.h"
 #include "faults.h"
@@ -29,7 +30,7 @@ static const uintptr_t kTag = (uintptr_t)1 << 61;
   X(event_query) X(event_synchronize) X(event_elapsed) X(plan_create) X(plan_info) X(plan_pack) X(plan_launch) \
   X(plan_destroy) X(error_take) X(comm_id) X(comm_create) X(comm_destroy) X(comm_abort) X(comm_error) \
   X(comm_all_reduce) X(comm_reduce) X(comm_broadcast) X(comm_all_gather) X(comm_reduce_scatter) X(comm_all_to_all) \
-  X(comm_allocate) X(comm_free)
+  X(comm_allocate) X(comm_free) X(profile_set) X(profile_take) X(plan_candidates)
 // clang-format on
 
 enum {
@@ -250,6 +251,14 @@ static maca_status plan_create(maca_device* device, const maca_plan_request* req
   if (status == MACA_OK) faults_created(*plan, request);
   return status;
 }
+static maca_status plan_candidates(maca_device* device, const maca_plan_request* request, const char** names,
+                                   int32_t capacity, int32_t* count) {
+  ENTER(plan_candidates);
+  const maca_status status = target->plan_candidates(device, request, names, capacity, count);
+  answers_plan_candidates(names, count);
+  return status;
+}
+
 static maca_status plan_info(maca_device* device, const maca_plan* plan, maca_plan_info* info) {
   ENTER(plan_info);
   const maca_status status = target->plan_info(device, plan, info);
@@ -337,10 +346,16 @@ static maca_status comm_error(maca_device* device, maca_comm* comm, maca_reason*
   ENTER_WITH(comm_error, reason);
   return target->comm_error(device, comm, reason);
 }
+/* MACA_INTERPOSER_NAP: milliseconds that a collective takes longer, without a core. */
+static void nap(void) {
+  const char* milliseconds = getenv("MACA_INTERPOSER_NAP");
+  if (milliseconds) usleep(1000 * (useconds_t)atoi(milliseconds));
+}
 #define COLLECTIVE(NAME)                                                                               \
   static maca_status NAME(maca_device* device, maca_comm* comm, const maca_collective* call, void* to, \
                           const void* from, maca_stream* stream, maca_reason* reason) {                \
     ENTER_WITH(NAME, reason);                                                                          \
+    nap();                                                                                             \
     return target->NAME(device, comm, call, stripped(to), stripped(from), own(stream), reason);        \
   }
 COLLECTIVE(comm_all_reduce)
@@ -371,6 +386,15 @@ static maca_status comm_allocate(maca_device* device, uint64_t bytes, void** add
 static maca_status comm_free(maca_device* device, void* address) {
   ENTER(comm_free);
   return target->comm_free(device, stripped(address));
+}
+
+static maca_status profile_set(maca_device* device, int32_t on) {
+  ENTER(profile_set);
+  return target->profile_set(device, on);
+}
+static maca_status profile_take(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count) {
+  ENTER(profile_take);
+  return target->profile_take(device, records, capacity, count);
 }
 
 /* --- what the tests call (ctypes) ------------------------------------------------------------------------ */
@@ -471,6 +495,7 @@ EXPORT const maca_interface* maca_get_interface(int32_t major) {
     table.plan_pack = NULL;
     table.memory_reserve = NULL;
     table.host_allocate = NULL;
+    table.profile_set = NULL;
   }
 #define X(NAME) \
   if (strncmp(mode, "missing:", 8) == 0 && strcmp(mode + 8, #NAME) == 0) memset(&table.NAME, 0, sizeof table.NAME);

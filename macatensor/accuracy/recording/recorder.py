@@ -17,7 +17,7 @@ from macatensor.accuracy.recording.flatten import Found
 from macatensor.accuracy.recording.module_paths import ModulePaths
 from macatensor.accuracy.recording.naming import class_name
 from macatensor.accuracy.recording.random_state import generator_state
-from macatensor.accuracy.recording.selection import Selection
+from macatensor.accuracy.recording.selection import Selection, SelectionByExecution
 from macatensor.accuracy.recording.settings import Settings
 from macatensor.accuracy.recording.stacks import Stacks
 from macatensor.accuracy.recording.threads import API, Nodes, Open, Thread
@@ -42,7 +42,8 @@ class Recorder(native_recorder.RecordedCalls):
         self.has_outputs, self.has_tensors = settings.record_output, settings.record_level == 2
         self.writer = writer
         self.run: Path | None = None  # the run's folder
-        self.selection = Selection(settings.op_range, settings.op_list, settings.skip)
+        kind = Selection if settings.numbering == "operator" else SelectionByExecution
+        self.selection = kind(settings.op_range, settings.op_list, settings.skip)
         self.takes_all = self.selection.all
         self.active = True
         self._begin_anew()
@@ -83,7 +84,7 @@ class Recorder(native_recorder.RecordedCalls):
     def decide(self, call: Open, parent: Open | None, is_unit: bool) -> bool:
         """Is the call recorded? It gets its number if so."""
         selection = self.selection
-        inside = selection.in_range(call.name)
+        inside = selection.in_range(selection.known_as(call, parent, is_unit))
         call.matched = (
             parent is not None and parent.matched and bool(selection.op_list)
         ) or selection.matches(call.op, call.name)

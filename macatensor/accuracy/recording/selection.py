@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from macatensor.accuracy.recording.naming import check_known, is_of, nearest, parsed
+from macatensor.accuracy.recording.threads import API, Open
 
 _SEEN = 100_000  # names kept for the error about one that never came
 
@@ -51,6 +52,10 @@ class Selection:
         self._is_found = not op_list
         self._exact = {word for word in op_list if word.endswith((".fwd", ".bwd"))}
 
+    def known_as(self, call: Open, parent: Open | None, is_unit: bool) -> str:
+        """The name by which ``op_range`` means the call, the next to begin."""
+        return call.name
+
     def in_range(self, name: str) -> bool:
         """Is the call of this name, the next to begin, inside of op_range?"""
         if not self._missing:
@@ -92,6 +97,33 @@ class Selection:
         name = next(n for n in (self.first, self.past) if n in self._missing)
         assert name is not None
         return f"accuracy: op_range names {name!r}, which was not called" + nearest(name, self._seen)
+
+
+class SelectionByExecution(Selection):
+    """As mcPyTorch counts: a name's number says how many functions and modules had ended before, of whatever operator.
+
+    What runs within a function or a module without submodules has its number; a backward call has its forward call's.
+    """
+
+    def __init__(self, op_range: Sequence[str | None], op_list: Sequence[str], skip: int):
+        super().__init__(op_range, op_list, skip)
+        self._begun = 0
+        self._places: dict[str, int] = {}  # our name of a forward call, without its direction -> its number
+
+    def known_as(self, call: Open, parent: Open | None, is_unit: bool) -> str:
+        stem, _, direction = call.name.rpartition(".")
+        if call.level != API or not self._missing:
+            return call.name
+        if direction == "bwd":
+            place = self._places.get(stem, -1)
+        elif parent is not None and parent.name.rpartition(".")[0] in self._places:
+            place = self._places[stem] = self._begun - 1
+        elif is_unit:
+            place = self._places[stem] = self._begun
+            self._begun += 1
+        else:
+            place = self._begun
+        return f"{stem.rpartition('.')[0]}.{place}.{direction}"
 
 
 def _op_of(word: str) -> str:

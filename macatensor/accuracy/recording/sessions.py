@@ -17,7 +17,7 @@ from macatensor.accuracy.recording.quiet import quiet
 from macatensor.accuracy.recording.random_state import initial_states
 from macatensor.accuracy.recording.recorder import Recorder
 from macatensor.accuracy.recording.runs import new_run, rank
-from macatensor.accuracy.recording.settings import Settings
+from macatensor.accuracy.recording.settings import Numbering, Settings
 from macatensor.accuracy.recording.writer import Writer
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ def start_record(
     skip: int = 0,
     process_group: ProcessGroup | None = None,
     ranks: Sequence[int] = [],
+    *,
+    numbering: Numbering = "operator",
 ) -> Session:
     """Records what PyTorch computes from now on, until :func:`record_switch`, the next ``start_record`` or the end.
 
@@ -152,6 +154,8 @@ def start_record(
             with all that runs in it and its backward call.
         process_group: record only its members; ``ranks`` are then ranks in it.
         ranks: record only these; all if empty.
+        numbering: what a number in ``op_range`` counts: the operator's own calls, as in names of records; or, under
+            "execution", all functions and modules in the order in which they run, as mcPyTorch's ``maca_tools`` does.
 
     Returns:
         The session, whose ``stop()`` ends it and whose ``folder`` is the run's.
@@ -163,6 +167,7 @@ def start_record(
     settings = Settings(
         os.fspath(output_dir), record_level, record_stack, record_input, record_output, list(op_range or ()),
         op_list if isinstance(op_list, str) else list(op_list or ()), skip, process_group, list(ranks or ()),
+        numbering,
     )  # fmt: skip
     if _started is not None and not _started.ended:
         _started.stop()
@@ -183,6 +188,8 @@ def record(
     skip: int = 0,
     process_group: ProcessGroup | None = None,
     ranks: Sequence[int] = [],
+    *,
+    numbering: Numbering = "operator",
 ) -> Iterator[Session]:
     """:func:`start_record` for a block; blocks may be nested. Yields the session.
 
@@ -204,6 +211,7 @@ def record(
     settings = Settings(
         os.fspath(output_dir), record_level, record_stack, record_input, record_output, list(op_range or ()),
         op_list if isinstance(op_list, str) else list(op_list or ()), skip, process_group, list(ranks or ()),
+        numbering,
     )  # fmt: skip
     session = Session(settings, enabled is not False)
     try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+Numbering = Literal["operator", "execution"]  # what the numbers in names of op_range count
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,6 +26,7 @@ class Settings:
     skip: int = 0
     process_group: ProcessGroup | None = None
     ranks: Sequence[int] = field(default_factory=list)
+    numbering: Numbering = "operator"
 
     def __post_init__(self) -> None:
         if isinstance(self.record_level, bool) or self.record_level not in (0, 1, 2):
@@ -32,6 +35,8 @@ class Settings:
             )
         if isinstance(self.op_list, str) or isinstance(self.op_range, str):
             raise TypeError("accuracy: op_list and op_range are lists of names, not one name")
+        if self.numbering not in ("operator", "execution"):
+            raise ValueError(f"accuracy: numbering is 'operator' or 'execution'; got {self.numbering!r}")
         if any(isinstance(r, bool) or not isinstance(r, int) for r in self.ranks):
             raise TypeError(f"accuracy: ranks are a list of numbers; got {self.ranks!r}")
 

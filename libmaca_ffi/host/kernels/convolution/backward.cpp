@@ -1,6 +1,7 @@
 // Convolution backward on oneDNN: gradients of the input, the weight and the bias.
 #include "convolution.h"
 #include "processor.h"
+#include "ways.h"
 
 namespace maca::convolution {
 namespace {
@@ -26,7 +27,8 @@ struct Transposed {
 
 class BackwardPlan final : public Plan {
  public:
-  BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type)
+  BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type,
+               const Way& input_way, const Way& weight_way)
       : db_(r.out(2)), type_(type) {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
     Workspace space;
@@ -47,13 +49,22 @@ class BackwardPlan final : public Plan {
         build<Straight>(g, x, w, dx, dw, space);
     });
     if (dy.dtype == Dtype::F32 && is_stencil(g)) {
-      if (with_dx_) product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides)), space);
-      if (with_dw_) gradient_ = algorithms.gradient(stencil(g, dw.strides));
+      if (with_dx_ && input_way.may("winograd"))
+        product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), input_way.asked()), space);
+      if (with_dw_ && weight_way.may("winograd"))
+        gradient_ = algorithms.gradient(stencil(g, dw.strides), weight_way.asked());
     }
-    if (with_dx_ && !product_) of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides);
-    if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32)
-      gathered_ = PlacedProduct(gathered(g, true, w.strides), space);
-    if (with_dw_ && !gradient_) of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides);
+    if (with_dx_ && !product_ && input_way.may("columns"))
+      of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
+    if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32 && input_way.may("gathered"))
+      gathered_ = PlacedProduct(gathered(g, true, w.strides, input_way.asked()), space);
+    if (with_dw_ && !gradient_ && weight_way.may("columns"))
+      of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides, false, weight_way.asked());
+    input_way.require("winograd", static_cast<bool>(product_));
+    input_way.require("columns", of_input_ != nullptr);
+    input_way.require("gathered", static_cast<bool>(gathered_));
+    weight_way.require("winograd", gradient_ != nullptr);
+    weight_way.require("columns", of_weight_ != nullptr);
     for (const auto* columns : {&of_input_, &of_weight_})
       if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
     if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
@@ -212,7 +223,28 @@ static std::unique_ptr<Plan> zeros(std::vector<Operand> results) {
   });
 }
 
+namespace {
+// Of "input gathered, weight onednn" what follows `gradient`.
+Way part_of(const std::string& way, std::string_view gradient) {
+  const size_t begin = way.find(gradient);
+  if (begin == std::string::npos) return Way();
+  const size_t from = begin + gradient.size();
+  return Way(way.substr(from, way.find(',', from) - from));
+}
+
+void check_way(const Way& way, auto&& ways, bool wanted) {
+  const bool known = std::ranges::find(ways, way.name()) != std::end(ways);
+  if (way.asked() ? !(known && wanted) : wanted) throw Declined("no gradient of a convolution goes by such a name");
+}
+}  // namespace
+
 std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algorithms) {
+  const std::string asked = way_of(r);
+  const Way input_way = part_of(asked, "input "), weight_way = part_of(asked, "weight ");
+  if (!asked.empty()) {
+    check_way(input_way, kInputWays, r.out(0).present());
+    check_way(weight_way, kWeightWays, r.out(1).present());
+  }
   const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2);
   const Geometry g = read_geometry(r, x, w, dy);
   if (dy.dtype != x.dtype || w.dtype != x.dtype) throw Declined("convolution_backward of different dtypes");
@@ -235,9 +267,11 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
     const bool wrong_in_tiles = g.transposed && tiles_allowed() && is_wrong_in_tiles(g, kInTiles);
     const bool wrong =
         x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back() || wrong_in_tiles);
-    return onednn::plan_in(wrong ? Dtype::F32 : x.dtype,
-                           [&](Dtype type) { return std::make_unique<BackwardPlan>(r, g, algorithms, type); });
+    return onednn::plan_in(wrong ? Dtype::F32 : x.dtype, [&](Dtype type) {
+      return std::make_unique<BackwardPlan>(r, g, algorithms, type, input_way, weight_way);
+    });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
+    if (!asked.empty()) throw;
     return direct_backward(r, g);
   }
 }

@@ -41,15 +41,17 @@ bool of_single_pixels(const Geometry& g) {
   return !g.transposed && g.groups == 1 && all_are(1, g.kernel) && all_are(1, g.stride) && all_are(0, g.padding);
 }
 
-std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
-                                       bool bias) {
+std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides, bool bias,
+                                       bool asked) {
   if (type != Dtype::F32 || g.dims != 2 || g.transposed || g.groups != 1) return nullptr;
   const int64_t i = g.in_channels, w = g.kernel[1] * i, o = g.kernel[0] * w;
   if (weight_strides[0] != o || weight_strides[1] != 1) return nullptr;
   if (!all_are(1, g.kernel) && (weight_strides[2] != w || weight_strides[3] != i)) return nullptr;
   std::unique_ptr<Columns> columns(new Columns(g, pass, bias));
   const Problem p = columns->problem();
-  if (columns->as_they_lie_ && pass == Pass::WeightGradient && !columns->few_positions()) {
+  if (asked) {
+    columns->product_ = pass == Pass::WeightGradient ? matmul::short_chains_plan(p) : matmul::panels_plan(p);
+  } else if (columns->as_they_lie_ && pass == Pass::WeightGradient && !columns->few_positions()) {
     columns->product_ = columns->large_weight() && columns->positions_ <= 512 ? nullptr : matmul::short_chains_plan(p);
   } else if (allowed_isa() < Isa::Avx512) {  // the sums of oneDNN's product depend on the number of threads
     return nullptr;
@@ -110,7 +112,9 @@ Problem Columns::problem() const {
   return p;
 }
 
-std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g) {
+std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g, const Way& way) {
+  constexpr std::string_view kProduct = "product ";
+  if (way.asked() && !way.name().starts_with(kProduct)) return nullptr;
   const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
   if (x.dtype != Dtype::F32 || !of_single_pixels(g) || (bias.present() && bias.strides[0] != 1)) return nullptr;
   onednn::Workspace none;
@@ -122,7 +126,7 @@ std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g) {
   p.out = {y.dtype, y.slot, 1, positions, g.out_channels, 0, g.out_channels, 1};
   if (bias.present()) p.self = Matrix{bias.dtype, bias.slot, 1, positions, g.out_channels, 0, 0, 1};
   p.constant_b = true;
-  return pixels(p);
+  return way.asked() ? matmul::plan_by_name(p, way.name().substr(kProduct.size())) : pixels(p);
 }
 
 // f(position, where in its window, address of the pixel's channels or nullptr outside the image)

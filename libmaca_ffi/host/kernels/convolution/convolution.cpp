@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "processor.h"
+#include "ways.h"
 
 namespace maca::convolution {
 
@@ -221,7 +222,7 @@ namespace {
 
 class ForwardPlan final : public Plan {
  public:
-  ForwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type) {
+  ForwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type, const Way& way) {
     const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
     Workspace space;
     x_ = Staged(x, type, space);
@@ -260,19 +261,23 @@ class ForwardPlan final : public Plan {
         build(pd, dnnl::convolution_forward(pd));
       }
     });
-    if (x.dtype == Dtype::F32 && is_stencil(g)) {
-      product_ = PlacedProduct(algorithms.product(stencil(g, w.strides)), space);
+    if (x.dtype == Dtype::F32 && is_stencil(g) && way.may("winograd")) {
+      product_ = PlacedProduct(algorithms.product(stencil(g, w.strides), way.asked()), space);
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
-    if (!product_ && !y_.copied()) columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_);
-    if (x.dtype == Dtype::F32 && !columns_) {
-      gathered_ = PlacedProduct(gathered(g, false, w.strides), space);
+    if (!product_ && !y_.copied() && way.may("columns"))
+      columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_, way.asked());
+    if (x.dtype == Dtype::F32 && !columns_ && way.may("gathered")) {
+      gathered_ = PlacedProduct(gathered(g, false, w.strides, way.asked()), space);
       if (gathered_ && !product_) implementation = "gathered, " + implementation + " where it is not finite";
     }
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
+    way.require("winograd", static_cast<bool>(product_));
+    way.require("columns", columns_ != nullptr);
+    way.require("gathered", static_cast<bool>(gathered_));
     packed_bytes = product_    ? product_->packed_bytes()
                    : columns_  ? columns_->packed_bytes()
                    : gathered_ ? gathered_->packed_bytes()
@@ -328,10 +333,15 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
     throw Invalid("convolution: bias does not fit");
   if (y.numel() == 0) return make_plan(0, [](const Launch&) {});
   if (!fast(x.dtype) || x.numel() == 0 || w.numel() == 0) return direct_forward(r, g);
-  if (auto product = pixel_product(r, g)) return product;
+  const Way way(way_of(r));
+  if (auto product = pixel_product(r, g, way)) return product;
+  if (way.asked() && std::ranges::find(kWays.begin(), kWays.begin() + 4, way.name()) == kWays.begin() + 4)
+    throw Declined("no convolution like this one goes by \"" + way.name() + '"');
   try {
-    return onednn::plan_in(x.dtype, [&](Dtype type) { return std::make_unique<ForwardPlan>(r, g, algorithms, type); });
+    return onednn::plan_in(x.dtype,
+                           [&](Dtype type) { return std::make_unique<ForwardPlan>(r, g, algorithms, type, way); });
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
+    if (way.asked()) throw;
     return direct_forward(r, g);
   }
 }

@@ -13,6 +13,29 @@ namespace maca::convolution {
 
 using Sizes = std::vector<int64_t>;
 
+// What callers may ask for in place of the choice by rule: of the result, and of either gradient.
+inline constexpr std::array kWays{"onednn",         "winograd",         "columns",        "gathered",
+                                  "product panels", "product openblas", "product onednn", "product sgemm"};
+inline constexpr std::array kInputWays{"onednn", "winograd", "columns", "gathered"};
+inline constexpr std::array kWeightWays{"onednn", "winograd", "columns"};
+
+// Which of the ways a plan may try: by rule all in order, or the one that was asked for, whether it pays or not.
+class Way {
+ public:
+  Way() = default;
+  explicit Way(std::string name) : name_(std::move(name)) {}
+  bool asked() const { return !name_.empty(); }
+  bool may(std::string_view name) const { return name_.empty() || name_ == name; }
+  // Whoever was asked for `name` must have become it.
+  void require(std::string_view name, bool is_it) const {
+    if (name_ == name && !is_it) throw Declined("no convolution like this one goes by \"" + name_ + '"');
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
 struct Geometry {
   int dims = 0;  // spatial dimensions: 1, 2 or 3
   bool transposed = false;
@@ -127,7 +150,7 @@ class Columns {
   enum class Pass { Forward, InputGradient, WeightGradient };
   // nullptr: another way is the better one. `weight_strides`: of the weight's gradient, where that is the result.
   static std::unique_ptr<Columns> make(const Geometry& g, Pass pass, Dtype type, const Sizes& weight_strides,
-                                       bool bias = false);
+                                       bool bias = false, bool asked = false);
   uint64_t workspace_bytes() const { return workspace_bytes_; }
   // Of the forward pass, whose weight may be packed.
   uint64_t packed_bytes() const { return product_->packed_bytes; }
@@ -159,7 +182,7 @@ class Columns {
 
 // A convolution of single pixels as one product of matrices, the weight packed as a product's is; nullptr: another way
 // is the better one.
-std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g);
+std::unique_ptr<Plan> pixel_product(const Request& r, const Geometry& g, const Way& way);
 
 // A convolution of two-dimensional float32 images, channels-last and dense, with 3 x 3 weights at stride 1. The weight
 // is the user's: its address is moved by `weight_offset`, its strides may be negative.
@@ -189,10 +212,10 @@ class StencilGradient {  // of the weight
   virtual bool run(const float* image, const float* gradient, float* weight_gradient, void* workspace) const = 0;
 };
 
-// nullptr: the library is the better one.
+// nullptr: the library is the better one, unless it was `asked` for, or this cannot serve.
 struct StencilAlgorithms {
-  std::unique_ptr<StencilProduct> (*product)(const Stencil& s);
-  std::unique_ptr<StencilGradient> (*gradient)(const Stencil& s);
+  std::unique_ptr<StencilProduct> (*product)(const Stencil& s, bool asked);
+  std::unique_ptr<StencilGradient> (*gradient)(const Stencil& s, bool asked);
 };
 
 bool is_stencil(const Geometry& g);                                              // and MACA_WINOGRAD is not 0
@@ -210,8 +233,10 @@ struct Gathered {
   std::array<int64_t, 3> weight_tap;
 };
 
-// With short chains, where the library's would be long; nullptr: the library's is short enough.
-std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient, const Sizes& weight_strides);
+// With short chains, where the library's would be long, or where it is `asked` for; nullptr: the library's is short
+// enough.
+std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient, const Sizes& weight_strides,
+                                         bool asked = false);
 
 // A StencilProduct with its place in the workspace; none where `product` is nullptr.
 class PlacedProduct {

@@ -35,7 +35,8 @@ bool strided_to_few(const Geometry& g, bool input_gradient) {
   return results < 8 && g.transposed != input_gradient && !all_are(1, g.stride) && allowed_isa() >= Isa::Avx2;
 }
 
-std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient, const Sizes& weight_strides) {
+std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient, const Sizes& weight_strides,
+                                         bool asked) {
   const int64_t in = g.in_channels / g.groups, out = g.out_channels / g.groups;
   int64_t taps = 1;
   for (const int64_t k : g.kernel) taps *= k;
@@ -45,8 +46,8 @@ std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient,
   p.spread = g.transposed != input_gradient;
   p.read_channels = input_gradient ? out : in;
   p.result_channels = input_gradient ? in : out;
-  if (p.read_channels <= kChannels || p.read_channels * taps <= kLongest || strided_to_few(g, input_gradient))
-    return nullptr;
+  const bool is_short = p.read_channels <= kChannels || p.read_channels * taps <= kLongest;
+  if (!asked && (is_short || strided_to_few(g, input_gradient))) return nullptr;
   p.read = triple(input_gradient ? g.out : g.in, 1);
   p.result = triple(input_gradient ? g.in : g.out, 1);
   p.kernel = triple(g.kernel, 1);

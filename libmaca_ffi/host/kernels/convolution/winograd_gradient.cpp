@@ -116,8 +116,8 @@ class Gradient final : public convolution::StencilGradient {
 
 }  // namespace
 
-std::unique_ptr<convolution::StencilGradient> gradient(const Stencil& s) {
-  return pays(s, 64) ? std::make_unique<Gradient>(s) : nullptr;
+std::unique_ptr<convolution::StencilGradient> gradient(const Stencil& s, bool asked) {
+  return pays(s, asked ? 1 : kFewestTilesOfGradient) ? std::make_unique<Gradient>(s) : nullptr;
 }
 
 }  // namespace maca::MACA_ISA::winograd

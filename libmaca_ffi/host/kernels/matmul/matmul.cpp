@@ -8,6 +8,7 @@
 #include "onednn_staging.h"
 #include "processor.h"
 #include "tensor_float.h"
+#include "ways.h"
 
 // Where kernels are built for that level.
 #define MACA_OWN_PRODUCTS(LEVEL)                                                   \
@@ -31,8 +32,13 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
 // Few rows: AVX-512's sgemm has chains as short and takes 0.6 to 0.9 of the time of two rows; those below it add all
 // terms up to 192 in one. Products of 3 to 8 rows take 0.63 to 1.1 of the time of AVX2's, 0.4 to 1.1 of SSE2's (a Xeon
 // with AVX-512, model 167, kept to these by MACA_SIMD).
-std::unique_ptr<Plan> rows_plan(const Problem& p) {
+//
+// AVX2: shallow ones spend their time on adding up lanes. Measured as ways (`macatensor tune`) on one thread of an EPYC
+// that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep
+// 2 to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9.
+std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   const Isa isa = allowed_isa();
+  if (!asked && isa == Isa::Avx2 && p.k() < (p.m() <= 2 ? 64 : 768)) return nullptr;
   const bool suits = p.m() <= (isa >= Isa::Avx512 ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
                      (p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
   if (!suits) return nullptr;
@@ -198,13 +204,20 @@ Problem read_problem(const Request& r) {
   return p;
 }
 
-std::unique_ptr<Plan> choose(Problem p) {
+std::unique_ptr<Plan> by_rule(const Problem& p);
+
+// `way`: one of kWays, or empty.
+std::unique_ptr<Plan> choose(Problem p, const std::string& way) {
   // BLAS writes rows: a column-major result is the row-major result of the transposed product. A row vector times
   // a matrix is what both libraries do best, so a matrix times a column goes that way, too.
   if (!p.out.row_major() && p.out.column_major())
     p = p.transposed();
   else if (p.n() == 1 && p.m() > 1 && p.out.column_major())
     p = p.transposed();
+  return way.empty() ? by_rule(p) : plan_by_name(p, way);
+}
+
+std::unique_ptr<Plan> by_rule(const Problem& p) {
   switch (p.out.dtype) {
     case Dtype::F32: {
       // Up to 32^3 the call is what costs; up to 8 rows a product is bound by memory, which oneDNN's sgemm reads
@@ -228,7 +241,7 @@ std::unique_ptr<Plan> choose(Problem p) {
   }
 }
 
-std::unique_ptr<Plan> make_matmul(const Request& r) { return choose(read_problem(r)); }
+std::unique_ptr<Plan> make_matmul(const Request& r) { return choose(read_problem(r), way_of(r)); }
 
 // addbmm: a sum over the batch is one product of the matrices laid side by side.
 class SidewaysPlan final : public Plan {
@@ -255,7 +268,7 @@ class SidewaysPlan final : public Plan {
     p.alpha_slot = static_cast<int>(r.integer("alpha.scalar", -1));
     to_a_ = {from_a_.dtype, 0, batch, m, k, k, batch * k, 1};
     to_b_ = {from_b_.dtype, 1, batch, k, n, k * n, n, 1};
-    product_ = choose(p);
+    product_ = choose(p, way_of(r));
     onednn::Workspace space;
     const auto bytes = static_cast<uint64_t>(item_size(p.a.dtype));
     inner_ = space.take(product_->workspace_bytes);
@@ -294,6 +307,29 @@ std::unique_ptr<Plan> make_sum(const Request& r) { return tensor_float::rounded(
 std::unique_ptr<Plan> make_sum_of_batch(const Request& r) { return tensor_float::rounded(r, {1, 2}, make_addbmm); }
 
 }  // namespace
+
+std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way) {
+  const bool f32 = p.out.dtype == Dtype::F32, halves = p.out.dtype == Dtype::BF16 || p.out.dtype == Dtype::F16;
+  std::unique_ptr<Plan> plan;
+  if (p.out.numel() == 0 || p.k() == 0)
+    ;  // there is nothing to choose
+  else if (way == "onednn" && (f32 || halves))
+    plan = onednn_plan(p);
+  else if (way == "tiles" && p.out.dtype == Dtype::BF16)
+    plan = bfloat16_plan(p);
+  else if (way == "sgemm" && f32)
+    plan = blas_plan(p);
+  else if (way == "openblas" && f32)
+    plan = blas_plan(p, true);
+  else if (way == "panels" && f32)
+    plan = panels_plan(p);
+  else if (way == "dot products" && f32)
+    plan = rows_plan(p, true);
+  else if (way == "parts" && f32)
+    plan = parts_plan(p);
+  if (!plan) throw Declined("no matrix product like this one goes by \"" + std::string(way) + '"');
+  return plan;
+}
 
 void combine(const Problem& p, const Launch& launch, const Matrix& product, const void* acc, void* out) {
   const auto go = [&](auto t, auto c) {

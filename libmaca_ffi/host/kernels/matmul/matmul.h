@@ -1,5 +1,6 @@
 // One description of every matrix product: out = act(beta * self + alpha * a @ b), batched.
 #pragma once
+#include <array>
 #include <optional>
 
 #include "kernel.h"
@@ -83,8 +84,12 @@ std::unique_ptr<Plan> panels_plan(const Problem& p);
 // float32, whose sums are shorter or steadier so than oneDNN's; nullptr for others
 std::unique_ptr<Plan> short_chains_plan(const Problem& p);
 constexpr int64_t kDotRows = 8;
-// float32, of at most so many rows and a matrix given by its columns; nullptr for others
-std::unique_ptr<Plan> rows_plan(const Problem& p);
+// float32, of at most so many rows and a matrix given by its columns, where that pays or is `asked` for; nullptr for
+// others
+std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked = false);
+// What callers may ask for in place of the choice by rule, and the plan; Declined where it does not serve the problem.
+inline constexpr std::array kWays{"onednn", "sgemm", "openblas", "panels", "dot products", "parts", "tiles"};
+std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
 
 // out = act(beta * self + alpha * product) elementwise; the product in the type computed in. `self` is not read

@@ -1,0 +1,1 @@
+"""Measuring the ways in which the library computes products and convolutions."""

@@ -1,0 +1,162 @@
+"""The conformance kit finds every planted defect, and none in the libraries that are right."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import planted_libraries as plants
+import pytest
+from interposer_library import host_library
+
+from macatensor.cli.kernels_page import PAGE, page
+from macatensor.conformance import interface
+from macatensor.conformance.abi.header import HEADER
+from macatensor.conformance.kernels import ask_kernels, missing_kernels
+from macatensor.conformance.outcome import Line
+from macatensor.conformance.report import badge, junit, reached, write
+from macatensor.conformance.runner import next_step
+from macatensor.conformance.starting import write_device
+
+ROOT = Path(__file__).parents[1]
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+HANGS = {"sleeps", "spins", "takes all memory"}
+# a worker loads PyTorch for each: the others are for `make long`
+KERNELS = (
+    plants.OF_KERNELS if LONG else ["writes past the end", "writes its input", "unused reads past the end"]
+)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plants.compile_plants(tmp_path_factory.mktemp("plants"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that `macatensor new-device` writes, built as its README says."""
+    folder = tmp_path_factory.mktemp("new") / "mydevice"
+    write_device(folder)
+    for command in (
+        ["cmake", "-S", folder, "-B", folder / "build"],
+        ["cmake", "--build", folder / "build"],
+    ):
+        subprocess.run(command, check=True, capture_output=True, env=_environment())
+    return folder / "build" / "libmydevice.so"
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path}
+    for name in ("MACA_LIBRARY", "MACA_FALLBACK"):
+        environment.pop(name, None)
+    return environment
+
+
+def _wrong(lines: list[Line]) -> list[str]:
+    return [f"{line.name}: {line.text}" for line in lines if line.verdict == "FAIL"]
+
+
+def test_the_host_library_keeps_every_rule() -> None:
+    names = [rule.name for rule in interface.rules()]
+    lines = list(interface.ask(host_library(), names))
+    assert not _wrong(lines) and len(lines) == len(names) > 50
+    assert all(line.verdict == "pass" for line in lines), "the host library has all that is asked for"
+
+
+def test_the_interposer_keeps_every_rule(interposer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACA_INTERPOSER_TARGET", str(host_library()))
+    assert not _wrong(list(interface.ask(interposer, [rule.name for rule in interface.rules()])))
+
+
+def test_the_new_device_keeps_every_rule(small: Path) -> None:
+    lines = list(interface.ask(small, [rule.name for rule in interface.rules()]))
+    assert not _wrong(lines)
+    absent = {line.name for line in lines if line.verdict == "n/a"}
+    assert len(absent) == 5, "it has no reserved or pinned memory, and no kernel with an index"
+
+
+def test_each_rule_quotes_the_header() -> None:
+    header = " ".join(re.sub(r"(?m)^\s*\*", " ", HEADER.read_text()).split())
+    for rule in interface.rules():
+        assert " ".join(rule.sentence.split()) in header, (rule.name, rule.sentence)
+
+
+@pytest.mark.parametrize("defect", plants.OF_THE_INTERFACE)
+def test_a_broken_rule_is_found(defect: str, planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACA_PLANT", defect)
+    monkeypatch.setenv("MACA_PLANT_TARGET", str(host_library()))
+    rule = plants.OF_THE_INTERFACE[defect]
+    (line,) = interface.ask(planted, [rule], limit=3 if defect in HANGS else 60, memory=1 << 29)
+    assert line.name == rule and line.verdict == "FAIL" and line.text and line.remedy
+
+
+@pytest.mark.parametrize("defect", KERNELS)
+def test_a_wrong_kernel_is_found(defect: str, planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACA_PLANT", defect)
+    monkeypatch.setenv("MACA_PLANT_TARGET", str(host_library()))
+    row = plants.OF_KERNELS[defect]
+    lines = list(ask_kernels(planted, ["relu", "sum"], [row], ["float32"], ["contiguous", "sliced"], 1))
+    assert len(lines) == 1 and lines[0].verdict == "FAIL", lines
+
+
+def test_right_kernels_raise_no_alarm() -> None:
+    rows = ["relu", "add.Tensor", "sum.dim_IntList", "index_add", "cumsum"] if LONG else ["relu"]
+    lines = list(ask_kernels(host_library(), interface.kernels_of(host_library()) or [], rows, ["float32"],
+                             ["contiguous", "sliced"], 1))  # fmt: skip
+    assert not _wrong(lines) and all(line.samples for line in lines) and len(lines) >= len(rows)
+
+
+def test_the_page_of_the_device_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "device.md").read_text(), flags=re.S)
+    assert len(blocks) == 4
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-ec", block], cwd=tmp_path, env=_environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, (block, done.stdout[-2000:], done.stderr[-2000:])
+        if "train.py" in block:
+            accuracy = float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1])  # type: ignore[index]
+            assert accuracy > 90 and " 0 launches" not in done.stdout
+    cases = ET.parse(tmp_path / "report.xml").findall(".//testcase")
+    assert len(cases) == len(interface.rules())
+    assert (
+        "level 1" in (tmp_path / "report.svg").read_text()
+        and "Next." in (tmp_path / "report.html").read_text()
+    )
+
+
+def test_reports_say_what_is_next(tmp_path: Path) -> None:
+    lines = [
+        Line("a", 0, "loading", "pass"),
+        Line("b", 1, "memory", "FAIL", "gave 7 \x01<&", "`bytes` is 1 or more", "give 8", 0.5),
+        Line("c", 1, "memory", "n/a", "no such slot"),
+    ]
+    step = next_step(lines, host_library())
+    assert "b: gave 7" in step and "give 8" in step and reached(lines) == 0
+    text = write(lines, host_library(), step, tmp_path / "page.html").read_text()
+    assert "&lt;&amp;" in text and "1 fail" in text and "level 0" in badge(lines)
+    suites = ET.fromstring(junit(lines).partition("\n")[2])
+    assert [s.get("failures") for s in suites] == ["0", "1"] and len(suites.findall(".//skipped")) == 1
+    json.dumps([line.as_json() for line in lines])
+
+
+def test_kernels_that_most_programs_want_come_first() -> None:
+    missing = missing_kernels(["copy", "add"])
+    assert missing[:3] == ["fill", "mul", "mm"] and "add" not in missing and len(missing) > 200
+
+
+def test_the_page_of_signatures_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run `python -m macatensor.cli.kernels_page --write`"
+
+
+def test_a_new_device_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.c").write_text("int x;")
+    with pytest.raises(FileExistsError, match="has files"):
+        write_device(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.c"]
