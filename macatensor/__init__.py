@@ -18,6 +18,8 @@ switches.warn_of_unknown()
 
 from macatensor import accuracy, device  # noqa: E402
 from macatensor.choices import deciding as _deciding  # noqa: E402
+from macatensor.choices.bank import Measured as _Measured  # noqa: E402
+from macatensor.device.op_info import begin as _begin_op_info  # noqa: E402
 from macatensor.dispatch.host_fallback import fallback  # noqa: E402
 from macatensor.integration.convert import maca  # noqa: E402
 from macatensor.runtime.counters import counters, reset_counters  # noqa: E402
@@ -25,7 +27,7 @@ from macatensor.runtime.launches import launches  # noqa: E402
 from macatensor.runtime.tensor import MacaTensor  # noqa: E402
 
 
-def _measure(asked: _deciding.Asked, signature: str) -> _deciding.Measured | None:
+def _measure(asked: _deciding.Asked, signature: str) -> _Measured | None:
     from macatensor.tuning.measuring import measure  # with what knows of references: when it is needed
 
     return measure(asked, signature)
@@ -38,7 +40,7 @@ def _tune_file(path: Path) -> None:
 
 
 _deciding.measure_with(_measure, _tune_file)
-device._begin_op_info()
+_begin_op_info()
 sys.modules[f"{__name__}.layout"] = layout  # a public module, whichever folder it is in
 
 __version__ = "0.1.0"

@@ -49,7 +49,7 @@ class Compared:
 def _tensor(size: list[int], stride: list[int] | None = None, dtype: str = "float32") -> Json:
     if stride is None:
         stride = list(torch.empty(size, device="meta").stride())
-    return {"dtype": dtype, "size": list(size), "stride": list(stride)}  # type: ignore[dict-item]
+    return {"dtype": dtype, "size": list(size), "stride": list(stride)}
 
 
 def _image(size: list[int]) -> Json:
@@ -107,7 +107,7 @@ def random_calls(count: int, seed: int = 1) -> Iterator[tuple[str, Json]]:
         inner, outer = draw.choice(channels), draw.choice(channels)
         side, batch = draw.choice([4, 7, 8, 14, 16, 28, 32]), draw.choice([1, 2, 4, 8])
         x, w = _image([batch, inner, side, side]), _image([outer, inner, kernel, kernel])
-        window = [[stride, stride], [padding, padding], [1, 1], False, [0, 0], 1]
+        window: list[Json] = [[stride, stride], [padding, padding], [1, 1], False, [0, 0], 1]
         name = f"{batch}x{inner}x{side}.{outer}x{kernel}s{stride}"
         if draw.random() < 0.5:
             yield f"random{number}.conv.{name}", _call("convolution", x, w, None, *window)

@@ -73,7 +73,7 @@ def op_info() -> Iterator[None]:
 
     Each is waited for, so the program is slower, and compiled graphs run operator by operator.
     """
-    with _Lines():
+    with _Lines():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -82,4 +82,4 @@ def begin() -> None:
     if switches.OP_INFO.value():
         if not log.isEnabledFor(logging.INFO):
             log.setLevel(logging.INFO)
-        _Lines().__enter__()
+        _Lines().__enter__()  # type: ignore[no-untyped-call]

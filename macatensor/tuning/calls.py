@@ -73,10 +73,11 @@ def operator_of(name: object) -> OpOverload:
 def run(call: Json) -> None:
     """Runs a call on memory of any content, so that its way is decided. Raises ValueError for what is no call, and
     what the operator raises."""
-    if not isinstance(call, dict) or not isinstance(call.get("arguments"), list):
+    given = call.get("arguments") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(given, list):
         raise ValueError("no call of an operator")
     func = operator_of(call.get("operator"))
-    arguments: list[Any] = [_read(v) for v in call["arguments"]]
+    arguments: list[Any] = [_read(v) for v in given]
     signature = read(func)
     if len(arguments) != len(signature.arguments):
         raise ValueError(f"{func} takes {len(signature.arguments)} arguments, the file has {len(arguments)}")
