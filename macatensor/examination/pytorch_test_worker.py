@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from macatensor.device import memory
 from macatensor.examination.task import Answer, Task
 from macatensor.examination.worker import own_output, serve
 
@@ -171,6 +172,7 @@ def answer_task(task: Task, limit: int | None = None) -> Answer:
     answer.wrong = int(answer.outcome == "fail")
     answer.samples = int(answer.outcome in ("pass", "fail"))
     answer.seconds = time.process_time() - started
+    memory.empty_cache()  # a convolution with a large workspace leaves 7 GB, and there are several workers
     return answer
 
 
