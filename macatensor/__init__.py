@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 # ffi first: it loads the library, or says why not
-from macatensor.runtime import ffi, layout, logs, switches  # noqa: F401  isort: skip
-from macatensor.integration import registration
+from macatensor.runtime import ffi, layout, switches  # noqa: F401  isort: skip
+from macatensor.integration import logs, registration
 
 registration.register()
 logs.begin()

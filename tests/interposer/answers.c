@@ -1,7 +1,9 @@
 #include "answers.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char wrong_slot[64], wrong_reason[700];
 static maca_status wrong_status;
@@ -74,3 +76,8 @@ void answers_granularity(uint64_t* granularity) {
 const char* answers_kernel_name(const char* name) { return is("kernel_name") && !name ? "one more" : name; }
 
 int answers_errors_never_end(void) { return is("endless_errors"); }
+
+void answers_late(void) {
+  const char* milliseconds = getenv("MACA_INTERPOSER_NAP");
+  if (milliseconds) usleep(1000 * (useconds_t)atoi(milliseconds));
+}

@@ -23,5 +23,7 @@ void answers_granularity(uint64_t* granularity);
 const char* answers_kernel_name(const char* name);
 /* Does error_take give an error each time, so that nobody ever gets to the end? */
 int answers_errors_never_end(void);
+/* MACA_INTERPOSER_NAP: milliseconds that a collective takes longer, without a core. */
+void answers_late(void);
 
 #endif

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "answers.h"
 #include "faults.h"
@@ -346,16 +345,11 @@ static maca_status comm_error(maca_device* device, maca_comm* comm, maca_reason*
   ENTER_WITH(comm_error, reason);
   return target->comm_error(device, comm, reason);
 }
-/* MACA_INTERPOSER_NAP: milliseconds that a collective takes longer, without a core. */
-static void nap(void) {
-  const char* milliseconds = getenv("MACA_INTERPOSER_NAP");
-  if (milliseconds) usleep(1000 * (useconds_t)atoi(milliseconds));
-}
 #define COLLECTIVE(NAME)                                                                               \
   static maca_status NAME(maca_device* device, maca_comm* comm, const maca_collective* call, void* to, \
                           const void* from, maca_stream* stream, maca_reason* reason) {                \
     ENTER_WITH(NAME, reason);                                                                          \
-    nap();                                                                                             \
+    answers_late();                                                                                    \
     return target->NAME(device, comm, call, stripped(to), stripped(from), own(stream), reason);        \
   }
 COLLECTIVE(comm_all_reduce)
