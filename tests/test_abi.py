@@ -119,7 +119,7 @@ print(json.dumps(said))
 REFUSED = {
     "older_major": ["implements maca.h 1.2, this macatensor speaks maca.h 2.2: build the library against"],
     "newer_major": [
-        "implements maca.h 3.1, this macatensor speaks maca.h 2.2: ",
+        "implements maca.h 3.2, this macatensor speaks maca.h 2.2: ",
         "or install the macatensor",
     ],
     "refuse": ["implements no version of maca.h that is known, this macatensor speaks maca.h 2.2"],

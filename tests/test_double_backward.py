@@ -25,6 +25,7 @@ _FUNCTIONS = {
     "recurrent._StepByStep": "test_recurrent",
     "graphed_callables.Graphed": "test_graphed_callable_refuses",
     "double_backward._Once": "test_graphed_callable_refuses",
+    "steps._UsedUp": "test_a_compiled_steps_loss_refuses",
 }
 _OPERATORS = {
     "lstm.input": "test_recurrent",
@@ -203,3 +204,24 @@ def test_graphed_callable_refuses() -> None:
     (grad,) = torch.autograd.grad(graphed(x, weight).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivatives"):
         grad.square().sum().backward()
+
+
+def test_a_compiled_steps_loss_refuses() -> None:
+    model = torch.nn.Linear(2, 2).to("maca")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    loss = step(torch.ones(1, 2, device="maca"))
+    for again in (
+        loss.backward,
+        lambda: torch.autograd.grad(loss, list(model.parameters()), create_graph=True),
+    ):
+        with pytest.raises(RuntimeError):
+            again()

@@ -344,7 +344,9 @@ def project(tmp_path: Path) -> Path:
     )
     (folder / "pkg" / "broken.py").write_text('print "cuda"\n')
     (folder / "pkg" / "data.bin").write_bytes(b"\x00cuda")
-    (folder / "pkg" / "several.py").write_text("import torch\ng = torch.cuda.profiler.start\nx = '=1+1'\n")
+    (folder / "pkg" / "several.py").write_text(
+        "import torch\ng = torch.cuda.jiterator._create_jit_fn\nx = '=1+1'\n"
+    )
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("cuda")
     return folder

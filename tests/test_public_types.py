@@ -29,6 +29,16 @@ EXCEPTIONS = (
         "Value",
         "PyTorch's own OpOverload and __torch_dispatch__ take and give Any: an operator's schema says more",
     ),
+    Untyped(
+        "macatensor.demo.plots",
+        "STYLE",
+        "matplotlib's type of settings lists every setting of one version",
+    ),
+    Untyped(
+        "macatensor.conformance.abi.header",
+        "Pointer",
+        "members of cffi's CData come from the C header, which no type checker reads",
+    ),
 )
 
 

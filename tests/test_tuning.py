@@ -102,7 +102,8 @@ def test_benchmark_measures_and_keeps(fresh: Path) -> None:
     plan_caches.drop_plans()
     torch.backends.maca.benchmark = True
     want = torch.rand(24, 40, generator=torch.manual_seed(0)).double()
-    torch.testing.assert_close(product().cpu(), (want @ torch.rand(40, 56).double()).float())
+    right = torch.rand(40, 56).double()  # what product() draws next
+    torch.testing.assert_close(product().cpu(), (want @ right).float())
     (measured,) = deciding.known()
     assert OWN in measured.seconds and len(measured.seconds) >= 2 and measured.way in measured.seconds
     assert deciding.save() and list(bank.read(fresh)) == [measured.signature]
@@ -359,7 +360,7 @@ def test_wrong_candidates_of_a_library_are_an_error(interposer: Path) -> None:
     assert spy.interposer_count(b"plan_candidates") == 1 and len(torch.maca.tunable.get_results()) == 1
     for wrong, text in ((b"candidates", "gave 1000 names"), (b"candidate", "no text of 1 to 63")):
         assert spy.interposer_number(wrong)
-        with pytest.raises(RuntimeError, match=f"plan_candidates {text}"):
+        with pytest.raises(RuntimeError, match=f"plan_candidates .*{text}"):
             a @ torch.rand(40, 57).maca()
     """
     target = macatensor.device.library_info()["path"]

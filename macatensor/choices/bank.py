@@ -122,14 +122,14 @@ def read(path: Path, *, of_this_machine: bool = True) -> dict[str, Measured]:
         return {}
     found: dict[str, Measured] = {}
     damaged = 0
-    accepts = False
+    accepts = has_header = False
     for line in lines:
         try:
             if len(line) > MOST_LINE:
                 raise ValueError("too long")
             value = parsed(line, "")
             if isinstance(value, dict) and "bank" in value:
-                accepts = _accepts(path, value, of_this_machine)
+                accepts, has_header = _accepts(path, value, of_this_machine), True
             elif accepts:
                 entry = _entry(value)
                 found[entry.signature] = entry
@@ -137,7 +137,7 @@ def read(path: Path, *, of_this_machine: bool = True) -> dict[str, Measured]:
             damaged += 1
     if damaged:
         _say_once(path, f"{damaged} of {len(lines)} lines are damaged and left out")
-    elif not accepts and not found:
+    elif not has_header:
         _say_once(path, f"holds nothing that this version ({VERSION}) reads for this machine")
     return found
 

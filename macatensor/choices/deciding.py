@@ -174,7 +174,7 @@ def read(chosen: Path | None = None) -> int:
     process stays as it is."""
     with _lock:
         found = bank.read(path() if chosen is None else chosen)
-        _state.known = {**found, **_state.unsaved}
+        _state.known = {**_state.known, **found, **_state.unsaved}
         _state.has_read = True
         return len(found)
 

@@ -352,8 +352,8 @@ def is_whole(graph: fx.GraphModule) -> bool:
 
 
 def giving_used_up(
-    compiled: Callable[..., Any], graph: Callable[..., Any], used: Sequence[int]
-) -> Callable[..., Any]:
+    compiled: Callable[..., Value], graph: Callable[..., Value], used: Sequence[int]
+) -> Callable[..., Value]:
     """``compiled``, whose results ``used`` have a graph that is gone. Under ``detect_anomaly`` the operators run one by one,
     and autograd looks at each."""
 

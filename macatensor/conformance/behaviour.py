@@ -87,19 +87,21 @@ def indices(answer: Answer) -> None:
         index.view(-1)[-1] = value
         return index.to("maca")
 
-    kernels: dict[str, Callable[[int], object]] = {
+    reading: dict[str, Callable[[int], object]] = {
         "index_select": lambda i: x.index_select(0, bad(i)),
         "gather": lambda i: x.gather(0, bad(i, (1, 3))),
         "index": lambda i: x[bad(i)],
         "embedding": lambda i: torch.nn.functional.embedding(bad(i), x),
         "take": lambda i: x.take(bad(i * 10)),
+    }
+    writing: dict[str, Callable[[int], object]] = {
         "scatter": lambda i: x.scatter(0, bad(i, (1, 3)), x[:1]),
         "scatter_add": lambda i: x.scatter_add(0, bad(i, (1, 3)), x[:1]),
         "index_add": lambda i: x.index_add(0, bad(i), x[:2]),
         "index_put": lambda i: x.clone().index_put_((bad(i),), x[:2]),
         "nll_loss": lambda i: torch.nn.functional.nll_loss(x, bad(i, (4,))),
     }  # fmt: skip
-    for name, call in kernels.items():
+    for name, call in (reading | writing).items():
         try:
             with fallback("error"):
                 call(1)

@@ -15,13 +15,9 @@ from macatensor.examination.examiner import examine
 from macatensor.examination.task import Answer, Task
 from macatensor.parity.runner import dtypes_of, family_of, select
 from op_table import TABLE, Kind, Row
+from op_table.bringing_up import FIRST_KERNELS
 
 _VERDICTS = {"pass": PASS, "empty": ABSENT, "declined": DECLINED}
-# what most programs need first
-_FIRST = (
-    "copy", "fill", "add", "mul", "mm", "sum", "sub", "div", "relu", "threshold_backward", "addmm", "bmm", "mean",
-    "log_softmax", "softmax", "convolution", "native_layer_norm", "embedding", "gelu", "max_pool2d_with_indices",
-)  # fmt: skip
 
 
 @contextmanager
@@ -52,7 +48,7 @@ def _rows(kernels: Sequence[str], patterns: Sequence[str]) -> list[Row]:
 def missing_kernels(kernels: Sequence[str]) -> list[str]:
     """Names of kernels that the table knows and the library has not, those that most programs need first."""
     wanted = dict.fromkeys(r.kernel_name for r in TABLE.values() if r.kind is Kind.KERNEL)
-    ordered = [name for name in _FIRST if name in wanted] + sorted(set(wanted) - set(_FIRST))
+    ordered = [name for name in FIRST_KERNELS if name in wanted] + sorted(set(wanted) - set(FIRST_KERNELS))
     return [name for name in ordered if name not in set(kernels)]
 
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from macatensor.demo.training import Training
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from macatensor.parity.step import OpRecord
 
 BLUE, PALE, ORANGE, GREEN, RED, GRAY = "#2563eb", "#bfd3fb", "#d97706", "#059669", "#dc2626", "#64748b"
@@ -30,7 +33,7 @@ STYLE: Any = {
 }
 
 
-def blank(width: float, height: float) -> tuple[Any, Any]:
+def blank(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of that many inches and its axes."""
     from matplotlib.figure import Figure
 
@@ -38,7 +41,7 @@ def blank(width: float, height: float) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-def svg(figure: Any) -> str:
+def svg(figure: Figure) -> str:
     """The figure as the text of an SVG element."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

@@ -10,7 +10,7 @@ import bisect
 import functools
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -203,7 +203,7 @@ class _Places:
         return category
 
 
-def with_device(profile: Any) -> Any:
+def with_device(profile: Callable[..., object]) -> Callable[..., object]:
     """Wraps ``_KinetoProfile._memory_profile``."""
 
     @functools.wraps(profile)
@@ -215,7 +215,7 @@ def with_device(profile: Any) -> Any:
     return wrapped
 
 
-def page_of_device(export: Any) -> Any:
+def page_of_device(export: Callable[..., object]) -> Callable[..., None]:
     """Wraps ``MemoryProfileTimeline.export_memory_timeline_html``, which asks torch.cuda for the peaks."""
 
     @functools.wraps(export)

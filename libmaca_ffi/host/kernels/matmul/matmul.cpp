@@ -35,10 +35,10 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
 //
 // AVX2: shallow ones spend their time on adding up lanes. Measured as ways (`macatensor tune`) on one thread of an EPYC
 // that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep
-// 2 to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9.
+// 2 to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9: there from 64 deep, too, for short chains.
 std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   const Isa isa = allowed_isa();
-  if (!asked && isa == Isa::Avx2 && p.k() < (p.m() <= 2 ? 64 : 768)) return nullptr;
+  if (!asked && isa == Isa::Avx2 && p.k() < 64) return nullptr;
   const bool suits = p.m() <= (isa >= Isa::Avx512 ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
                      (p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
   if (!suits) return nullptr;
