@@ -21,7 +21,17 @@ from macatensor.migrate.rewrite import Rewritten, rewrite
 from macatensor.migrate.rules import SCHEMA, Rules, RulesError, UserRules
 
 run = CliRunner().invoke
-MISSING = ("CUDAGraph", "nvtx", "memory_cached", "profiler", "memory", "random", "FloatTensor", "HalfTensor")
+MISSING = (
+    "CUDAGraph",
+    "gds",
+    "nvtx",
+    "memory_cached",
+    "profiler",
+    "memory",
+    "random",
+    "FloatTensor",
+    "HalfTensor",
+)
 
 
 def exists(name: str) -> bool:
@@ -344,9 +354,7 @@ def project(tmp_path: Path) -> Path:
     )
     (folder / "pkg" / "broken.py").write_text('print "cuda"\n')
     (folder / "pkg" / "data.bin").write_bytes(b"\x00cuda")
-    (folder / "pkg" / "several.py").write_text(
-        "import torch\ng = torch.cuda.jiterator._create_jit_fn\nx = '=1+1'\n"
-    )
+    (folder / "pkg" / "several.py").write_text("import torch\ng = torch.cuda.gds.GdsFile\nx = '=1+1'\n")
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("cuda")
     return folder
@@ -400,7 +408,7 @@ def test_output_must_be_empty_or_new(project: Path, tmp_path: Path) -> None:
 def test_command(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run(app, ["migrate", str(project), "-o", str(out), "--report", "--json"])
-    assert result.exit_code == 1, result.output  # an unparsable file and a profiler of CUDA are left
+    assert result.exit_code == 1, result.output  # an unparsable file and files that only CUDA reads are left
     facts = json.loads(result.stdout)
     assert facts["files"] == 4 and facts["rewritten"] == ["main.py"] and "pkg/broken.py" in facts["unparsed"]
     with (out / "migration" / "changes.csv").open() as file:
