@@ -96,10 +96,11 @@ def level_is_at_least(level: str) -> bool:
 
 def multiplies_zeros_below(level: str, request: pytest.FixtureRequest) -> None:
     """The test fails below a level: oneDNN's convolutions there multiply the zeros that stand for what lies beside an
-    image, and zero times NaN or Inf is NaN. PyTorch's do so, too, on a processor of that level."""
+    image, and zero times NaN or Inf is NaN. PyTorch's do so, too, on a processor of that level. Not strict: which of its
+    kernels oneDNN takes for a shape is a matter of the processor, too, and on an EPYC that ends at AVX2 some do not."""
     if not level_is_at_least(level):
         reason = f"oneDNN below {level} multiplies zeros beside the image, in PyTorch there too"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
 
 
 @contextmanager
