@@ -108,6 +108,13 @@ def test_benchmark_measures_and_keeps(fresh: Path) -> None:
     assert OWN in measured.seconds and len(measured.seconds) >= 2 and measured.way in measured.seconds
     assert deciding.save() and list(bank.read(fresh)) == [measured.signature]
     assert json.loads(measured.signature)["kernel"] == "mm"
+    torch.backends.maca.benchmark_limit = 1  # beside the library's own choice
+    try:
+        product(25, 41, 57)
+    finally:
+        torch.backends.maca.benchmark_limit = 10
+    (other,) = {m.signature for m in deciding.known()} - {measured.signature}
+    assert len(next(m for m in deciding.known() if m.signature == other).seconds) <= 2
 
 
 def test_a_decided_signature_stays_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
