@@ -23,7 +23,7 @@ def init_dump() -> None:
 
 
 def set_dump(config: str | os.PathLike[str] | Mapping[str, object]) -> None:
-    """Records operators from now on, as a JSON file says: :func:`macatensor.accuracy.dumps.set_dump`."""
+    """Records operators from now on, as a JSON file says: ``macatensor.accuracy.dumps``."""
     _dumps().set_dump(config)
 
 
@@ -40,7 +40,7 @@ def dumper(
     load_file_path: str | os.PathLike[str] = "",
 ) -> AbstractContextManager[list[object]]:
     """``with torch.maca.dumper(dump_path="run.h5"):`` records into an HDF5 file; with ``use_load`` what another file holds
-    is run again first. :func:`macatensor.accuracy.dumps.dumper`."""
+    is run again first. ``macatensor.accuracy.dumps``."""
     made: AbstractContextManager[list[object]] = _dumps().dumper(
         use_dump, use_load, dump_path, load_file_path
     )

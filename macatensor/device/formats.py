@@ -22,7 +22,7 @@ _RANKS = {"NCHW": 4, "NHWC": 4, "NCDHW": 5, "NDHWC": 5}
 
 
 def format_cast(tensor: torch.Tensor, format: str) -> torch.Tensor:
-    """The tensor in a memory format of :data:`FORMATS`, itself if it has it; as ``torch_npu.npu_format_cast``.
+    """The tensor in a memory format of ``FORMATS``, itself if it has it; as ``torch_npu.npu_format_cast``.
 
     Raises ValueError for an unknown format (the nearest is named), or one of another rank.
     """
