@@ -21,17 +21,7 @@ from macatensor.migrate.rewrite import Rewritten, rewrite
 from macatensor.migrate.rules import SCHEMA, Rules, RulesError, UserRules
 
 run = CliRunner().invoke
-MISSING = (
-    "CUDAGraph",
-    "gds",
-    "nvtx",
-    "memory_cached",
-    "profiler",
-    "memory",
-    "random",
-    "FloatTensor",
-    "HalfTensor",
-)
+MISSING = "CUDAGraph gds nvtx memory_cached profiler memory random FloatTensor HalfTensor".split()
 
 
 def exists(name: str) -> bool:

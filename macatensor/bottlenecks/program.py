@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from macatensor.bottlenecks.session import Enough, Session
-
-
-@contextlib.contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    argv, path = sys.argv, sys.path[:]
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
+from macatensor.files.scripts import run_as_main
 
 
 def run(script: Path, arguments: Sequence[str], session: Session) -> int:
@@ -29,8 +17,8 @@ def run(script: Path, arguments: Sequence[str], session: Session) -> int:
     What it raises is printed as Python prints it, from its own first line on.
     """
     try:
-        with _as_main(script, arguments), session.running():
-            runpy.run_path(str(script), run_name="__main__")
+        with session.running():
+            run_as_main(script, arguments)
     except Enough:
         pass
     except SystemExit as ended:

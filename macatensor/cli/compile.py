@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -43,18 +41,13 @@ def compile(
     import macatensor  # noqa: F401  the program may not import it
     from macatensor.compiling.checked import checking
     from macatensor.compiling.explained import explaining, measuring
+    from macatensor.files.scripts import run_as_main
 
     if picture is not None and picture.suffix not in (".svg", ".html"):
         raise typer.BadParameter(f"a picture is written as .svg or .html, got {picture.name}")
-    given, path = sys.argv, sys.path[:]
-    sys.argv = [str(script), *context.args]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        judging: AbstractContextManager[list[Wrong]] = checking() if check else nullcontext([])
-        with measuring() if explain else explaining() as found, judging as wrong:
-            runpy.run_path(str(script), run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = given, path
+    judging: AbstractContextManager[list[Wrong]] = checking() if check else nullcontext([])
+    with measuring() if explain else explaining() as found, judging as wrong:
+        run_as_main(script, context.args)
     if picture is not None:
         compile_picture.write(found, picture)
     if as_json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +46,7 @@ def tune(
     import macatensor  # noqa: F401  the program may not import it
     from macatensor.choices import bank as banks
     from macatensor.choices import deciding
+    from macatensor.files.scripts import run_as_main
     from macatensor.tuning import calls, offline
 
     if bank is not None:
@@ -55,7 +54,7 @@ def tune(
     if dump is not None:
         assert script is not None
         with calls.recording() as found:
-            _run(script, context.args)
+            run_as_main(script, context.args)
         calls.store(found, dump)
         err.print(Text(f"{dump}: {len(found)} calls"), soft_wrap=True)
         return
@@ -68,7 +67,7 @@ def tune(
     else:
         assert script is not None
         with offline.tuning() as measured:
-            _run(script, context.args)
+            run_as_main(script, context.args)
         deciding.save()
     if as_json:
         emit_json(
@@ -76,16 +75,6 @@ def tune(
         )
     else:
         show(measured, deciding.path())
-
-
-def _run(script: Path, arguments: Sequence[str]) -> None:
-    given, path = sys.argv, sys.path[:]
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = given, path
 
 
 def show(measured: Sequence[Measured], path: Path) -> None:

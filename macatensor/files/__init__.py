@@ -1,1 +1,1 @@
-"""Tables that are written and files that others have written."""
+"""Tables that are written, files that others have written, and programs that are run."""

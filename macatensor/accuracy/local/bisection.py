@@ -11,10 +11,8 @@ not happen here; with MACA_SANITIZE=1 it is reported all the same.
 from __future__ import annotations
 
 import contextlib
-import runpy
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +30,7 @@ from macatensor.accuracy.local.shrink import shrink, sizes_of
 from macatensor.accuracy.output_folder import output_folder
 from macatensor.compiling.checked import Wrong
 from macatensor.device import sanitizer
+from macatensor.files.scripts import run_as_main
 from macatensor.parity.transport import host_copy, tensors
 from macatensor.parity.watch import Seen, Verdict, Watch, is_on_maca
 from macatensor.runtime.launches import implementations, launches
@@ -377,17 +376,6 @@ def _finish(watch: _Bisect, folder: Path, seconds: float, try_repro: bool, progr
     return result
 
 
-@contextlib.contextmanager
-def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
-    argv, path = sys.argv, sys.path[:]
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
-
-
 def bisect_script(
     script: str | Path,
     arguments: list[str] | None = None,
@@ -414,8 +402,8 @@ def bisect_script(
     folder = output_folder(output_dir)
     watch = _Bisect(chosen_devices(device), known_operators(op_list))
     try:
-        with contextlib.suppress(_Stop), _as_main(path, arguments or []), traced(), watch.watching():
-            runpy.run_path(str(path), run_name="__main__")
+        with contextlib.suppress(_Stop), traced(), watch.watching():
+            run_as_main(path, arguments or [])
     except SystemExit as ended:
         if ended.code not in (None, 0) and watch.found is None:
             raise RuntimeError(f"accuracy: {path} ended with exit status {ended.code}") from ended
