@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from running import level_is_at_least
 
 import macatensor  # noqa: F401 - registers the device where this is run as a program
 
@@ -198,10 +197,6 @@ def measure(case: Case, inputs: str, draws: int) -> tuple[Error, Error]:
     return ours, theirs
 
 
-# 4.5 eps (rms) against PyTorch's 2.5 on an EPYC that ends at AVX2; PyTorch's kernel of AVX-512 has more than 3
-LONG_CHAINS = {("1-D, C 512, input's gradient", "0.1")}
-
-
 def meets_bar(ours: Error, theirs: Error, inputs: str) -> bool:
     # the rms of values that are all alike is one rounding that may fall either way
     least = 0.5 if inputs == "0.1" else 0.0
@@ -219,12 +214,7 @@ def test_products_are_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
 
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("case", convolutions(CHANNELS if LONG else (64, 512)), ids=lambda case: case.name)
-def test_convolutions_are_as_exact_as_pytorchs(
-    case: Case, inputs: str, request: pytest.FixtureRequest
-) -> None:
-    if (case.name, inputs) in LONG_CHAINS and not level_is_at_least("avx512"):
-        reason = "of terms all alike, chains of 144 here; PyTorch's kernel for processors that end at AVX2 adds fewer"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+def test_convolutions_are_as_exact_as_pytorchs(case: Case, inputs: str) -> None:
     ours, theirs = measure(case, inputs, DRAWS_OF_LARGE)
     assert meets_bar(ours, theirs, inputs), (
         f"rms {ours.rms:.2f} against {theirs.rms:.2f}, {ours.largest} {theirs.largest}"
