@@ -14,10 +14,27 @@ from torch._ops import OpOverload
 
 from macatensor.accuracy.local.op_call import OpCall
 from macatensor.dispatch.consultation import may_ask_cpu
+from macatensor.parity.formulas import FORMULAS
 from macatensor.parity.transport import tensors
+from macatensor.parity.watch import NamedKernel
 from macatensor.runtime.boxed import Value
 
 Fails = Callable[[OpCall], bool]
+
+
+def _with_derived(call: OpCall) -> OpCall:
+    """The call with the operands that follow from others made anew: what runs attention's backward pass by itself runs
+    the forward pass before, so that an output and a logsumexp of other sizes or values would be no fault."""
+    if not isinstance(call.func, NamedKernel) or call.name != "sdpa_backward":
+        return call
+    grad, *of_forward, output, logsumexp = call.args
+    wide = [t.double() if t is not None and t.is_floating_point() else t for t in of_forward]
+    made = FORMULAS["sdpa_forward"](*wide, **call.kwargs)
+    derived = [
+        torch.empty_like(given).copy_(t) if given.shape == t.shape else t.to(given.dtype)
+        for given, t in zip((output, logsumexp), made)
+    ]
+    return replace(call, args=(grad, *of_forward, *derived))
 
 
 class _Shrinker:
@@ -37,6 +54,7 @@ class _Shrinker:
             return False
         self.tries -= 1
         try:
+            candidate = _with_derived(candidate)
             still = self.fails(candidate)
         except Exception:  # operands that contradict each other
             return False
