@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from typing import NoReturn
 
 import torch
 from torch._ops import OpOverload
@@ -23,6 +25,11 @@ _LARGEST_COPY = 1 << 20  # bytes of one operand that are worth a copy for an err
 
 # What operators of C++ raise, with torch.OutOfMemoryError and kin, which are RuntimeErrors.
 _PYTORCHS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
+# What Python itself says of operands that code took for granted, in these classes.
+_PYTHONS = re.compile(
+    r"(list|tuple|string) index out of range|values to unpack|pop from empty|empty sequence|object is not|object has no|"
+    r"argument must be a string"
+)
 
 
 def may_ask_cpu(func: OpOverload) -> bool:
@@ -123,9 +130,23 @@ def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
         raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
     if given is not None:
         return given
-    if not isinstance(error, _PYTORCHS):  # of a meta kernel in Python, where PyTorch's is C++
-        raise RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip()) from error
+    raise _worded(signature, error) from error
+
+
+def refuse(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
+    """Raises what PyTorch's CPU kernel says of operands that a composite's body stumbled over, or ``error``."""
+    try:
+        consult_cpu(signature, full)
+    except Exception as authority:
+        raise type(authority)(str(authority)) from None
+    raise _worded(signature, error) from error
+
+
+def _worded(signature: Signature, error: Exception) -> Exception:
+    """The error in a class of PyTorch's: of Python code, where PyTorch's is C++, it may be any."""
+    if not isinstance(error, _PYTORCHS) or _PYTHONS.search(str(error)):
+        return RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip())
     text = str(error)
     if "    " in text and "\n" not in text:  # a literal over several lines of its source
-        raise type(error)(" ".join(text.split())) from None
-    raise error
+        return type(error)(" ".join(text.split()))
+    return error

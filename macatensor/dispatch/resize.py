@@ -63,8 +63,9 @@ def _fit(out: MacaTensor, result: MacaTensor) -> None:
 def write_out(outs: list[Value], results: Value) -> Value:
     """Copies an operator's results into its ``out=`` tensors and returns those as the operator does."""
     for out, result in zip(flatten(outs), flatten(results)):
-        _fit(out, result)
-        out.copy_(result)
+        if result is not None:  # a gradient that was not asked for
+            _fit(out, result)
+            out.copy_(result)
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 

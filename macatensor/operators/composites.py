@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from macatensor.dispatch.consultation import refuse
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.request import Scalar
-from macatensor.dispatch.signature import Form
+from macatensor.dispatch.signature import Form, read
 from macatensor.runtime import counters
 from macatensor.runtime.boxed import Launcher, Value
 from macatensor.runtime.tensor import payload
@@ -304,13 +305,19 @@ def decomposition(func: OpOverload) -> Callable[..., Value]:
     )
 
 
+_STUMBLES = (AssertionError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+
+
 def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
     """Calls of an overload that a composite row serves, whatever its form."""
     body = decomposition(twin) if row.via == "decomposition" else FUNCTIONS[row.via]
-    name = str(func)
+    name, signature = str(func), read(twin)
 
     def counted(*args: Value, **kwargs: Value) -> Value:
         counters.composites[name] += 1
-        return body(*args, **kwargs)
+        try:
+            return body(*args, **kwargs)
+        except _STUMBLES as error:  # over operands that it took for granted
+            refuse(signature, signature.fill(args, kwargs), error)
 
     return in_form(func, form, twin, counted)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _ROUNDS = 25  # at most; a pause of the machine is shorter than half of them
 _LEAST_ROUNDS = 7  # of long calls: a quarter of them may be disturbed at either end
+_MORE_ROUNDS = 3  # times as many, and as long, while a better way's times still meet those of the own choice
+_WORTH = 1.03  # a gain that is worth them
 _BLOCK = 0.0005  # seconds of calls in a row, at least, so that the clock and a wait do not count
 _LONG = 0.005  # seconds of a call that is timed once a round, shorter ones twice: the better time counts
 _SURELY, _HOPELESS = (
@@ -149,6 +151,15 @@ def _chosen(contenders: Sequence[_Contender]) -> str:
     own, *others = contenders
     best = min(others, key=lambda c: c.median, default=own)
     return best.way if best.middle[1] < own.middle[0] else own.way
+
+
+def _undecided(contenders: Sequence[_Contender]) -> bool:
+    """Whether a way seems better than the library's own choice, and the middle halves of their times still meet."""
+    own, *others = contenders
+    if not own.times or not others:
+        return False
+    best = min(others, key=lambda c: c.median)
+    return own.median > _WORTH * best.median and best.middle[1] >= own.middle[0]
 
 
 def _programs(asked: Asked, names: Sequence[str]) -> dict[str, Program]:
@@ -281,9 +292,11 @@ def _time(contenders: Sequence[_Contender], payloads: Sequence[Payload], scalars
         if c.way == OWN or once[c.way] < max(_SURELY * quickest, _BLOCK):
             c.times = []
             running.append(c)
-    end = time.perf_counter() + chosen.duration
-    for i in range(_ROUNDS):
-        if i >= _LEAST_ROUNDS and time.perf_counter() > end:
+    start = time.perf_counter()
+    for i in range(_ROUNDS * _MORE_ROUNDS):
+        more = _MORE_ROUNDS if _undecided(running) else 1
+        late = i >= _LEAST_ROUNDS and time.perf_counter() > start + chosen.duration * more
+        if late or i >= _ROUNDS * more:
             break
         for c in running if i % 2 == 0 else reversed(running):
             assert c.times is not None

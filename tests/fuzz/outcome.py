@@ -1,0 +1,164 @@
+"""Runs a call on the host and on the device, and says in which way they differ.
+
+Numbers are held against one another coarsely, relative to the largest: what a kernel may differ by in detail is asked by
+the parity of rows. Memory is looked at as well: an operand that was not to be written keeps its bits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from calls import Call
+from recipes import make
+
+# of the largest finite number; of integers and bool none
+TOLERANCE = {torch.float64: 1e-7, torch.complex128: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.float16: 3e-2,
+             torch.bfloat16: 1e-1}  # fmt: skip
+RANDOM = re.compile(
+    r"empty|resize|new_empty|rand|normal|uniform|bernoulli|dropout|multinomial|poisson|exponential|geometric|cauchy|"
+    r"log_normal|random|binomial|gamma|dirichlet|rrelu|fractional|_sample_|native_dropout|philox|fused_moving|lowrank"
+)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one side gave: values, and what its operands hold after, or an error."""
+
+    values: tuple[Any, ...] = ()
+    error: str = ""  # its class
+    text: str = ""
+
+
+def run(call: Call, device: str) -> Ran:
+    """Runs it there; whatever it raises is an outcome."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            args, kwargs = make(call.args, device), {k: make(v, device) for k, v in call.kwargs.items()}
+        except Exception as error:
+            raise ValueError(f"the operands themselves cannot be made on {device}: {error}") from error
+        tensors = _tensors((args, kwargs))
+        leaves = [t for t in tensors if t.requires_grad]
+        torch.manual_seed(7)
+        try:
+            found = call.overload(*args, **kwargs)
+            results = _tensors(found)
+            if leaves and not any(
+                a.alias_info and a.alias_info.is_write for a in call.overload._schema.arguments
+            ):
+                ends = [r for r in results if r.requires_grad]
+                grads = (
+                    torch.autograd.grad(ends, leaves, [torch.ones_like(r) for r in ends], allow_unused=True)
+                    if ends
+                    else ()
+                )
+                found = (found, grads)
+            values = (_fetched(found), _fetched(tensors))
+        except Exception as error:
+            return Ran(error=_public(type(error)), text=str(error))
+        return Ran(values)
+
+
+def _public(kind: type[BaseException]) -> str:
+    """The class that a user catches: of PyTorch or of Python, where ours derives from it."""
+    return next(k.__name__ for k in kind.__mro__ if k.__module__.partition(".")[0] in ("builtins", "torch"))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
+def _fetched(value: Any) -> Any:
+    """The same on the host; a tensor with its device's name, strides and numbers."""
+    if isinstance(value, torch.Tensor):
+        t = value.detach()
+        return (t.device.type, tuple(t.stride()), t.cpu(), value.requires_grad)
+    if isinstance(value, (list, tuple)):
+        return tuple(_fetched(v) for v in value)
+    return value
+
+
+def is_random(name: str) -> bool:
+    """Whether its numbers are any: random, or of memory that nobody wrote."""
+    return RANDOM.search(name) is not None
+
+
+def difference(call: Call, host: Ran, device: str, there: Ran) -> str:
+    """ "" where they agree; else a short text, alike for calls that differ in the same way."""
+    if host.error or there.error:
+        if host.error == there.error:
+            return ""
+        if not there.error:
+            return f"the host raises {host.error}: {_words(host.text)}"
+        if not host.error:
+            return f"raises {there.error}: {_words(there.text)}"
+        return f"{there.error} for {host.error}: {_words(there.text)} / {_words(host.text)}"
+    return _differs(host.values, there.values, device, is_random(call.operator))
+
+
+def _words(text: str) -> str:
+    """An error's first words, without its numbers."""
+    return " ".join(re.sub(r"[-\d.]+", "N", text.partition("\n")[0]).split()[:12])
+
+
+def _differs(a: Any, b: Any, device: str, random: bool) -> str:
+    if isinstance(a, tuple) and len(a) == 4 and isinstance(a[2], torch.Tensor):
+        return _tensor_differs(a, b, device, random)
+    if isinstance(a, tuple):
+        if not isinstance(b, tuple) or len(a) != len(b):
+            return "other number of results"
+        return next(filter(None, (_differs(x, y, device, random) for x, y in zip(a, b))), "")
+    if isinstance(a, float) and isinstance(b, float):
+        same = a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=2e-3, abs_tol=1e-5)
+        return "" if same or random else "other number"
+    if isinstance(a, torch.device):
+        return ""
+    return "" if a == b or random else f"other {type(a).__name__}"
+
+
+def _tensor_differs(a: Any, b: Any, device: str, random: bool) -> str:
+    if not (isinstance(b, tuple) and len(b) == 4 and isinstance(b[2], torch.Tensor)):
+        return "no tensor"
+    (_, strides, x, grad), (_, other_strides, y, other_grad) = a, b
+    if x.dtype != y.dtype:
+        return f"dtype {y.dtype} for {x.dtype}"
+    if x.shape != y.shape:
+        return "other shape"
+    if strides != other_strides and x.numel() > 1:
+        return "other strides"
+    if grad != other_grad:
+        return "other requires_grad"
+    if random or x.numel() == 0:
+        return ""
+    return _numbers_differ(x, y)
+
+
+def _numbers_differ(x: torch.Tensor, y: torch.Tensor) -> str:
+    if x.is_quantized:
+        return ""
+    if not (x.is_floating_point() or x.is_complex()):
+        return "" if torch.equal(x, y) else f"other numbers of {x.dtype}"
+    tolerance = TOLERANCE.get(x.dtype, 0.3)
+    if x.is_complex():
+        x, y = torch.view_as_real(x.resolve_conj()), torch.view_as_real(y.resolve_conj())
+    a, b = x.double(), y.double()
+    if not torch.equal(a.isnan(), b.isnan()):
+        return "NaN at other places"
+    infinite = a.isinf() | b.isinf()
+    if not torch.equal(a[infinite], b[infinite]):
+        return "infinite at other places"
+    keep = ~(a.isnan() | infinite)
+    a, b = a[keep], b[keep]
+    if a.numel() == 0:
+        return ""
+    off = float((a - b).abs().max() / max(float(a.abs().max()), 1e-5))
+    return "" if off <= tolerance else f"other numbers of {x.dtype}"

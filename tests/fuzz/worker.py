@@ -1,0 +1,75 @@
+"""A process that runs calls: ``worker.py MAP FIRST COUNT STEP [--device-only]``, one JSON line for each that differs.
+
+Before a call its seed and the side that runs it stand in the file MAP, so that whoever started the process knows what it
+died of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import mmap
+import resource
+import struct
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from calls import Call, draw
+from outcome import difference, run
+
+import macatensor  # noqa: F401 - the device
+
+MEMORY = 8 << 30  # bytes of addresses: an allocation of 2^62 elements is refused, not begun
+FIELDS = "<qqq"  # a seed, the side (0 host, 1 device), a counter that shows life
+
+
+def compare(call: Call, sides: tuple[str, ...], mark: object = None) -> str:
+    """In which way the device differs from the host; "" where it does not, or where the host alone was not asked."""
+    ran = []
+    for i, side in enumerate(sides):
+        if mark is not None:
+            mark(i)  # type: ignore[operator]
+        ran.append(run(call, side))
+    return difference(call, ran[0], sides[-1], ran[-1]) if len(sides) == 2 else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("map", type=Path)
+    parser.add_argument("first", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("step", type=int)
+    parser.add_argument(
+        "--device-only", default="", help="operators that the host is not asked, with commas between"
+    )
+    parser.add_argument("--case", action="store_true", help="one call, as JSON, on the standard input")
+    asked = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    faulthandler.enable()
+    torch.set_num_threads(1)
+    alone = set(filter(None, asked.device_only.split(",")))
+    given = Call(**json.load(sys.stdin)) if asked.case else None
+    with asked.map.open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), struct.calcsize(FIELDS))
+        for i in range(asked.count):
+            seed = asked.first + i * asked.step
+            call = given or draw(seed)
+            sides = ("maca",) if call.operator in alone or "*" in alone else ("cpu", "maca")
+
+            def mark(side: int, seed: int = seed, i: int = i, sides: tuple[str, ...] = sides) -> None:
+                shared[:] = struct.pack(FIELDS, seed, int(sides[side] == "maca"), 2 * i + side)
+
+            try:
+                found = compare(call, sides, mark)
+            except ValueError as error:  # operands that nobody can make
+                found = "" if "cannot be made" in str(error) else f"raises in the comparison: {error}"
+            if found:
+                print(json.dumps({"seed": seed, "found": found, "call": asdict(call)}), flush=True)
+        shared[:] = struct.pack(FIELDS, -1, 0, -1)
+
+
+if __name__ == "__main__":
+    main()
