@@ -22,6 +22,7 @@ _MASKED = (
 composite("_masked_softmax", via="masked_softmax", why=_MASKED)
 composite("_masked_softmax_backward", via="masked_softmax_backward", why=_MASKED)
 
+also("_softmax", meta="softmax")
 also("_softmax _safe_softmax", magnitude="softmax_terms")
 also("_log_softmax", floor="log_softmax_terms")
 also("_softmax_backward_data _log_softmax_backward_data", cancels=True)

@@ -60,6 +60,8 @@ CALLS: dict[str, Call] = {
     "isin, complex": lambda d: torch.isin(_floats(d) + 0j, _floats(d) + 0j),
     "isin, inverted": lambda d: torch.isin(_floats(d), _floats(d)[::2], invert=True),
     "isin, a number": lambda d: torch.isin(2.0, _floats(d)),
+    "softmax of a number": lambda d: torch.softmax(_floats(d)[0], -1),
+    "softmax of a number, no such dimension": lambda d: torch.softmax(_floats(d)[0], -3),
     "pow, bool": lambda d: torch.pow(_truths(d)[0], -1),
     "pow, bool squared": lambda d: torch.pow(_truths(d)[0], 2),
     "pow_": lambda d: _floats(d, torch.int32).pow_(-2),

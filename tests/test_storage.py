@@ -230,3 +230,10 @@ def test_weak_references_are_to_the_memory() -> None:
     assert first != StorageWeakRef(torch.zeros(8, device="maca").untyped_storage())
     del base
     assert first.expired() and second.expired()
+
+
+def test_set_without_a_source_leaves_nothing() -> None:
+    x = torch.ones(3, device="maca")
+    view = x[1:]
+    assert x.set_() is x and x.shape == (0,) and x.device.type == "maca" and x.untyped_storage().nbytes() == 0
+    assert view.tolist() == [1.0, 1.0]

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import canonicalize_dim
 
 from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.request import Scalar
@@ -400,3 +401,11 @@ def _nll_loss_forward(input: Tensor, target: Tensor, *rest: Value) -> Value:
 @meta_rule
 def _nll_loss_backward(grad: Tensor, input: Tensor, target: Tensor, *rest: Value) -> Value:
     return torch.ops.aten.nll_loss_backward.default(grad, input, _of_bytes(target), *rest)
+
+
+# PyTorch's own takes any dimension of a tensor that has none.
+@meta_rule
+def _softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    canonicalize_dim(self.dim(), dim)
+    result: Tensor = torch.ops.aten._softmax.default(self, dim, half_to_float)
+    return result

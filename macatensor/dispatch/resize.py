@@ -115,3 +115,15 @@ def _set_(func: OpOverload) -> Launcher:
         return target
 
     return run
+
+
+@special("aten.set_.default")
+def _set_to_nothing_(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        target = args[0]
+        nothing = torch.empty(0, dtype=target.dtype, device=target.device)
+        assert isinstance(nothing, MacaTensor)
+        adopt(target, nothing)
+        return target
+
+    return run

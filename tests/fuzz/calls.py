@@ -35,7 +35,7 @@ APART = re.compile(
     r"dequantize|_make_per|_make_dep|record_stream|_record_function|set_data|_backward|retain_grad|_fw_primal|_unpack_dual|"
     r"_make_dual|_enter_dual|_exit_dual|rename|align_|refine_names|is_vulkan|_vulkan|_test_|_use_cudnn|_assert_|"
     r"_async_error|sym_|_print|pin_memory|_pin_memory|is_pinned|_has_compatible|_thnn_fused.*cuda|_wrapped|_c10d|"
-    r"_unsafe_set|set_\.source|set\.source|_resize_output|_sobol|_spsolve|_linalg_check|_int_mm\.tune)"
+    r"_unsafe_set|set$|set\.|set_\.source|_resize_output|_sobol|_spsolve|_linalg_check|_int_mm\.tune)"
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 # operators whose kernels of PyTorch's for the CPU die of what is asked here; the device alone is asked
-HOST_DIES: tuple[str, ...] = ()
+# or which write past memory, so that it dies later
+HOST_DIES: tuple[str, ...] = ("aten::_logcumsumexp.out",)
 
 _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
 
@@ -49,6 +50,11 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"NotImplementedError for \w+: \S+ has no kernel on maca.*",
         "both refuse; what maca lacks is told first",
     ),
+    (
+        r".*",
+        r"(Runtime|Index|Value|NotImplemented)Error for (Runtime|Index|Value|NotImplemented|_LinAlg)Error: .*",
+        "both refuse; of several faults another is told first",
+    ),
     (r"aten::(get_device|is_cpu|is_cuda)", r"other (int|bool)", "it tells the device"),
     (
         r".*",
@@ -79,6 +85,61 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"aten::(\w*norm|dist|linalg_\w*norm|linalg__powsum)",
         r"infinite at other places",
         "squares are summed in float64 here",
+    ),
+    (
+        r".*",
+        r"the host raises RuntimeError: (Expected out tensor to have dtype|output with shape|value cannot be converted).*",
+        "an out= of another dtype, or a number that a kernel's dtype does not hold: here it is cast as for other operators",
+    ),
+    (
+        r".*",
+        r"the host raises RuntimeError: (expected scalar type|Found dtype|MKL FFT error).*",
+        "operands that a library of the CPU's refuses",
+    ),
+    (
+        r"aten::_foreach_\w+",
+        r"the host raises RuntimeError: (unsupported operation|Subtraction|linalgNvector_norm).*",
+        "the host computes tensors one by one and meets the fault, the device all at once",
+    ),
+    (
+        r"aten::_fused_sgd_?",
+        r"the host raises RuntimeError: Expected grads.*",
+        "lists that only PyTorch's optimizer makes",
+    ),
+    (
+        r"aten::(kthvalue|mode|median|nanmedian|sort|topk|argsort|min|max)",
+        r"other numbers of torch.int64",
+        "of equal numbers any position",
+    ),
+    (r"aten::(put|index_put|scatter|index_copy)_?", r"other numbers .*", "of values for one place any"),
+    (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
+    (
+        r"aten::special_\w+_polynomial_\w",
+        r"NaN at other places",
+        "infinite numbers meet in another order in a recurrence",
+    ),
+    (
+        r".*",
+        r"other strides",
+        "of a resized out=, or along a side of one: as of the functional operator's result",
+    ),
+    (
+        r"aten::(_reshape_alias_copy|_amp_foreach_\w+|_foreach_copy|_cholesky_solve_helper|multi_margin_loss_backward|"
+        r"_cdist_backward|gelu_backward|smooth_l1_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?)",
+        r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
+        "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
+    ),
+    (r"aten::split\w*_copy", r"other shape", "PyTorch's own kernel resizes no list of out="),
+    (
+        r".*",
+        r"the host raises RuntimeError: unsupported operation: more than one.*",
+        "an out= that shares memory with itself until it is resized",
+    ),
+    (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
+    (
+        r".*",
+        r"raises RuntimeError: Expected tensor to have maca DeviceType.*",
+        "operands of two devices: the host's are all its own",
     ),
     (r"aten::cum(prod|max|min)\w*_backward", r"other numbers .*", "results that are not of these operands"),
 )

@@ -145,14 +145,17 @@ class Fuzzer:
     def crash(self, died: Died, call: Call, first: int) -> dict[str, Any]:
         """A crash or a hang on the device, asked again in a process of its own, and of the host alone."""
         file = self.folder / f"{died.seed}.crash"
+        found = f"{died.how} on the device"
         _, again = _ask(["0", "1", "1", "--device-only", "*", "--case"], file, call)
-        text = (
-            f"{died.how} on the device"
-            if again
-            else f"{died.how} on the device, not by this call alone, since {first}"
-        )
+        if not again:
+            _, again = _ask([str(first), str(died.seed - first + 1), "1", "--device-only", "*"], file)
+            found = (
+                f"{found}, with the calls since {first}"
+                if again
+                else f"the host dies: {died.how}, of memory that a call before wrote past"
+            )
         file.unlink(missing_ok=True)
-        return {"seed": died.seed, "found": text, "call": asdict(call)}
+        return {"seed": died.seed, "found": found, "call": asdict(call)}
 
     def shows(self, call: Call, found: str) -> bool:
         """Whether a call differs in that way."""
@@ -267,13 +270,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="ask calls that were asked before")
     parser.add_argument("--all", action="store_true", help="show groups that have a reason as well")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where what was found stays")
     parser.add_argument("--seed", type=int, help="run one call, make it smaller and print its program")
     asked = parser.parse_args()
     if asked.seed is not None:
         return _one(asked.seed)
     if asked.again:
-        KEPT.unlink(missing_ok=True)
-    lines = run(asked.first, asked.calls, asked.jobs, KEPT)
+        asked.kept.unlink(missing_ok=True)
+    lines = run(asked.first, asked.calls, asked.jobs, asked.kept)
     shown, without = table(lines, asked.all)
     Console(width=160).print(shown)
     print(f"{asked.calls} calls, {len(lines)} differ, {without} groups have no reason")
