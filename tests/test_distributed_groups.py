@@ -166,3 +166,16 @@ def test_a_rank_gets_the_device_of_its_number(tmp_path: Path) -> None:
         more = {"MACA_INTERPOSER_DEVICES": devices, "LOCAL_RANK": rank, "MACA_VISIBLE_DEVICES": visible}
         done = run_python(code, **{**told, **more})
         assert done.stdout.strip() == name, (devices, rank, visible, done.stdout)
+
+
+def test_functional_gather_writes_into_out(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        group = dist.group.WORLD.group_name
+        x, out = torch.full((2, 3), rank + 1.0).maca(), torch.empty(4, 3).maca()
+        given = torch.ops._c10d_functional.all_gather_into_tensor_out(x, 2, group, out=out)
+        assert given is out
+        assert torch.ops._c10d_functional.wait_tensor(given).tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+        """,
+        tmp_path,
+    )

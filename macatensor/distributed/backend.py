@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from macatensor.distributed import checkpoints, one_device, reducer, remote_calls
+from macatensor.distributed import checkpoints, functional, one_device, reducer, remote_calls
 from macatensor.runtime.boxed import Value
 
 
@@ -68,5 +68,6 @@ def register() -> None:
             devices.append("maca")
         reducer.register()
         checkpoints.register()
+        functional.register()
         remote_calls.register()
     one_device.register()

@@ -1,14 +1,12 @@
 """``python -m macatensor.examination.pytorch_test_worker FOLDER``: runs PyTorch's own tests, one on the CPU and on maca a task.
 
 The tests are those that PyTorch instantiates for every device. With ``--list FILE ...`` it prints the tasks of these
-files. FOLDER is the ``test`` folder of a checkout of PyTorch, of another version perhaps: names that PyTorch's test
-package has no longer become decorators that do nothing.
+files. FOLDER is the ``test`` folder of a checkout of PyTorch, of another version perhaps.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import re
@@ -24,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from macatensor.device import memory
+from macatensor.examination.gone_names import imported
 from macatensor.examination.task import Answer, Task
 from macatensor.examination.worker import own_output, serve
 
@@ -50,20 +49,6 @@ class Ran(NamedTuple):
 
     outcome: str
     said: str = ""
-
-
-def _gone(name: str) -> object:
-    """In place of a name that PyTorch's test package no longer has."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    if name.isupper():
-        return False
-
-    def decorator(*arguments: object, **_: object) -> object:
-        found = arguments[0] if len(arguments) == 1 else None
-        return found if callable(found) else (lambda function: function)
-
-    return decorator
 
 
 class _LeftToTheDevice:
@@ -104,27 +89,11 @@ def prepare(folder: Path) -> None:
 @functools.cache
 def tests_of(file: str) -> dict[str, Pair]:
     """``{"TestViewOps::test_diagonal": ...}`` of a file, as ``nn/test_pooling.py``."""
-    module = _imported(file.removesuffix(".py").replace("/", "."))
+    module = imported(file.removesuffix(".py").replace("/", "."))
     found: dict[str, dict[str, unittest.TestCase]] = {}
     for name, device, test in _instantiated(module):
         found.setdefault(name, {})[device] = test
     return {name: Pair(at.get("cpu"), at.get("maca")) for name, at in found.items()}
-
-
-def _imported(name: str) -> ModuleType:
-    """The module, with what it imports from PyTorch's test package and is gone in its place."""
-    while True:
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            lacking = sys.modules.get(error.name or "")
-            if (
-                lacking is None
-                or not lacking.__name__.startswith("torch.testing.")
-                or hasattr(lacking, "__getattr__")
-            ):
-                raise
-            vars(lacking)["__getattr__"] = _gone
 
 
 def _instantiated(module: ModuleType) -> Iterator[tuple[str, str, unittest.TestCase]]:

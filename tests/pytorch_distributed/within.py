@@ -1,0 +1,120 @@
+"""What every process of a run begins with, the ranks that a test starts among them.
+
+``SUITE_DEVICE``: "maca" or "cpu"; ``SUITE_FOLDER``: the ``test`` folder of a checkout of PyTorch; ``SUITE_FILE``: the
+file in it whose tests run. PyTorch's tests want a device of the rank's number on one machine. A process sees one
+device here, so every number means it, and the count says 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import itertools
+import os
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+DEVICE = os.environ["SUITE_DEVICE"]
+FOLDER = Path(os.environ["SUITE_FOLDER"])
+FILE = os.environ["SUITE_FILE"]
+RANKS = 4
+MOVED = {  # modules of 2.4, and where PyTorch has them now, perhaps with an underscore before a name
+    "torch.distributed._tensor.": "torch.distributed.tensor.",
+    "torch.distributed._composable.fsdp.": "torch.distributed.fsdp._fully_shard.",
+}
+
+warnings.simplefilter("ignore")
+sys.path[:0] = [str(FOLDER), str((FOLDER / FILE).parent)]
+
+
+class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules by the names that they had."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        for old, new in MOVED.items():
+            if not name.startswith(old):
+                continue
+            rest = name.removeprefix(old).split(".")
+            for marks in itertools.product(("", "_"), repeat=len(rest)):
+                there = new + ".".join(mark + part for mark, part in zip(marks, rest, strict=True))
+                with contextlib.suppress(ModuleNotFoundError):
+                    if importlib.util.find_spec(there) is not None:
+                        return importlib.machinery.ModuleSpec(name, self, origin=there)
+        return None
+
+    def create_module(self, spec):  # type: ignore[no-untyped-def]
+        module = importlib.import_module(spec.origin)
+        self.own = module.__spec__
+        return module
+
+    def exec_module(self, module):  # type: ignore[no-untyped-def]
+        module.__spec__ = self.own
+
+
+def _gone_names() -> ModuleType:
+    """By its place: importing the package would load the device, which the CPU's run must not have."""
+    place = Path(__file__).parents[2] / "macatensor" / "examination" / "gone_names.py"
+    spec = importlib.util.spec_from_file_location("gone_names", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _one_device_of_every_number() -> None:
+    """Where a rank's number names a device, the one device is meant. Other modules hold both functions by name, so their
+    code is exchanged."""
+    from macatensor.dispatch import transfer
+    from macatensor.runtime import ordinal as place
+
+    def ordinal(device=None, optional=True):  # type: ignore[no-untyped-def]
+        return min(device, 0) if isinstance(device, int) else 0
+
+    def check_index(device):  # type: ignore[no-untyped-def]
+        return None
+
+    place.ordinal.__code__ = ordinal.__code__
+    transfer.check_index.__code__ = check_index.__code__
+
+
+def _begin() -> ModuleType | Exception:
+    import torch
+    import torch.multiprocessing
+
+    torch.set_num_threads(1)
+    if DEVICE == "maca":
+        with contextlib.redirect_stderr(io.StringIO()):  # a list of names
+            import macatensor.as_cuda  # noqa: F401
+
+        _one_device_of_every_number()
+        for module in (torch.maca, torch.cuda):
+            module.device_count = lambda: RANKS
+    from torch.testing._internal.distributed._tensor import common_dtensor  # reads the counts
+
+    if DEVICE == "maca":
+        # its list of backends has those of named vendors, and of others only this spelling
+        common_dtensor.DTensorTestBase.backend = property(
+            lambda self: "cpu:gloo,maca:mccl" if self.device_type == "maca" else "gloo"
+        )
+
+        torch.cuda.nccl.version = lambda: (2, 20, 5)  # asked at import, before a test is skipped
+    sys.modules["torchvision"] = None  # type: ignore[assignment]  # tests that want it are skipped
+    sys.meta_path.append(_Moved())
+    from torch.distributed._tensor import placement_types
+
+    placement_types._Partial = placement_types.Partial
+    # each rank is a fork of this process, which has imported all of it: 0.1 s instead of 6
+    plain = torch.multiprocessing.get_context
+    torch.multiprocessing.get_context = lambda method=None: plain("fork" if method == "spawn" else method)
+    try:
+        return _gone_names().imported(Path(FILE).stem)
+    except Exception as error:
+        return error
+
+
+MODULE = _begin()
