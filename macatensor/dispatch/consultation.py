@@ -134,7 +134,10 @@ def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
 
 
 def refuse(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
-    """Raises what PyTorch's CPU kernel says of operands that a composite's body stumbled over, or ``error``."""
+    """Raises what PyTorch's CPU kernel says of operands that a composite's body stumbled over, where ``error`` is of
+    Python's making; else ``error``."""
+    if isinstance(error, _PYTORCHS) and not _PYTHONS.search(str(error)):
+        raise error
     try:
         consult_cpu(signature, full)
     except Exception as authority:
