@@ -130,7 +130,7 @@ def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
         raise type(authority)(str(authority) + _view_hint(signature, full, authority)) from None
     if given is not None:
         return given
-    raise _worded(signature, error) from error
+    _raise_worded(signature, error)
 
 
 def refuse(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
@@ -142,14 +142,14 @@ def refuse(signature: Signature, full: list[Value], error: Exception) -> NoRetur
         consult_cpu(signature, full)
     except Exception as authority:
         raise type(authority)(str(authority)) from None
-    raise _worded(signature, error) from error
+    _raise_worded(signature, error)
 
 
-def _worded(signature: Signature, error: Exception) -> Exception:
-    """The error in a class of PyTorch's: of Python code, where PyTorch's is C++, it may be any."""
+def _raise_worded(signature: Signature, error: Exception) -> NoReturn:
+    """Raises the error in a class of PyTorch's: of Python code, where PyTorch's is C++, it may be any."""
     if not isinstance(error, _PYTORCHS) or _PYTHONS.search(str(error)):
-        return RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip())
+        raise RuntimeError(f"{signature.name}: {type(error).__name__} {error}".rstrip()) from error
     text = str(error)
     if "    " in text and "\n" not in text:  # a literal over several lines of its source
-        return type(error)(" ".join(text.split()))
-    return error
+        raise type(error)(" ".join(text.split())) from None
+    raise error

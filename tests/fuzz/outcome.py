@@ -92,7 +92,7 @@ def is_random(name: str) -> bool:
     return RANDOM.search(name) is not None
 
 
-def difference(call: Call, host: Ran, device: str, there: Ran) -> str:
+def difference(call: Call, host: Ran, there: Ran) -> str:
     """ "" where they agree; else a short text, alike for calls that differ in the same way."""
     if host.error or there.error:
         if host.error == there.error:
@@ -102,7 +102,7 @@ def difference(call: Call, host: Ran, device: str, there: Ran) -> str:
         if not host.error:
             return f"raises {there.error}: {_words(there.text)}"
         return f"{there.error} for {host.error}: {_words(there.text)} / {_words(host.text)}"
-    return _differs(host.values, there.values, device, is_random(call.operator))
+    return _differs(host.values, there.values, is_random(call.operator))
 
 
 def _words(text: str) -> str:
@@ -110,13 +110,13 @@ def _words(text: str) -> str:
     return " ".join(re.sub(r"[-\d.]+", "N", text.partition("\n")[0]).split()[:12])
 
 
-def _differs(a: Any, b: Any, device: str, random: bool) -> str:
+def _differs(a: Any, b: Any, random: bool) -> str:
     if isinstance(a, tuple) and len(a) == 4 and isinstance(a[2], torch.Tensor):
-        return _tensor_differs(a, b, device, random)
+        return _tensor_differs(a, b, random)
     if isinstance(a, tuple):
         if not isinstance(b, tuple) or len(a) != len(b):
             return "other number of results"
-        return next(filter(None, (_differs(x, y, device, random) for x, y in zip(a, b))), "")
+        return next(filter(None, (_differs(x, y, random) for x, y in zip(a, b))), "")
     if isinstance(a, float) and isinstance(b, float):
         same = a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=2e-3, abs_tol=1e-5)
         return "" if same or random else "other number"
@@ -125,7 +125,7 @@ def _differs(a: Any, b: Any, device: str, random: bool) -> str:
     return "" if a == b or random else f"other {type(a).__name__}"
 
 
-def _tensor_differs(a: Any, b: Any, device: str, random: bool) -> str:
+def _tensor_differs(a: Any, b: Any, random: bool) -> str:
     if not (isinstance(b, tuple) and len(b) == 4 and isinstance(b[2], torch.Tensor)):
         return "no tensor"
     (_, strides, x, grad), (_, other_strides, y, other_grad) = a, b

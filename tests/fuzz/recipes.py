@@ -7,7 +7,7 @@ the device make the same numbers of it. Other arguments are literals, or ``{"kin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -149,12 +149,3 @@ def _smaller_tensor(made: dict[str, Any]) -> Iterator[Recipe]:
             if n < size[d]:
                 shorter = [*size[:d], n, *size[d + 1 :]]
                 yield change(size=shorter, stride=dense(shorter) if stride == dense(size) else stride)
-
-
-def each_tensor(recipe: Recipe, see: Callable[[dict[str, Any]], None]) -> None:
-    """Calls ``see`` with what each tensor of an argument is made of."""
-    if isinstance(recipe, list):
-        for r in recipe:
-            each_tensor(r, see)
-    elif is_tensor(recipe):
-        see(recipe["tensor"])

@@ -33,7 +33,7 @@ def compare(call: Call, sides: tuple[str, ...], mark: object = None) -> str:
         if mark is not None:
             mark(i)  # type: ignore[operator]
         ran.append(run(call, side))
-    return difference(call, ran[0], sides[-1], ran[-1]) if len(sides) == 2 else ""
+    return difference(call, *ran) if len(sides) == 2 else ""
 
 
 def main() -> None:
