@@ -72,6 +72,8 @@ class KernelLauncher(native.KernelCall):
         )
         first = arguments[0] if arguments else None
         self.writes_list = first is not None and first.written and first.role is Role.TENSORS
+        # PyTorch's fused optimizers and loss scaling do not count what they write, its lists of operators do
+        self.counts_writes = self.writes_list and func.__name__.startswith("_foreach_")
         self.inplace = (
             first is not None
             and first.written
@@ -98,6 +100,8 @@ class KernelLauncher(native.KernelCall):
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         run = self.build(args, len(args))
+        if self.counts_writes:
+            run = _counting_writes(run)
         self.cache.remember(key, run, generation)
         return run
 
@@ -380,6 +384,18 @@ class KernelLauncher(native.KernelCall):
 
 
 _KINDS = (bool, int, float, complex)
+
+
+def _counting_writes(run: Run) -> Run:
+    """A write into the tensors of a list counts for each, as PyTorch does it for one in place: autograd finds by that what
+    a backward pass needs no more to be there."""
+
+    def run_counting(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+        result = run(args, payloads, scalars)
+        torch.autograd.graph.increment_version(args[0])
+        return result
+
+    return run_counting
 
 
 def _rank(dtype: torch.dtype) -> int:
