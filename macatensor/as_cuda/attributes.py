@@ -16,6 +16,8 @@ from macatensor.profiling import hooks
 _AUTOCAST_STATE = ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled")
 _FLAGS = ("allow_tf32", "benchmark", "benchmark_limit", "deterministic", "enabled")
 _PRIORITY = 15  # before CUDA's own deserializer, which has 20
+# of torch._C: what PyTorch's graphs of CUDA import where CUDA is said to be built, as torch._dynamo.reset() has it
+_IMPORTED = "_cuda_CUDAAllocator_AllocatorState"
 
 
 _T = TypeVar("_T")
@@ -71,6 +73,8 @@ def _backends(patches: Patches) -> None:
         cudnn.m, "is_available", lambda: True, "torch.backends.cudnn.is_available -> maca is available"
     )
     patches.replace(cuda, "is_built", lambda: True, "torch.backends.cuda.is_built -> maca is built")
+    if not hasattr(torch._C, _IMPORTED):
+        patches.replace(torch._C, _IMPORTED, type("AllocatorState", (), {}))
     for name in _FLAGS:
         if hasattr(maca, name):
             note = f"torch.backends.cudnn.{name} -> torch.backends.maca.{name}"

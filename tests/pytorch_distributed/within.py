@@ -116,6 +116,7 @@ def _begin() -> None:
     torch.multiprocessing.get_context = lambda method=None: plain("fork" if method == "spawn" else method)
     for module in _LARGE:
         importlib.import_module(module)
+    torch._dynamo.reset()  # each rank calls it, and it imports more
 
 
 def module_of(file: str) -> ModuleType | Exception:
