@@ -234,3 +234,30 @@ def test_pipelines_give_the_whole_models_losses(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+def test_host_modules_are_moved_when_sharded(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        import torch.nn as nn
+        from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+        def made():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        x = torch.arange(8.0).view(2, 4)
+        plain = made()
+        plain(x).square().sum().backward()
+        sharded, wrapped = made(), made()
+        weight, counter = sharded[0].weight, sharded[1].num_batches_tracked
+        fully_shard(sharded)
+        assert counter is sharded[1].num_batches_tracked and counter.device.type == "maca"
+        wrapped = FullyShardedDataParallel(wrapped, device_id=torch.device("maca", 0), use_orig_params=True)
+        for model in (sharded, wrapped):
+            assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"maca"}
+            model(x.maca()).square().sum().backward()
+        torch.testing.assert_close(sharded[0].weight.grad.full_tensor().cpu(), plain[0].weight.grad)
+        torch.testing.assert_close(sharded[1].running_mean.cpu(), plain[1].running_mean)
+        """,
+        tmp_path,
+        ranks=1,
+    )
