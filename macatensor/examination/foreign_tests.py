@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Refused)\b")
-_OF_RANKS = "exited with error code"  # of the process that waits for ranks, whose own errors come after it
+# of what waits for ranks, processes or threads, whose own errors come after it
+_OF_RANKS = re.compile("exited with (error code|exception)")
 
 
 class Ran(NamedTuple):
@@ -38,7 +39,7 @@ def run(test: unittest.TestCase) -> Ran:
 
 def _error_of(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()] or [""]
-    first = next((line for line in lines if _ERROR.match(line) and _OF_RANKS not in line), lines[-1])
+    first = next((line for line in lines if _ERROR.match(line) and not _OF_RANKS.search(line)), lines[-1])
     return first.strip()
 
 
