@@ -248,6 +248,9 @@ def test_backends(as_cuda) -> None:
     cudnn.benchmark, cudnn.deterministic = True, True
     assert cudnn.benchmark and cudnn.deterministic
     cudnn.benchmark, cudnn.deterministic = before
+    with cudnn.flags(enabled=True, benchmark=not before[0], deterministic=not before[1]):
+        assert (cudnn.benchmark, cudnn.deterministic) == (not before[0], not before[1])
+    assert (cudnn.benchmark, cudnn.deterministic) == before
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -75,6 +76,8 @@ def _backends(patches: Patches) -> None:
     patches.replace(cuda, "is_built", lambda: True, "torch.backends.cuda.is_built -> maca is built")
     if not hasattr(torch._C, _IMPORTED):
         patches.replace(torch._C, _IMPORTED, type("AllocatorState", (), {}))
+    patches.replace(cudnn.m, "set_flags", _set_flags(cudnn.m.set_flags, maca),
+                    "torch.backends.cudnn.flags -> flags of torch.backends.maca")  # fmt: skip
     for name in _FLAGS:
         if hasattr(maca, name):
             note = f"torch.backends.cudnn.{name} -> torch.backends.maca.{name}"
@@ -87,6 +90,26 @@ def _backends(patches: Patches) -> None:
 
 def _flag(owner: Any, name: str) -> property:
     return property(lambda self: getattr(owner, name), lambda self, value: setattr(owner, name, value))
+
+
+def _set_flags(set_flags: Callable[..., Any], maca: Any) -> Callable[..., Any]:
+    """What ``torch.backends.cudnn.flags`` sets and puts back; those that maca has not change nothing."""
+    signature = inspect.signature(set_flags)
+
+    @functools.wraps(set_flags)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        names = [name.removeprefix("_") for name in signature.parameters]
+        before = tuple(
+            getattr(maca, name) if name in _FLAGS and hasattr(maca, name) else None for name in names
+        )
+        for name in names:
+            value = given.get(f"_{name}")
+            if value is not None and name in _FLAGS and hasattr(maca, name):
+                setattr(maca, name, value)
+        return before
+
+    return call
 
 
 def _loading(patches: Patches) -> None:

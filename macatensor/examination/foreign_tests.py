@@ -62,10 +62,10 @@ def imported(name: str) -> ModuleType:
     while True:
         try:
             return importlib.import_module(name)
-        except ImportError as error:
-            lacking = sys.modules.get(error.name or "")
+        except (ImportError, AttributeError) as error:
+            lacking = getattr(error, "obj", None) or sys.modules.get(error.name or "")
             if (
-                lacking is None
+                not isinstance(lacking, ModuleType)
                 or not lacking.__name__.startswith("torch.testing.")
                 or hasattr(lacking, "__getattr__")
             ):

@@ -9,8 +9,9 @@ import os
 import sys
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any, TextIO
 
 import within
 
@@ -26,20 +27,40 @@ def _tests(module: ModuleType) -> Iterator[unittest.TestCase]:
                 yield value(name)
 
 
-def _run(file: str, wanted: list[str]) -> Iterator[dict[str, object]]:
+def _say(lines: TextIO, **line: object) -> None:
+    print(json.dumps(line), file=lines)
+
+
+def _run(file: str, wanted: list[str], lines: TextIO) -> None:
     module = within.module_of(file)
     if isinstance(module, Exception):
-        yield {"test": "import", "outcome": "fail", "said": f"{type(module).__name__}: {module}"}
+        _say(lines, test="import", outcome="fail", said=f"{type(module).__name__}: {module}")
         return
     for test in _tests(module):
         name = f"{type(test).__name__}::{test._testMethodName}"
         if wanted and name not in wanted:
             continue
-        yield {"test": name, "outcome": "began", "said": ""}
-        began = time.monotonic()
-        outcome, said = within.FOREIGN_TESTS.run(test)
-        seconds = round(time.monotonic() - began, 1)
-        yield {"test": name, "outcome": outcome, "said": said[:300], "seconds": seconds}
+        _say(lines, test=name, outcome="began", said="")
+        status = _forked(_run_one, test, name, lines)
+        if status:
+            _say(lines, test=name, outcome="fail", said=f"the process ended with status {status}")
+
+
+def _run_one(test: unittest.TestCase, name: str, lines: TextIO) -> None:
+    began = time.monotonic()
+    outcome, said = within.FOREIGN_TESTS.run(test)
+    seconds = round(time.monotonic() - began, 1)
+    _say(lines, test=name, outcome=outcome, said=said[:300], seconds=seconds)
+
+
+def _forked(call: Callable[..., None], *given: Any) -> int:
+    """The status of a process that calls it. Ranks that are threads leave threads of autograd, after which PyTorch refuses
+    ranks that are forks: so each test has a process of its own."""
+    process = os.fork()
+    if process == 0:
+        call(*given)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def main() -> None:
@@ -50,15 +71,13 @@ def main() -> None:
         os.dup2(nothing, 2)
     for line in sys.stdin:
         asked = json.loads(line)
-        process = os.fork()
-        if process == 0:
-            os.setpgid(0, 0)  # with the ranks that it starts: who waits too long ends them all
-            print(json.dumps({"process": os.getpid()}), file=lines)
-            for said in _run(asked["file"], asked["tests"]):
-                print(json.dumps(said), file=lines)
-            os._exit(0)
-        _, status = os.waitpid(process, 0)
-        print(json.dumps({"ended": os.waitstatus_to_exitcode(status)}), file=lines)
+        _say(lines, ended=_forked(_begin, asked, lines))
+
+
+def _begin(asked: dict[str, Any], lines: TextIO) -> None:
+    os.setpgid(0, 0)  # with the ranks that it starts: who waits too long ends them all
+    _say(lines, process=os.getpid())
+    _run(asked["file"], asked["tests"], lines)
 
 
 if __name__ == "__main__":
