@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch import expanded_targets
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
-from macatensor.dispatch.errors import check_devices, scalar_type
+from macatensor.dispatch.errors import check_devices, is_number, scalar_type
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.launcher import Run, static_key
 from macatensor.dispatch.plan import (
@@ -87,11 +87,11 @@ class KernelLauncher(native.KernelCall):
         return tuple(self.signature.fill(args, kwargs) if kwargs else args)
 
     def odd_operand(self, value: object, args: Arguments) -> tuple[Hashable, Value]:
-        """The key and the value of a 0-dim tensor on the host; PyTorch's error for what is no operand."""
+        """The key and the value of a tensor on the host that is a number; PyTorch's error for what is no operand."""
         if isinstance(value, MacaTensor):
             raise TypeError(f"{self.signature.name}: subclasses of MacaTensor are not supported")
         if isinstance(value, torch.Tensor):
-            if value.dim() == 0 and value.device.type == "cpu" and self.row.elementwise:
+            if self.row.elementwise and is_number(value, self.row.one_element_is_number):
                 return ("host", value.dtype), value.item()
             check_devices(self.signature.name, args)
         raise TypeError(f"{self.signature.name} got {type(value).__name__} where it takes a tensor")
@@ -127,7 +127,7 @@ class KernelLauncher(native.KernelCall):
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: Arguments, given: int) -> Run:
         full = self.signature.fill(args, None)
-        check_devices(self.signature.name, full, zero_dim=True)
+        check_devices(self.signature.name, full, True, self.row.one_element_is_number)
         if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
             return self.resolved
         if self.reads_number(full):
