@@ -354,3 +354,10 @@ def test_writes_of_foreach_operators_are_counted() -> None:
     assert x._version == 3
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
+
+
+def test_foreach_operators_refuse_expanded_targets() -> None:
+    x = torch.zeros(3, 1, device="maca").expand(3, 4)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        torch._foreach_add_([torch.ones(2, device="maca"), x], 1)
+    torch._foreach_zero_([x])

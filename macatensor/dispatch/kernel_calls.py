@@ -45,6 +45,12 @@ _Maca = MacaTensor
 _BEYOND_CPU = {torch.complex32, torch.uint16, torch.uint32, torch.uint64}
 
 
+_OVERLAPS_ITSELF = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please "
+    "clone() the tensor before performing the operation."
+)
+
+
 class KernelLauncher(native.KernelCall):
     """Calls of one overload that a kernel serves.
 
@@ -148,6 +154,11 @@ class KernelLauncher(native.KernelCall):
             inferred = self.infer(self.signature, full)
             self.check_kinds(full, inferred)
             if self.writes_list:
+                if (
+                    any(t._payload[2].overlaps_itself() for t in full[0])
+                    and self.row.operator != "_foreach_zero"
+                ):
+                    raise RuntimeError(_OVERLAPS_ITSELF)
                 returned = [i for i in self.signature.returned_arguments if i is not None]
                 return create(
                     self.signature, self.row, full, given, None, inplace_list=True, returned=returned
@@ -241,10 +252,7 @@ class KernelLauncher(native.KernelCall):
         if target.overlaps_itself() and self.row.operator not in ("fill", "zero"):
             if self.row.expanded:
                 return expanded_targets.writing(self.signature, self.row.operator)
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a single memory "
-                "location. Please clone() the tensor before performing the operation."
-            )
+            raise RuntimeError(_OVERLAPS_ITSELF)
         direct = self.row.elementwise or self.row.random or self.form is Form.DIRECT
         if direct:
             return create(
