@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from macatensor.conformance.behaviour import BEHAVIOURS
 from macatensor.conformance.outcome import ABSENT, DECLINED, FAIL, PASS, Line
 from macatensor.conformance.validation import NoCompiler, compile_layer
 from macatensor.conformance.worker_names import COMMAND, LAYOUTS, REPORTS
@@ -105,10 +106,11 @@ def ask_behaviours(
     patterns: Sequence[str] = (),
     workers: int = 2,
     limit: float = 120.0,
+    behaviours: Sequence[str] = tuple(BEHAVIOURS),
 ) -> Iterator[Line]:
-    """Level 3."""
-    tasks = [Task(name, "library", "", "") for name in ("indices", "graphs", "memory")]
-    for row in _rows(kernels, patterns):
+    """Level 3: a line for each of ``behaviours``, of streams for each row that has a kernel."""
+    tasks = [Task(name, "library", "", "") for name in behaviours if name != "streams"]
+    for row in _rows(kernels, patterns) if "streams" in behaviours else ():
         if not row.random and dtypes_of(row):
             dtype = "float32" if "float32" in dtypes_of(row) else dtypes_of(row)[0]
             tasks.append(Task("streams", "rows", row.name, dtype))
