@@ -78,7 +78,10 @@ def test_the_new_device_keeps_every_rule(small: Path) -> None:
     lines = list(interface.ask(small, [rule.name for rule in interface.rules()]))
     assert not _wrong(lines)
     absent = {line.name for line in lines if line.verdict == "n/a"}
-    assert len(absent) == 5, "it has no reserved or pinned memory, and no kernel with an index"
+    optional = {"ways_keep_to_the_capacity", "a_way_computes_or_is_declined", "launches_have_their_times"}
+    joined = {"two_ranks_exchange", "ranks_have_the_same_bits", "a_rank_that_dies_ends_the_collective"}
+    assert optional | joined < absent
+    assert len(absent - optional - joined) == 5, "nor reserved or pinned memory, nor a kernel with an index"
 
 
 def test_each_rule_quotes_the_header() -> None:
