@@ -84,6 +84,36 @@ def test_the_new_device_keeps_every_rule(small: Path) -> None:
     assert len(absent - optional - joined) == 5, "nor reserved or pinned memory, nor a kernel with an index"
 
 
+ABSENT_RESULTS = """
+import sys
+from pathlib import Path
+from abi.device import OK, Opened
+from abi.plans import create
+from abi.requests import FLOAT32, INT64, Request
+
+d = Opened(Path(sys.argv[1]))
+d.open()
+along, kth = [("dim", 1), ("keepdim", False)], [("k", 2), ("dim", 1), ("keepdim", False)]
+for kernel, sizes, attributes in (
+    ("repeat", [3, 4], []), ("cummax", [3, 4], [("dim", 1)]), ("cummin", [3, 4], [("dim", 1)]), ("kthvalue", [3], kth),
+    ("mode", [3], along), ("median", [3], along), ("nanmedian", [3], along),
+):
+    results = [(FLOAT32, sizes)] if kernel == "repeat" else [(FLOAT32, sizes), (INT64, sizes)]
+    request = Request(kernel, [(FLOAT32, [3, 4])], results, attributes)
+    assert create(d, request)[0] == OK, kernel
+    last = request.pointer.arguments[len(results)]
+    last.kind, last.count = 0, 0
+    assert create(d, request)[0] != OK, kernel
+"""
+
+
+def test_absent_results_are_refused() -> None:
+    path = {"PYTHONPATH": str(ROOT / "macatensor" / "conformance")}
+    done = subprocess.run([sys.executable, "-c", ABSENT_RESULTS, str(host_library())], env={**os.environ, **path},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr)
+
+
 def test_each_rule_quotes_the_header() -> None:
     header = " ".join(re.sub(r"(?m)^\s*\*", " ", HEADER.read_text()).split())
     for rule in interface.rules():
