@@ -81,6 +81,12 @@ class Tape:
         """What was recorded: the number of the program (0: a copy or a fill), how many scalars it is given, and the memory
         of each operand: the stand-in (-1: other memory), its first byte and the one after the last, and is it written?"""
 
+    def scalars(self) -> list[bool | int | float | complex]:
+        """The numbers that the steps are given, one after another."""
+
+    def vary(self, scalar: int, number: int) -> None:
+        """Each call gives the float at ``scalar``: its ``number``-th argument that varies. Before :meth:`fuse`."""
+
     def is_scratch(self, stand_in: int) -> bool:
         """Is it neither an input nor given back?"""
 
@@ -94,7 +100,8 @@ class Tape:
         outputs: list[tuple[int, int, int, object, Meta | None]],
         heirs: list[tuple[int, int]],
     ) -> None:
-        """``arguments``: the Meta of each tensor, and what another one is; ``outputs``: of
+        """``arguments``: the Meta of each tensor, the open range ``(low, high)`` of a float that varies, and what another
+        one is; ``outputs``: of
         :class:`macatensor.compiling.tapes.Output`; ``heirs``: stand-ins of which the second may take the first's memory,
         element for element, if that is read for the last time where the second is written."""
 

@@ -23,6 +23,10 @@ kernel(
     bound=per_term("one product", f32=1),
 )
 
+also(
+    " ".join(f"_fused_{name}_.tensor_lr" for name in ("adam", "adamw", "sgd", "adagrad")),
+    one_element_is_number=True,
+)
 also("_fused_adam_.default _fused_adamw_.default", dense_on_cpu=True)
 also(
     "_fused_adam_.tensor_lr _fused_adamw_.tensor_lr _fused_sgd_ _fused_adagrad_",

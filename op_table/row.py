@@ -181,6 +181,8 @@ class Row:
     also_writes: tuple[str, ...] = ()
     # PyTorch's CPU kernel takes operands for dense memory
     dense_on_cpu: bool = False
+    # a host tensor of one element is a number, however many dimensions it has; else one of no dimension alone
+    one_element_is_number: bool = False
     # results of so many dimensions and more have the strides of whichever kernel PyTorch's CPU happens to take
     free_strides: float = inf
     # random rows, and their numbers in bool where those have another

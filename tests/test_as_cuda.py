@@ -99,6 +99,19 @@ def test_disable_restores_every_attribute(as_cuda) -> None:
 
 
 @pytest.mark.supports("macatensor.as_cuda.redirect")
+def test_compiled_programs_are_forgotten() -> None:
+    run_python(
+        """
+        import macatensor.as_cuda
+        import torch
+        double = torch.compile(lambda x: x * 2, backend="aot_eager")
+        assert double(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
+        torch.compiler.reset()  # imports what only a build for CUDA has
+        assert double(torch.ones(3, device="cuda")).tolist() == [2.0, 2.0, 2.0]
+        """
+    )
+
+
 def test_redirect_leaves_the_state_it_found(as_cuda) -> None:
     with as_cuda.redirect():
         assert torch.cuda.is_available()
@@ -235,6 +248,9 @@ def test_backends(as_cuda) -> None:
     cudnn.benchmark, cudnn.deterministic = True, True
     assert cudnn.benchmark and cudnn.deterministic
     cudnn.benchmark, cudnn.deterministic = before
+    with cudnn.flags(enabled=True, benchmark=not before[0], deterministic=not before[1]):
+        assert (cudnn.benchmark, cudnn.deterministic) == (not before[0], not before[1])
+    assert (cudnn.benchmark, cudnn.deterministic) == before
 
 
 @pytest.mark.parametrize(

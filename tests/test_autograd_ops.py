@@ -342,3 +342,15 @@ def test_complex_gradient() -> None:
     for x in (host, ours):
         (x.exp() * x.conj()).abs().sum().backward()
     assert torch.allclose(ours.grad.cpu(), host.grad, rtol=1e-10, atol=1e-10)
+
+
+def test_writes_of_foreach_operators_are_counted() -> None:
+    x = torch.ones(3, device="maca")
+    weight = torch.ones(3, device="maca", requires_grad=True)
+    product = (weight * x).sum()
+    torch._foreach_add_([x[1:]], 1)
+    assert x._version == 1
+    torch._foreach_copy_([x, x], [x, x])
+    assert x._version == 3
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()

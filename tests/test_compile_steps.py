@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -165,6 +166,16 @@ def test_a_changing_learning_rate_is_used(kind: str) -> None:
             scheduler.step()
 
     run_both(between=between, steps=6)
+    assert breaks() == 0 and graphs() == 2
+
+
+def test_schedulers_see_that_a_compiled_step_was_taken() -> None:
+    _, optimizer, step = made()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    torch.compile(step, fullgraph=True)(inputs(1)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()
 
 
 def accumulating(model: Any, optimizer: Any) -> Step:

@@ -262,6 +262,40 @@ def test_messages_cross_without_waiting_for_each_other(tmp_path: Path) -> None:
     )
 
 
+def test_messages_of_many_blocks_arrive_whole(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        from macatensor.distributed import messages
+        messages.BLOCK = 1000  # bytes
+        whole = torch.arange(3000.0)
+        for n in (0, 1, 250, 251, 3000):
+            for sender, receiver in (("maca", "maca"), ("cpu", "maca"), ("maca", "cpu"), ("cpu", "cpu")):
+                for anybody in (False, True)[: 1 + (n > 0)]:  # gloo has no bytes of nobody
+                    if rank == 0:
+                        dist.send(whole[:n].to(sender), 1, tag=n)
+                    else:
+                        got = torch.zeros(n, device=receiver)
+                        assert dist.recv(got, None if anybody else 0, tag=n) == 0
+                        assert torch.equal(got.cpu(), whole[:n]), (n, sender, receiver, anybody)
+        strided = whole.view(50, 60).maca()
+        if rank == 0:
+            dist.send(strided.t(), 1)
+        else:
+            dist.recv(strided.zero_().t(), 0)
+            assert torch.equal(strided.cpu(), whole.view(50, 60))
+        other = 1 - rank
+        for _ in range(3):  # both at once, through the same memory each time
+            got = torch.zeros(3000).maca()
+            works = [dist.isend(whole.maca() + rank, other), dist.irecv(got, other)]
+            [w.wait() for w in works]
+            assert torch.equal(got.cpu(), whole + other)
+            rooms = {room.data_ptr() for room in messages._kept}
+            assert len(rooms) == len(messages._kept) <= 24
+        """,
+        tmp_path,
+    )
+
+
 def test_messages_that_nobody_holds_arrive(tmp_path: Path) -> None:
     run_ranks(
         """

@@ -234,3 +234,31 @@ def test_pipelines_give_the_whole_models_losses(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+def test_host_modules_are_moved_when_sharded(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        import torch.nn as nn
+        from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+        def made():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 2))
+        x = torch.arange(54.0).view(2, 3, 3, 3)
+        plain = made()
+        plain(x).square().sum().backward()
+        sharded, wrapped = made(), made()
+        counter = sharded[0].num_batches_tracked
+        fully_shard(sharded)
+        assert sharded[1].weight.is_contiguous()  # channels_last on the device, which it refuses
+        assert counter is sharded[0].num_batches_tracked and counter.device.type == "maca"
+        wrapped = FullyShardedDataParallel(wrapped, device_id=torch.device("maca", 0), use_orig_params=True)
+        for model in (sharded, wrapped):
+            assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"maca"}
+            model(x.maca()).square().sum().backward()
+        torch.testing.assert_close(sharded[1].weight.grad.full_tensor().cpu(), plain[1].weight.grad)
+        torch.testing.assert_close(sharded[0].running_mean.cpu(), plain[0].running_mean)
+        """,
+        tmp_path,
+        ranks=1,
+    )

@@ -124,6 +124,20 @@ def test_fused_steps_unscale_and_skip(kind: Any) -> None:
     assert stepped("maca", 1024.0, 1.0).equal(values)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_rate_may_be_one_host_element(kind: Any) -> None:
+    """As CUDA reads it, whatever its dimensions."""
+    after = []
+    for rate in (0.125, torch.tensor(0.125), torch.tensor([0.125]), torch.tensor([[0.125]])):
+        parameter = torch.nn.Parameter(torch.linspace(-1, 1, 5).to("maca"))
+        optimizer = kind([parameter], lr=rate, fused=True)
+        for _ in range(2):
+            (parameter**2).sum().backward()
+            optimizer.step()
+        after.append(parameter.detach().cpu())
+    assert all(torch.equal(after[0], other) for other in after)
+
+
 @pytest.mark.parametrize("name", ["Adam", "SGD", "AdamW", "RMSprop"])
 def test_foreach_is_the_default(name: str) -> None:
     """As on CUDA: a step is a few launches, however many parameters there are."""

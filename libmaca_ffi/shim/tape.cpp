@@ -111,6 +111,7 @@ void Tape::launch(maca_program& program, const maca_reference* references, const
   }
   for (uint32_t i = 0; i < call.pointer_count; ++i) places_.push_back(place_of(call.pointers[i]));
   scalars_.insert(scalars_.end(), call.scalars, call.scalars + call.scalar_count);
+  numbers_.resize(scalars_.size(), -1);
   for (int32_t i = 0; i < program.operands; ++i)
     if (references[i].buffer) use(references[i].buffer, program.roles[i].written || program.allocates(i));
   keep(program);
@@ -174,15 +175,15 @@ void Tape::fuse(const std::vector<Fused>& fused) {
     Step step = steps_[i];
     if (const Fused* f = ends[i]) {
       maca_program& program = *f->program;
-      std::vector<maca_scalar> scalars;
-      for (const size_t part : f->steps) {
-        const auto begin = scalars_.begin() + static_cast<ptrdiff_t>(steps_[part].scalars);
-        scalars.insert(scalars.end(), begin, begin + steps_[part].call.scalar_count);
-      }
-      step = {Step::kLaunch, &program, {}, places_.size(), scalars_.size(), {-1, 0}, 0, 0, -1};
+      const size_t begin = scalars_.size();
+      for (const size_t part : f->steps)
+        for (uint32_t k = 0; k < steps_[part].call.scalar_count; ++k) {
+          scalars_.push_back(maca_scalar(scalars_[steps_[part].scalars + k]));
+          numbers_.push_back(int32_t(numbers_[steps_[part].scalars + k]));
+        }
+      step = {Step::kLaunch, &program, {}, places_.size(), begin, {-1, 0}, 0, 0, -1};
       step.call.pointer_count = static_cast<uint32_t>(f->places.size());
-      step.call.scalar_count = static_cast<uint32_t>(scalars.size());
-      scalars_.insert(scalars_.end(), scalars.begin(), scalars.end());
+      step.call.scalar_count = static_cast<uint32_t>(scalars_.size() - begin);
       places_.insert(places_.end(), f->places.begin(), f->places.end());
       if (program.info.workspace_bytes) {
         stand_ins_->make(static_cast<int64_t>(program.info.workspace_bytes));
@@ -284,8 +285,13 @@ int Tape::pack(const maca_reference* inputs, const std::vector<char*>& bases, St
   return MACA_OK;
 }
 
-int Tape::run_step(const Step& step, const std::vector<char*>& bases, const void* packed, uint64_t rng_offset,
-                   const StreamSlot* stream) {
+void Tape::vary(size_t scalar, size_t number) {
+  numbers_[scalar] = static_cast<int32_t>(number);
+  varies_ = true;
+}
+
+int Tape::run_step(const Step& step, const maca_scalar* scalars, const std::vector<char*>& bases, const void* packed,
+                   uint64_t rng_offset, const StreamSlot* stream) {
   Runtime& r = runtime();
   const Place* const places = places_.data() + step.places;
   const bool is_long = step.kind == Step::kLaunch ? step.program->is_long : step.bytes > kLongCopy;
@@ -303,7 +309,7 @@ int Tape::run_step(const Step& step, const std::vector<char*>& bases, const void
   }
   for (uint32_t i = 0; i < call.pointer_count; ++i) pointers[i] = at(places[i], bases);
   call.pointers = pointers;
-  call.scalars = scalars_.data() + step.scalars;
+  call.scalars = scalars + step.scalars;
   call.workspace = at(step.workspace, bases);
   call.packed = packed;
   call.rng_offset += rng_offset;
@@ -311,8 +317,8 @@ int Tape::run_step(const Step& step, const std::vector<char*>& bases, const void
   return give_launch(*step.program, call);
 }
 
-int Tape::run(const maca_reference* inputs, maca_buffer** results, const std::function<void(size_t)>& drop,
-              const char** kernel) {
+int Tape::run(const maca_reference* inputs, const double* numbers, maca_buffer** results,
+              const std::function<void(size_t)>& drop, const char** kernel) {
   Runtime& r = runtime();
   r.queue.throttle(launches_);
   StreamSlot* const stream = current_stream();
@@ -330,6 +336,13 @@ int Tape::run(const maca_reference* inputs, maca_buffer** results, const std::fu
   for (size_t i = 0; i < all.size(); ++i)
     if (const int32_t input = all[i]->input; input >= 0)
       bases[i] = inputs[input].buffer->block->address + inputs[input].offset;
+  std::vector<maca_scalar> given;  // of this run alone: another thread may run the tape, too
+  if (varies_) {
+    given = scalars_;
+    for (size_t i = 0; i < given.size(); ++i)
+      if (numbers_[i] >= 0) given[i].value.real = numbers[numbers_[i]];
+  }
+  const maca_scalar* const scalars = varies_ ? given.data() : scalars_.data();
   std::vector<const void*> packed(weights_.size());
   int status = pack(inputs, bases, stream, packed);
   const uint64_t rng_offset = rng_blocks_ ? r.rng_offset.fetch_add(rng_blocks_) : 0;
@@ -370,7 +383,7 @@ int Tape::run(const maca_reference* inputs, maca_buffer** results, const std::fu
       bear(static_cast<int64_t>(at_step));
       const Step& step = steps_[at_step];
       if (status == MACA_OK)
-        status = run_step(step, bases, step.weight >= 0 ? packed[static_cast<size_t>(step.weight)] : nullptr,
+        status = run_step(step, scalars, bases, step.weight >= 0 ? packed[static_cast<size_t>(step.weight)] : nullptr,
                           rng_offset, stream);
       if (status != MACA_OK) *kernel = step.program ? step.program->kernel : "copy";
       bury(static_cast<int64_t>(at_step) + 1);

@@ -59,10 +59,11 @@ class Tape final : public Capture {
   // Decides where all memory lies, and when inputs that are not `kept` for the results may go. `heirs`: as of
   // MemoryPlan.
   void finish(const std::vector<bool>& kept, const std::vector<std::pair<int32_t, int32_t>>& heirs);
+  void vary(size_t scalar, size_t number);  // each run gives it anew, as its `number`
   // `inputs`: where each begins, its offset in bytes. `results` are made here. `drop`, called with the interpreter's
   // lock, lets go of an input that no step reads any more. A status, and which kernel had another than MACA_OK.
-  int run(const maca_reference* inputs, maca_buffer** results, const std::function<void(size_t)>& drop,
-          const char** kernel);
+  int run(const maca_reference* inputs, const double* numbers, maca_buffer** results,
+          const std::function<void(size_t)>& drop, const char** kernel);
 
   Block* allocate(int64_t bytes) override;
   void launch(maca_program& program, const maca_reference* references, const maca_launch& call) override;
@@ -74,6 +75,7 @@ class Tape final : public Capture {
   size_t steps() const { return steps_.size(); }
   const maca_program* program_of(size_t step) const { return steps_[step].program; }
   uint32_t scalars_of(size_t step) const { return steps_[step].program ? steps_[step].call.scalar_count : 0; }
+  const std::vector<maca_scalar>& scalars() const { return scalars_; }
   std::vector<Touched> touched_by(size_t step) const;
   // Is it neither an input nor a result?
   bool is_scratch(int64_t stand_in) const;
@@ -108,8 +110,8 @@ class Tape final : public Capture {
   void plan_stops(const std::vector<bool>& kept);
   int pack(const maca_reference* inputs, const std::vector<char*>& bases, StreamSlot* stream,
            std::vector<const void*>& packed);
-  int run_step(const Step& step, const std::vector<char*>& bases, const void* packed, uint64_t rng_offset,
-               const StreamSlot* stream);
+  int run_step(const Step& step, const maca_scalar* scalars, const std::vector<char*>& bases, const void* packed,
+               uint64_t rng_offset, const StreamSlot* stream);
   char* at(const Place& place, const std::vector<char*>& bases) const {
     if (place.stand_in >= 0) return bases[static_cast<size_t>(place.stand_in)] + place.offset;
     return reinterpret_cast<char*>(place.offset);
@@ -119,6 +121,8 @@ class Tape final : public Capture {
   std::vector<Step> steps_;
   std::vector<Place> places_;
   std::vector<maca_scalar> scalars_;
+  std::vector<int32_t> numbers_;  // of each scalar, which of a run's numbers it is; -1: none
+  bool varies_ = false;
   std::vector<Weight> weights_;
   std::vector<int64_t> input_bytes_;
   std::vector<maca_buffer*> inputs_;  // the stand-ins' buffers, while it is recorded

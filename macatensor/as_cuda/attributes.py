@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from macatensor.profiling import hooks
 _AUTOCAST_STATE = ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled")
 _FLAGS = ("allow_tf32", "benchmark", "benchmark_limit", "deterministic", "enabled")
 _PRIORITY = 15  # before CUDA's own deserializer, which has 20
+# of torch._C: what PyTorch's graphs of CUDA import where CUDA is said to be built, as torch._dynamo.reset() has it
+_IMPORTED = "_cuda_CUDAAllocator_AllocatorState"
 
 
 _T = TypeVar("_T")
@@ -71,6 +74,10 @@ def _backends(patches: Patches) -> None:
         cudnn.m, "is_available", lambda: True, "torch.backends.cudnn.is_available -> maca is available"
     )
     patches.replace(cuda, "is_built", lambda: True, "torch.backends.cuda.is_built -> maca is built")
+    if not hasattr(torch._C, _IMPORTED):
+        patches.replace(torch._C, _IMPORTED, type("AllocatorState", (), {}))
+    patches.replace(cudnn.m, "set_flags", _set_flags(cudnn.m.set_flags, maca),
+                    "torch.backends.cudnn.flags -> flags of torch.backends.maca")  # fmt: skip
     for name in _FLAGS:
         if hasattr(maca, name):
             note = f"torch.backends.cudnn.{name} -> torch.backends.maca.{name}"
@@ -83,6 +90,26 @@ def _backends(patches: Patches) -> None:
 
 def _flag(owner: Any, name: str) -> property:
     return property(lambda self: getattr(owner, name), lambda self, value: setattr(owner, name, value))
+
+
+def _set_flags(set_flags: Callable[..., Any], maca: Any) -> Callable[..., Any]:
+    """What ``torch.backends.cudnn.flags`` sets and puts back; those that maca has not change nothing."""
+    signature = inspect.signature(set_flags)
+
+    @functools.wraps(set_flags)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        names = [name.removeprefix("_") for name in signature.parameters]
+        before = tuple(
+            getattr(maca, name) if name in _FLAGS and hasattr(maca, name) else None for name in names
+        )
+        for name in names:
+            value = given.get(f"_{name}")
+            if value is not None and name in _FLAGS and hasattr(maca, name):
+                setattr(maca, name, value)
+        return before
+
+    return call
 
 
 def _loading(patches: Patches) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from macatensor.compiling import frozen, joint, steps, stored
+from macatensor.compiling import frozen, joint, numbers, steps, stored
 from macatensor.compiling.compiled_graph import Choices
 from macatensor.runtime.boxed import Value
 
@@ -44,7 +44,7 @@ def maca(
     used = steps.detach_used_up(graph) if isinstance(graph, fx.GraphModule) else []
     is_tuned = mode is not None and mode.startswith("max-autotune")
     choices = Choices(bool(given["tapes"]), bool(given["check"]), is_tuned)
-    with stored.storing(choices, inputs) as as_compiler:
+    with numbers.staying(), stored.storing(choices, graph, inputs) as as_compiler:
         compiler = aot_autograd(
             fw_compiler=as_compiler(partial(_compile, choices)),
             bw_compiler=as_compiler(partial(_compile, choices)),

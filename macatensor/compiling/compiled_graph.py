@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from macatensor.choices import deciding
-from macatensor.compiling import checked, explained, segments, tapes
+from macatensor.compiling import checked, explained, numbers, segments, tapes
 from macatensor.compiling.in_place import in_place
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Value
@@ -45,6 +45,7 @@ class CompiledGraph:
     """One of AOTAutograd's graphs, called with a list of inputs, which it empties."""
 
     def __init__(self, module: fx.GraphModule, choices: Choices):
+        self.prelude = numbers.apart(module)
         module.graph.set_codegen(fx.graph._BoxedCodeGen())
         module.recompile()
         self.module, self.choices = module, choices
@@ -62,6 +63,8 @@ class CompiledGraph:
             self.run = in_place(module).forward
 
     def __call__(self, arguments: list[Value]) -> Value:
+        if self.prelude is not None:
+            arguments = self.prelude(arguments)
         if self.why:
             return self.run(arguments)
         if not _is_unwatched():

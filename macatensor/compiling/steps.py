@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
@@ -200,13 +199,14 @@ def _teach_optimizer() -> None:
     call_skipped = functions.SkipFunctionVariable.call_function
 
     def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        if (
-            name == "zero_grad"
-            and type(self.value).zero_grad is zero_grad
-            and _is_ours(tx)
-            and _is_steady(self.value)
-        ):
+        if not _is_ours(tx):
+            return attribute(self, tx, name)
+        if name == "zero_grad" and type(self.value).zero_grad is zero_grad:
             return functions.UserMethodVariable(_zero_grad, self)
+        if name == "step" and hasattr(vars(self.value).get("step"), "_wrapped_by_lr_sched"):
+            # a learning rate scheduler's wrapper, which notes the call for a warning of the scheduler's
+            self.value._opt_called = True
+            return functions.UserMethodVariable(type(self.value).step, self)
         return attribute(self, tx, name)
 
     def call_optimizer(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -216,25 +216,12 @@ def _teach_optimizer() -> None:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         # it keeps gradients out of the optimizer's graph; so does the whole step's, which has no backward
         if self.value is torch._dynamo.graph_break and tx.f_code in breaking and _is_ours(tx):
-            stepped = getattr(tx.symbolic_locals.get("self"), "value", None)
-            if stepped is not None and not _is_steady(stepped):
-                return call_skipped(self, tx, args, kwargs)
             return ConstantVariable.create(None)
         return call_skipped(self, tx, args, kwargs)
 
     OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
     OptimizerVariable.call_method = call_optimizer  # type: ignore[method-assign]
     functions.SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
-
-
-_rates: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary()
-
-
-def _is_steady(optimizer: torch.optim.Optimizer) -> bool:
-    """Are its learning rates what they were when it was first compiled? They are numbers of the program, and each new one
-    makes another: then the optimizer's own short graph alone."""
-    rates = [group.get("lr") for group in optimizer.param_groups if isinstance(group.get("lr"), float)]
-    return _rates.setdefault(optimizer, rates) == rates
 
 
 def _teach_guards() -> None:

@@ -123,11 +123,16 @@ _storing = False
 
 
 @contextlib.contextmanager
-def storing(choices: Choices, inputs: Sequence[Value]) -> Iterator[Callable[[_Compile], Value]]:
+def storing(
+    choices: Choices, graph: fx.GraphModule, inputs: Sequence[Value]
+) -> Iterator[Callable[[_Compile], Value]]:
     """What is compiled inside for such inputs is read from disk, or stays there; it makes AOTAutograd's compilers of
-    ours."""
+    ours.
+
+    Not of graphs with floats that vary: what was found out about one (is it 1?) is not compared when the file is read.
+    """
     global _storing
-    if _storing or not (_is_training(inputs) or _keeps_all()) or not _may_store():
+    if _storing or not (_is_training(inputs) or _keeps_all()) or _has_floats(graph) or not _may_store():
         yield lambda compile: compile
         return
     from torch._functorch import config
@@ -147,6 +152,11 @@ def storing(choices: Choices, inputs: Sequence[Value]) -> Iterator[Callable[[_Co
             yield lambda compile: SerializableAOTDispatchCompiler(Program, compile)
     finally:
         _storing = False
+
+
+def _has_floats(graph: fx.GraphModule) -> bool:
+    nodes = graph.graph.nodes if isinstance(graph, fx.GraphModule) else ()
+    return any(isinstance(node.meta.get("example_value"), torch.SymFloat) for node in nodes)
 
 
 def _is_training(inputs: Sequence[Value]) -> bool:

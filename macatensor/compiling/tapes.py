@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from macatensor.compiling import explained, fusion
+from macatensor.compiling import explained, fusion, numbers
 from macatensor.dispatch.plan import known_requests
 from macatensor.runtime import capture
 from macatensor.runtime.boxed import Value
@@ -83,8 +83,8 @@ Run = Callable[[list[Value]], Sequence[Value]]
 
 
 def key_of(arguments: Sequence[Value]) -> tuple[object, ...]:
-    """What a tape is made for: metas of tensors, and numbers with their types."""
-    return tuple([a._payload[2] if is_maca(a) else (type(a), a) for a in arguments])
+    """What a tape is made for: metas of tensors, ranges of floats, and other numbers with their types."""
+    return tuple([a._payload[2] if is_maca(a) else (type(a), numbers.range_of(a) or a) for a in arguments])
 
 
 def record(
@@ -96,6 +96,34 @@ def record(
 
     ``select``: what is fused instead of the tape, as it chooses among the programs.
     """
+    varying = [i for i, a in enumerate(arguments) if numbers.range_of(a) is not None]
+    recorded = _recorded(function, _with_stand_ins(arguments, varying, 0))
+    if varying:
+        other = _recorded(function, _with_stand_ins(arguments, varying, 1))
+        _vary(recorded, other, varying)
+    tape, stand_ins, metas, results, seen = recorded
+    metas = [numbers.range_of(a) if i in varying else a for i, a in enumerate(metas)]
+    memory: list[Payload] = []
+    outputs = [_output(tape, result, stand_ins, varying, memory) for result in results]
+    views = _views(results, outputs, metas)
+    tape.give(memory)
+    steps = tape.steps() if explained.is_asked() else []
+    fused, heirs = fusion.fuse(select(tape), known_requests)
+    tape.finish(metas, outputs, heirs)
+    if steps:
+        _explain(tape, [str(m) for m in metas], steps, seen, fused)
+    return Sharing(tape, views) if views else tape
+
+
+class _Recorded(NamedTuple):
+    tape: native.Tape
+    stand_ins: list[Value]
+    metas: list[Meta | object]
+    results: Sequence[Value]
+    seen: list[tuple[str, str, str]]  # launches, where an explanation is asked for
+
+
+def _recorded(function: Run, arguments: Sequence[Value]) -> _Recorded:
     tape = native.Tape()
     stand_ins: list[Value] = []
     metas: list[Meta | object] = []
@@ -132,16 +160,33 @@ def record(
                 native.observe(before)  # type: ignore[arg-type]  # what observe() gave
     finally:
         _recording.release()
-    memory: list[Payload] = []
-    outputs = [_output(tape, result, stand_ins, memory) for result in results]
-    views = _views(results, outputs, metas)
-    tape.give(memory)
-    steps = tape.steps() if explained.is_asked() else []
-    fused, heirs = fusion.fuse(select(tape), known_requests)
-    tape.finish(metas, outputs, heirs)
-    if steps:
-        _explain(tape, [str(m) for m in metas], steps, seen, fused)
-    return Sharing(tape, views) if views else tape
+    return _Recorded(tape, stand_ins, metas, results, seen)
+
+
+def _with_stand_ins(arguments: Sequence[Value], varying: Sequence[int], turn: int) -> list[Value]:
+    """``arguments``, where floats that may vary are others."""
+    found = list(arguments)
+    for i in varying:
+        found[i] = numbers.stand_in(found[i], i, turn)
+    return found
+
+
+def _vary(one: _Recorded, other: _Recorded, varying: Sequence[int]) -> None:
+    """Says which scalars are which floats. Raises :class:`Unrecordable` where recordings with other floats differ in more
+    than these: an operator has looked at one."""
+    scalars = one.tape.scalars(), other.tape.scalars()
+    known = {(one.stand_ins[i], other.stand_ins[i]): number for number, i in enumerate(varying)}
+    same = one.tape.steps() == other.tape.steps() and all(
+        type(a) is type(b) and (isinstance(a, torch.Tensor) or a == b or (a, b) in known)
+        for a, b in zip(one.results, other.results, strict=True)
+    )
+    for i, pair in enumerate(zip(*scalars)):
+        if pair in known and type(pair[0]) is float:
+            one.tape.vary(i, known[pair])
+        else:
+            same &= repr(pair[0]) == repr(pair[1])
+    if not same or len(scalars[0]) != len(scalars[1]):
+        raise Unrecordable("an operator looks at a number that may be another in the next call")
 
 
 def _explain(
@@ -170,12 +215,19 @@ def _explain(
 
 
 def _output(
-    tape: native.Tape, result: Value, stand_ins: list[Value], memory: list[Payload]
+    tape: native.Tape,
+    result: Value,
+    stand_ins: list[Value],
+    varying: Sequence[int],
+    memory: list[Payload],
 ) -> tuple[int, int, int, object, Meta | None]:
     """(kind, index, offset, arguments of the wrapper or the constant, meta); new memory is added to ``memory``."""
     if not is_maca(result):
         if isinstance(result, torch.Tensor):
             raise Unrecordable(f"a result is on {result.device}")
+        for i in varying:
+            if type(result) is float and result == stand_ins[i]:
+                return Output.ARGUMENT, i, 0, None, None
         return Output.CONSTANT, 0, 0, result, None
     buffer, offset, meta = result._payload
     if meta.conj or meta.neg:

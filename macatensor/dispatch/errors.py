@@ -30,12 +30,19 @@ def not_strided(name: str, kind: str) -> NotImplementedError:
     )
 
 
-def check_devices(name: str, values: Iterable[object], zero_dim: bool = False) -> None:
-    """Raises PyTorch's error when tensors of the host are among ours. ``zero_dim``: a 0-dim one is let pass."""
+def is_number(tensor: torch.Tensor, one_element: bool = False) -> bool:
+    """Does PyTorch read this tensor of the host as a number? ``one_element``: of whatever dimensions."""
+    return tensor.device.type == "cpu" and (tensor.dim() == 0 or (one_element and tensor.numel() == 1))
+
+
+def check_devices(
+    name: str, values: Iterable[object], numbers: bool = False, one_element: bool = False
+) -> None:
+    """Raises PyTorch's error when tensors of the host are among ours. ``numbers``: those that are are let pass."""
     for t in _tensors(values):
         if t.layout is not torch.strided:
             raise not_strided(name, str(t.layout))
-        if not isinstance(t, MacaTensor) and not (zero_dim and t.dim() == 0 and t.device.type == "cpu"):
+        if not isinstance(t, MacaTensor) and not (numbers and is_number(t, one_element)):
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
                 f"{t.device}! ({name}: move it with .to('maca'))"

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch import expanded_targets
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
-from macatensor.dispatch.errors import check_devices, scalar_type
+from macatensor.dispatch.errors import check_devices, is_number, scalar_type
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.launcher import Run, static_key
 from macatensor.dispatch.plan import (
@@ -72,6 +72,8 @@ class KernelLauncher(native.KernelCall):
         )
         first = arguments[0] if arguments else None
         self.writes_list = first is not None and first.written and first.role is Role.TENSORS
+        # PyTorch's fused optimizers and loss scaling do not count what they write, its lists of operators do
+        self.counts_writes = self.writes_list and func.__name__.startswith("_foreach_")
         self.inplace = (
             first is not None
             and first.written
@@ -85,11 +87,11 @@ class KernelLauncher(native.KernelCall):
         return tuple(self.signature.fill(args, kwargs) if kwargs else args)
 
     def odd_operand(self, value: object, args: Arguments) -> tuple[Hashable, Value]:
-        """The key and the value of a 0-dim tensor on the host; PyTorch's error for what is no operand."""
+        """The key and the value of a tensor on the host that is a number; PyTorch's error for what is no operand."""
         if isinstance(value, MacaTensor):
             raise TypeError(f"{self.signature.name}: subclasses of MacaTensor are not supported")
         if isinstance(value, torch.Tensor):
-            if value.dim() == 0 and value.device.type == "cpu" and self.row.elementwise:
+            if self.row.elementwise and is_number(value, self.row.one_element_is_number):
                 return ("host", value.dtype), value.item()
             check_devices(self.signature.name, args)
         raise TypeError(f"{self.signature.name} got {type(value).__name__} where it takes a tensor")
@@ -98,6 +100,8 @@ class KernelLauncher(native.KernelCall):
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         run = self.build(args, len(args))
+        if self.counts_writes:
+            run = _counting_writes(run)
         self.cache.remember(key, run, generation)
         return run
 
@@ -123,7 +127,7 @@ class KernelLauncher(native.KernelCall):
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: Arguments, given: int) -> Run:
         full = self.signature.fill(args, None)
-        check_devices(self.signature.name, full, zero_dim=True)
+        check_devices(self.signature.name, full, True, self.row.one_element_is_number)
         if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
             return self.resolved
         if self.reads_number(full):
@@ -380,6 +384,18 @@ class KernelLauncher(native.KernelCall):
 
 
 _KINDS = (bool, int, float, complex)
+
+
+def _counting_writes(run: Run) -> Run:
+    """A write into the tensors of a list counts for each, as PyTorch does it for one in place: autograd finds by that what
+    a backward pass needs no more to be there."""
+
+    def run_counting(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+        result = run(args, payloads, scalars)
+        torch.autograd.graph.increment_version(args[0])
+        return result
+
+    return run_counting
 
 
 def _rank(dtype: torch.dtype) -> int:

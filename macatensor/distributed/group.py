@@ -29,6 +29,7 @@ from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained, watched
 from macatensor.distributed.gloo import GlooCarrier
 from macatensor.distributed.membership import Membership
+from macatensor.distributed.messages import Receiving, Sending, parts
 from macatensor.distributed.operands import (
     Tensors,
     called,
@@ -40,7 +41,7 @@ from macatensor.distributed.operands import (
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
 from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, only
-from macatensor.distributed.staging import as_bytes, on_host, put_all, room_for, together
+from macatensor.distributed.staging import as_bytes, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes
 from macatensor.runtime import capture
 from macatensor.runtime.boxed import Value
@@ -444,46 +445,32 @@ class MacaProcessGroup(splitting.Splits, Membership):
     # --- messages -----------------------------------------------------------------------------------------
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
         if not self._takes("send", tensors):
-            return self._by_host("send", tensors, dst, tag)
-        sent = [as_bytes(on_host(t)) for t in tensors]
-        works = [self._of_host.send([h], dst, tag) for h in sent]
-        return self._message("send", tensors, works, (), sent, dst)
+            return Together.of([self._by_host("send", [p], dst, tag) for t in tensors for p in parts(t)])
+        return self._message("send", tensors, Sending(self._of_host, tensors, dst, tag), dst)
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
         if not self._takes("recv", tensors):
-            return self._by_host("recv", tensors, src, tag)
-        rooms = [room_for(t) for t in tensors]
-        works = [self._of_host.recv([as_bytes(h)], src, tag) for h in rooms]
-        return self._message("recv", tensors, works, tensors, rooms, src)
+            return Together.of([self._by_host("recv", [p], src, tag) for t in tensors for p in parts(t)])
+        return self._message("recv", tensors, Receiving(self._of_host, tensors, src, tag), src)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
-        if not self._takes("recv", tensors):
+        if not self._takes("recv", tensors) and all(len(parts(t)) == 1 for t in tensors):
             return self._by_host("recv_anysource", tensors, tag)
-        rooms = [room_for(t) for t in tensors]
-        works = [self._of_host.recv_anysource([as_bytes(h)], tag) for h in rooms]
-        return self._message("recv", tensors, works, tensors, rooms, -1)
+        return self._message("recv", tensors, Receiving(self._of_host, tensors, -1, tag), -1)
 
-    def _message(
-        self, name: str, tensors: Tensors, works: Sequence[Work], written: Tensors, rooms: Tensors, peer: int
-    ) -> Work:
+    def _message(self, name: str, tensors: Tensors, message: Sending | Receiving, peer: int) -> Work:
         """Its bytes are on their way before this returns, whoever waits for what: two ranks that send to one another
         before they receive do not wait for each other."""
-
-        def body(_: Way) -> None:
-            for work in works:
-                work.wait()
-            put_all(written, rooms)
-
         work = self._issue(
             name,
             tensors,
-            body,
-            written,
+            lambda _: message.finish(),
+            tensors if isinstance(message, Receiving) else (),
             tensors,
             lane=Lane(),
             peer=peer,
-            has_arrived=lambda: all(work.is_completed() for work in works),
-            source=works[0]._source_rank if written else None,
+            has_arrived=message.has_arrived,
+            source=message.source_rank if isinstance(message, Receiving) else None,
         )
         self._messages = [*(m for m in self._messages if not m.has_ended), work]
         return work

@@ -7,20 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from macatensor.dispatch.transfer import to_device, to_host
-from macatensor.runtime.awaited import finish_all, no_waiting
+from macatensor.dispatch.transfer import to_device
+from macatensor.runtime.awaited import no_waiting
 from macatensor.runtime.host_copies import host_address, upload
 from macatensor.runtime.meta import meta_of
 from macatensor.runtime.tensor import MacaTensor, wrap
-
-
-def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy of a device tensor; of a host tensor itself where it is contiguous."""
-    if not isinstance(tensor, MacaTensor):
-        return tensor.detach().contiguous()
-    finish_all(tensor)
-    with no_waiting(), _disable_current_modes():
-        return to_host(wrap(*tensor._payload)).contiguous()
 
 
 def room_for(tensor: torch.Tensor) -> torch.Tensor:

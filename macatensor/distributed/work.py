@@ -212,6 +212,11 @@ class Together(Work):
         self._works = list(works)
         self._result = list(result)
 
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> Work:
+        """One stays itself."""
+        return works[0] if len(works) == 1 else cls(works)
+
     def wait(self, timeout: datetime.timedelta = _AT_ONCE) -> bool:
         for work in self._works:
             work.wait()

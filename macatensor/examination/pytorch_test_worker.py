@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from macatensor.device import memory
-from macatensor.examination.gone_names import imported
+from macatensor.examination.foreign_tests import Ran, imported, run
 from macatensor.examination.task import Answer, Task
 from macatensor.examination.worker import own_output, serve
 
@@ -42,13 +42,6 @@ class Pair(NamedTuple):
 
     cpu: unittest.TestCase | None
     maca: unittest.TestCase | None
-
-
-class Ran(NamedTuple):
-    """``outcome``: "pass", "fail" or "skip", and the last line of what was said."""
-
-    outcome: str
-    said: str = ""
 
 
 class _LeftToTheDevice:
@@ -111,24 +104,6 @@ def _instantiated(module: ModuleType) -> Iterator[tuple[str, str, unittest.TestC
                 own, rest = method.removesuffix(f"_{device}"), ""
             generic = f"{own}_{rest}" if rest else own
             yield f"{name[: -len(device)]}::{generic}", device, value(method)
-
-
-def run(test: unittest.TestCase) -> Ran:
-    """Runs one test with its class set up."""
-    result = unittest.TestResult()
-    unittest.TestSuite([test]).run(result)
-    for outcome, said in (
-        ("fail", [text for _, text in result.failures + result.errors]),
-        ("skip", [text for _, text in result.skipped]),
-        ("fail", ["an expected failure did not come" for _ in result.unexpectedSuccesses]),
-    ):
-        if said:
-            lines = [line for line in said[0].splitlines() if line.strip()]
-            first = next(
-                (x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception|Refused)\b", x)), lines[-1]
-            )
-            return Ran(outcome, first.strip())
-    return Ran("pass")
 
 
 def answer_task(task: Task, limit: int | None = None) -> Answer:

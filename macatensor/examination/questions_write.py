@@ -215,9 +215,11 @@ def _ask_inplace_list(
     want = attempt(lambda: call(variant, host))
     got = attempt(lambda: call(variant, moved))
     wrong = _refusal(got, want)
-    record(
-        answer, number, given, difference(moved[0], host[0], {})[0] if wrong is None else wrong, " in place"
-    )
+    if wrong is None:
+        wrong = difference(moved[0], host[0], {})[0]
+    if not wrong and [t._version > 0 for t in moved[0]] != [t._version > 0 for t in host[0]]:
+        wrong = "the version counters did not move as PyTorch's"
+    record(answer, number, given, wrong, " in place")
 
 
 def errors(info: OpInfo, dtype: torch.dtype, answer: Answer, limit: int | None) -> None:

@@ -77,6 +77,20 @@ def _apply(
     return self
 
 
+def become(tensor: torch.Tensor, device: torch.device, name: str) -> None:
+    """Makes a Parameter or a tensor of the host one of the device, which whoever holds it sees. Raises RuntimeError where
+    a graph or a profiler holds it."""
+    with torch.no_grad():
+        moved = tensor.to(device)
+    if not isinstance(tensor, torch.nn.Parameter):
+        torch.utils.swap_tensors(tensor, moved)
+        return
+    try:
+        _become(tensor, moved, lambda t: t.to(device), name)
+    except _Watched as error:
+        raise RuntimeError(str(error)) from error
+
+
 def _become(p: Any, applied: Any, fn: Any, name: str) -> None:
     """Gives a Parameter of the device, now or by then, and its gradient what their conversions hold."""
     grad = p.grad

@@ -22,6 +22,7 @@ from macatensor.integration import (
     pinning,
     script_modules,
     serialization,
+    sharded_modules,
     storage,
 )
 from macatensor.operators import (
@@ -85,6 +86,7 @@ def register() -> None:
     dlpack.register()
     pinning.register()
     modules.register()
+    sharded_modules.register()
     autocast.register()
     attention.register()
     one_hot.register()

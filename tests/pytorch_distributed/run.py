@@ -1,4 +1,4 @@
-"""PyTorch's own tests of many ranks: ``python tests/pytorch_distributed/run.py CHECKOUT [--json FILE] [WORD ...]``.
+"""PyTorch's own tests of many ranks: ``python tests/pytorch_distributed/run.py CHECKOUT [--json FILE] [--limit SECONDS] [WORD ...]``.
 
 CHECKOUT is a checkout of PyTorch, of 2.4 or about. Each file of :data:`FILES` with a WORD in its name (all, without a WORD) runs on
 maca, with CUDA read as maca and four ranks on one machine; what does not pass runs on the CPU with gloo as well, and
@@ -13,9 +13,11 @@ import argparse
 import fnmatch
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -40,50 +42,77 @@ FILES = (
     "tensor/parallel/test_fsdp_2d_parallel.py", "optim/test_zero_redundancy_optimizer.py",
 )  # fmt: skip
 TEST_LIMIT = 90  # seconds that PyTorch's harness gives the ranks of one test
-FILE_LIMIT = 900  # seconds without a line
 
 
-def _lines(folder: Path, file: str, device: str, tests: list[str]) -> list[dict[str, str]]:
-    """What each test of a file came to; a process that ends or says nothing any longer is a failure of its test."""
-    env = {
-        **os.environ,
-        "SUITE_DEVICE": device, "SUITE_FOLDER": str(folder), "SUITE_FILE": f"distributed/{file}",
-        "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TEST_LIMIT), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
-    }  # fmt: skip
-    command = [sys.executable, str(HERE / "worker.py"), *tests]
-    worker = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, text=True, cwd=folder, start_new_session=True
-    )
-    try:
-        said, _ = worker.communicate(timeout=FILE_LIMIT)
-    except subprocess.TimeoutExpired:
-        os.killpg(worker.pid, signal.SIGKILL)  # the worker's own session, with the ranks that it started
-        said, _ = worker.communicate()
-    found: dict[str, dict[str, str]] = {}
-    for line in map(json.loads, said.splitlines()):
-        found[line["test"]] = line
-    for line in found.values():
-        if line["outcome"] == "began":
-            line.update(outcome="fail", said=f"the process ended with status {worker.returncode}")
-    return list(found.values())
+class _Device:
+    """A process that runs tests of files on "maca" or "cpu", one file after another, each in a fork of it."""
+
+    def __init__(self, name: str, folder: Path, limit: int):
+        self._limit = limit
+        env = {
+            **os.environ,
+            "SUITE_DEVICE": name, "SUITE_FOLDER": str(folder), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+            "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(limit),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        }  # fmt: skip
+        self._worker = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py")],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._worker.stdout is not None
+        for line in self._worker.stdout:
+            self._lines.put(line)
+        self._lines.put('{"ended": "of the worker"}')
+
+    def lines(self, file: str, tests: list[str]) -> list[dict[str, str]]:
+        """What each test of a file came to; a process that ends or says nothing any longer is a failure of its test."""
+        assert self._worker.stdin is not None
+        print(json.dumps({"file": file, "tests": tests}), file=self._worker.stdin, flush=True)
+        found: dict[str, dict[str, str]] = {}
+        process = 0
+        while True:
+            try:  # PyTorch's harness should have ended a test twice by then
+                line = json.loads(self._lines.get(timeout=3 * self._limit + 120))
+            except queue.Empty:
+                os.killpg(process or self._worker.pid, signal.SIGKILL)
+                continue
+            if "ended" in line:
+                break
+            process = line.get("process", process)
+            if "test" in line:
+                found[line["test"]] = line
+        for said in found.values():
+            if said["outcome"] == "began":
+                said.update(outcome="fail", said=f"the process ended with status {line['ended']}")
+        return list(found.values())
+
+    def close(self) -> None:
+        assert self._worker.stdin is not None
+        self._worker.stdin.close()
+        self._worker.wait()
 
 
-def _answers(folder: Path, file: str) -> list[dict[str, str]]:
+def _answers(ours: _Device, host: _Device, file: str) -> list[dict[str, str]]:
     """With ``outcome`` "pass", "fail", or "empty" where the CPU's run does not pass either."""
-    ours = _lines(folder, file, "maca", [])
-    rest = [line["test"] for line in ours if line["outcome"] != "pass"]
-    host = {line["test"]: line for line in _lines(folder, file, "cpu", rest)} if rest else {}
-    for line in ours:
+    lines = ours.lines(file, [])
+    rest = [line["test"] for line in lines if line["outcome"] != "pass"]
+    there = {line["test"]: line for line in host.lines(file, rest)} if rest else {}
+    for line in lines:
         line["file"] = file
         if line["outcome"] == "pass":
             continue
-        there = host.get(line["test"], {"outcome": "none", "said": ""})
-        is_for_devices = there["outcome"] == "skip"
-        if line["outcome"] == "skip" or not (there["outcome"] == "pass" or is_for_devices):
-            line["said"] = f"{line['outcome']}: {line['said']}; the CPU: {there['outcome']}: {there['said']}"
+        beside = there.get(line["test"], {"outcome": "none", "said": ""})
+        is_for_devices = beside["outcome"] == "skip"
+        if line["outcome"] == "skip" or not (beside["outcome"] == "pass" or is_for_devices):
+            line["said"] = (
+                f"{line['outcome']}: {line['said']}; the CPU: {beside['outcome']}: {beside['said']}"
+            )
             line["outcome"] = "empty"
-    return ours
+    return lines
 
 
 def _known() -> list[list[str]]:
@@ -106,14 +135,18 @@ def main() -> int:
     options.add_argument("checkout", type=Path)
     options.add_argument("words", nargs="*")
     options.add_argument("--json", type=Path)
+    options.add_argument(
+        "--limit", type=int, default=TEST_LIMIT, help="seconds of a test; more on a busy machine"
+    )
     asked = options.parse_args()
     folder = asked.checkout / "test" if (asked.checkout / "test").is_dir() else asked.checkout
     known, all_lines = _known(), []
     total: Counter[str] = Counter()
+    ours, host = (_Device(name, folder.resolve(), asked.limit) for name in ("maca", "cpu"))
     for file in FILES:
         if asked.words and not any(word in file for word in asked.words):
             continue
-        lines = _answers(folder.resolve(), file)
+        lines = _answers(ours, host, file)
         for line in lines:
             line["verdict"] = verdict(line, known)
             if line["verdict"] in ("fail", "xpass"):
@@ -124,6 +157,8 @@ def main() -> int:
         all_lines += lines
         if asked.json:
             asked.json.write_text(json.dumps(all_lines, indent=1))
+    for device in (ours, host):
+        device.close()
     print("all: " + ", ".join(f"{n} {name}" for name, n in sorted(total.items())))
     return int(bool(total["fail"] or total["xpass"]))
 

@@ -1,7 +1,6 @@
-"""What every process of a run begins with, the ranks that a test starts among them.
+"""What every process of a run begins with, the ranks that a test starts among them: all are forks of one.
 
-``SUITE_DEVICE``: "maca" or "cpu"; ``SUITE_FOLDER``: the ``test`` folder of a checkout of PyTorch; ``SUITE_FILE``: the
-file in it whose tests run. PyTorch's tests want a device of the rank's number on one machine. A process sees one
+``SUITE_DEVICE``: "maca" or "cpu"; ``SUITE_FOLDER``: the ``test`` folder of a checkout of PyTorch. PyTorch's tests want a device of the rank's number on one machine. A process sees one
 device here, so every number means it, and the count says 4.
 """
 
@@ -21,15 +20,19 @@ from types import ModuleType
 
 DEVICE = os.environ["SUITE_DEVICE"]
 FOLDER = Path(os.environ["SUITE_FOLDER"])
-FILE = os.environ["SUITE_FILE"]
 RANKS = 4
 MOVED = {  # modules of 2.4, and where PyTorch has them now, perhaps with an underscore before a name
     "torch.distributed._tensor.": "torch.distributed.tensor.",
     "torch.distributed._composable.fsdp.": "torch.distributed.fsdp._fully_shard.",
 }
+# what test files import, and takes seconds
+_LARGE = (
+    "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.pipelining", "torch.distributed.tensor.parallel",
+    "torch.testing._internal.common_fsdp", "torch.testing._internal.common_distributed",
+)  # fmt: skip
 
 warnings.simplefilter("ignore")
-sys.path[:0] = [str(FOLDER), str((FOLDER / FILE).parent)]
+sys.path.insert(0, str(FOLDER))
 
 
 class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -56,10 +59,10 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__spec__ = self.own
 
 
-def _gone_names() -> ModuleType:
+def _foreign_tests() -> ModuleType:
     """By its place: importing the package would load the device, which the CPU's run must not have."""
-    place = Path(__file__).parents[2] / "macatensor" / "examination" / "gone_names.py"
-    spec = importlib.util.spec_from_file_location("gone_names", place)
+    place = Path(__file__).parents[2] / "macatensor" / "examination" / "foreign_tests.py"
+    spec = importlib.util.spec_from_file_location("foreign_tests", place)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -82,7 +85,7 @@ def _one_device_of_every_number() -> None:
     transfer.check_index.__code__ = check_index.__code__
 
 
-def _begin() -> ModuleType | Exception:
+def _begin() -> type:
     import torch
     import torch.multiprocessing
 
@@ -108,13 +111,33 @@ def _begin() -> ModuleType | Exception:
     from torch.distributed._tensor import placement_types
 
     placement_types._Partial = placement_types.Partial
-    # each rank is a fork of this process, which has imported all of it: 0.1 s instead of 6
+    # a rank that is a fork of what has imported all takes 0.1 s instead of 6
     plain = torch.multiprocessing.get_context
     torch.multiprocessing.get_context = lambda method=None: plain("fork" if method == "spawn" else method)
+    for module in _LARGE:
+        importlib.import_module(module)
+    torch._dynamo.reset()  # each rank calls it, and it imports more
+    base: type = common_dtensor.DTensorTestBase
+    return base
+
+
+def module_of(file: str) -> ModuleType | Exception:
+    """A file of ``distributed``, imported, or why it cannot be."""
+    sys.path.insert(0, str((FOLDER / "distributed" / file).parent))
     try:
-        return _gone_names().imported(Path(FILE).stem)
+        module: ModuleType = FOREIGN_TESTS.imported(Path(file).stem)
     except Exception as error:
         return error
+    for value in vars(module).values():
+        if (
+            isinstance(value, type)
+            and issubclass(value, _BASE)
+            and "backend" in vars(value)
+            and value is not _BASE
+        ):
+            del value.backend  # NCCL by name, which the list of backends has beside no other type of device
+    return module
 
 
-MODULE = _begin()
+FOREIGN_TESTS = _foreign_tests()
+_BASE = _begin()

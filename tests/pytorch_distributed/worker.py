@@ -1,51 +1,66 @@
-"""``python worker.py [TEST ...]``: runs the tests of one file (:mod:`within`) and prints a line of JSON for each."""
+"""``python worker.py`` runs the tests of files (:mod:`within`). A line ``{"file": ..., "tests": [...]}`` comes, with the
+names of tests or none for all of them; a process runs the file and prints ``{"process": ...}``, then two lines for each
+test, when it begins and when it has ended, and ``{"ended": status}`` comes after them."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 import unittest
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, TextIO
 
 import within
 
-_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Refused)\b.*")
 
-
-def _last_error(text: str) -> str:
-    """The innermost error that a rank or the test itself raised, in a line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = [line for line in lines if _ERROR.match(line) and "exited with error code" not in line]
-    return (found or lines or [""])[0][:300]
-
-
-def _ran(test: unittest.TestCase) -> tuple[str, str]:
-    result = unittest.TestResult()
-    unittest.TestSuite([test]).run(result)
-    for outcome, said in (
-        ("fail", [text for _, text in result.failures + result.errors]),
-        ("skip", [text for _, text in result.skipped]),
-        ("fail", ["an expected failure did not come" for _ in result.unexpectedSuccesses]),
-    ):
-        if said:
-            return outcome, _last_error(said[0])
-    return "pass", ""
-
-
-def _tests() -> list[unittest.TestCase]:
-    if isinstance(within.MODULE, Exception):
-        return []
-    found: list[unittest.TestCase] = []
-    for value in vars(within.MODULE).values():
+def _tests(module: ModuleType) -> Iterator[unittest.TestCase]:
+    for value in vars(module).values():
         if (
             isinstance(value, type)
             and issubclass(value, unittest.TestCase)
-            and value.__module__ == within.MODULE.__name__
+            and value.__module__ == module.__name__
         ):
-            found += [value(name) for name in unittest.defaultTestLoader.getTestCaseNames(value)]
-    return found
+            for name in unittest.defaultTestLoader.getTestCaseNames(value):
+                yield value(name)
+
+
+def _say(lines: TextIO, **line: object) -> None:
+    print(json.dumps(line), file=lines)
+
+
+def _run(file: str, wanted: list[str], lines: TextIO) -> None:
+    module = within.module_of(file)
+    if isinstance(module, Exception):
+        _say(lines, test="import", outcome="fail", said=f"{type(module).__name__}: {module}")
+        return
+    for test in _tests(module):
+        name = f"{type(test).__name__}::{test._testMethodName}"
+        if wanted and name not in wanted:
+            continue
+        _say(lines, test=name, outcome="began", said="")
+        status = _forked(_run_one, test, name, lines)
+        if status:
+            _say(lines, test=name, outcome="fail", said=f"the process ended with status {status}")
+
+
+def _run_one(test: unittest.TestCase, name: str, lines: TextIO) -> None:
+    began = time.monotonic()
+    outcome, said = within.FOREIGN_TESTS.run(test)
+    seconds = round(time.monotonic() - began, 1)
+    _say(lines, test=name, outcome=outcome, said=said[:300], seconds=seconds)
+
+
+def _forked(call: Callable[..., None], *given: Any) -> int:
+    """The status of a process that calls it. Ranks that are threads leave threads of autograd, after which PyTorch refuses
+    ranks that are forks: so each test has a process of its own."""
+    process = os.fork()
+    if process == 0:
+        call(*given)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def main() -> None:
@@ -54,26 +69,16 @@ def main() -> None:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)
-    if isinstance(within.MODULE, Exception):
-        error = within.MODULE
-        print(
-            json.dumps({"test": "import", "outcome": "fail", "said": f"{type(error).__name__}: {error}"}),
-            file=lines,
-        )
-        return
-    wanted = set(sys.argv[1:])
-    for test in _tests():
-        name = f"{type(test).__name__}::{test._testMethodName}"
-        if wanted and name not in wanted:
-            continue
-        print(json.dumps({"test": name, "outcome": "began"}), file=lines)
-        began = time.monotonic()
-        outcome, said = _ran(test)
-        seconds = round(time.monotonic() - began, 1)
-        print(json.dumps({"test": name, "outcome": outcome, "said": said, "seconds": seconds}), file=lines)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        _say(lines, ended=_forked(_begin, asked, lines))
+
+
+def _begin(asked: dict[str, Any], lines: TextIO) -> None:
+    os.setpgid(0, 0)  # with the ranks that it starts: who waits too long ends them all
+    _say(lines, process=os.getpid())
+    _run(asked["file"], asked["tests"], lines)
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    os._exit(0)

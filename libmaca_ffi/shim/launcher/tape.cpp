@@ -2,6 +2,7 @@
 #include "tape.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "launcher.h"
 #include "program.h"
@@ -19,15 +20,22 @@ struct Output {
 };
 
 struct Argument {
-  Ref meta;  // of a tensor; nullptr: a number, which is `number`
+  Ref meta;  // of a tensor; nullptr: a number, which is `number`, or varies
   Ref number;
-  int64_t item;  // bytes of an element
+  int64_t item;      // bytes of an element
+  double low, high;  // between which it varies
+
+  bool varies() const { return !meta && !number; }
+  // Multiples of 1/2 mean something to some operators (powers, a factor of 1, a probability of 0): each has its own
+  // tape.
+  bool takes(double value) const { return low < value && value < high && value * 2 != std::rint(value * 2); }
 };
 
 struct Facts {
   maca_shim::Tape tape;
   std::vector<Argument> arguments;
   std::vector<Output> outputs;
+  size_t varying = 0;  // numbers that each call gives
 };
 
 struct Tape {
@@ -75,6 +83,7 @@ bool read_argument(PyObject* given, Argument& argument) {
   Ref item(PyObject_GetAttrString(given, "itemsize"));
   if (!item) {
     PyErr_Clear();
+    if (PyTuple_CheckExact(given)) return PyArg_ParseTuple(given, "dd:range", &argument.low, &argument.high);
     argument.number = Ref::borrowed(given);
     return true;
   }
@@ -112,6 +121,37 @@ PyObject* steps(PyObject* self, PyObject*) {
     return Py_BuildValue("KIN", static_cast<unsigned long long>(program ? program->id : 0),
                          static_cast<unsigned int>(tape.scalars_of(step)), touches);
   });
+}
+
+PyObject* new_number(const maca_scalar& s) {
+  switch (s.tag) {
+    case MACA_SCALAR_BOOL: return PyBool_FromLong(s.value.integer != 0);
+    case MACA_SCALAR_INT: return PyLong_FromLongLong(s.value.integer);
+    case MACA_SCALAR_COMPLEX: return PyComplex_FromDoubles(s.value.real, s.imaginary);
+    default: return PyFloat_FromDouble(s.value.real);
+  }
+}
+
+// scalars() -> those of all steps
+PyObject* scalars(PyObject* self, PyObject*) {
+  const auto& all = facts_of(self).tape.scalars();
+  return new_list(static_cast<Py_ssize_t>(all.size()),
+                  [&](Py_ssize_t i) { return new_number(all[static_cast<size_t>(i)]); });
+}
+
+// vary(scalar, number)
+PyObject* vary(PyObject* self, PyObject* args) {
+  maca_shim::Tape& tape = facts_of(self).tape;
+  Py_ssize_t scalar, number;
+  if (!PyArg_ParseTuple(args, "nn:vary", &scalar, &number)) return nullptr;
+  const auto i = static_cast<size_t>(scalar);
+  if (scalar < 0 || i >= tape.scalars().size() || tape.scalars()[i].tag != MACA_SCALAR_FLOAT || number < 0) {
+    PyErr_SetString(PyExc_IndexError, "a tape has no such scalar that is a float");
+    return nullptr;
+  }
+  facts_of(self).varying = std::max(facts_of(self).varying, static_cast<size_t>(number) + 1);
+  tape.vary(i, static_cast<size_t>(number));
+  Py_RETURN_NONE;
 }
 
 PyObject* is_scratch(PyObject* self, PyObject* stand_in) {
@@ -187,8 +227,11 @@ PyObject* finish(PyObject* self, PyObject* args) {
     tensors += static_cast<bool>(argument.meta);
     f.arguments.push_back(std::move(argument));
   }
-  if (tensors != f.tape.inputs()) {
-    PyErr_SetString(PyExc_ValueError, "a tape has an input for each tensor among its arguments");
+  const auto varying =
+      std::count_if(f.arguments.begin(), f.arguments.end(), [](const Argument& a) { return a.varies(); });
+  if (tensors != f.tape.inputs() || static_cast<size_t>(varying) < f.varying) {
+    PyErr_SetString(PyExc_ValueError,
+                    "a tape has an input for each tensor among its arguments, and a number for each that varies");
     return nullptr;
   }
   for (Py_ssize_t i = 0; i < PyList_Size(outputs); ++i) {
@@ -224,6 +267,12 @@ class Given {
     for (size_t i = 0; i < f.arguments.size(); ++i) {
       PyObject* const value = PyList_GetItem(args, static_cast<Py_ssize_t>(i));
       const Argument& wanted = f.arguments[i];
+      if (wanted.varies()) {
+        if (!PyFloat_CheckExact(value) || !wanted.takes(PyFloat_AsDouble(value))) return false;
+        numbers.push_back(PyFloat_AsDouble(value));
+        payloads.emplace_back();
+        continue;
+      }
       if (!wanted.meta) {
         const bool is_same =
             value == wanted.number.get() || (Py_TYPE(value) == Py_TYPE(wanted.number.get()) &&
@@ -247,6 +296,7 @@ class Given {
   }
 
   std::vector<maca_reference> references;  // offsets in bytes
+  std::vector<double> numbers;             // those that vary
   // Lets go of a tensor: the list's reference may be the last one.
   void drop(PyObject* args, size_t tensor) {
     const Py_ssize_t i = positions[tensor];
@@ -294,7 +344,8 @@ PyObject* call(PyObject* self, PyObject* args, PyObject*) {
   std::vector<maca_buffer*> results(f.tape.results());
   const char* kernel = "a compiled program";
   const int status = f.tape.run(
-      given.references.data(), results.data(), [&](size_t tensor) { given.drop(arguments, tensor); }, &kernel);
+      given.references.data(), given.numbers.data(), results.data(),
+      [&](size_t tensor) { given.drop(arguments, tensor); }, &kernel);
   std::vector<Ref> buffers;
   for (maca_buffer* memory : results) buffers.emplace_back(memory ? new_buffer(memory) : nullptr);
   if (status != MACA_OK) {
@@ -323,6 +374,8 @@ PyMethodDef g_methods[] = {
     {"owns", owns, METH_O, "owns(payload): is that memory a stand-in?"},
     {"give", give, METH_O, "give(memory): payloads of stand-ins that each call makes anew and gives back."},
     {"steps", steps, METH_NOARGS, "steps(): what was recorded."},
+    {"scalars", scalars, METH_NOARGS, "scalars(): of all steps."},
+    {"vary", vary, METH_VARARGS, "vary(scalar, number): each call gives it, as its number."},
     {"is_scratch", is_scratch, METH_O, "is_scratch(stand_in): is it neither an input nor given back?"},
     {"fuse", fuse, METH_O, "fuse(fused): steps become one launch."},
     {"finish", finish, METH_VARARGS, "finish(arguments, outputs, heirs): what a call takes and gives."},
