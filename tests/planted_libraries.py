@@ -71,6 +71,14 @@ OF_THE_INTERFACE = {
     "index unchecked": "an_index_out_of_range_is_an_error",
     "race of allocations": "threads_allocate_at_once",
     "one plan at a time": "threads_launch_one_plan",
+    "ways past the capacity": "ways_keep_to_the_capacity",
+    "a way of NULL": "ways_keep_to_the_capacity",
+    "any way is taken": "a_way_computes_or_is_declined",
+    "times in microseconds": "launches_have_their_times",
+    "times that come again": "launches_have_their_times",
+    "parts in another order": "two_ranks_exchange",
+    "ranks that add up apart": "ranks_have_the_same_bits",
+    "a lost rank is no error": "a_rank_that_dies_ends_the_collective",
 }
 
 # defect: the row whose kernel has it

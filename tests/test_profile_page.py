@@ -27,6 +27,7 @@ PLANTED = {
     "unfused_optimizer": "unfused optimizer",
     "fragmentation": "fragmentation",
     "forgotten_no_grad": "forgotten no_grad",
+    "new_tensors": "new tensors",
 }
 
 

@@ -453,7 +453,7 @@ typedef struct maca_interface {
   maca_status (*profile_take)(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count);
 
   /* Since 2.2. The ways in which the library can compute requests like this one, beside its own choice: up to
-   * `capacity` names, each a value of the attribute `implementation`, and in `count` how many there are. Names are of
+   * `capacity` names, each a value of the attribute `implementation`, and in `count` how many these are. Names are of
    * printable ASCII, at most 63 characters, stay as they are from build to build where the way does, and live as long
    * as the library. The caller measures them, so one that plan_create then declines costs little. What the request says
    * of `implementation` does not count. (the library's own choice is all that there is, as with MACA_UNSUPPORTED) */

@@ -40,6 +40,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     **profiling.CASES,
     "record": recording.recording,
     "tuned": tuned.tuned,
+    "tuned.random": tuned.tuned_random,
 }
 _SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))
 CASES = dict(sorted(CASES.items(), key=lambda item: _SUITES.index(item[0].partition(".")[0])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -148,15 +148,30 @@ def compare(name: str, call: Json) -> Compared | None:
     return Compared(name, way, ready.time(), tuple(ready.wrong), ready.judging, timing)
 
 
-def tuned(rounds: int, quick: bool) -> list[Result]:
-    """The benchmark's products and convolutions: the tuned choice over the library's own, in a measurement of its own."""
-    calls_here = [*benchmark_calls(quick)][: 4 if quick else None]
-    found = [compare(name, call) for name, call in calls_here]
-    return [
+def _results(case: str, calls_here: Iterable[tuple[str, Json]]) -> list[Result]:
+    """Each call's tuned choice over the best way, and the sum of all over that of the library's own choices."""
+    found = [c for name, call in calls_here if (c := compare(name, call)) is not None]
+    results = [
         Result(
-            f"tuned.{c.name}", "the library's own choice", c.of_own, BAR, c.seconds[OWN], c.seconds[c.way],
-            note=f"{c.way or 'its own choice'} of {len(c.seconds)} ways",
+            f"{case}.{c.name}", f"the best of {len(c.seconds)} ways", c.of_best, BAR, c.seconds[c.best], c.seconds[c.way],
+            note=f"{c.way or 'the own choice'}; {c.of_own:.2f} of the own choice's time",
         )
         for c in found
-        if c is not None
     ]  # fmt: skip
+    own, chosen = sum(c.seconds[OWN] for c in found), sum(c.seconds[c.way] for c in found)
+    if found:
+        note = f"of {len(found)} calls"
+        results.append(
+            Result(f"{case}.sum", "the library's own choices", chosen / own, 1.0, own, chosen, note=note)
+        )
+    return results
+
+
+def tuned(rounds: int, quick: bool) -> list[Result]:
+    """The benchmark's products and convolutions: the tuned choice beside all ways, in a measurement of its own."""
+    return _results("tuned", [*benchmark_calls(quick)][: 4 if quick else None])
+
+
+def tuned_random(rounds: int, quick: bool) -> list[Result]:
+    """A hundred random ones."""
+    return _results("tuned.random", random_calls(2 if quick else 100))

@@ -23,6 +23,14 @@ _MANY = 40.0  # short launches in a step
 _MANY_OF_OPTIMIZER = 24.0  # launches; of whole lists (foreach) some 12, fused 1
 _LOADING = 0.2  # of a step
 _BETWEEN = 0.25  # of a step, in one line between operators
+_CREATED = (
+    20.0  # tensors that lines of the program make in a step; a model makes its results by other operators
+)
+_CREATING = 0.02  # of a step
+_CREATORS = frozenset(
+    "arange empty empty_like empty_strided eye full full_like linspace new_empty new_full new_ones new_zeros ones ones_like "
+    "rand rand_like randint randint_like randn randn_like scalar_tensor zeros zeros_like".split()
+)
 _CONVERTING = 0.003  # of a step; readers of the other layout are slower, too
 _GROWTH = 16 << 10  # bytes over the measured steps
 _IDLE_MEMORY = 16 << 20  # bytes that were reserved beyond the peak in use
@@ -175,6 +183,25 @@ def _tiny_kernels(summary: Summary) -> Iterator[Finding]:
         f"{_count(summary.per_step(len(first)))} of them in each step: {operators}.",
         "Do the loop's work in one operator on a larger tensor, or let torch.compile or a MacaGraph launch the step",
         _lines(lines),
+        share,
+    )
+
+
+def _creations(summary: Summary) -> Iterator[Finding]:
+    made = [c for c in summary.calls if c.name in _CREATORS and c.line is not NOWHERE]
+    count, share = summary.per_step(len(made)), _share_of(summary, made)
+    if count < _CREATED or share < _CREATING:
+        return
+    by_line = Counter(c.line for c in made)
+    line, most = by_line.most_common(1)[0]
+    yield Finding(
+        "new tensors",
+        f"{_count(count)} tensors are made in a step by {_names(c.name for c in made)}()",
+        f"{line} makes {_count(summary.per_step(most))} of them in each step. Each costs a call through PyTorch, whatever its "
+        "size.",
+        "Make them once before the loop and write into them (out=, copy_(), fill_()), or one larger tensor whose parts are "
+        "views",
+        _lines(line for line, _ in by_line.most_common()),
         share,
     )
 
@@ -347,6 +374,7 @@ _RULES: tuple[Callable[[Summary], Iterator[Finding]], ...] = (
     _hidden_waits,
     _unfused_optimizer,
     _tiny_kernels,
+    _creations,
     _conversions,
     _fallbacks,
     _starving,

@@ -8,7 +8,7 @@ level  what is asked
 2      every kernel, against float64 references, in memory where what it touches is seen
 3      streams, graphs, indices out of range, memory that runs out
 4      PyTorch's own operator database
-5      whole models
+5      whole models, and their speed
 =====  ====================================================================================================
 
 Nothing of the library runs in this process: what crashes, hangs, exits or takes all memory costs a line.

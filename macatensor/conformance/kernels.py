@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from macatensor.conformance.behaviour import BEHAVIOURS
 from macatensor.conformance.outcome import ABSENT, DECLINED, FAIL, PASS, Line
 from macatensor.conformance.validation import NoCompiler, compile_layer
 from macatensor.conformance.worker_names import COMMAND, LAYOUTS, REPORTS
@@ -85,18 +86,33 @@ def _line(answer: Answer, level: int, group: str, folder: Path, seen: set[str]) 
     )
 
 
-def ask_kernels(
-    library: Path, kernels: Sequence[str], patterns: Sequence[str] = (), dtypes: Sequence[str] = (),
-    layouts: Sequence[str] = (), workers: int = 2, limit: float = 120.0,
-) -> Iterator[Line]:  # fmt: skip
-    """Level 2: a line for every row that has a kernel, and dtype. ``limit``: seconds of processor time for one."""
-    tasks = [
+def kernel_tasks(
+    kernels: Sequence[str], patterns: Sequence[str] = (), dtypes: Sequence[str] = ()
+) -> list[Task]:
+    """What level 2 asks: every row that has a kernel, in each dtype."""
+    return [
         Task("kernel", "rows", row.name, dtype)
         for row in _rows(kernels, patterns)
         for dtype in dtypes_of(row)
         if not dtypes or dtype in dtypes
     ]
-    yield from _asked(library, tasks, layouts, workers, limit)
+
+
+def stream_tasks(kernels: Sequence[str], patterns: Sequence[str] = ()) -> list[Task]:
+    """What level 3 asks on streams: every row that has a kernel and whose bits do not change, in one dtype."""
+    return [
+        Task("streams", "rows", row.name, "float32" if "float32" in dtypes else dtypes[0])
+        for row in _rows(kernels, patterns)
+        if not row.random and (dtypes := dtypes_of(row))
+    ]
+
+
+def ask_kernels(
+    library: Path, kernels: Sequence[str], patterns: Sequence[str] = (), dtypes: Sequence[str] = (),
+    layouts: Sequence[str] = (), workers: int = 2, limit: float = 120.0,
+) -> Iterator[Line]:  # fmt: skip
+    """Level 2: a line for every row that has a kernel, and dtype. ``limit``: seconds of processor time for one."""
+    yield from _asked(library, kernel_tasks(kernels, patterns, dtypes), layouts, workers, limit)
 
 
 def ask_behaviours(
@@ -105,13 +121,12 @@ def ask_behaviours(
     patterns: Sequence[str] = (),
     workers: int = 2,
     limit: float = 120.0,
+    behaviours: Sequence[str] = tuple(BEHAVIOURS),
 ) -> Iterator[Line]:
-    """Level 3."""
-    tasks = [Task(name, "library", "", "") for name in ("indices", "graphs", "memory")]
-    for row in _rows(kernels, patterns):
-        if not row.random and dtypes_of(row):
-            dtype = "float32" if "float32" in dtypes_of(row) else dtypes_of(row)[0]
-            tasks.append(Task("streams", "rows", row.name, dtype))
+    """Level 3: a line for each of ``behaviours``, of streams for each row that has a kernel."""
+    tasks = [Task(name, "library", "", "") for name in behaviours if name != "streams"]
+    if "streams" in behaviours:
+        tasks += stream_tasks(kernels, patterns)
     yield from _asked(library, tasks, (), workers, limit)
 
 

@@ -1,4 +1,4 @@
-"""Levels 4 and 5: the examination by PyTorch's operator database, and models, each a command of its own."""
+"""Levels 4 and 5: the examination by PyTorch's operator database, models and their speed, each a command of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from macatensor.conformance.outcome import FAIL, PASS, Line
+from macatensor.conformance.outcome import DECLINED, FAIL, PASS, Line
 
 _HOUR = 3600.0
 
@@ -65,3 +66,31 @@ def models(library: Path) -> Iterator[Line]:
     wrong = done.returncode != 0
     text = (done.stderr or done.stdout)[-300:].strip() if wrong else ""
     yield Line("demo", 5, "models", FAIL if wrong else PASS, text, remedy="macatensor demo" if wrong else "")
+
+
+def speed(
+    library: Path, cases: Sequence[str] = ("models",), rounds: int = 3, quick: bool = False
+) -> Iterator[Line]:
+    """`macatensor bench models`: a line for each case, its time over that of PyTorch on the host.
+
+    No ratio is wrong, as each device has its own; a case with calls on the host is declined, one that does not run fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="macatensor-conform-") as folder:
+        path = Path(folder) / "bench.json"  # written anew after each case: an hour's end loses one
+        done = _run(
+            library, "bench", *cases, "--repeat", str(rounds), "--save", str(path), *["--quick"] * quick
+        )
+        results = json.loads(path.read_text())["results"] if path.exists() else []
+    for result in results:
+        seconds, fallbacks = result["maca_seconds"], result["fallbacks"]
+        text = f"{result['value']:.2f} of {result['baseline']}'s time, {seconds * 1e3:.1f} ms"
+        if fallbacks:
+            text += f"; {fallbacks} calls of two steps ran on the host"
+        yield Line(
+            result["case"], 5, "speed", DECLINED if fallbacks else PASS, text, seconds=seconds, samples=rounds
+        )
+    if done is None or done.returncode not in (0, 1) or not results:
+        said = (
+            "no answer within an hour" if done is None else f"status {done.returncode}: {done.stderr[-300:]}"
+        )
+        yield Line("bench", 5, "speed", FAIL, said, remedy="macatensor bench models")

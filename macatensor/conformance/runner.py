@@ -14,7 +14,7 @@ LEVELS = {
     2: "kernels",
     3: "streams, graphs, indices, memory that runs out",
     4: "PyTorch's operator database",
-    5: "models",
+    5: "models and their speed",
 }
 
 
@@ -61,6 +61,7 @@ def conform(
         yield from programs.database(library)
     if 5 in levels:
         yield from programs.models(library)
+        yield from programs.speed(library)
 
 
 def _next_kernel(have: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ _LEAST_ROUNDS = 7  # of long calls: a quarter of them may be disturbed at either
 _MORE_ROUNDS = 3  # times as many, and as long, while a better way's times still meet those of the own choice
 _WORTH = 1.03  # a gain that is worth them
 _BLOCK = 0.0005  # seconds of calls in a row, at least, so that the clock and a wait do not count
-_LONG = 0.005  # seconds of a call that is timed once a round, shorter ones twice: the better time counts
+_LONG = 0.005  # seconds of a call that is timed once a round; shorter and undecided ones twice: the better time counts
 _SURELY, _HOPELESS = (
     1.6,
     1.3,
@@ -300,7 +300,7 @@ def _time(contenders: Sequence[_Contender], payloads: Sequence[Payload], scalars
             break
         for c in running if i % 2 == 0 else reversed(running):
             assert c.times is not None
-            blocks = 2 if once[c.way] < _LONG else 1
+            blocks = 2 if once[c.way] < _LONG or more > 1 else 1
             c.times.append(min(_block(c, payloads, scalars, c.calls) for _ in range(blocks)))
         least = {c.way: min(c.times or [1.0]) for c in running}
         limit = (_SURELY if i == 0 else _HOPELESS) * min(least.values())

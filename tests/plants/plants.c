@@ -188,7 +188,9 @@ static maca_status plan_create(maca_device* device, const maca_plan_request* req
     if (*(volatile const char*)first == 'x') return MACA_DECLINED;
   }
   maca_plan_request changed = *request;
-  if (is("any kernel is add") && strcmp(request->kernel, "relu") != 0) changed.kernel = "add";
+  if (is("any way is taken")) /* `implementation` stands alone in such a request */
+    for (int i = 0; i < request->attribute_count; ++i)
+      if (strcmp(request->attributes[i].name, "implementation") == 0) changed.attribute_count = 0;
   if (is("unknown kernels are relu") && strcmp(request->kernel, "no_such_kernel") == 0) changed.kernel = "relu";
   if (is("plan without determinism")) changed.flags = 0;
   const maca_status status = target->plan_create(device, &changed, plan, reason);
@@ -297,6 +299,53 @@ static maca_status error_take(maca_device* device, maca_error* error) {
   return status;
 }
 
+/* --- what is optional -------------------------------------------------------------------------------------- */
+static maca_status plan_candidates(maca_device* device, const maca_plan_request* request, const char** names,
+                                   int32_t capacity, int32_t* count) {
+  const int more = is("ways past the capacity");
+  const maca_status status = target->plan_candidates(device, request, names, capacity + more, count);
+  if (status == MACA_OK && is("a way of NULL") && *count > 0) names[*count - 1] = NULL;
+  return status;
+}
+
+static maca_status profile_take(maca_device* device, maca_profile_record* records, int32_t capacity, int32_t* count) {
+  static maca_profile_record last;
+  const maca_status status = target->profile_take(device, records, capacity, count);
+  if (is("times in microseconds"))
+    for (int i = 0; i < *count; ++i) records[i].start_ns /= 1000, records[i].end_ns /= 1000;
+  if (is("times that come again") && *count == 0 && last.correlation) records[(*count)++] = last;
+  if (*count > 0) last = records[0];
+  return status;
+}
+
+static int comm_rank;
+static maca_status comm_create(maca_device* device, const maca_comm_request* request, maca_comm** comm,
+                               maca_reason* reason) {
+  comm_rank = request->rank;
+  return target->comm_create(device, request, comm, reason);
+}
+
+static maca_status comm_all_reduce(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                                   const void* from, maca_stream* stream, maca_reason* reason) {
+  const maca_status status = target->comm_all_reduce(device, comm, call, to, from, stream, reason);
+  if (is("a lost rank is no error") && status == MACA_DEVICE_ERROR) return MACA_OK;
+  if (status == MACA_OK && is("ranks that add up apart")) ((uint32_t*)host(to))[0] ^= (uint32_t)comm_rank;
+  return status;
+}
+
+static maca_status comm_all_gather(maca_device* device, maca_comm* comm, const maca_collective* call, void* to,
+                                   const void* from, maca_stream* stream, maca_reason* reason) {
+  const maca_status status = target->comm_all_gather(device, comm, call, to, from, stream, reason);
+  if (status == MACA_OK && is("parts in another order")) {
+    uint32_t *first = host(to), *second = first + call->count;
+    for (uint64_t i = 0; i < call->count; ++i) {
+      const uint32_t kept = first[i];
+      first[i] = second[i], second[i] = kept;
+    }
+  }
+  return status;
+}
+
 __attribute__((visibility("default"))) const maca_interface* maca_get_interface(int32_t major) {
   const char *path = getenv("MACA_PLANT_TARGET"), *name = getenv("MACA_PLANT");
   if (name) plant = name;
@@ -327,6 +376,13 @@ __attribute__((visibility("default"))) const maca_interface* maca_get_interface(
   table.plan_launch = plan_launch;
   table.plan_destroy = plan_destroy;
   table.error_take = error_take;
+  if (table.plan_candidates) table.plan_candidates = plan_candidates;
+  if (table.profile_take) table.profile_take = profile_take;
+  if (table.comm_create) {
+    table.comm_create = comm_create;
+    table.comm_all_reduce = comm_all_reduce;
+    table.comm_all_gather = comm_all_gather;
+  }
   if (is("table of 8 bytes")) table.size = 8;
   if (is("a slot of NULL")) table.event_query = NULL;
   if (is("one of three")) table.memory_commit = NULL;

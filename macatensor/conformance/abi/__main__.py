@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import loading, memory, plans, streams  # noqa: F401 - each registers its rules
+from . import communicators, loading, memory, plans, streams, ways  # noqa: F401 - each registers its rules
 from .device import Opened
 from .rules import RULES, Broken, NotAsked, Rule
 

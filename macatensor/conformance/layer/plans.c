@@ -181,15 +181,17 @@ end:
   free(arguments);
 }
 
-/* The first plan of each kernel. */
-static int is_new(const char* kernel) {
-  static char seen[2048][64];
+/* The first plan of each kernel with as many arguments and attributes: median of all and along a dimension. */
+static int is_new(const maca_plan_request* request) {
+  static char seen[4096][64];
   static int count;
+  char form[64];
+  snprintf(form, sizeof form, "%d %d %s", request->argument_count, request->attribute_count, request->kernel);
   pthread_mutex_lock(&lock);
   int i = 0;
-  while (i < count && strncmp(seen[i], kernel, sizeof seen[i] - 1) != 0) ++i;
-  const int is = i == count && count < 2048;
-  if (is) snprintf(seen[count++], sizeof seen[0], "%s", kernel);
+  while (i < count && strcmp(seen[i], form) != 0) ++i;
+  const int is = i == count && count < 4096;
+  if (is) memcpy(seen[count++], form, sizeof form);
   pthread_mutex_unlock(&lock);
   return is;
 }
@@ -209,7 +211,7 @@ maca_status plans_create(maca_device* device, const maca_plan_request* request, 
   under_way("no launch");
   if (status == MACA_OK && *plan) {
     know(*plan, request, is_deterministic);
-    if (is_new(request->kernel)) mutate(device, request);
+    if (is_new(request)) mutate(device, request);
   }
   return status;
 }

@@ -224,6 +224,8 @@ std::unique_ptr<Plan> roll(const Request& r) {
 
 std::unique_ptr<Plan> repeat(const Request& r) {
   Operand in = r.in(0);
+  if (!r.out().present() || r.out().rank() < in.rank())
+    throw Invalid("repeat: the result has fewer dimensions than what is repeated");
   while (in.rank() < r.out().rank()) {
     in.sizes.insert(in.sizes.begin(), 1);
     in.strides.insert(in.strides.begin(), 0);

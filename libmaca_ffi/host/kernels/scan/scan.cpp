@@ -31,7 +31,8 @@ Scan geometry(const Request& q) {
   int64_t dim = q.integer("dim");
   const auto rank = static_cast<int64_t>(in.sizes.size());
   if (dim < 0) dim += rank;
-  if (out.sizes != in.sizes) throw Invalid("a scan keeps the shape of its operand");
+  if (!second.present() || out.sizes != in.sizes || second.sizes != in.sizes)
+    throw Invalid("a scan keeps the shape of its operand");
   if (rank && (dim < 0 || dim >= rank)) throw Invalid("the scanned dimension is out of range");
   for (int64_t d = 0; d < rank; ++d) {
     const auto i = static_cast<size_t>(d);

@@ -103,6 +103,8 @@ template <class P> std::unique_ptr<Plan> pick_one(const Request& r, bool whole, 
   Operand in = r.in(0);
   const Operand values = r.out(0), indices = whole ? Operand{} : r.out(1);
   expect_dtype(in, values.dtype, "the input");
+  if (!whole && (!indices.present() || indices.sizes != values.sizes))
+    throw Invalid("the values that are chosen and their positions differ in shape");
   const bool gathers = whole && !in.dense();
   const Nest<2> gather(in.sizes, {row_major(in.sizes), in.strides});
   if (whole) {
