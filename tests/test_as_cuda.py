@@ -112,6 +112,22 @@ def test_compiled_programs_are_forgotten() -> None:
     )
 
 
+def test_distributed_checkpoints_hold_the_device(tmp_path: Path) -> None:
+    run_python(
+        """
+        import sys
+        import torch.distributed.checkpoint as checkpoint
+        import macatensor.as_cuda
+        import torch
+        checkpoint.save({"x": torch.arange(4.0, device="cuda")}, checkpoint_id=sys.argv[1])
+        state = {"x": torch.zeros(4, device="cuda")}
+        checkpoint.load(state, checkpoint_id=sys.argv[1])
+        assert state["x"].is_cuda and state["x"].tolist() == [0.0, 1.0, 2.0, 3.0]
+        """,
+        str(tmp_path / "saved"),
+    )
+
+
 def test_redirect_leaves_the_state_it_found(as_cuda) -> None:
     with as_cuda.redirect():
         assert torch.cuda.is_available()

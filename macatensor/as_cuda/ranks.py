@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -41,3 +42,7 @@ def install(patches: Patches) -> None:
     patches.replace(dist, "init_device_mesh", mesh, "torch.distributed.init_device_mesh -> a mesh of maca")
     for owner in (distributed_c10d, dist):
         patches.replace(owner, "is_nccl_available", lambda: True)
+    # what checkpoints copy to the host: a module that was imported before holds the function by name
+    for name in ("torch._utils", "torch.distributed.checkpoint.filesystem"):
+        if name in sys.modules:
+            patches.replace(sys.modules[name], "_get_available_device_type", lambda: "maca")
