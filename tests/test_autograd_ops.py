@@ -361,3 +361,14 @@ def test_foreach_operators_refuse_expanded_targets() -> None:
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         torch._foreach_add_([torch.ones(2, device="maca"), x], 1)
     torch._foreach_zero_([x])
+
+
+@pytest.mark.parametrize(
+    "dtype, other",
+    [(torch.bool, torch.int64), (torch.int32, torch.float32), (torch.float32, torch.complex64)],
+)
+def test_foreach_writes_are_cast_as_pytorch_casts(dtype: torch.dtype, other: torch.dtype) -> None:
+    x, y = torch.ones(2, dtype=dtype, device="maca"), torch.ones(2, dtype=other, device="maca")
+    for given in ([y], [y[0].item()]):
+        with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+            torch._foreach_mul_([x], given)

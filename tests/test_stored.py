@@ -110,7 +110,8 @@ def test_precompiled_programs_are_not_traced(program: Path, tmp_path: Path) -> N
 def test_keys_differ_where_graphs_may(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def key() -> str:
         x = torch.ones(3, device="maca", requires_grad=True)
-        with stored.storing(Choices(what == "choices" and changed, False), [x]):
+        graph = torch.fx.symbolic_trace(torch.nn.Identity())
+        with stored.storing(Choices(what == "choices" and changed, False), graph, [x]):
             return str(torch.compiler.config.cache_key_tag)
 
     changed = False

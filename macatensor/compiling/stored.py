@@ -155,6 +155,7 @@ def storing(
 
 
 def _has_floats(graph: fx.GraphModule) -> bool:
+    """Of Dynamo's; others, as the lambdas that PyTorch's own tests give, have none."""
     nodes = graph.graph.nodes if isinstance(graph, fx.GraphModule) else ()
     return any(isinstance(node.meta.get("example_value"), torch.SymFloat) for node in nodes)
 

@@ -39,8 +39,9 @@ def may_ask_cpu(func: OpOverload) -> bool:
 
 def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tensor]:
     """Host operands for tensors that lie in one buffer: they share memory in the same way."""
-    start = min(t._payload[1] * t._payload[2].itemsize for t in tensors) // 16 * 16
-    end = max(t._payload[1] * t._payload[2].itemsize + t._payload[2].nbytes for t in tensors)
+    filled = [t for t in tensors if t._payload[2].numel]  # others may begin beyond the end of their memory
+    start = min((t._payload[1] * t._payload[2].itemsize for t in filled), default=0) // 16 * 16
+    end = max((t._payload[1] * t._payload[2].itemsize + t._payload[2].nbytes for t in filled), default=0)
     if end - start > _LARGEST:
         raise MemoryError
     if with_values and end - start > _LARGEST_COPY:
@@ -54,7 +55,8 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
     for tensor in tensors:
         _, offset, meta = tensor._payload
         t = torch.empty(0, dtype=meta.dtype)
-        t.set_(memory.untyped_storage(), offset - start // meta.itemsize, meta.size, meta.stride)
+        begin = offset - start // meta.itemsize if meta.numel else 0
+        t.set_(memory.untyped_storage(), begin, meta.size, meta.stride)
         if not meta.size and not with_values:
             t.zero_()  # kernels may read the number in a 0-dim tensor
         made.append(set_lazy_bits(t, meta))

@@ -303,13 +303,17 @@ class KernelLauncher(native.KernelCall):
         dtypes = [t.dtype for t in flatten([results, full]) if isinstance(t, torch.Tensor)]
         rank = max(map(_rank, dtypes), default=0)
         for argument, value in zip(self.signature.arguments, full):
-            if argument.role is Role.SCALAR and isinstance(value, (bool, int, float, complex)):
-                kind = _KINDS.index(type(value)) if type(value) in _KINDS else 0
-                if kind > rank or (kind == 0 and rank > 0):
-                    return self.ask_host(full)
-        if self.inplace and self.form is Form.INPLACE:
-            wanted = flatten(self.infer(read(self.twin, self.row.launch_scalars), full))[0].dtype
-            if not torch.can_cast(wanted, full[0].dtype):
+            given = (
+                [value] if argument.role is Role.SCALAR else value if argument.role is Role.SCALARS else []
+            )
+            for number in given:
+                if isinstance(number, (bool, int, float, complex)):
+                    kind = _KINDS.index(type(number)) if type(number) in _KINDS else 0
+                    if kind > rank or (kind == 0 and rank > 0):
+                        return self.ask_host(full)
+        if (self.inplace and self.form is Form.INPLACE) or self.counts_writes:
+            wanted = flatten(self.infer(read(self.twin, self.row.launch_scalars), full))
+            if not all(torch.can_cast(w.dtype, t.dtype) for w, t in zip(wanted, flatten(full[:1]))):
                 self.ask_host(full)
 
     def infer(self, signature: Signature, full: list[Value]) -> Value:
