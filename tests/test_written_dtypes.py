@@ -284,7 +284,7 @@ def test_hardtanh_of_crossed_bounds() -> None:
         assert torch.ops.aten.hardtanh.default(x, 300, 1).tolist() == [1.0] * 4
 
 
-def test_an_empty_part_of_empty_memory_is_joined_into_out() -> None:
+def test_empty_parts_of_empty_memory_are_joined() -> None:
     """It begins beyond the end of its memory, where the CPU's kernel, which is asked about dtypes, has nothing to read."""
     part = torch.zeros(2, 3, 0, 4, dtype=torch.float64, device="maca").split(1, -1)[-1]
     out = torch.zeros(4, 3, dtype=torch.complex64, device="maca")
