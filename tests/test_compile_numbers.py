@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from compiled_graphs import graphs, nothing_compiled  # noqa: F401 - a fixture
 
 import macatensor
 from macatensor.compiling import numbers
@@ -45,18 +46,6 @@ PROGRAMS: dict[str, Program] = {
     "lists": lambda x, t: torch._foreach_add([x, x * 2], [x, x], alpha=t),
 }
 WITH_GRADIENTS = ("alpha", "fused", "constant")
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
-
-
-def graphs() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def numbers_of(result: Any) -> list[torch.Tensor]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from compiled_graphs import graphs, nothing_compiled  # noqa: F401 - a fixture
 from torch import nn
 
 import macatensor
@@ -92,20 +93,8 @@ def run_both(
     return eager, compiled
 
 
-def graphs() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-
-
 def breaks() -> int:
     return sum(torch._dynamo.utils.counters["graph_break"].values())
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -95,17 +95,16 @@ def _flag(owner: Any, name: str) -> property:
 def _set_flags(set_flags: Callable[..., Any], maca: Any) -> Callable[..., Any]:
     """What ``torch.backends.cudnn.flags`` sets and puts back; those that maca has not change nothing."""
     signature = inspect.signature(set_flags)
+    names = [name.removeprefix("_") for name in signature.parameters]
+    have = {name for name in names if name in _FLAGS and hasattr(maca, name)}
 
     @functools.wraps(set_flags)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        names = [name.removeprefix("_") for name in signature.parameters]
-        before = tuple(
-            getattr(maca, name) if name in _FLAGS and hasattr(maca, name) else None for name in names
-        )
-        for name in names:
+        before = tuple(getattr(maca, name) if name in have else None for name in names)
+        for name in have:
             value = given.get(f"_{name}")
-            if value is not None and name in _FLAGS and hasattr(maca, name):
+            if value is not None:
                 setattr(maca, name, value)
         return before
 

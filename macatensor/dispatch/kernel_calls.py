@@ -133,7 +133,7 @@ class KernelLauncher(native.KernelCall):
     # -- the first call of a signature ------------------------------------------------------------------------
     def build(self, args: Arguments, given: int) -> Run:
         full = self.signature.fill(args, None)
-        check_devices(self.signature.name, full, True, self.row.one_element_is_number)
+        check_devices(self.signature.name, full, numbers=True, one_element=self.row.one_element_is_number)
         if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
             return self.resolved
         if self.reads_number(full):

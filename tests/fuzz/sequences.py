@@ -12,6 +12,7 @@ processes of their own: one that dies is a crash, of the line that it had begun.
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import os
 import random
@@ -28,7 +29,7 @@ import macatensor  # noqa: F401 - the device
 DTYPES = ("float32", "float64", "int64", "int32", "bool", "float16", "complex64", "uint8", "bfloat16")
 PART = 500  # programs of one process
 SECONDS = 600  # that a process may take
-TENSORS = 6  # the oldest go
+TENSORS = 6  # with more a program ends
 
 # Lines by what they do. {i}, {j}: tensors; {d}, {e}: dimensions of {i}; {n}: -5 to 5; {m}: 0 to 5; {k}: 1 to 3; {x}: a number;
 # {t}: a dtype; {size}: sizes. Bytes other than 0 and 1 are not seen as bool: kernels of the host library take them for numbers.
@@ -77,7 +78,7 @@ def loaded(t: torch.Tensor) -> torch.Tensor:
 
 
 HELP = {
-    "torch": torch, "copy": __import__("copy"), "loaded": loaded,
+    "torch": torch, "copy": copy, "loaded": loaded,
     "zeros": lambda t: torch.zeros(1, dtype=torch.long, device=t.device),
     "ones": lambda t: torch.ones(1, dtype=t.dtype, device=t.device),
 }  # fmt: skip
@@ -136,7 +137,6 @@ class Side:
     def __init__(self, tensors: list[torch.Tensor], device: str) -> None:
         self.tensors = [t.to(device, copy=True) for t in tensors]
         self.born = [t._version for t in self.tensors]
-        self.gone: list[torch.Tensor] = []  # which live, as those of a user may
         self.space = {**HELP, "a": self.tensors}
 
     def run(self, line: Line) -> str:
@@ -152,10 +152,6 @@ class Side:
         """For each tensor, the first one with the same memory."""
         memory = [(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in self.tensors]
         return [memory.index(m) if m[1] else i for i, m in enumerate(memory)]
-
-    def forget(self) -> None:
-        self.gone.append(self.tensors.pop(0))
-        self.born.pop(0)
 
 
 def differs(host: Side, device: Side, results: set[int]) -> str:
@@ -208,9 +204,7 @@ def run(seed: int, lines: list[Line] | None = None, mark: object = None) -> tupl
         if found := differs(host, device, results):
             return done, found
         if len(host.tensors) > TENSORS:
-            host.forget()
-            device.forget()
-            break  # names in the lines would shift
+            break
     return done, ""
 
 
