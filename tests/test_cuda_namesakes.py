@@ -138,20 +138,6 @@ def test_cuda_flags_under_as_cuda() -> None:
     )
 
 
-@pytest.mark.refuses(
-    "torch.optim.SparseAdam", reason="takes sparse gradients only; tensors on maca are dense"
-)
-def test_sparse_adam_has_no_gradients_to_take() -> None:
-    weight = torch.nn.Parameter(torch.ones(3, device="maca"))
-    weight.grad = torch.ones(3, device="maca")
-    with pytest.raises(RuntimeError, match="SparseAdam does not support dense gradients"):
-        torch.optim.SparseAdam([weight]).step()
-    with pytest.raises(NotImplementedError, match="sparse"):
-        torch.nn.functional.embedding(
-            torch.tensor([0]).maca(), torch.ones(2, 2, device="maca").requires_grad_(), sparse=True
-        ).sum().backward()
-
-
 def test_gloo_alone_refuses_tensors_on_maca() -> None:
     run_python(
         """

@@ -15,7 +15,7 @@ from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 # "cuda" asks the database for what CUDA is tested with, capturable ones included.
 _LIKE = "cuda"
 
-NOT_TESTED = {"SparseAdam": "takes sparse gradients only, and the device has dense tensors only"}
+NOT_TESTED = {"SparseAdam": "takes sparse gradients only, which tests/test_sparse.py has"}
 
 
 def _configurations() -> Iterator[Any]:

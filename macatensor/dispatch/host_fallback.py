@@ -54,6 +54,20 @@ def fallback(name: str) -> Iterator[None]:
         _modes.remove(name)
 
 
+def announce(func: OpOverload, reason: str) -> None:
+    """Counts an operator that is about to run on the host and warns of it once; raises HostRefused where that is refused."""
+    name, chosen = str(func), mode()
+    if chosen == "error":
+        raise HostRefused(
+            f"{name} has no kernel on maca ({reason}) and MACA_FALLBACK=error refuses to run it on the host. "
+            "Allow it with MACA_FALLBACK=warn or `with macatensor.fallback('silent'):`, or add a row for it."
+        )
+    counters.fallbacks[name] += 1
+    if chosen == "warn" and name not in _warned:
+        _warned.add(name)
+        warn(f"{name} runs on the host and its operands are copied there and back: {reason}")
+
+
 def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> Value:
     """Copies operands to the host, runs PyTorch's kernel, copies results and written operands back.
 
@@ -66,16 +80,7 @@ def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> 
             f"{name} has no kernel on maca ({reason}) and is not run on the host: PyTorch's CPU kernel trusts operands "
             "that only PyTorch's public functions check. Call one of these, or register a kernel for PrivateUse1."
         )
-    chosen = mode()
-    if chosen == "error":
-        raise HostRefused(
-            f"{name} has no kernel on maca ({reason}) and MACA_FALLBACK=error refuses to run it on the host. "
-            "Allow it with MACA_FALLBACK=warn or `with macatensor.fallback('silent'):`, or add a row for it."
-        )
-    counters.fallbacks[name] += 1
-    if chosen == "warn" and name not in _warned:
-        _warned.add(name)
-        warn(f"{name} runs on the host and its operands are copied there and back: {reason}")
+    announce(func, reason)
     pairs: list[tuple[MacaTensor, torch.Tensor]] = []
 
     def down(t: MacaTensor) -> torch.Tensor:

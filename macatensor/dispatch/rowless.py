@@ -18,7 +18,7 @@ _thread = threading.local()
 OURS: set[str] = set()
 
 
-def _taken_apart() -> list[str]:
+def _inside() -> list[str]:
     """Operators that this thread is inside of: PyTorch's decomposition of some calls their other overloads, which
     would come back here for ever."""
     inside: list[str] | None = getattr(_thread, "inside", None)
@@ -27,28 +27,41 @@ def _taken_apart() -> list[str]:
     return inside
 
 
-def without_row(func: OpOverload, args: Arguments, kwargs: Keywords | None, reason: str) -> Value:
-    """An operator the table does not serve: the user's kernel, then a decomposition, then the host."""
-    kwargs = kwargs or {}
+def taken_apart(func: OpOverload, args: Arguments, kwargs: Keywords, explicit: bool) -> Value:
+    """What PyTorch's decomposition gives; NotImplemented where there is none.
+
+    ``explicit``: may one be used that PyTorch keeps below autograd?
+    """
     name = func.name()
-    if name not in OURS and torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
-        return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
     if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
         result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
     operator = func._schema.name
     if (
-        torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
+        explicit
+        and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
         and not any(torch.Tag.view_copy == t for t in func.tags)
         and operator != "aten::copy_"  # what that kernel does on a device is to ask the device to copy
-        and operator not in _taken_apart()
+        and operator not in _inside()
     ):
-        _taken_apart().append(operator)
+        _inside().append(operator)
         try:
             return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         finally:
-            _taken_apart().remove(operator)
+            _inside().remove(operator)
+    return NotImplemented
+
+
+def without_row(func: OpOverload, args: Arguments, kwargs: Keywords | None, reason: str) -> Value:
+    """An operator the table does not serve: the user's kernel, then a decomposition, then the host."""
+    kwargs = kwargs or {}
+    name = func.name()
+    if name not in OURS and torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
+    result = taken_apart(func, args, kwargs, explicit=True)
+    if result is not NotImplemented:
+        return result
     check_devices(str(func), [*args, *kwargs.values()])
     allocating = functional(func)
     if (

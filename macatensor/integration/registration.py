@@ -45,6 +45,9 @@ from macatensor.operators import (
 )
 from macatensor.profiling import hooks
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
+from macatensor.sparse import arithmetic as sparse_arithmetic
+from macatensor.sparse import products as sparse_products
+from macatensor.sparse import structure as sparse_structure
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (
     bind,
@@ -57,6 +60,9 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     linear_algebra,
     resize,
     transformer,
+    sparse_arithmetic,
+    sparse_products,
+    sparse_structure,
 )
 _OWNERS_OF_COMPOSITES = (histogram, synchronized_normalization, transformer)
 _OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage)
@@ -91,6 +97,7 @@ def register() -> None:
     attention.register()
     one_hot.register()
     other_layouts.register()
+    sparse_structure.register()
     guards.register()
     recurrent.register()
     activation_slopes.register()

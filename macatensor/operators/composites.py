@@ -216,11 +216,15 @@ def embedding_bag_backward(
     padding_idx: int = -1,
 ) -> Tensor:
     """The gradient of the table; PyTorch's CPU leaves ``offset2bag`` empty for plain sums."""
-    if sparse:
-        raise NotImplementedError("embedding_bag: sparse gradients do not exist on maca; use sparse=False")
     if offset2bag.numel() != indices.numel():
         places = torch.arange(indices.numel(), device=indices.device, dtype=offsets.dtype)
         offset2bag = (torch.searchsorted(offsets, places, right=True) - 1).to(indices.dtype)
+    if sparse:
+        of_rows: Tensor = torch.ops.aten._embedding_bag_sparse_backward.default(
+            grad, indices, offsets, offset2bag, bag_size, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+            padding_idx,
+        )  # fmt: skip
+        return of_rows
     result: Tensor = torch.ops.aten._embedding_bag_dense_backward.default(
         grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
         per_sample_weights, padding_idx,

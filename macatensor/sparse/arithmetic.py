@@ -1,0 +1,172 @@
+"""Elementwise operators of COO tensors. Those of one operand that keep zeros compute on the values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch._ops import OpOverload
+
+from macatensor.runtime.boxed import Value
+from macatensor.runtime.tensor import MacaTensor
+from macatensor.sparse.structure import coalesce, like, linear, sparse_dim
+from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
+
+_Sparse = SparseMacaTensor
+# Zero gives zero, and PyTorch applies them to the sums of what lies in one place.
+_KEEP_ZEROS = (
+    "abs asin asinh atan atanh ceil conj_physical deg2rad erf erfinv expm1 floor frac log1p neg nan_to_num rad2deg relu "
+    "round sgn sign sin sinh sqrt tan tanh trunc"
+)
+_FALSE_OF_ZEROS = "isinf isnan isneginf isposinf signbit"
+
+
+def _of_values(func: OpOverload) -> Callable[..., Value]:
+    def compute(t: _Sparse, *args: Value, **kwargs: Value) -> _Sparse:
+        whole = coalesce(t)
+        return like(whole, func(whole._coo_values, *args, **kwargs))
+
+    return compute
+
+
+def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
+    def compute(t: _Sparse, *args: Value, **kwargs: Value) -> Value:
+        if not t._coo_is_coalesced:
+            return NotImplemented
+        func(t._coo_values, *args, **kwargs)
+        return t
+
+    return compute
+
+
+for _name in f"{_KEEP_ZEROS} {_FALSE_OF_ZEROS}".split():
+    operator(_name)(_of_values(getattr(torch.ops.aten, _name).default))
+for _name in _KEEP_ZEROS.split():
+    operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default))
+
+
+def _is_one_number(value: Value) -> bool:
+    """A number, or a tensor of no dimensions, by which every element is multiplied."""
+    return not isinstance(value, _Sparse) and (not isinstance(value, torch.Tensor) or value.dim() == 0)
+
+
+@operator("pow.Tensor_Scalar")
+def _pow(t: _Sparse, exponent: Value) -> Value:
+    if isinstance(exponent, complex) or not exponent > 0:
+        return NotImplemented  # zero to the power of it is not zero
+    whole = coalesce(t)
+    return like(whole, whole._coo_values.pow(exponent))
+
+
+@operator("div.Tensor", "div.Scalar")
+def _div(t: Value, other: Value) -> Value:
+    if not (isinstance(t, _Sparse) and _is_one_number(other)):
+        return NotImplemented
+    return like(t, t._coo_values / other)
+
+
+@operator("div.Tensor_mode", "div.Scalar_mode")
+def _div_rounded(t: Value, other: Value, *, rounding_mode: str | None) -> Value:
+    if not (isinstance(t, _Sparse) and _is_one_number(other)):
+        return NotImplemented
+    whole = t if rounding_mode is None else coalesce(t)
+    return like(whole, torch.div(whole._coo_values, other, rounding_mode=rounding_mode))
+
+
+@operator("mul.Tensor", "mul.Scalar")
+def _mul(t: Value, other: Value) -> Value:
+    if isinstance(t, _Sparse) and _is_one_number(other):
+        return like(t, t._coo_values * other)
+    if _is_one_number(t):
+        return _mul(other, t)
+    if isinstance(t, _Sparse) and isinstance(other, _Sparse):
+        same = t.shape == other.shape and sparse_dim(t) == sparse_dim(other)
+        return _at_common_places(t, other) if same else NotImplemented
+    sparse, dense = (t, other) if isinstance(t, _Sparse) else (other, t)
+    if sparse.shape != dense.shape:
+        return NotImplemented
+    whole = coalesce(sparse)
+    return like(whole, whole._coo_values * dense[tuple(whole._coo_indices)])
+
+
+def _at_common_places(a: _Sparse, b: _Sparse) -> _Sparse:
+    a, b = coalesce(a), coalesce(b)
+    places, others = linear(a), linear(b)
+    if places.shape[0] == 0 or others.shape[0] == 0:
+        places = others = places[:0]
+    at = torch.searchsorted(others, places)
+    at = at.clamp(max=max(others.shape[0] - 1, 0))
+    in_a = (others.index_select(0, at) == places).nonzero().squeeze(1)
+    in_b = at.index_select(0, in_a)
+    product = a._coo_values.index_select(0, in_a) * b._coo_values.index_select(0, in_b)
+    return coo(a._coo_indices.index_select(1, in_a), product, a.shape, is_coalesced=True)
+
+
+@operator("add.Tensor")
+def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
+    if not isinstance(other, _Sparse):
+        return NotImplemented  # "Use add(dense, sparse) instead"
+    if isinstance(t, MacaTensor):
+        if t.shape != other.shape:
+            return NotImplemented
+        dtype = torch.result_type(t, other._coo_values)
+        return _add_into(t.to(dtype, copy=True), other, alpha)
+    if t.shape != other.shape or sparse_dim(t) != sparse_dim(other):
+        return NotImplemented
+    dtype = torch.promote_types(t.dtype, other.dtype)
+    values = [t._coo_values.to(dtype), (other._coo_values * alpha).to(dtype)]
+    both = coo(torch.cat([t._coo_indices, other._coo_indices], 1), torch.cat(values), t.shape)
+    # or sums of many terms would hold more elements than there are places
+    return coalesce(both) if both._coo_values.numel() > both.numel() else both
+
+
+@operator("sub.Tensor")
+def _sub(t: Value, other: Value, *, alpha: Value = 1) -> Value:
+    if torch.bool in (t.dtype, other.dtype):
+        return NotImplemented
+    return _add(t, other, alpha=-alpha)
+
+
+def _add_into(dense: torch.Tensor, sparse: _Sparse, alpha: Value) -> torch.Tensor:
+    scaled = sparse._coo_values if alpha == 1 else sparse._coo_values * alpha
+    return dense.index_put_(tuple(sparse._coo_indices), scaled.to(dense.dtype), accumulate=True)
+
+
+@operator("add_.Tensor")
+def _add_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
+    if not isinstance(other, _Sparse) or t.shape != other.shape:
+        return NotImplemented
+    if not torch.can_cast(torch.promote_types(t.dtype, other.dtype), t.dtype):
+        return NotImplemented
+    if isinstance(t, MacaTensor):
+        return _add_into(t, other, alpha)
+    return _becomes(t, _add(t, other, alpha=alpha))
+
+
+@operator("sub_.Tensor")
+def _sub_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
+    if torch.bool in (t.dtype, other.dtype):
+        return NotImplemented
+    return _add_in_place(t, other, alpha=-alpha)
+
+
+@operator("mul_.Tensor", "mul_.Scalar")
+def _mul_in_place(t: Value, other: Value) -> Value:
+    return _becomes(t, _mul(t, other))
+
+
+@operator("div_.Tensor", "div_.Scalar")
+def _div_in_place(t: Value, other: Value) -> Value:
+    return _becomes(t, _div(t, other))
+
+
+def _becomes(t: Value, new: Value) -> Value:
+    """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be."""
+    if not isinstance(t, _Sparse) or new is NotImplemented or not torch.can_cast(new.dtype, t.dtype):
+        return NotImplemented
+    return become(t, new._coo_indices, new._coo_values.to(t.dtype), new._coo_is_coalesced)
+
+
+@operator("is_same_size")
+def _is_same_size(t: torch.Tensor, other: torch.Tensor) -> bool:
+    return t.shape == other.shape

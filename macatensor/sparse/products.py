@@ -1,0 +1,128 @@
+"""Products of COO matrices with dense ones, and sums of COO tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from macatensor.runtime.boxed import Value
+from macatensor.runtime.tensor import MacaTensor
+from macatensor.sparse.structure import coalesce, like, sparse_dim
+from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
+
+_Sparse = SparseMacaTensor
+
+
+def _rows_times_dense(rows: torch.Tensor, columns: torch.Tensor, values: torch.Tensor, dense: torch.Tensor,
+                      count: int) -> torch.Tensor:  # fmt: skip
+    """[count, n]: for each element of a matrix its value times the row of ``dense`` [k, n] at its column, added up."""
+    terms = dense.index_select(0, columns) * values.unsqueeze(1)
+    return dense.new_zeros((count, dense.shape[1])).index_add_(0, rows, terms)
+
+
+def _is_matrix(t: Value) -> bool:
+    return isinstance(t, _Sparse) and t.dim() == 2 and sparse_dim(t) == 2
+
+
+@operator("mm")
+def mm(t: Value, dense: Value) -> Value:
+    fits = _is_matrix(t) and isinstance(dense, MacaTensor) and dense.dim() == 2
+    if not fits or t.shape[1] != dense.shape[0] or t.dtype != dense.dtype:
+        return NotImplemented
+    rows, columns = t._coo_indices.unbind(0)
+    return _rows_times_dense(rows, columns, t._coo_values, dense, t.shape[0])
+
+
+@operator("addmm", "_sparse_addmm")
+def _addmm(added: Value, t: Value, dense: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
+    if not isinstance(added, MacaTensor) or added.dtype != t.dtype:
+        return NotImplemented
+    product = mm(t, dense)
+    if product is NotImplemented:
+        return NotImplemented
+    try:
+        wanted = torch.broadcast_shapes(added.shape, product.shape)
+    except RuntimeError:
+        return NotImplemented
+    if wanted != product.shape:
+        return NotImplemented
+    scaled = product if alpha == 1 else product * alpha
+    return scaled if beta == 0 else scaled + (added if beta == 1 else added * beta)
+
+
+@operator("mv")
+def _mv(t: Value, vector: Value) -> Value:
+    if not isinstance(vector, MacaTensor) or vector.dim() != 1:
+        return NotImplemented
+    product = mm(t, vector.unsqueeze(1))
+    return product if product is NotImplemented else product.squeeze(1)
+
+
+@operator("bmm")
+def _bmm(t: Value, dense: Value) -> Value:
+    fits = isinstance(t, _Sparse) and t.dim() == 3 and sparse_dim(t) == 3 and isinstance(dense, MacaTensor)
+    if not fits or dense.dim() != 3 or t.shape[0] != dense.shape[0] or t.shape[2] != dense.shape[1]:
+        return NotImplemented
+    if t.dtype != dense.dtype:
+        return NotImplemented
+    batch, row, column = t._coo_indices.unbind(0)
+    (count, rows, inner), columns = t.shape, dense.shape[2]
+    flat = dense.reshape(count * inner, columns)
+    product = _rows_times_dense(batch * rows + row, batch * inner + column, t._coo_values, flat, count * rows)
+    return product.reshape(count, rows, columns)
+
+
+# -- sums and norms ---------------------------------------------------------------------------------------------------
+@operator("sum")
+def _sum(t: _Sparse, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return t._coo_values.sum(dtype=dtype)
+
+
+@operator("sum.dim_IntList")
+def _sum_along(
+    t: _Sparse, dims: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
+    rank = t.dim()
+    if dims is None or not all(-rank <= d < rank for d in dims):
+        return NotImplemented
+    is_whole = not (t.dtype.is_floating_point or t.dtype.is_complex)
+    dtype = torch.int64 if dtype is None and is_whole else dtype
+    given = like(t, t._coo_values.to(dtype)) if dtype is not None else t
+    result = torch.ops.aten._sparse_sum.dim(given, dims)
+    if keepdim:
+        for d in sorted({d % rank for d in dims}):
+            result = result.unsqueeze(d)
+    return result
+
+
+@operator("native_norm")
+def _native_norm(t: _Sparse, p: Value = 2) -> Value:
+    return coalesce(t)._coo_values.norm(p)
+
+
+@operator("norm.Scalar", "norm.ScalarOpt_dtype")
+def _norm(t: _Sparse, p: Value = 2, *, dtype: torch.dtype | None = None) -> Value:
+    return NotImplemented if dtype is not None else _native_norm(t, 2 if p is None else p)
+
+
+@operator("norm.ScalarOpt_dim")
+def _norm_along(t: _Sparse, p: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
+    return NotImplemented if dims or keepdim else _norm(t, p)
+
+
+@operator("_sparse_sum_backward")
+def _sum_backward(grad: Value, t: _Sparse, dims: Sequence[int]) -> Value:
+    """The gradient of a sum over ``dims``: what lies at the place that each element went to."""
+    rank, sparse = t.dim(), sparse_dim(t)
+    summed = {d + rank if d < 0 else d for d in dims}
+    kept = [d for d in range(sparse) if d not in summed]
+    if any(d >= sparse for d in summed) or not isinstance(grad, (MacaTensor, _Sparse)):
+        return NotImplemented
+    if not kept:
+        if isinstance(grad, _Sparse):
+            return NotImplemented
+        return like(t, grad.expand(t._coo_values.shape).clone())
+    dense = grad.to_dense() if isinstance(grad, _Sparse) else grad
+    values = dense[tuple(t._coo_indices[d] for d in kept)]
+    return coo(t._coo_indices, values, t.shape, t._coo_is_coalesced)

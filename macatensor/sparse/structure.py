@@ -1,0 +1,391 @@
+"""What a COO tensor is made of: factories, accessors, copies, conversions, views of its dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from macatensor.dispatch.launcher import special
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.tensor import MacaTensor, device
+from macatensor.runtime.uncompiled import uncompiled
+from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator, to_host
+
+_Sparse = SparseMacaTensor
+_library = torch.library.Library("aten", "IMPL")
+
+
+# -- factories ----------------------------------------------------------------------------------------------------
+def empty(size: Sequence[int], sparse_dim: int, dtype: torch.dtype | None = None) -> SparseMacaTensor:
+    """No elements; the first ``sparse_dim`` of the dimensions are sparse."""
+    indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=device())
+    values = torch.empty((0, *size[sparse_dim:]), dtype=dtype, device=device())
+    return coo(indices, values, size, is_coalesced=True)
+
+
+@uncompiled
+def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Value) -> SparseMacaTensor:
+    return empty(size, len(size), dtype)
+
+
+@uncompiled
+def _with_dims(
+    sparse_dim: int,
+    dense_dim: int,
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    **options: Value,
+) -> SparseMacaTensor:
+    return empty(size, sparse_dim, dtype)
+
+
+@special("aten._sparse_coo_tensor_with_dims_and_tensors.default")
+def _with_tensors(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> SparseMacaTensor:
+        _, _, size, indices, values = args
+        dtype = (kwargs or {}).get("dtype")
+        is_coalesced = bool((kwargs or {}).get("is_coalesced"))
+        # another tensor of ours has the same memory, and no place in the autograd graph
+        return coo(indices.detach(), values.detach().to(dtype or values.dtype), size, is_coalesced)
+
+    return run
+
+
+def register() -> None:
+    """Makes PyTorch's factories with ``layout=torch.sparse_coo`` come here: they have no tensor that would."""
+    _library.impl("empty.memory_format", _empty, "SparsePrivateUse1")
+    _library.impl("_sparse_coo_tensor_with_dims", _with_dims, "SparsePrivateUse1")
+    torch.serialization.add_safe_globals([SparseMacaTensor])
+
+
+# -- accessors ----------------------------------------------------------------------------------------------------
+@operator("_indices")
+def _indices(t: _Sparse) -> torch.Tensor:
+    return t._coo_indices.detach()
+
+
+@operator("_values")
+def _values(t: _Sparse) -> torch.Tensor:
+    return t._coo_values.detach()
+
+
+@operator("indices")
+def indices(t: _Sparse) -> torch.Tensor:
+    _check_coalesced(t, "indices")
+    return t._coo_indices.detach()
+
+
+@operator("values")
+def values(t: _Sparse) -> torch.Tensor:
+    _check_coalesced(t, "values")
+    return t._coo_values.detach()
+
+
+def _check_coalesced(t: _Sparse, what: str) -> None:
+    if not t._coo_is_coalesced:
+        raise RuntimeError(f"Cannot get {what} on an uncoalesced tensor, please call .coalesce() first")
+
+
+@operator("_nnz")
+def _nnz(t: _Sparse) -> int:
+    return t._coo_values.shape[0]
+
+
+@operator("is_coalesced")
+def _is_coalesced(t: _Sparse) -> bool:
+    return t._coo_is_coalesced
+
+
+@operator("_coalesced_")
+def _coalesced(t: _Sparse, coalesced: bool) -> _Sparse:
+    t._coo_is_coalesced = coalesced
+    return t
+
+
+@operator("sparse_dim", "_dimI")
+def sparse_dim(t: _Sparse) -> int:
+    return t._coo_indices.shape[0]
+
+
+@operator("dense_dim", "_dimV")
+def dense_dim(t: _Sparse) -> int:
+    return t._coo_values.dim() - 1
+
+
+# -- copies -------------------------------------------------------------------------------------------------------
+def like(t: _Sparse, values: torch.Tensor, is_coalesced: bool | None = None) -> _Sparse:
+    """Other values at the same indices."""
+    return coo(t._coo_indices, values, t.shape, t._coo_is_coalesced if is_coalesced is None else is_coalesced)
+
+
+@operator("detach", "alias", "lift_fresh")
+def _detach(t: _Sparse) -> _Sparse:
+    return like(t, t._coo_values)
+
+
+@operator("clone")
+def _clone(t: _Sparse, *, memory_format: torch.memory_format | None = None) -> _Sparse:
+    return coo(t._coo_indices.clone(), t._coo_values.clone(), t.shape, t._coo_is_coalesced)
+
+
+@operator("empty_like", "zeros_like")
+def _zeros_like(t: _Sparse, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+                device: torch.device | None = None, **options: Value) -> Value:  # fmt: skip
+    if layout not in (None, torch.sparse_coo) or (device is not None and device.type != "maca"):
+        return NotImplemented
+    return empty(t.shape, sparse_dim(t), dtype or t.dtype)
+
+
+@operator("zero_")
+def _zero(t: _Sparse) -> _Sparse:
+    none = empty(t.shape, sparse_dim(t), t.dtype)
+    return become(t, none._coo_indices, none._coo_values, True)
+
+
+@operator("_to_copy")
+def _to_copy(
+    t: _Sparse,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    **options: Value,
+) -> Value:
+    if layout not in (None, torch.sparse_coo):
+        return NotImplemented
+    copied = like(_clone(t), t._coo_values.to(dtype or t.dtype, copy=True))
+    return copied if device is None or device.type == "maca" else to_host(copied).to(device)
+
+
+@operator("copy_")
+def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
+    if not isinstance(to, _Sparse):
+        return to.copy_(to_host(source)) if to.layout is torch.sparse_coo else NotImplemented
+    if source.layout is not torch.sparse_coo or to.shape != source.shape:
+        return NotImplemented
+    return become(
+        to,
+        source._indices().to("maca", copy=True),
+        source._values().to("maca", to.dtype, copy=True),
+        source.is_coalesced(),
+    )
+
+
+# -- to sorted indices, to dense and back -----------------------------------------------------------------------------
+def linear(t: _Sparse) -> torch.Tensor:
+    """For each element its place among the sparse dimensions in row-major order, int64 [nnz]."""
+    at = t._coo_indices
+    sizes = t.shape[: at.shape[0]]
+    place = torch.zeros(at.shape[1], dtype=torch.int64, device=device())
+    for dim, size in enumerate(sizes):
+        place = place * size + at[dim]
+    return place
+
+
+def from_linear(place: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Indices int64 [len(sizes), nnz] of places in row-major order."""
+    rows = []
+    for size in reversed(sizes):
+        rows.append(place % size)
+        place = place // size
+    return torch.stack(rows[::-1]) if rows else place.new_empty((0, place.shape[0]))
+
+
+@operator("_coalesce")
+def coalesce(t: _Sparse) -> _Sparse:
+    """``t`` itself, or its elements in row-major order, those of one place added up."""
+    if t._coo_is_coalesced:
+        return t
+    nnz = t._coo_values.shape[0]
+    if nnz < 2:
+        return coo(t._coo_indices, t._coo_values, t.shape, is_coalesced=True)
+    sizes = t.shape[: sparse_dim(t)]
+    places, of = torch.unique(linear(t), sorted=True, return_inverse=True)
+    summed = t._coo_values.new_zeros((places.shape[0], *t._coo_values.shape[1:]))
+    summed.index_add_(0, of, t._coo_values)
+    return coo(from_linear(places, sizes), summed, t.shape, is_coalesced=True)
+
+
+@operator("_to_dense", "to_dense")
+def to_dense(t: _Sparse, dtype: torch.dtype | None = None, masked_grad: bool | None = None) -> Value:
+    if dtype is not None:
+        return NotImplemented
+    sparse = t.shape[: sparse_dim(t)]
+    flat = t._coo_values.new_zeros((math.prod(sparse), *t._coo_values.shape[1:]))
+    if t._coo_is_coalesced:
+        flat.index_copy_(0, linear(t), t._coo_values)
+    else:
+        flat.index_add_(0, linear(t), t._coo_values)
+    return flat.reshape(t.shape)
+
+
+def _sparse_of(dense: torch.Tensor, dims: int) -> _Sparse:
+    if dense.dim() == 0:
+        there = dense.reshape(1)
+        there = there[there != 0]
+        return coo(torch.empty((0, there.shape[0]), dtype=torch.int64, device=device()), there, (), True)
+    is_there = dense != 0
+    if dims < dense.dim():
+        is_there = is_there.flatten(dims).any(-1)
+    at = is_there.nonzero().t().contiguous()
+    return coo(at, dense[tuple(at)], dense.shape, is_coalesced=True)
+
+
+@special("aten._to_sparse.default", "aten._to_sparse.sparse_dim")
+def _to_sparse(func: OpOverload) -> Launcher:
+    from macatensor.dispatch.rowless import without_row
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        dense = args[0]
+        options: dict[str, Any] = dict(kwargs or {})
+        dims = args[1] if len(args) > 1 else options.get("sparse_dim")
+        layout = options.get("layout")
+        if dims is None:
+            dims = dense.dim()
+        if not min(dense.dim(), 1) <= dims <= dense.dim() or layout not in (None, torch.sparse_coo):
+            return without_row(func, args, kwargs, "this layout is made on the host")
+        return _sparse_of(dense, dims)
+
+    return run
+
+
+@operator("_to_sparse", "_to_sparse.sparse_dim")
+def _to_other_sparse(t: _Sparse, *args: Value, **kwargs: Value) -> Value:
+    wanted = kwargs.get("layout") or torch.sparse_coo
+    dims = args[0] if args else kwargs.get("sparse_dim")
+    if wanted is torch.sparse_coo and dims in (None, sparse_dim(t)) and kwargs.get("dense_dim") is None:
+        return t
+    return NotImplemented
+
+
+@operator("sparse_mask")
+def _sparse_mask(t: Value, mask: Value) -> Value:
+    if not isinstance(t, MacaTensor) or not isinstance(mask, _Sparse) or t.shape != mask.shape:
+        return NotImplemented
+    return coo(mask._coo_indices.clone(), t[tuple(mask._coo_indices)], t.shape, mask._coo_is_coalesced)
+
+
+# -- dimensions -----------------------------------------------------------------------------------------------------
+def _permuted(t: _Sparse, order: Sequence[int]) -> Value:
+    dims = sparse_dim(t)
+    if sorted(order[:dims]) != list(range(dims)):
+        return NotImplemented  # a dimension that is sparse would become dense
+    values = t._coo_values.permute(0, *[d - dims + 1 for d in order[dims:]])
+    size = [t.shape[d] for d in order]
+    is_sorted = t._coo_is_coalesced and list(order[:dims]) == list(range(dims))
+    return coo(t._coo_indices[list(order[:dims])], values.clone(), size, is_sorted)
+
+
+@operator("permute")
+def _permute(t: _Sparse, dims: Sequence[int]) -> Value:
+    order = [d + t.dim() if d < 0 else d for d in dims]
+    return _permuted(t, order) if sorted(order) == list(range(t.dim())) else NotImplemented
+
+
+@operator("transpose.int")
+def _transpose(t: _Sparse, one: int, other: int) -> Value:
+    order = list(range(t.dim()))
+    if not all(-t.dim() <= d < t.dim() for d in (one, other)):
+        return NotImplemented
+    order[one], order[other] = order[other], order[one]
+    return _permuted(t, order)
+
+
+@operator("t")
+def _t(t: _Sparse) -> Value:
+    return _transpose(t, 0, 1) if t.dim() == 2 else NotImplemented
+
+
+@operator("unsqueeze")
+def _unsqueeze(t: _Sparse, dim: int) -> Value:
+    if not -t.dim() - 1 <= dim <= t.dim():
+        return NotImplemented
+    at = dim + t.dim() + 1 if dim < 0 else dim
+    size = [*t.shape[:at], 1, *t.shape[at:]]
+    dims, indices = sparse_dim(t), t._coo_indices
+    if at > dims:
+        return coo(indices, t._coo_values.unsqueeze(at - dims + 1), size, t._coo_is_coalesced)
+    row = indices.new_zeros((1, indices.shape[1]))
+    return coo(torch.cat([indices[:at], row, indices[at:]]), t._coo_values, size, t._coo_is_coalesced)
+
+
+@operator("_sparse_broadcast_to")
+def _broadcast_to(t: _Sparse, size: Sequence[int]) -> Value:
+    """Elements are repeated along sparse dimensions, and expanded along dense ones."""
+    more, dims = len(size) - t.dim(), sparse_dim(t)
+    had = [1] * more + list(t.shape)
+    if more < 0 or any(h not in (1, s) for h, s in zip(had, size)):
+        return NotImplemented
+    repeated = [d for d in range(more + dims) if d < more or had[d] != size[d]]
+    times = math.prod(size[d] for d in repeated)
+    nnz = t._coo_values.shape[0]
+    among = from_linear(torch.arange(times, device=device()), [size[d] for d in repeated])
+    rows = t._coo_indices.repeat_interleave(times, 1)
+    at = [
+        among[repeated.index(d)].repeat(nnz) if d in repeated else rows[d - more] for d in range(more + dims)
+    ]
+    values = t._coo_values.repeat_interleave(times, 0)
+    values = values.expand(values.shape[0], *size[more + dims :])
+    indices = torch.stack(at) if at else rows
+    return coo(indices, values, size, t._coo_is_coalesced and not repeated)
+
+
+@operator("select.int")
+def _select(t: _Sparse, dim: int, index: int) -> Value:
+    if not -t.dim() <= dim < t.dim():
+        return NotImplemented
+    dim = dim + t.dim() if dim < 0 else dim
+    dims = sparse_dim(t)
+    if dims < 2 or not -t.shape[dim] <= index < t.shape[dim]:
+        return NotImplemented
+    size = [*t.shape[:dim], *t.shape[dim + 1 :]]
+    if dim >= dims:
+        return coo(t._coo_indices, t._coo_values.select(dim - dims + 1, index), size, t._coo_is_coalesced)
+    chosen = (t._coo_indices[dim] == index % t.shape[dim]).nonzero().squeeze(1)
+    at = t._coo_indices.index_select(1, chosen)
+    rest = torch.cat([at[:dim], at[dim + 1 :]])
+    return coo(rest, t._coo_values.index_select(0, chosen), size, t._coo_is_coalesced)
+
+
+@operator("narrow_copy")
+def _narrow_copy(t: _Sparse, dim: int, start: int, length: int) -> Value:
+    if not (-t.dim() <= dim < t.dim() and 0 <= start and length >= 0 and start + length <= t.shape[dim]):
+        return NotImplemented
+    dim = dim + t.dim() if dim < 0 else dim
+    dims = sparse_dim(t)
+    size = [*t.shape[:dim], length, *t.shape[dim + 1 :]]
+    if dim >= dims:
+        values = t._coo_values.narrow(dim - dims + 1, start, length)
+        return coo(t._coo_indices, values, size, t._coo_is_coalesced)
+    place = t._coo_indices[dim]
+    chosen = ((place >= start) & (place < start + length)).nonzero().squeeze(1)
+    at = t._coo_indices.index_select(1, chosen)
+    at[dim] -= start
+    return coo(at, t._coo_values.index_select(0, chosen), size, t._coo_is_coalesced)
+
+
+@operator("cat")
+def _cat(tensors: Sequence[Value], dim: int = 0) -> Value:
+    first = tensors[0]
+    if not all(isinstance(t, _Sparse) and t.dim() == first.dim() for t in tensors):
+        return NotImplemented
+    dims = sparse_dim(first)
+    if not -first.dim() <= dim < first.dim() or any(sparse_dim(t) != dims for t in tensors):
+        return NotImplemented
+    dim = dim + first.dim() if dim < 0 else dim
+    others = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in tensors}
+    if dim >= dims or len(others) > 1:
+        return NotImplemented
+    shifted, before = [], 0
+    for t in tensors:
+        at = t._coo_indices.clone()
+        at[dim] += before
+        before += t.shape[dim]
+        shifted.append(at)
+    size = [*first.shape[:dim], before, *first.shape[dim + 1 :]]
+    return coo(torch.cat(shifted, 1), torch.cat([t._coo_values for t in tensors]), size)

@@ -1,0 +1,227 @@
+"""COO tensors of the device against those of the host: PyTorch's operator database, training, files."""
+
+from __future__ import annotations
+
+import copy
+import io
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+import macatensor
+
+COO = torch.sparse_coo
+SPARSE = [op for op in op_db if op.supports_sparse]
+
+
+def on_maca(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().to("maca").requires_grad_(value.requires_grad)
+
+
+def dense(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    return (value.to_dense() if value.layout is COO else value).cpu()
+
+
+def gradients(arguments: Any, result: Any) -> list[Any]:
+    wanted = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not wanted or not isinstance(result, torch.Tensor) or not result.requires_grad:
+        return []
+    total = (result.to_dense() if result.layout is COO else result).sum()
+    return [dense(g) for g in torch.autograd.grad(total, wanted, allow_unused=True)]
+
+
+@pytest.mark.parametrize("op", SPARSE, ids=lambda op: op.formatted_name)
+def test_samples_of_the_database_agree(op: Any) -> None:
+    try:
+        samples = list(op.sample_inputs_sparse(COO, "cpu", torch.float32, requires_grad=op.supports_autograd))
+    except (NotImplementedError, unittest.SkipTest):
+        samples = []  # PyTorch has none for this operator
+    before = macatensor.counters()["fallbacks"]
+    for sample in samples:
+        arguments = (sample.input, sample.args, sample.kwargs)
+        ours = tree_map(on_maca, arguments)
+        expected = op(arguments[0], *arguments[1], **arguments[2])
+        found = op(ours[0], *ours[1], **ours[2])
+        torch.testing.assert_close(tree_map(dense, found), tree_map(dense, expected), equal_nan=True)
+        try:
+            wanted = gradients(arguments, expected)
+        except RuntimeError:  # PyTorch has no gradient here
+            continue
+        torch.testing.assert_close(gradients(ours, found), wanted, equal_nan=True)
+    assert macatensor.counters()["fallbacks"] == before
+
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
+SHAPES = {
+    "matrix": ([[0, 1, 1, 0, 1], [2, 0, 2, 2, 0]], (2, 3), ()),
+    "vector": ([[3, 1, 3]], (5,), ()),
+    "dense dimensions": ([[1, 0, 1]], (2,), (3, 2)),
+    "three dimensions": ([[0, 1, 1], [0, 0, 0], [4, 2, 2]], (2, 1, 5), ()),
+    "no elements": ([[], []], (4, 3), ()),
+    "of no size": ([[], []], (0, 3), (2,)),
+}
+
+
+def example(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    indices, sizes, dense_sizes = SHAPES[name]
+    at = torch.tensor(indices, dtype=torch.int64)
+    count = at.shape[1]
+    values = torch.arange(count * torch.Size(dense_sizes).numel()).reshape(count, *dense_sizes) % 5 - 1
+    return torch.sparse_coo_tensor(at, values.to(dtype), (*sizes, *dense_sizes), check_invariants=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_elements_of_one_place_add_up(name: str, dtype: torch.dtype) -> None:
+    host = example(name, dtype)
+    ours = host.to("maca")
+    expected, found = host.coalesce(), ours.coalesce()
+    assert found.is_coalesced() and ours.is_coalesced() == host.is_coalesced()
+    assert torch.equal(found.indices().cpu(), expected.indices())
+    assert torch.equal(found.values().cpu(), expected.values())
+    assert torch.equal(ours.to_dense().cpu(), host.to_dense())
+    back = ours.cpu()
+    assert torch.equal(back._indices(), host._indices()) and torch.equal(back._values(), host._values())
+
+
+USES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "made of device tensors": lambda t: torch.sparse_coo_tensor(t._indices(), t._values(), t.shape),
+    "dense and back": lambda t: t.to_dense().to_sparse(),
+    "added": lambda t: t + t * 2,
+    "subtracted": lambda t: t - t.coalesce(),
+    "times itself": lambda t: t * t,
+    "added to dense": lambda t: torch.ones(t.shape, device=t.device) + t,
+    "in place": lambda t: t.clone().mul_(3).add_(t, alpha=2),
+    "negative": lambda t: -t,
+    "squared": lambda t: t**2,
+    "cast": lambda t: t.double(),
+    "zeros like": lambda t: torch.zeros_like(t),
+    "zeroed": lambda t: t.clone().zero_(),
+    "summed": lambda t: torch.sparse.sum(t),
+    "summed along": lambda t: torch.sparse.sum(t, 0),
+    "norm": lambda t: t.norm(),
+    "dimension before": lambda t: t.unsqueeze(0),
+    "dimension after": lambda t: t.unsqueeze(-1),
+    "concatenated": lambda t: torch.cat([t, t]),
+    "masked": lambda t: torch.full(t.shape, 7.0, device=t.device).sparse_mask(t.coalesce()),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_uses_agree_with_the_host(name: str, use: Callable[[torch.Tensor], Any]) -> None:
+    host = example(name)
+    with macatensor.fallback("error"):
+        found = dense(use(host.to("maca")))
+    torch.testing.assert_close(found, dense(use(host)))
+
+
+@pytest.mark.supports("torch.optim.SparseAdam")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1),
+        lambda p: torch.optim.Adagrad(p, 0.1),
+        lambda p: torch.optim.SparseAdam(p, 0.1),
+    ],
+    ids=["SGD", "Adagrad", "SparseAdam"],
+)
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_sparse_gradients_train_as_on_the_host(kind: type[torch.nn.Module], make: Any) -> None:
+    torch.manual_seed(0)
+    host = kind(20, 4, sparse=True)
+    ours = copy.deepcopy(host).to("maca")
+    batch = torch.tensor([[1, 2, 1], [7, 7, 19]])
+    with macatensor.fallback("error"):
+        for module, given in ((host, batch), (ours, batch.to("maca"))):
+            optimizer = make(module.parameters())
+            for _ in range(3):
+                optimizer.zero_grad()
+                module(given).square().sum().backward()
+                assert module.weight.grad.layout is COO
+                optimizer.step()
+    torch.testing.assert_close(ours.weight.detach().cpu(), host.weight.detach())
+
+
+def test_products_have_gradients_of_both_operands() -> None:
+    torch.manual_seed(0)
+    host, other = example("matrix").coalesce().requires_grad_(), torch.randn(3, 4, requires_grad=True)
+    ours, another = on_maca(host), on_maca(other)
+    for a, b in ((host, other), (ours, another)):
+        torch.sparse.mm(a, b).square().sum().backward()
+    torch.testing.assert_close(dense(ours.grad), dense(host.grad))
+    torch.testing.assert_close(dense(another.grad), dense(other.grad))
+
+
+def test_files_copies_and_words_keep_sparse_tensors() -> None:
+    ours = example("matrix").to("maca")
+    file = io.BytesIO()
+    torch.save({"grad": ours}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["grad"]
+    assert loaded.device.type == "maca" and torch.equal(loaded.to_dense(), ours.to_dense())
+    file.seek(0)
+    assert torch.load(file, weights_only=True, map_location="cpu")["grad"].device.type == "cpu"
+    copied = copy.deepcopy(ours)
+    copied.zero_()
+    assert ours._nnz() == 5 and copied._nnz() == 0
+    assert "nnz=5" in repr(ours) and "maca:0" in repr(ours)
+    assert macatensor.maca(example("matrix")).is_sparse
+
+
+def test_host_computes_the_rest_and_says_so() -> None:
+    ours = example("matrix").to("maca").coalesce()
+    with macatensor.fallback("error"), pytest.raises(NotImplementedError, match="_sparse_softmax"):
+        torch.sparse.softmax(ours, 1)
+    before = macatensor.counters()["fallbacks"]
+    with macatensor.fallback("silent"):
+        found = torch.sparse.softmax(ours, 1)
+    assert macatensor.counters()["fallbacks"] == before + 1 and found.device.type == "maca"
+    torch.testing.assert_close(dense(found), dense(torch.sparse.softmax(ours.cpu(), 1)))
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda t: t.indices(),
+        lambda t: t + torch.ones(2, 3, device=t.device),
+        lambda t: t + t.transpose(0, 1),
+        lambda t: torch.sparse.mm(t, torch.ones(2, 2, device=t.device)),
+        lambda t: torch.sparse_coo_tensor(t._indices() + 5, t._values(), t.shape, check_invariants=True),
+        lambda t: t.mul_(1j),
+        lambda t: t.permute(0, 0),
+        lambda t: t.unsqueeze(7),
+    ],
+)
+def test_misuse_raises_what_the_host_raises(misuse: Callable[[torch.Tensor], Any]) -> None:
+    host = example("matrix")
+    with pytest.raises(Exception) as expected:
+        misuse(host)
+    with macatensor.fallback("silent"), pytest.raises(type(expected.value)):
+        misuse(host.to("maca"))
+
+
+def test_operands_of_two_devices_are_refused() -> None:
+    host = example("matrix")
+    for one, other in ((host, host.to("maca")), (host.to("maca"), host)):
+        with pytest.raises(RuntimeError, match="same device"):
+            one + other
