@@ -37,6 +37,7 @@ from macatensor.operators import (
     inference,
     linear_algebra,
     one_hot,
+    parts,
     randperm,
     ranges,
     recurrent,
@@ -55,6 +56,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     indexing,
     inference,
     linear_algebra,
+    parts,
     resize,
     transformer,
 )
