@@ -267,6 +267,14 @@ def test_backends(as_cuda) -> None:
     with cudnn.flags(enabled=True, benchmark=not before[0], deterministic=not before[1]):
         assert (cudnn.benchmark, cudnn.deterministic) == (not before[0], not before[1])
     assert (cudnn.benchmark, cudnn.deterministic) == before
+    torch.backends.disable_global_flags()  # as PyTorch's test suite does
+    try:
+        held = cudnn.set_flags(False)  # as torch.export does
+        assert not cudnn.enabled
+        cudnn.set_flags(*held)
+        assert cudnn.enabled
+    finally:
+        vars(torch.backends)["__allow_nonbracketed_mutation_flag"] = True
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,8 @@ def test_distributed() -> None:
     one_host = {f"distributed.{case}" for case in distributed.BARS if not case.startswith("hosts.")}
     two_hosts = {f"distributed.{case}" for case in distributed.BARS} - one_host
     assert set(found) in (one_host, one_host | two_hosts)  # namespaces may be refused
+    held, _ = (found.pop(f"distributed.fsdp.{bytes_of}") for bytes_of in ("held", "peak"))
+    assert held["verdict"] == "met" and held["baseline_seconds"] is None  # bytes, the same in every run
     assert all(r["baseline_seconds"] > 0 for r in found.values())
     found.pop("distributed.ddp.exposed")  # a difference of two times
     assert all(r["maca_seconds"] > 0 for r in found.values())

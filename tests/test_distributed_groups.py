@@ -179,3 +179,50 @@ def test_functional_gather_writes_into_out(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+@pytest.mark.supports("torch.distributed.tensor.debug: CommDebugMode")
+def test_dispatch_modes_see_collectives_of_a_group(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor.debug import CommDebugMode
+        c10d = torch.ops.c10d
+        x = torch.full((4,), rank + 1.0, device="maca")
+        parts = [torch.empty(4, device="maca") for _ in range(ranks)]
+        with CommDebugMode() as seen:
+            dist.all_reduce(x)
+            work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
+            assert work.wait() and x.tolist() == [3.0] * 4
+            dist.all_gather_single(whole := torch.empty(8, device="maca"), x)
+            dist.reduce_scatter_single(half := torch.empty(2, device="maca"), x)
+            dist.all_gather(parts, x)
+            dist.broadcast(x, 0)
+            dist.all_to_all_single(torch.empty_like(x), x)
+            dist.scatter(half, list(x.split(2)) if rank == 0 else None)
+            with dist._coalescing_manager():
+                dist.all_reduce(x)
+                dist.all_reduce(half)
+        assert half.tolist() == [6.0] * 2 and whole.tolist() == [3.0] * 8
+        assert dict(seen.get_comm_counts()) == {
+            c10d.allreduce_: 2, c10d._allgather_base_: 1, c10d._reduce_scatter_base_: 1, c10d.allgather_: 1,
+            c10d.broadcast_: 1, c10d.alltoall_base_: 1, c10d.scatter_: 1, c10d.allreduce_coalesced_: 1,
+        }
+        layer = torch.nn.Linear(4, 4, device="maca")
+        model = torch.nn.parallel.DistributedDataParallel(layer)
+        with CommDebugMode() as seen:
+            model(x).sum().backward()
+        assert dict(seen.get_comm_counts()) == {c10d.allreduce_: 1}
+        fully_shard(layer)
+        with CommDebugMode() as seen:
+            layer(x).sum().backward()
+        assert dict(seen.get_comm_counts()) == {c10d._allgather_base_: 1, c10d._reduce_scatter_base_: 1}
+        try:
+            c10d._allgather_base_(whole, x, dist.group.WORLD.boxed(), False, -1)
+        except NotImplementedError as error:
+            assert "torch.distributed" in str(error)
+        else:
+            raise AssertionError("an operator of c10d reached a group in Python")
+        """,
+        tmp_path,
+    )  # fmt: skip

@@ -236,6 +236,40 @@ def test_pipelines_give_the_whole_models_losses(tmp_path: Path) -> None:
     )
 
 
+def test_gathering_takes_no_memory_beside_its_results(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+        def extra(call):
+            torch.maca.synchronize()
+            torch.maca.reset_peak_memory_stats()
+            before = torch.maca.memory_allocated()
+            call()
+            torch.maca.synchronize()
+            return torch.maca.max_memory_allocated() - before
+        n = 1 << 18
+        whole = torch.full((2 * n,), rank + 1.0, device="maca")
+        for _ in range(3):  # memory that comes again moves to where other ranks see it, once
+            dist.all_gather_single(whole, whole[rank * n : (rank + 1) * n])
+        assert (whole[0].item(), whole[-1].item()) == (1.0, 2.0)
+        assert extra(lambda: dist.all_gather_single(whole, whole[rank * n : (rank + 1) * n])) == 0
+        fresh = torch.full((2 * n,), rank + 1.0, device="maca")
+        assert extra(lambda: dist.all_gather_single(fresh, fresh[rank * n : (rank + 1) * n])) == 0
+        other = whole[(1 - rank) * n : (2 - rank) * n]  # which the collective writes: a copy of it is given
+        dist.all_gather_single(whole, other)
+        assert (whole[0].item(), whole[-1].item()) == (2.0, 1.0)
+        width, policy = 256, CPUOffloadPolicy()
+        model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(4)])
+        for module in (*model, model):
+            fully_shard(module, offload_policy=policy)
+        x = torch.ones(1, width, device="maca")
+        # what is gathered, its parameters, and what is gathered next
+        assert extra(lambda: model(x)) <= 3.1 * 4 * width * width
+        """,
+        tmp_path,
+    )
+
+
 def test_host_modules_are_moved_when_sharded(tmp_path: Path) -> None:
     run_ranks(
         """

@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ _AUTOCAST_STATE = ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dt
 _FLAGS = ("allow_tf32", "benchmark", "benchmark_limit", "deterministic", "enabled")
 _PRIORITY = 15  # before CUDA's own deserializer, which has 20
 # of torch._C: what PyTorch's graphs of CUDA import where CUDA is said to be built, as torch._dynamo.reset() has it
+_UNFROZEN = "__allow_nonbracketed_mutation"
 _IMPORTED = "_cuda_CUDAAllocator_AllocatorState"
 
 
@@ -97,15 +99,17 @@ def _set_flags(set_flags: Callable[..., Any], maca: Any) -> Callable[..., Any]:
     signature = inspect.signature(set_flags)
     names = [name.removeprefix("_") for name in signature.parameters]
     have = {name for name in names if name in _FLAGS and hasattr(maca, name)}
+    allowed: Callable[[], AbstractContextManager[None]] = set_flags.__globals__[_UNFROZEN]
 
     @functools.wraps(set_flags)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
         before = tuple(getattr(maca, name) if name in have else None for name in names)
-        for name in have:
-            value = given.get(f"_{name}")
-            if value is not None:
-                setattr(maca, name, value)
+        with allowed():  # as PyTorch's: torch.export sets them where a test suite has frozen them
+            for name in have:
+                value = given.get(f"_{name}")
+                if value is not None:
+                    setattr(maca, name, value)
         return before
 
     return call

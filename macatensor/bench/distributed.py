@@ -30,8 +30,12 @@ BARS: dict[str, float | None] = {
     "all_to_all.64MB": 0.6,
     "ddp.resnet18": 0.8,
     "ddp.gpt": 0.8,
+    "ddp.resnet18.ranks": 1.1,
+    "ddp.gpt.ranks": 1.1,
     "ddp.overlap": 1.05,
     "ddp.exposed": 0.2,
+    "fsdp.held": 0.55,
+    "fsdp.peak": None,  # activations are in it, of which each rank has those of its part of the batch
     "hosts.1KB": None,  # two meetings in the place of one: that all ranks make the same call comes first
     "hosts.1MB": 1.15,
     "hosts.64MB": 1.15,
@@ -39,12 +43,15 @@ BARS: dict[str, float | None] = {
 NAP = 0.005  # seconds that the carrier of ddp.exposed sleeps for each bucket
 
 
-# What the times are put beside, by the longest name that fits; gloo on tensors of the host if nothing is said. An
+# What a case is put beside, by its name or the first part of it; gloo on tensors of the host if nothing is said. An
 # all_reduce without copies reads and writes what a copy of as many bytes does, so 1.43 is 0.7 of the bandwidth of copies.
 BESIDE = {
+    "ddp.resnet18.ranks": "one process of as many threads, with the batches of all ranks",
+    "ddp.gpt.ranks": "one process of as many threads, with the batches of all ranks",
     "ddp.overlap": "the step without communication, then the collectives alone",
     "ddp.exposed": "the sleep of a carrier that takes 5 ms a bucket and no core",
     "ddp": "DDP of the host",
+    "fsdp": "bytes of one process with the batches of all ranks",
     "copy": "a copy of as many bytes",
     "hosts": "gloo on host tensors, between two network namespaces",
 }
@@ -78,10 +85,11 @@ def _results(found: dict[str, dict[str, list[float]]]) -> list[Result]:
         host, ours = times["host"], times["maca"]
         ratios = [a / b for a, b in zip(ours, host)]
         beside = BESIDE.get(case) or BESIDE.get(case.split(".")[0], "gloo on host tensors")
+        seconds = [None if case.startswith("fsdp.") else statistics.median(side) for side in (host, ours)]
         results.append(
             Result(
-                f"distributed.{case}", beside, statistics.median(ratios), BARS[case], statistics.median(host),
-                statistics.median(ours), spread=(min(ratios), max(ratios)), middle=quartiles(ratios),
+                f"distributed.{case}", beside, statistics.median(ratios), BARS[case], seconds[0], seconds[1],
+                spread=(min(ratios), max(ratios)), middle=quartiles(ratios),
             )
         )  # fmt: skip
     return results
@@ -110,5 +118,8 @@ def _measured(
 CASES = {
     "distributed.collectives": of_one_host("collectives"),
     "distributed.training": of_one_host("training"),
+    "distributed.overlap": of_one_host("overlap"),
+    "distributed.ranks": of_one_host("scaling"),
+    "distributed.memory": of_one_host("memory"),
     "distributed.hosts": between_hosts,
 }

@@ -6,6 +6,7 @@ WHAT is a method of :class:`Rank`. Rank 0 prints, as JSON, seconds per call of e
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from macatensor.bench import models
@@ -24,6 +26,8 @@ from macatensor.distributed.library import LibraryCarrier
 
 Sides = dict[str, Callable[[], object]]
 Calls = dict[str, Callable[[torch.Tensor], object]]
+Wrap = Callable[[Any], Any]
+Trained = tuple[Any, Callable[[], object]]
 
 
 def _calls(ranks: int) -> Calls:
@@ -35,8 +39,17 @@ def _calls(ranks: int) -> Calls:
     }
 
 
+def _wait_for_all() -> None:
+    """As a barrier, by gloo, which waits without a core."""
+    dist.all_reduce(torch.zeros(1))
+
+
 def _seconds(call: Callable[[], object], count: int) -> float:
     dist.barrier()
+    return _time(call, count)
+
+
+def _time(call: Callable[[], object], count: int) -> float:
     start = time.perf_counter()
     for _ in range(count):
         call()
@@ -44,17 +57,32 @@ def _seconds(call: Callable[[], object], count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def _resnet(device: str, quick: bool, bucket_mb: Any = None) -> tuple[Any, Callable[[], object]]:
-    """A model and its training step. ``bucket_mb``: of gradients that are reduced together, by default DDP's."""
-    model = DistributedDataParallel(models.resnet(18, quick).to(device), bucket_cap_mb=bucket_mb)
-    x, y = torch.randn(4, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (4,))
+def _resnet(device: str, quick: bool, over: Wrap = DistributedDataParallel, batch: int = 4) -> Trained:
+    """A model, as ``over`` makes it of a plain one, and its training step."""
+    model = over(models.resnet(18, quick).to(device))
+    x, y = torch.randn(batch, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (batch,))
     return model, models.resnet_step(model, x.to(device), y.to(device))
 
 
-def _gpt(device: str, quick: bool) -> tuple[Any, Callable[[], object]]:
-    model: Any = DistributedDataParallel(models.gpt(quick).to(device))
-    tokens = torch.randint(models.TINY_SIZES.vocabulary, (2, 33 if quick else 129))
+def _gpt(device: str, quick: bool, over: Wrap = DistributedDataParallel, batch: int = 2) -> Trained:
+    model = over(models.gpt(quick).to(device))
+    tokens = torch.randint(models.TINY_SIZES.vocabulary, (batch, 33 if quick else 129))
     return model, models.gpt_step(model, tokens.to(device))
+
+
+def _plain(model: Any) -> Any:
+    return model
+
+
+def _sharded(model: Any) -> Any:
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def _in_buckets(megabytes: float) -> Wrap:
+    """DDP that reduces so much of the gradients together."""
+    return partial(DistributedDataParallel, bucket_cap_mb=megabytes)
 
 
 def _buckets(model: Any) -> list[torch.Tensor]:
@@ -141,11 +169,48 @@ class Rank:
     def training(self) -> None:
         for name, made in (("ddp.resnet18", _resnet), ("ddp.gpt", _gpt)):
             self.measure(name, {"host": made("cpu", self._quick)[1], "maca": made("maca", self._quick)[1]})
-        self.measure_overlap()
 
-    def measure_overlap(self) -> None:
+    def scaling(self) -> None:
+        """A step of all ranks beside one of rank 0 alone, with as many threads as there are ranks, and their batches."""
+        for name, made, batch in (("ddp.resnet18.ranks", _resnet, 4), ("ddp.gpt.ranks", _gpt, 2)):
+            alone = made("maca", self._quick, _plain, self._ranks * batch)[1]
+            shared = made("maca", self._quick, batch=batch)[1]
+            times = self.found[name] = {"host": [], "maca": []}
+            for _ in range(1 + self._rounds):
+                if dist.get_rank() == 0:
+                    torch.set_num_threads(self._ranks)
+                    alone()  # plans for so many threads
+                    times["host"].append(_time(alone, 2))
+                    torch.set_num_threads(1)
+                _wait_for_all()  # without a core
+                shared()
+                times["maca"].append(_seconds(shared, 2))
+            for side in times.values():
+                del side[:1]  # what is made once is made then
+
+    def memory(self) -> None:
+        """Bytes of a rank whose GPT is sharded, between two steps and at most, beside one process's."""
+        module = torch.get_device_module("maca")
+        for side, over, batch in (("host", _plain, 2 * self._ranks), ("maca", _sharded, 2)):
+            gc.collect()
+            before = module.memory_allocated()
+            trained = _gpt("maca", self._quick, over, batch)
+            for _ in range(3):
+                trained[1]()
+            module.synchronize()
+            gc.collect()
+            module.reset_peak_memory_stats()
+            held = module.memory_allocated() - before
+            trained[1]()
+            module.synchronize()
+            peak = module.max_memory_allocated() - before
+            for case, nbytes in (("fsdp.held", held), ("fsdp.peak", peak)):
+                self.found.setdefault(case, {})[side] = [float(nbytes)]
+            del trained
+
+    def overlap(self) -> None:
         """A step of DDP beside its parts: the step without communication, and the collectives alone."""
-        model, step = _resnet("maca", self._quick, bucket_mb=0.05 if self._quick else 4)
+        model, step = _resnet("maca", self._quick, _in_buckets(0.05 if self._quick else 4))
         alone = _without_communication(model, step)
         for _ in range(3):
             step()  # DDP orders its buckets anew after the first
@@ -159,7 +224,7 @@ class Rank:
         for _ in range(3):
             parts()  # their memory is shared as DDP's is
         self.measure("ddp.overlap", {"host": parts, "maca": step})
-        model, step = _resnet("maca", self._quick, bucket_mb=0.05 if self._quick else 1)
+        model, step = _resnet("maca", self._quick, _in_buckets(0.05 if self._quick else 1))
         step()
         with _Sleeping() as carrier:
             self.measure("ddp.exposed", {"host": carrier.around(0, step), "maca": carrier.around(NAP, step)})

@@ -40,7 +40,8 @@ from macatensor.distributed.operands import (
     split_bytes,
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
-from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, only
+from macatensor.distributed.shown import shown_as
+from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, is_part_of, only
 from macatensor.distributed.staging import as_bytes, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes
 from macatensor.runtime import capture
@@ -185,6 +186,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
         return Together(works)
 
     # --- reductions ---------------------------------------------------------------------------------------
+    @shown_as("allreduce")
     def allreduce(self, tensors: Tensors, opts: Value = None, **given: Value) -> Work:
         reducer.stop_when_asked()
         opts = options_of(AllreduceOptions, opts, given)
@@ -193,12 +195,14 @@ class MacaProcessGroup(splitting.Splits, Membership):
             return self._by_host("allreduce", tensors, opts)
         return self._all_reduce("all_reduce", tensors, opts, tensors)
 
+    @shown_as("allreduce_coalesced")
     def allreduce_coalesced(self, tensors: Tensors, opts: Value = None) -> Work:
         opts = opts or AllreduceCoalescedOptions()
         if not self._takes("all_reduce_coalesced", tensors):
             return self._by_host("allreduce_coalesced", tensors, opts)
         return self._all_reduce("all_reduce_coalesced", tensors, opts, tensors)
 
+    @shown_as("reduce")
     def reduce(self, tensors: Tensors, opts: Value = None, **given: Value) -> Work:
         opts = options_of(ReduceOptions, opts, given)
         tensors = listed(tensors)
@@ -227,6 +231,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
         alike = f"{reduction.name}{sizes_of(tensors)}{root}"
         return self._issue(name, tensors, body, written, tensors, opts.asyncOp, alike)
 
+    @shown_as("reduce_scatter")
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Value = None, **given: Value
     ) -> Work:
@@ -235,11 +240,13 @@ class MacaProcessGroup(splitting.Splits, Membership):
             return self._by_host("reduce_scatter", outputs, inputs, opts)
         return self._reduce_scatter("reduce_scatter", outputs, [Source.joined(row) for row in inputs], opts)
 
+    @shown_as("_reduce_scatter_base")
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Value = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @shown_as("reduce_scatter_tensor_coalesced")
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
         opts = opts or ReduceScatterOptions()
         if not self._takes("reduce_scatter_tensor", outputs):
@@ -257,7 +264,6 @@ class MacaProcessGroup(splitting.Splits, Membership):
         reduction: Reduction = reduction_of(opts.reduceOp)
         for output in outputs:
             reduction.check(output.dtype, name)
-
         targets = [Target(t) for t in outputs]
 
         def body(way: Way) -> None:
@@ -272,6 +278,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
         return self._issue(name, outputs, body, outputs, outputs, opts.asyncOp, alike)
 
     # --- what only moves ----------------------------------------------------------------------------------
+    @shown_as("broadcast")
     def broadcast(self, tensors: Tensors, opts: Value = None, **given: Value) -> Work:
         opts = options_of(BroadcastOptions, opts, given)
         tensors = listed(tensors)
@@ -297,6 +304,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
             "broadcast", tensors, body, written, tensors, opts.asyncOp, f"{sizes_of(tensors)}{root}"
         )
 
+    @shown_as("allgather")
     def allgather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Value = None, **given: Value
     ) -> Work:
@@ -318,17 +326,20 @@ class MacaProcessGroup(splitting.Splits, Membership):
             "all_gather", inputs, body, written, outputs, opts.asyncOp, sizes_of(written[: self._ranks])
         )
 
+    @shown_as("allgather_coalesced")
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Value = None) -> Work:
         """``outputs[r][i]`` is what rank r gave as its input i."""
         if not self._takes("all_gather", inputs):
             return self._by_host("allgather_coalesced", outputs, inputs, opts or AllgatherOptions())
         return self.allgather([list(row) for row in zip(*outputs)], inputs, opts)
 
+    @shown_as("_allgather_base")
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Value = None) -> Work:
         return self.all_gather_single_coalesced([output], [source], opts)
 
     _allgather_base = all_gather_single
 
+    @shown_as("allgather_into_tensor_coalesced")
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
         opts = opts or AllgatherOptions()
         if not self._takes("all_gather_into_tensor", outputs):
@@ -338,7 +349,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
         for output, source in zip(outputs, inputs):
             check_sizes("all_gather_into_tensor", "output", output, source, self._ranks)
         self._carriers.see([*outputs, *inputs])
-        ends = [(Source(t), Target(output)) for t, output in zip(inputs, outputs)]
+        ends = [(Source(t, is_part_of(t, o, self._rank)), Target(o)) for t, o in zip(inputs, outputs)]
 
         def body(way: Way) -> None:
             for source, target in ends:
@@ -353,6 +364,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @shown_as("gather")
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Value = None, **given: Value) -> Work:
         opts = options_of(GatherOptions, opts, given)
         if not self._takes("gather", inputs):
@@ -373,6 +385,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
             "gather", inputs, body, written, outputs, opts.asyncOp, f"{sizes_of(inputs)}{opts.rootRank}"
         )
 
+    @shown_as("scatter")
     def scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Value = None, **given: Value
     ) -> Work:
@@ -394,6 +407,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
             "scatter", outputs, body, outputs, outputs, opts.asyncOp, f"{sizes_of(outputs)}{opts.rootRank}"
         )
 
+    @shown_as("alltoall")
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Value = None) -> Work:
         opts = opts or AllToAllOptions()
         self._takes("all_to_all", inputs)  # gloo has none for the host's tensors
@@ -409,6 +423,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
 
         return self._issue("all_to_all", inputs, body, outputs, outputs, opts.asyncOp, "")
 
+    @shown_as("alltoall_base")
     def all_to_all_single(
         self,
         output: torch.Tensor,

@@ -127,6 +127,20 @@ class Source(Operand):
         return result
 
 
+def is_part_of(tensor: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
+    """Is it the rank's own part of what all ranks give, in the memory where that is gathered? The collective leaves it as
+    it is, so it can be read there: FSDP's are, and a copy would be one of the whole."""
+    if not (isinstance(tensor, MacaTensor) and isinstance(whole, MacaTensor)):
+        return False
+    (buffer, offset, meta), (whole_buffer, whole_offset, _) = tensor._payload, whole._payload
+    return (
+        buffer is whole_buffer
+        and tensor.dtype == whole.dtype
+        and offset == whole_offset + rank * meta.numel
+        and whole.is_contiguous()
+    )
+
+
 def _contiguous(tensor: MacaTensor) -> MacaTensor:
     meta = tensor._payload[2]
     if meta.conj or meta.neg or (meta.itemsize == 1 and meta.dtype.is_floating_point):
@@ -212,10 +226,12 @@ class SharedBuffers:
 
     def see(self, tensors: Sequence[torch.Tensor]) -> None:
         """A collective is about to be issued with these."""
+        once: set[Buffer] = set()  # as the part that a rank gives, and the whole into which all are gathered
         for tensor in tensors:
-            if not isinstance(tensor, MacaTensor):
+            if not isinstance(tensor, MacaTensor) or tensor._payload[0] in once:
                 continue
             buffer, _, meta = tensor._payload
+            once.add(buffer)
             nbytes = meta.nbytes
             if nbytes < _MOST_COPIED or 2 * nbytes < buffer.nbytes or not self._are_there:
                 continue

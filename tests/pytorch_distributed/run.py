@@ -48,7 +48,7 @@ class _Device:
     """A process that runs tests of files on "maca" or "cpu", one file after another, each in a fork of it."""
 
     def __init__(self, name: str, folder: Path, limit: int):
-        self._limit = limit
+        self._name, self._limit = name, limit
         env = {
             **os.environ,
             "SUITE_DEVICE": name, "SUITE_FOLDER": str(folder), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
@@ -85,6 +85,8 @@ class _Device:
             process = line.get("process", process)
             if "test" in line:
                 found[line["test"]] = line
+                if line["outcome"] != "began":
+                    print(f"    {self._name}: {line['outcome']} {line['test']}", file=sys.stderr, flush=True)
         for said in found.values():
             if said["outcome"] == "began":
                 said.update(outcome="fail", said=f"the process ended with status {line['ended']}")

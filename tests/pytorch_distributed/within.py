@@ -14,6 +14,7 @@ import io
 import itertools
 import os
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -106,6 +107,7 @@ def _begin() -> type:
         )
 
         torch.cuda.nccl.version = lambda: (2, 20, 5)  # asked at import, before a test is skipped
+        torch.cuda._sleep = lambda cycles: time.sleep(cycles / 1e9)  # tests ask a device to be late; of 1 GHz
     sys.modules["torchvision"] = None  # type: ignore[assignment]  # tests that want it are skipped
     sys.meta_path.append(_Moved())
     from torch.distributed._tensor import placement_types
