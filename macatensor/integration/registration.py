@@ -7,7 +7,7 @@ import importlib
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from macatensor import device
+from macatensor import device, packages
 from macatensor.compiling import dynamo, fakes, higher_order
 from macatensor.device import accelerator, backends, sanitizer
 from macatensor.dispatch import resize, tracing
@@ -69,6 +69,9 @@ def register() -> None:
     if _registered:
         return
     _registered = True
+    waiting = getattr(torch, "maca", None)  # what `import torch` has put in place, macatensor/maca_autoload
+    if waiting is not None:
+        waiting._withdraw()
     _setup_privateuseone_for_python_backend(
         "maca", backend_module=device, device_guard=device_guard.MacaDeviceGuard()
     )
@@ -109,3 +112,6 @@ def register() -> None:
     for module in (optimizer, clipping):
         if tensor.MacaTensor not in module._foreach_supported_types:
             module._foreach_supported_types.append(tensor.MacaTensor)
+    packages.register()
+    if waiting is not None:
+        waiting._seed()

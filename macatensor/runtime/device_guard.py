@@ -2,7 +2,8 @@
 
 The engine has a thread for each device that is no CPU. Handing every pass to it and waiting takes 100 us and more where
 the pass of a small result takes 50; and the device's launches are asynchronous where they are long. So a pass whose
-roots all are the device's runs on the thread that calls it, as the CPU's do.
+roots all are the device's or the host's runs on the thread that calls it, as the CPU's do. Nor may it need the engine's
+threads: those are started by the first pass of a program, which may come before the device is known.
 
 PyTorch's guard asks Python for its device type, also from a destructor that runs while an operator's exception
 unwinds the engine. Python's error indicator is still set then, so any Python call fails, and the process ends with
@@ -44,17 +45,18 @@ class MacaDeviceGuard(torch._C._acc.DeviceGuard):
 
 
 def _are_ours(roots: Iterable[object]) -> bool:
-    """Are all tensors of the device? Functional transforms wrap them; a GradientEdge says nothing of its device."""
+    """Are all tensors of the device or the host? Functional transforms wrap them; a GradientEdge says nothing of its
+    device."""
     for root in roots:
         if type(root) is not MacaTensor and not (
-            isinstance(root, torch.Tensor) and root.device.type == "maca"
+            isinstance(root, torch.Tensor) and root.device.type in ("maca", "cpu")
         ):
             return False
     return True
 
 
 def _on_calling_thread(run: Callable[..., _T]) -> Callable[..., _T]:
-    """``run``, the engine's entry, for roots of the device without its threads."""
+    """``run``, the engine's entry, for roots of the device or the host without its threads."""
     is_enabled, enable = torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
 
     def run_here(t_outputs: Iterable[object], *args: object, **kwargs: object) -> _T:
