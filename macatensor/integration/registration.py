@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import torch
@@ -112,6 +113,23 @@ def register() -> None:
     for module in (optimizer, clipping):
         if tensor.MacaTensor not in module._foreach_supported_types:
             module._foreach_supported_types.append(tensor.MacaTensor)
+    _name_as_cuda()
     packages.register()
     if waiting is not None:
         waiting._seed()
+
+
+def _name_as_cuda() -> None:
+    """``x.cuda()`` on a PyTorch without CUDA: its error says what would run it."""
+    initialize = torch.cuda._lazy_init
+
+    @functools.wraps(initialize)
+    def _lazy_init() -> None:
+        try:
+            initialize()
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}. `import macatensor.as_cuda` lets the names of CUDA act on maca; x.to('maca') moves a tensor there"
+            ) from None
+
+    torch.cuda._lazy_init = _lazy_init
