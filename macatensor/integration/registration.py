@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -121,7 +122,7 @@ def register() -> None:
 
 def _name_as_cuda() -> None:
     """``x.cuda()`` on a PyTorch without CUDA: its error says what would run it."""
-    initialize = torch.cuda._lazy_init
+    initialize: Callable[[], None] = torch.cuda._lazy_init
 
     @functools.wraps(initialize)
     def _lazy_init() -> None:

@@ -1,7 +1,7 @@
 """What ``import torch`` loads of MacaTensor: the device's name, and a module ``torch.maca`` that waits to be used.
 
 PyTorch calls :func:`register`, an entry point of the group ``torch.backends``, at the end of its own import, unless
-``TORCH_DEVICE_BACKEND_AUTOLOAD=0``. A program that never uses maca pays for the name alone, about a millisecond:
+``TORCH_DEVICE_BACKEND_AUTOLOAD=0``. A program that never uses maca pays for the name alone, 0.3 ms beside PyTorch's search of entry points:
 macatensor and its library are loaded by the first use. PyTorch tells of that itself where it makes a tensor on a device
 (``torch.maca._lazy_init``); what else may come first is named in :func:`register`. The device guard waits too: with one,
 the autograd engine starts a thread, after which a forked child cannot run a backward pass, not even on the host.
