@@ -356,6 +356,15 @@ def test_writes_of_foreach_operators_are_counted() -> None:
         product.backward()
 
 
+@pytest.mark.parametrize("device", ["cpu", "maca"])
+def test_writes_into_lists_out_are_counted(device: str) -> None:
+    x = torch.arange(6.0, device=device)
+    parts = [torch.empty(3, device=device) for _ in range(2)]
+    torch.split_copy(x, 3, out=parts)
+    torch.ops.aten._foreach_add.List_out(parts, parts, out=parts)
+    assert [t._version for t in parts] == [2, 2]
+
+
 def test_foreach_operators_refuse_expanded_targets() -> None:
     x = torch.zeros(3, 1, device="maca").expand(3, 4)
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):

@@ -27,6 +27,7 @@ VALUES = (
     1.0,
     2.0,
     0.0,
+    -0.0,
     1e-40,
     1e5,
     float("inf"),
@@ -61,6 +62,8 @@ def test_changing_floats_give_eagers_bits(name: str) -> None:
     for value in VALUES:
         expected, found = numbers_of(program(x, value)), numbers_of(compiled(x, value))
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(found, expected):
+            assert torch.equal(a.signbit() & ~a.isnan(), b.signbit() & ~b.isnan())
     after = macatensor.counters()
     assert after["fallbacks"] == before["fallbacks"]
     if name not in ("branch", "constant"):  # Python, or a meta kernel, looks at the number there

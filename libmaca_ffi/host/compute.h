@@ -5,17 +5,20 @@
 
 namespace maca {
 
-// Integers compute in int64 (narrowing wraps as PyTorch does), halves in float. Truth values are the bytes 0 and 1.
+// Integers compute in int64 (narrowing wraps as PyTorch does), halves in float. Truth values are the bytes 0 and 1 once
+// they are loaded.
 enum class Compute : uint8_t { F32, F64, I64, Bool, C64, C128 };
 constexpr int kComputes = 6;
 
-// Whose memory a loop reads in place.
+// Whose memory a loop can write in place.
 constexpr Dtype dtype_of(Compute c) {
   constexpr Dtype dtypes[] = {Dtype::F32, Dtype::F64, Dtype::I64, Dtype::Bool, Dtype::C64, Dtype::C128};
   return dtypes[static_cast<int>(c)];
 }
 constexpr int item_size(Compute c) { return item_size(dtype_of(c)); }
 constexpr bool is_native(Compute c, Dtype d) { return dtype_of(c) == d; }
+// Memory of bools holds other bytes than 0 and 1: a load makes them so.
+constexpr bool reads_in_place(Compute c, Dtype d) { return is_native(c, d) && c != Compute::Bool; }
 
 // The narrowest that holds what `d` holds.
 constexpr Compute compute_of(Dtype d) {

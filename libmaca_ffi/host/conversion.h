@@ -11,27 +11,22 @@
 
 namespace maca::MACA_ISA {
 
-// The bytes 0 and 1 of a bool tensor, apart from uint8.
-struct Truth {
-  uint8_t byte;
-};
-
 template <class T> constexpr bool is_complex_type = false;
 template <class T> constexpr bool is_complex_type<std::complex<T>> = true;
 template <class T> constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
 
 template <class D, class S> [[gnu::always_inline]] inline D convert(S value) {
-  if constexpr (std::is_same_v<D, S>) {
+  if constexpr (std::is_same_v<S, Truth>) {
+    return static_cast<D>(static_cast<uint8_t>(value.byte != 0));
+  } else if constexpr (std::is_same_v<D, S>) {
     return value;
-  } else if constexpr (std::is_same_v<S, Truth>) {
-    return convert<D>(value.byte);
   } else if constexpr (std::is_same_v<D, Truth>) {
     if constexpr (is_complex_type<S>)
-      return {static_cast<uint8_t>((convert<float>(value.real()) != 0) | (convert<float>(value.imag()) != 0))};
+      return (convert<float>(value.real()) != 0) | (convert<float>(value.imag()) != 0);
     else if constexpr (is_half<S>)
-      return {static_cast<uint8_t>(static_cast<float>(value) != 0)};
+      return static_cast<float>(value) != 0;
     else
-      return {static_cast<uint8_t>(value != 0)};
+      return value != 0;
   } else if constexpr (is_complex_type<D> && is_complex_type<S>) {
     using R = typename D::value_type;
     return D(convert<R>(value.real()), convert<R>(value.imag()));
@@ -56,7 +51,7 @@ template <class D, class S> [[gnu::always_inline]] inline D convert(S value) {
 }
 
 template <class S, class D> inline void convert_row(const S* from, D* to, int64_t n) {
-  if constexpr (std::is_same_v<S, D>) {
+  if constexpr (std::is_same_v<S, D> && !std::is_same_v<S, Truth>) {
     std::memcpy(to, from, static_cast<size_t>(n) * sizeof(S));
     return;
   }
@@ -127,7 +122,7 @@ void store_tile(Compute c, const void* tile, Dtype dtype, void* to, int64_t stri
 // The elements where they lie if a loop over C can read them there, else loaded into `buffer`.
 template <class C> const C* tile(C* buffer, Dtype dtype, const void* base, int64_t offset, int64_t stride, int64_t n) {
   const char* from = at(base, dtype, offset);
-  if (is_native(compute_for<C>, dtype) && (stride == 1 || n == 1)) return reinterpret_cast<const C*>(from);
+  if (reads_in_place(compute_for<C>, dtype) && (stride == 1 || n == 1)) return reinterpret_cast<const C*>(from);
   load_tile(compute_for<C>, buffer, dtype, from, stride, n);
   return buffer;
 }

@@ -17,7 +17,7 @@
 #include "device_memory.h"
 #include "kernel.h"
 #include "launch_times.h"
-#include "onednn.h"
+#include "onednn/engine.h"
 #include "processor.h"
 #include "stream.h"
 #include "ways.h"

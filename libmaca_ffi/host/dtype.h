@@ -62,6 +62,15 @@ struct bf16 {
   }
 };
 
+// Memory of a bool tensor. PyTorch takes every byte but 0 for true, as in a mask of uint8 that is viewed as bool; in
+// C++ only 0 and 1 may be read as bool.
+struct Truth {
+  uint8_t byte;
+  Truth() = default;
+  constexpr Truth(bool value) : byte(value) {}
+  constexpr operator bool() const { return byte != 0; }
+};
+
 using c32 = std::complex<f16>;  // storage only; arithmetic happens in c64
 using c64 = std::complex<float>;
 using c128 = std::complex<double>;
@@ -71,7 +80,7 @@ template <class T> struct dtype_tag;
   template <> struct dtype_tag<T> {          \
     static constexpr Dtype value = Dtype::D; \
   };
-MACA_DTYPE_TAG(bool, Bool)
+MACA_DTYPE_TAG(Truth, Bool)
 MACA_DTYPE_TAG(uint8_t, U8)
 MACA_DTYPE_TAG(int8_t, I8)
 MACA_DTYPE_TAG(int16_t, I16)

@@ -101,7 +101,7 @@ typedef enum maca_dtype_code {
   MACA_FLOAT = 2,
   MACA_BFLOAT = 4,
   MACA_COMPLEX = 5,
-  MACA_BOOL = 6
+  MACA_BOOL = 6 /* a byte: 0 is false, every other is true and may be read; kernels that compute one write 0 or 1 */
 } maca_dtype_code;
 
 typedef struct maca_dtype {

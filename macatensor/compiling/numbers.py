@@ -37,6 +37,11 @@ def range_of(value: Value) -> Range | None:
     return (low, high) if value > 0 else (-high, -low)
 
 
+def key_of(value: Value) -> Value:
+    """What is equal for values that one program serves: -0.0 is another than 0.0, and a NaN is itself."""
+    return range_of(value) or (value.hex() if type(value) is float else value)
+
+
 def stand_in(value: float, number: int, turn: int) -> float:
     """Another float of the same range, which no program has by chance: one for each ``number`` and ``turn``."""
     found = range_of(value)

@@ -84,7 +84,7 @@ Run = Callable[[list[Value]], Sequence[Value]]
 
 def key_of(arguments: Sequence[Value]) -> tuple[object, ...]:
     """What a tape is made for: metas of tensors, ranges of floats, and other numbers with their types."""
-    return tuple([a._payload[2] if is_maca(a) else (type(a), numbers.range_of(a) or a) for a in arguments])
+    return tuple([a._payload[2] if is_maca(a) else (type(a), numbers.key_of(a)) for a in arguments])
 
 
 def record(

@@ -78,8 +78,8 @@ class KernelLauncher(native.KernelCall):
         )
         first = arguments[0] if arguments else None
         self.writes_list = first is not None and first.written and first.role is Role.TENSORS
-        # PyTorch's fused optimizers and loss scaling do not count what they write, its lists of operators do
-        self.counts_writes = self.writes_list and func.__name__.startswith("_foreach_")
+        # fused optimizers and loss scaling write lists, too, but PyTorch does not count or cast what they write
+        self.foreach_in_place = self.writes_list and func.__name__.startswith("_foreach_")
         self.inplace = (
             first is not None
             and first.written
@@ -106,7 +106,7 @@ class KernelLauncher(native.KernelCall):
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         run = self.build(args, len(args))
-        if self.counts_writes:
+        if self.foreach_in_place:
             run = _counting_writes(run)
         self.cache.remember(key, run, generation)
         return run
@@ -311,7 +311,7 @@ class KernelLauncher(native.KernelCall):
                     kind = _KINDS.index(type(number)) if type(number) in _KINDS else 0
                     if kind > rank or (kind == 0 and rank > 0):
                         return self.ask_host(full)
-        if (self.inplace and self.form is Form.INPLACE) or self.counts_writes:
+        if (self.inplace and self.form is Form.INPLACE) or self.foreach_in_place:
             wanted = flatten(self.infer(read(self.twin, self.row.launch_scalars), full))
             if not all(torch.can_cast(w.dtype, t.dtype) for w, t in zip(wanted, flatten(full[:1]))):
                 self.ask_host(full)

@@ -13,7 +13,7 @@ from macatensor.dispatch.consultation import consult_cpu
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import flatten
-from macatensor.dispatch.signature import read
+from macatensor.dispatch.signature import Role, read
 from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.plan_caches import PlanCache
@@ -45,6 +45,7 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
     """``launcher`` behind PyTorch's word on the ``out=`` tensors, asked once per signature."""
     signature = read(func)
     positions = signature.outs
+    lists = [i for i in positions if signature.arguments[i].role is Role.TENSORS]
     accepted: PlanCache[bool] = PlanCache()
     # only a kernel's plan compares dtypes itself: nonzero() of floats gives integers
     compares = isinstance(launcher, KernelLauncher)
@@ -81,6 +82,9 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
                     if not stated or outs[0].dtype not in given:
                         raise
                 accepted.remember(key, True, generation)
-        return launcher(args, kwargs)
+        result = launcher(args, kwargs)
+        for i in lists:  # PyTorch counts the writes of single tensors before it calls us
+            torch.autograd.graph.increment_version(full[i])
+        return result
 
     return call

@@ -137,7 +137,7 @@ class Draw:
         if layout == "transposed" and rank >= 2:
             self.moved = True
             order = list(range(rank))[::-1]
-            return values.permute(order).contiguous().permute(order)
+            return _with_odd_bytes(values.permute(order).contiguous().permute(order))
         if layout == "expanded" and rank >= 1 and not written:
             dim = int(self.integers((), 0, rank))
             if values.shape[dim] > 1:
@@ -154,8 +154,15 @@ class Draw:
             # what lies between the elements must never show
             between = float("nan") if values.dtype.is_floating_point or values.dtype.is_complex else 1
             view = torch.full(shape, between, dtype=values.dtype)[..., 1::2]
-            return view.copy_(values)
+            return _with_odd_bytes(view.copy_(values))
         return values
+
+
+def _with_odd_bytes(laid: torch.Tensor) -> torch.Tensor:
+    """``laid``, where true is another byte than 1, as in a mask of uint8 viewed as bool."""
+    if laid.dtype is torch.bool:
+        laid.view(torch.uint8).mul_(254)
+    return laid
 
 
 Generator = Callable[[Draw], Iterator[Call]]

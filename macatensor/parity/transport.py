@@ -34,7 +34,11 @@ def _memory(t: torch.Tensor) -> torch.Tensor:
 
 def twin(t: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A copy on the host with the same sizes, strides and offset."""
-    memory = _memory(t.detach()).clone()
+    memory = _memory(t.detach())
+    if memory.dtype is torch.bool:  # a clone of bools makes their bytes 0 and 1
+        memory = memory.view(torch.uint8).clone().view(torch.bool)
+    else:
+        memory = memory.clone()
     if dtype is not None:
         memory = memory.to(dtype)
     return torch.as_strided(memory, t.shape, t.stride(), t.storage_offset())

@@ -2,6 +2,7 @@
 #include "tape.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "launcher.h"
@@ -259,6 +260,13 @@ PyObject* finish(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// Numbers bit by bit: -0.0 is another than 0.0, and a NaN is itself.
+bool is_same_number(PyObject* one, PyObject* other) {
+  if (one == other || Py_TYPE(one) != Py_TYPE(other)) return one == other;
+  if (!PyFloat_CheckExact(one)) return PyObject_RichCompareBool(one, other, Py_EQ) == 1;
+  return std::bit_cast<uint64_t>(PyFloat_AsDouble(one)) == std::bit_cast<uint64_t>(PyFloat_AsDouble(other));
+}
+
 // The arguments as a run takes them: false, maybe without an exception, where they are others than those recorded.
 class Given {
  public:
@@ -274,10 +282,7 @@ class Given {
         continue;
       }
       if (!wanted.meta) {
-        const bool is_same =
-            value == wanted.number.get() || (Py_TYPE(value) == Py_TYPE(wanted.number.get()) &&
-                                             PyObject_RichCompareBool(value, wanted.number.get(), Py_EQ) == 1);
-        if (!is_same) return false;
+        if (!is_same_number(value, wanted.number.get())) return false;
         payloads.emplace_back();
         continue;
       }

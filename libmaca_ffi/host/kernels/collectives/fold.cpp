@@ -33,12 +33,15 @@ struct Greatest {
 };
 struct And {
   template <class W> W operator()(W a, W b) const { return a & b; }
+  Truth operator()(Truth a, Truth b) const { return a && b; }
 };
 struct Or {
   template <class W> W operator()(W a, W b) const { return a | b; }
+  Truth operator()(Truth a, Truth b) const { return a || b; }
 };
 struct Xor {
   template <class W> W operator()(W a, W b) const { return a ^ b; }
+  Truth operator()(Truth a, Truth b) const { return a != b; }
 };
 
 // W: in what the elements meet. `divisor`: 1, or of an average the number of sources.
@@ -116,11 +119,11 @@ void fold_as(int32_t reduction, int sources, const void* const* from, int target
     }
 }
 
-// Bytes of 0 and 1.
 void fold_truth(int32_t reduction, int sources, const void* const* from, int targets, void* const* to, int64_t n) {
   const bool is_and = reduction == MACA_COMM_PRODUCT || reduction == MACA_COMM_MIN || reduction == MACA_COMM_BAND;
-  const int32_t bitwise = is_and ? MACA_COMM_BAND : reduction == MACA_COMM_BXOR ? MACA_COMM_BXOR : MACA_COMM_BOR;
-  fold_as<uint8_t>(bitwise, sources, from, targets, to, n);
+  const auto run = [&](auto op) { fold<Truth, Truth>(op, false, sources, from, targets, to, n); };
+  if (is_and) return run(And{});
+  return reduction == MACA_COMM_BXOR ? run(Xor{}) : run(Or{});
 }
 
 template <class Part>

@@ -6,8 +6,8 @@
 
 #include "kernel.h"
 #include "kernels/matmul/matmul.h"
-#include "onednn.h"
-#include "onednn_staging.h"
+#include "onednn/engine.h"
+#include "onednn/staging.h"
 
 namespace maca::convolution {
 

@@ -113,7 +113,7 @@ Element element(const Value& v, Dtype dtype) {
   Element e;
   const auto put = [&](auto x) { std::memcpy(e.bytes, &x, sizeof x); };
   switch (dtype) {
-    case Dtype::Bool: put(Truth{static_cast<uint8_t>(v.integer != 0 || v.real != 0 || v.imaginary != 0)}); break;
+    case Dtype::Bool: put(Truth(v.integer != 0 || v.real != 0 || v.imaginary != 0)); break;
     case Dtype::U8: put(static_cast<uint8_t>(v.integer)); break;
     case Dtype::I8: put(static_cast<int8_t>(v.integer)); break;
     case Dtype::I16:

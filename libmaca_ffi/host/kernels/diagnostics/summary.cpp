@@ -411,8 +411,8 @@ std::unique_ptr<Plan> make_summary(const Request& r) {
     case Dtype::I16: return plan_of<int16_t>(r);
     case Dtype::I32: return plan_of<int32_t>(r);
     case Dtype::I64: return plan_of<int64_t>(r);
-    case Dtype::U8:
-    case Dtype::Bool: return plan_of<uint8_t>(r);
+    case Dtype::U8: return plan_of<uint8_t>(r);
+    case Dtype::Bool: return plan_of<Truth>(r);
     case Dtype::U16: return plan_of<uint16_t>(r);
     case Dtype::U32: return plan_of<uint32_t>(r);
     case Dtype::U64: return plan_of<uint64_t>(r);

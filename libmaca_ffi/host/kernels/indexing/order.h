@@ -30,7 +30,7 @@ void load_keys(Dtype dtype, const void* from, int64_t step, int64_t n, bool desc
     }
   };
   switch (dtype) {
-    case Dtype::Bool:
+    case Dtype::Bool: loop(Truth{}, [](Truth v) { return K{v.byte != 0}; }); break;
     case Dtype::U8: loop(uint8_t{}, [](uint8_t v) { return K{v}; }); break;
     case Dtype::I8: loop(uint8_t{}, [](uint8_t v) { return static_cast<K>(v ^ 0x80); }); break;
     case Dtype::U16: loop(uint16_t{}, [](uint16_t v) { return K{v}; }); break;

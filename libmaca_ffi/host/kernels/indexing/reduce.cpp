@@ -22,7 +22,7 @@ Reduce reduce_named(const std::string& name) {
 
 template <class A> A identity(Reduce reduce) {
   if constexpr (!std::is_same_v<A, c64> && !std::is_same_v<A, c128>) {
-    using L = std::numeric_limits<A>;
+    using L = std::numeric_limits<std::conditional_t<std::is_same_v<A, Truth>, bool, A>>;
     if (reduce == Reduce::AMAX) return L::has_infinity ? -L::infinity() : L::lowest();
     if (reduce == Reduce::AMIN) return L::has_infinity ? L::infinity() : L::max();
   }
@@ -36,6 +36,8 @@ template <class A> A combined(Reduce reduce, A a, A b) {
       // integers wrap: in uint64_t that is defined, and its low bits are the product's
       if constexpr (std::is_integral_v<A>)
         return static_cast<A>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+      else if constexpr (std::is_same_v<A, Truth>)
+        return a && b;
       else
         return a * b;
     case Reduce::AMAX:
@@ -45,8 +47,8 @@ template <class A> A combined(Reduce reduce, A a, A b) {
       if constexpr (ordered) return a != a || a <= b ? a : b;
       return a;
     default:
-      if constexpr (std::is_same_v<A, bool>)
-        return a | b;
+      if constexpr (std::is_same_v<A, Truth>)
+        return a || b;
       else if constexpr (std::is_integral_v<A>)
         return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
       else
@@ -55,7 +57,7 @@ template <class A> A combined(Reduce reduce, A a, A b) {
 }
 
 template <class A> A mean_of(A sum, int64_t count) {
-  if constexpr (std::is_same_v<A, bool>)
+  if constexpr (std::is_same_v<A, Truth>)
     return sum;
   else if constexpr (std::is_integral_v<A>) {  // rounded down
     const A n = static_cast<A>(count);
@@ -69,7 +71,7 @@ template <class A> A mean_of(A sum, int64_t count) {
 }
 
 template <class F> void with_reducible(Dtype d, Reduce reduce, F&& f) {
-  if (d == Dtype::Bool) return f(bool{});
+  if (d == Dtype::Bool) return f(Truth{});
   if (with_integral(d, f) || with_floating(d, f)) return;
   if (reduce == Reduce::AMAX || reduce == Reduce::AMIN || !with_complex(d, f))
     throw Declined(std::string("no such reduction of ") + dtype_name(d));

@@ -7,7 +7,7 @@ namespace maca::MACA_ISA {
 // Calls f(T{}) with a type whose += is the dtype's: integers wrap, so one type an item size; bool is "or".
 template <class F> void with_addable(Dtype d, F&& f) {
   switch (d) {
-    case Dtype::Bool: f(bool{}); return;
+    case Dtype::Bool: f(Truth{}); return;
     case Dtype::F16: f(f16{}); return;
     case Dtype::BF16: f(bf16{}); return;
     case Dtype::F32: f(float{}); return;
@@ -24,7 +24,7 @@ template <class F> void with_addable(Dtype d, F&& f) {
 }
 
 template <class A> inline void add_to(A& to, A value) { to = static_cast<A>(to + value); }
-template <> inline void add_to(bool& to, bool value) { to = to | value; }
+template <> inline void add_to(Truth& to, Truth value) { to = to || value; }
 
 template <class T, class A> inline void add_row(A* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
   if (to_step == 1 && from_step == 1) {

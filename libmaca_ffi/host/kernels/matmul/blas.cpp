@@ -2,7 +2,7 @@
 #include <cblas.h>
 
 #include "matmul.h"
-#include "onednn.h"
+#include "onednn/engine.h"
 #include "processor.h"
 
 namespace maca::matmul {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "onednn.h"
-#include "onednn_staging.h"
+#include "onednn/engine.h"
+#include "onednn/staging.h"
 #include "processor.h"
 #include "tensor_float.h"
 #include "ways.h"

@@ -2,8 +2,8 @@
 #include <mutex>
 
 #include "matmul.h"
-#include "onednn.h"
-#include "onednn_staging.h"
+#include "onednn/engine.h"
+#include "onednn/staging.h"
 #include "processor.h"
 
 namespace maca::matmul {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "onednn.h"
+#include "onednn/engine.h"
 
 namespace maca::tensor_float {
 

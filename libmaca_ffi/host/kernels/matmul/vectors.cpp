@@ -2,7 +2,7 @@
 #include <complex>
 
 #include "matmul.h"
-#include "onednn_staging.h"
+#include "onednn/staging.h"
 #include "processor.h"
 
 // Where kernels are built for that level.
@@ -104,7 +104,7 @@ std::unique_ptr<Plan> make_dot(const Request& r) {
 }
 
 template <class C> C scalar_as(const maca_scalar& s) {
-  if constexpr (std::is_same_v<C, bool>)
+  if constexpr (std::is_same_v<C, Truth>)
     return scalar_to_double(s) != 0;
   else if constexpr (std::is_integral_v<C>)
     return static_cast<C>(scalar_to_int(s));
@@ -144,7 +144,7 @@ std::unique_ptr<Plan> make_addr(const Request& r) {
               T* to = o + i * out.strides[0];
               const T* add = s + i * s0;
               const C left = static_cast<C>(a[i * x.strides[0]]);
-              if constexpr (std::is_same_v<C, bool>) {
+              if constexpr (std::is_same_v<C, Truth>) {
                 for (int64_t j = 0; j < columns; ++j)
                   to[j * d1] = (beta && add[j * s1]) || (alpha && left && b[j * dy]);
               } else if (beta == C(0)) {
@@ -160,7 +160,7 @@ std::unique_ptr<Plan> make_addr(const Request& r) {
     });
   };
   if (out.dtype == Dtype::Bool)
-    make(bool{});
+    make(Truth{});
   else if (!with_floating(out.dtype, make) && !with_integral(out.dtype, make) && !with_complex(out.dtype, make))
     throw Declined(std::string("addr of ") + dtype_name(out.dtype));
   return plan;

@@ -108,6 +108,14 @@ constexpr unsigned kFloat = kF32 | kF64, kComplex = kC64 | kC128, kReal = kFloat
 // A bool result is stored as the byte 0 or 1; loops over truth values see them as bytes.
 template <class R> using stored_t = std::conditional_t<std::is_same_v<R, bool>, uint8_t, R>;
 
+// What a loop that reads memory in place takes for an element: of a bool tensor 0 or 1, whatever byte is there.
+template <class T> [[gnu::always_inline]] inline T element(T value) {
+  if constexpr (std::is_same_v<T, uint8_t>)
+    return value != 0;
+  else
+    return value;
+}
+
 template <class T, class F, int N, int V> void loop(const Tile& tile) {
   Value v[V > 0 ? V : 1];  // a copy that no store can alias, so that the loop keeps it in registers
   for (int k = 0; k < V; ++k) v[k] = tile.values[k];
@@ -118,15 +126,15 @@ template <class T, class F, int N, int V> void loop(const Tile& tile) {
   if constexpr (N == 1) {
     auto* out = static_cast<stored_t<decltype(F::of(T(), v))>*>(tile.out);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = F::of(a[i], v);
+    for (int64_t i = 0; i < n; ++i) out[i] = F::of(element(a[i]), v);
   } else if constexpr (N == 2) {
     auto* out = static_cast<stored_t<decltype(F::of(T(), T(), v))>*>(tile.out);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = F::of(a[i], b[i], v);
+    for (int64_t i = 0; i < n; ++i) out[i] = F::of(element(a[i]), element(b[i]), v);
   } else {
     auto* out = static_cast<stored_t<decltype(F::of(T(), T(), T(), v))>*>(tile.out);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = F::of(a[i], b[i], c[i], v);
+    for (int64_t i = 0; i < n; ++i) out[i] = F::of(element(a[i]), element(b[i]), element(c[i]), v);
   }
 }
 

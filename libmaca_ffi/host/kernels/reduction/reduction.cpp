@@ -96,7 +96,7 @@ Reduction::Reduction(const Operand& in, const std::vector<bool>& reduced, Comput
 
 void Reduction::fold_columns(const Reducer& r, char* state, const void* in, int64_t offset, int64_t step,
                              int64_t columns, int64_t begin, int64_t end) const {
-  const bool direct = is_native(compute_, dtype_) && (step == 1 || columns == 1);
+  const bool direct = reads_in_place(compute_, dtype_) && (step == 1 || columns == 1);
   const int size = item_size(compute_);
   const int64_t block = std::max<int64_t>(1, kBuffer / columns);
   char* buffer = direct ? nullptr : scratch(std::max(kBuffer, columns) * size, 1);
@@ -129,7 +129,7 @@ void Reduction::fold_columns(const Reducer& r, char* state, const void* in, int6
 void Reduction::fold_lanes(const Reducer& r, char* state, const void* in, int64_t offset, int64_t begin,
                            int64_t end) const {
   const int64_t step = reduced_.inner().stride[0];
-  const bool direct = is_native(compute_, dtype_) && step == 1;
+  const bool direct = reads_in_place(compute_, dtype_) && step == 1;
   const int size = item_size(compute_);
   char* buffer = direct ? nullptr : scratch(kBuffer * size, 1);
   const bool runs = r.folds_runs();
@@ -224,7 +224,7 @@ void Reduction::run_lanes(const Reducer& r, const void* in, void* const* out) co
     parallel_for(m_, kGrain / std::max<int64_t>(1, n_) + 1, [&](int64_t from, int64_t to) {
       char* state = scratch(bytes, 0);
       const int64_t in_step = kept_.inner().stride[0], step0 = kept_.inner().stride[1], step1 = kept_.inner().stride[2];
-      const bool direct = is_native(compute_, dtype_) && reduced_.inner().stride[0] == 1 && single_run() && n_ > 0;
+      const bool direct = reads_in_place(compute_, dtype_) && reduced_.inner().stride[0] == 1 && single_run() && n_ > 0;
       const bool plain = direct && r.folds_runs();  // short runs leave no time for a walk and a state each
       kept_.runs(from, to, [&](const auto& o, int64_t count) {
         alignas(64) char results[2][kBatch * 16];

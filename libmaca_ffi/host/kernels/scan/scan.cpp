@@ -70,7 +70,7 @@ template <class C> struct Part {
   void load(int64_t steps) const {
     if (!by_lines) return;
     if (width == 1) return load_tile(kCompute, rows, dtype, base, along, steps);
-    if (along == 1 && is_native(kCompute, dtype))
+    if (along == 1 && reads_in_place(kCompute, dtype))
       return exchange(reinterpret_cast<const C*>(base), across, lines, steps, rows, width);
     for (int64_t c = 0; c < lines; ++c) {
       load_tile(kCompute, run, dtype, at(base, dtype, c * across), along, steps);

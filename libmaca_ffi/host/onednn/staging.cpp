@@ -1,4 +1,4 @@
-#include "onednn_staging.h"
+#include "onednn/staging.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "onednn.h"
+#include "onednn/engine.h"
 
 #include <cstdlib>
 
