@@ -72,12 +72,11 @@ def register() -> None:
         return
     _registered = True
     waiting = getattr(torch, "maca", None)  # what `import torch` has put in place, macatensor/maca_autoload
-    if waiting is not None:
-        waiting._withdraw()
+    late = waiting is not None and waiting._withdraw()
     _setup_privateuseone_for_python_backend(
         "maca", backend_module=device, device_guard=device_guard.MacaDeviceGuard()
     )
-    device_guard.register()
+    device_guard.register(late)
     tensor.use_device(torch.device("maca", 0))
     bind.configure_launcher()
     factories.register()

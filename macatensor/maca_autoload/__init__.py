@@ -1,8 +1,8 @@
 """What ``import torch`` loads of MacaTensor: the device's name, and a module ``torch.maca`` that waits to be used.
 
 PyTorch calls :func:`register`, an entry point of the group ``torch.backends``, at the end of its own import, unless
-``TORCH_DEVICE_BACKEND_AUTOLOAD=0``. A program that never uses maca pays for the name alone, 0.3 ms beside PyTorch's search of entry points:
-macatensor and its library are loaded by the first use. PyTorch tells of that itself where it makes a tensor on a device
+``TORCH_DEVICE_BACKEND_AUTOLOAD=0``. A program that never uses maca pays for the name alone, 0.3 ms beside PyTorch's
+search of entry points: macatensor and its library are loaded by the first use. PyTorch tells of that itself where it makes a tensor on a device
 (``torch.maca._lazy_init``); what else may come first is named in :func:`register`. The device guard waits too: with one,
 the autograd engine starts a thread, after which a forked child cannot run a backward pass, not even on the host.
 
@@ -27,6 +27,7 @@ from torch.utils import backend_registration
 
 _lock = threading.RLock()
 _put_back: list[Callable[[], None]] = []  # what has to go before macatensor registers the device itself
+_passes: list[bool] = []  # True: the autograd engine has started, without a thread for a device to come
 _seeds: list[int] = []  # of torch.manual_seed, before there was a device to seed
 # what programs call of packages that look for a device, which macatensor/packages then answers
 _ASKING = {
@@ -60,6 +61,9 @@ def register() -> None:
     for kind in kinds[:2]:
         _put(kind, "is_maca", property(lambda self: self.data.device.type == "maca"))
     _put(torch.Tensor, "pin_memory", _method(torch.Tensor, "pin_memory"))
+    engine = torch.autograd.graph._engine_run_backward
+    for autograd in (torch.autograd.graph, torch.autograd):
+        _put(autograd, "_engine_run_backward", _first_pass(engine))
     # of a file with tensors of maca, read with a function for its map_location
     _put(torch._utils, "_get_restore_location", _restored(torch._utils._get_restore_location))
     # made in C++ by an allocator that the device has not, which ends the process
@@ -106,11 +110,13 @@ def load() -> None:
             importlib.import_module("macatensor")
 
 
-def withdraw() -> None:
-    """Takes away all that :func:`register` has put in place, but for the name. Called by macatensor."""
+def withdraw() -> bool:
+    """Takes away all that :func:`register` has put in place, but for the name. Called by macatensor, which is told whether
+    the host ran a backward pass before."""
     while _put_back:
         _put_back.pop()()
     torch.get_device_module.cache_clear()
+    return bool(_passes)
 
 
 def seed_device() -> None:
@@ -150,7 +156,7 @@ class _Device(_Waiting):
     """``torch.maca``: answers by itself what PyTorch asks in programs of the host."""
 
     @property
-    def _withdraw(self) -> Callable[[], None]:
+    def _withdraw(self) -> Callable[[], bool]:
         return withdraw
 
     @property
@@ -225,6 +231,20 @@ def _storage_on(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return torch.UntypedStorage.__new__(cls, *args, **kwargs)
 
     return new
+
+
+def _first_pass(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """The engine's entry, that notes the first pass and is the engine's own from then on."""
+
+    @functools.wraps(theirs)
+    def run(*args: object, **kwargs: object) -> Any:
+        if _put_back and not _passes:
+            _passes.append(True)
+            for owner in (torch.autograd.graph, torch.autograd):
+                setattr(owner, "_engine_run_backward", theirs)  # noqa: B010
+        return theirs(*args, **kwargs)
+
+    return run
 
 
 def _restored(theirs: Callable[..., Any]) -> Callable[..., Any]:
