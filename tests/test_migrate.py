@@ -496,10 +496,10 @@ def test_migrated_script_with_autocast_computes_in_bfloat16(scripts: Path) -> No
 def test_channels_last_is_asked_for() -> None:
     source = "import torch\nx = torch.ones(2, 3, 4, 5).cuda()\ny = x.view(2, -1), x.view(x.size(0), -1), x.view((2, -1))\n"
     dtypes = "z = x.view(torch.int32), a.view(np.uint8), x.view(dtype=torch.int32)\n"
-    made = rewrite((source + dtypes).encode(), Rules(nhwc=True)).code.decode()
+    made = rewrite((source + dtypes).encode(), "a.py", Rules(nhwc=True)).code.decode()
     assert made.startswith("import macatensor\nimport torch\n") and dtypes in made
     assert "x.reshape(2, -1), x.reshape(x.size(0), -1), x.reshape((2, -1))" in made
-    kept = rewrite(source.encode(), Rules()).code.decode()
+    kept = rewrite(source.encode(), "a.py", Rules()).code.decode()
     assert "x.view(2, -1)" in kept and "import macatensor.nchw\n" in kept
 
 

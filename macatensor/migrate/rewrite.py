@@ -48,7 +48,7 @@ def rewrite(source: bytes, file: str, rules: Rules) -> Rewritten:
         package = "macatensor" if rules.nhwc else "macatensor.nchw"
         module, line = insert_imports(module, rewriter.needed, package)
         if line:
-            changes.insert(0, Change(file, line, "", "import macatensor", "import"))
+            changes.insert(0, Change(file, line, "", f"import {package}", "import"))
     return Rewritten(module.bytes if changes else source, changes, findings)
 
 
