@@ -72,7 +72,7 @@ AREAS: dict[str, list[str]] = {
         "pickle copy.deepcopy safetensors state_dict",
     ],
     "CUDA scripts": [
-        "macatensor.as_cuda macatensor.as_cuda.redirect macatensor.as_cuda.disable",
+        "macatensor.as_cuda macatensor.as_cuda.redirect macatensor.as_cuda.report macatensor.as_cuda.disable",
         "macatensor.migrate: --rules --report --similar --distributed",
     ],
     "Switches": [
