@@ -83,6 +83,11 @@ LONG = (
     Part("ranks", PYTEST + " -n0 --timeout=900 tests/test_distributed_{mixtures,accuracy}.py", 8, {"HYPOTHESIS_PROFILE": "long"}),
     Part("launchers", ".venv/bin/python tests/other_launchers/run.py", 10),
     Part("compiled models", ".venv/bin/python tests/other_models/compiled.py", 15),
+    Part(
+        "packages",
+        f".venv/bin/pip install --quiet --no-compile -r tests/packages/requirements.txt && {PYTEST} -n0 tests/packages/programs.py",
+        8,
+    ),
     Part("examination", ".venv/bin/macatensor opinfo", 30),
 )  # fmt: skip
 

@@ -19,7 +19,10 @@ def served(*modules: str) -> str:
 
 
 AREAS: dict[str, list[str]] = {
-    "Device": [served("device", "device.properties", "runtime.sync_debug"), "torch.maca: OutOfMemoryError"],
+    "Device": [
+        served("device", "device.properties", "device.sensors", "runtime.sync_debug"),
+        "torch.maca: OutOfMemoryError",
+    ],
     "Random numbers": [served("runtime.random"), "torch: manual_seed random.fork_rng"],
     "Streams and events": [
         served("runtime.streams"),
@@ -69,7 +72,7 @@ AREAS: dict[str, list[str]] = {
         "pickle copy.deepcopy safetensors state_dict",
     ],
     "CUDA scripts": [
-        "macatensor.as_cuda macatensor.as_cuda.redirect macatensor.as_cuda.disable",
+        "macatensor.as_cuda macatensor.as_cuda.redirect macatensor.as_cuda.report macatensor.as_cuda.disable",
         "macatensor.migrate: --rules --report --similar --distributed",
     ],
     "Switches": [

@@ -363,3 +363,75 @@ def test_data_parallel(as_cuda) -> None:
     out.sum().backward()
     assert out.is_cuda and out.shape == (4, 2)
     assert next(iter(model.state_dict())) == "module.weight"
+
+
+NETWORK = """
+import torch
+torch.manual_seed(0)
+torch.set_grad_enabled(False)
+network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
+x = torch.rand(2, 3, 10, 10)
+for form in (torch.contiguous_format, torch.channels_last):
+    x = x.to(memory_format=form)
+    host = network(x)
+    for spell in (lambda t: t.cuda(), lambda t: t.to("cuda"), lambda t: t.to(torch.device("cuda:0"))):
+        ours = spell(network)(spell(x))
+        assert ours.is_cuda and spell(x).stride() == x.stride() and ours.stride() == host.stride(), (form, ours.stride())
+    network.cpu()
+"""
+
+
+def test_strides_are_those_of_the_script() -> None:
+    run_python(
+        "import macatensor.as_cuda\n" + NETWORK + "\nassert ours.contiguous().view(2, -1).shape == (2, 64)"
+    )
+
+
+@pytest.mark.supports("macatensor.as_cuda.report")
+def test_channels_last_is_asked_for() -> None:
+    run_python(
+        """
+        import torch
+        from macatensor import as_cuda, maca
+        x = torch.rand(2, 3, 4, 5)
+        assert x.cuda().stride() == x.to("cuda").stride() == x.stride()
+        as_cuda.enable(layout="nhwc")
+        assert x.cuda().stride() == x.to("cuda").stride() == (60, 1, 15, 3)
+        with as_cuda.redirect(layout="nchw"):
+            assert x.cuda().stride() == x.stride()
+        as_cuda.disable()
+        assert maca(x).stride() == (60, 1, 15, 3)
+        as_cuda.enable()
+        assert x.to("cuda").stride() == x.stride() and "torch.cuda.synchronize" in as_cuda.report().replace("\\n", " ")
+        try:
+            as_cuda.enable(layout="nwhc")
+        except ValueError:
+            pass
+        else:
+            raise AssertionError
+        """
+    )
+
+
+def test_the_banner_is_a_line() -> None:
+    done = run_python("import macatensor.as_cuda")
+    assert len(done.stderr.splitlines()) == 1 and "as_cuda.report()" in done.stderr
+
+
+def test_unknown_switches_go_on_to_pytorch(as_cuda) -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.allow_tf32 = True
+    assert torch.backends.maca.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    assert isinstance(before, str) and isinstance(torch.backends.cudnn.benchmark_limit, int)
+    assert torch._C._cuda_get_cudnn_benchmark_limit() == torch.backends.cudnn.benchmark_limit
+
+
+def test_without_it_the_error_names_it() -> None:
+    for use in (
+        lambda: torch.ones(1).cuda(),
+        lambda: torch.ones(1, device="cuda"),
+        lambda: torch.ones(1).to("cuda"),
+    ):
+        with pytest.raises(AssertionError, match=r"not compiled with CUDA.*import macatensor\.as_cuda"):
+            use()

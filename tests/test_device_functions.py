@@ -251,3 +251,13 @@ def test_the_module_lists_its_public_names() -> None:
 def test_pinning_a_device_tensor_names_its_type() -> None:
     with pytest.raises(RuntimeError, match="cannot pin 'torch.maca.FloatTensor' only dense CPU tensors"):
         torch.ones(3, device="maca").pin_memory()
+
+
+@pytest.mark.supports("torch.maca: memory_usage utilization temperature power_draw clock_rate")
+def test_sensors_are_known_or_none() -> None:
+    held = torch.empty(1 << 20, device="maca")
+    assert 0 <= torch.maca.memory_usage() <= 100 and held.numel()
+    for ask in (torch.maca.utilization, torch.maca.temperature, torch.maca.power_draw, torch.maca.clock_rate):
+        assert ask() is None and ask("maca:0") is None
+        with pytest.raises(RuntimeError):
+            ask("maca:1")

@@ -22,6 +22,7 @@ SNIPPETS = [
     (page, number, text)
     for page in PAGES
     for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S))
+    if page.name != "packages.md"  # other makers' packages: tests/packages/programs.py, in `make long`
 ]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # A path of this repository in code: it begins with one of its folders and ends in a file's ending or a slash.

@@ -40,7 +40,7 @@ def after(source: str, **options) -> str:
     code = rewritten(source, **options).code.decode()
     again = rewrite(code.encode(), "a.py", Rules(exists=exists, **options))
     assert again.code.decode() == code and again.changes == []
-    return code.replace("import macatensor\n", "")
+    return code.replace("import macatensor.nchw\n", "")
 
 
 RULES = [
@@ -186,7 +186,7 @@ def test_comments_and_formatting_are_kept() -> None:
         .replace(".cuda( )", ".maca( )")
     )
     expected = expected.replace(
-        "        import torch  #", "        import macatensor\n        import torch  #", 1
+        "        import torch  #", "        import macatensor.nchw\n        import torch  #", 1
     )
     code = rewritten(source).code.decode()
     assert code.replace("\n", "") == textwrap.dedent(expected).replace("\n", "")
@@ -196,18 +196,18 @@ def test_comments_and_formatting_are_kept() -> None:
 def test_line_endings_and_encoding_are_kept() -> None:
     source = '# coding: latin-1\r\nimport torch\r\nname = "gr\xfcn"\r\nd = "cuda"\r\n'.encode("latin-1")
     made = rewrite(source, "a.py", Rules(exists=exists))
-    assert b'"gr\xfcn"\r\nd = "maca"\r\n' in made.code and b"import macatensor\r\n" in made.code
+    assert b'"gr\xfcn"\r\nd = "maca"\r\n' in made.code and b"import macatensor.nchw\r\n" in made.code
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ('import torch\nd = "cuda"\n', 'import macatensor\nimport torch\nd = "maca"\n'),
-        ('"""Doc."""\nimport torch\nd = "cuda"\n', '"""Doc."""\n\nimport macatensor\nimport torch\nd = "maca"\n'),
-        ('# note\nimport torch\nd = "cuda"\n', '# note\nimport macatensor\nimport torch\nd = "maca"\n'),
+        ('import torch\nd = "cuda"\n', 'import macatensor.nchw\nimport torch\nd = "maca"\n'),
+        ('"""Doc."""\nimport torch\nd = "cuda"\n', '"""Doc."""\n\nimport macatensor.nchw\nimport torch\nd = "maca"\n'),
+        ('# note\nimport torch\nd = "cuda"\n', '# note\nimport macatensor.nchw\nimport torch\nd = "maca"\n'),
         (
             '"""Doc."""\n\nfrom __future__ import annotations\nimport torch\nd = "cuda"\n',
-            '"""Doc."""\n\nfrom __future__ import annotations\nimport macatensor\nimport torch\nd = "maca"\n',
+            '"""Doc."""\n\nfrom __future__ import annotations\nimport macatensor.nchw\nimport torch\nd = "maca"\n',
         ),
         ('d = "cuda"\n', 'd = "maca"\n'),  # settings of another file need no device
         ('import macatensor as mt\nimport torch\nd = "cuda"\n', 'import macatensor as mt\nimport torch\nd = "maca"\n'),
@@ -234,7 +234,7 @@ def test_changes_say_where_and_why() -> None:
         'import torch\n\nx = torch.ones(2, device="cuda")\ntorch.cuda.synchronize()\n'
     ).changes
     assert [(c.line, c.old, c.new, c.rule) for c in changes] == [
-        (1, "", "import macatensor", "import"),
+        (1, "", "import macatensor.nchw", "import"),
         (3, '"cuda"', '"maca"', "device string"),
         (4, "torch.cuda.synchronize", "torch.maca.synchronize", "torch.cuda"),
     ]
@@ -491,3 +491,25 @@ def test_migrated_script_trains(scripts: Path, name: str) -> None:
 def test_migrated_script_with_autocast_computes_in_bfloat16(scripts: Path) -> None:
     done = run_python(RUN_UNDER, str(scripts / "char_gpt.py"), "", timeout=240)
     assert "LOGITS torch.bfloat16\n" in done.stdout
+
+
+def test_channels_last_is_asked_for() -> None:
+    source = "import torch\nx = torch.ones(2, 3, 4, 5).cuda()\ny = x.view(2, -1), x.view(x.size(0), -1), x.view((2, -1))\n"
+    dtypes = "z = x.view(torch.int32), a.view(np.uint8), x.view(dtype=torch.int32)\n"
+    made = rewrite((source + dtypes).encode(), "a.py", Rules(nhwc=True)).code.decode()
+    assert made.startswith("import macatensor\nimport torch\n") and dtypes in made
+    assert "x.reshape(2, -1), x.reshape(x.size(0), -1), x.reshape((2, -1))" in made
+    kept = rewrite(source.encode(), "a.py", Rules()).code.decode()
+    assert "x.view(2, -1)" in kept and "import macatensor.nchw\n" in kept
+
+
+def test_migrated_tensors_keep_the_layout() -> None:
+    run_python(
+        """
+        import macatensor.nchw
+        import torch
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.MaxPool2d(2)).maca()
+        y = network(torch.rand(2, 3, 10, 10).maca())
+        assert y.stride() == (64, 16, 4, 1) and y.view(2, -1).shape == (2, 64)
+        """
+    )

@@ -5,6 +5,9 @@
 :func:`redirected` are served by ``torch.maca``. :func:`disable` puts every attribute back; :func:`redirect` is a
 context manager. A function without a counterpart raises NotImplementedError when it is called.
 
+Tensors and weights keep the script's own layout, so that its ``view`` calls and strides are those of stock PyTorch;
+``enable(layout="nhwc")`` gives 4-D tensors the layout of ``macatensor.maca``.
+
 What stays visible: a tensor's device is ``maca:0`` and so is ``torch.device("cuda")``, so a script that asks
 ``device.type == "cuda"`` is told no. ``macatensor migrate`` rewrites such comparisons.
 """
@@ -18,16 +21,25 @@ from collections.abc import Iterator
 
 from macatensor.as_cuda import arguments, attributes, names, ranks
 from macatensor.as_cuda.patches import Patches
+from macatensor.runtime.layout import policy
 
-__all__ = ["disable", "enable", "is_enabled", "missing", "redirect", "redirected"]
+__all__ = ["disable", "enable", "is_enabled", "missing", "redirect", "redirected", "report"]
 
 _patches = Patches()
 _printed = False
+_layout = contextlib.ExitStack()  # the policy of transfers while names are redirected
 
 
-def enable(*, quiet: bool = False) -> None:
-    """Redirects the names of CUDA to maca. Calling it again changes nothing. Prints what it did, the first time."""
+def enable(*, quiet: bool = False, layout: str | None = None) -> None:
+    """Redirects the names of CUDA to maca, and prints a line that says so, the first time.
+
+    ``layout``: "nchw", the default, lets a 4-D tensor keep its layout when it is transferred, as CUDA does; "nhwc" makes
+    it channels_last, as without as_cuda. Calling it again changes nothing but a layout that is given. Raises ValueError
+    for another layout.
+    """
     global _printed
+    if layout is not None or not is_enabled():
+        _keep_layout(layout or "nchw")
     if is_enabled():
         return
     try:
@@ -40,11 +52,23 @@ def enable(*, quiet: bool = False) -> None:
         raise
     if not _printed and not quiet:
         _printed = True
-        print(_summary(), file=sys.stderr)
+        count = len(redirected())
+        print(
+            f"macatensor.as_cuda: {count} names of CUDA act on maca; macatensor.as_cuda.report() lists them",
+            file=sys.stderr,
+        )
+
+
+def _keep_layout(layout: str) -> None:
+    chosen = policy(layout)
+    chosen.__enter__()
+    _layout.close()
+    _layout.push(chosen)
 
 
 def disable() -> None:
-    """Restores every attribute that :func:`enable` replaced, to the very same object."""
+    """Restores every attribute that :func:`enable` replaced, to the very same object, and the layout of transfers."""
+    _layout.close()
     arguments.remove()
     _patches.undo()
 
@@ -55,15 +79,17 @@ def is_enabled() -> bool:
 
 
 @contextlib.contextmanager
-def redirect() -> Iterator[None]:
-    """``with as_cuda.redirect():`` redirects inside, and leaves the state it found."""
-    before = is_enabled()
-    enable(quiet=True)
+def redirect(*, layout: str | None = None) -> Iterator[None]:
+    """``with as_cuda.redirect():`` redirects inside, and leaves the state it found. ``layout`` as of :func:`enable`."""
+    if is_enabled():
+        with policy(layout) if layout is not None else contextlib.nullcontext():
+            yield
+        return
+    enable(quiet=True, layout=layout)
     try:
         yield
     finally:
-        if not before:
-            disable()
+        disable()
 
 
 def redirected() -> list[str]:
@@ -76,7 +102,9 @@ def missing() -> list[str]:
     return list(_patches.missing)
 
 
-def _summary() -> str:
+def report() -> str:
+    """What is redirected and what has no counterpart, as a text."""
+
     def block(items: list[str]) -> str:
         return textwrap.fill(", ".join(items), 110, initial_indent="  ", subsequent_indent="  ",
                              break_on_hyphens=False)  # fmt: skip

@@ -85,7 +85,7 @@ def _cuda(
     self: torch.Tensor,
     device: Device = None,
     non_blocking: bool = False,
-    memory_format: torch.memory_format = torch.preserve_format,
+    memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     target = device if device is not None else 0
     index = target if isinstance(target, int) else plain_device(device_of(target)).index or 0

@@ -85,9 +85,24 @@ def _backends(patches: Patches) -> None:
             note = f"torch.backends.cudnn.{name} -> torch.backends.maca.{name}"
             patches.replace(type(cudnn), name, _flag(maca, name), note)
     if hasattr(maca, "matmul"):
-        patches.replace(
-            cuda, "matmul", maca.matmul, "torch.backends.cuda.matmul -> torch.backends.maca.matmul"
-        )
+        served = _First(maca.matmul, cuda.matmul)
+        patches.replace(cuda, "matmul", served, "torch.backends.cuda.matmul -> torch.backends.maca.matmul")
+    limit = "_cuda_get_cudnn_benchmark_limit"  # which cuDNN's own flags ask, and only a build for CUDA has
+    if not hasattr(torch._C, limit):
+        patches.replace(torch._C, limit, lambda: getattr(maca, "benchmark_limit", 10))
+
+
+class _First:
+    """The switches of one object, and of another those that it has not."""
+
+    def __init__(self, ours: Any, theirs: Any) -> None:
+        vars(self).update(_ours=ours, _theirs=theirs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ours if hasattr(self._ours, name) else self._theirs, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._ours if hasattr(self._ours, name) else self._theirs, name, value)
 
 
 def _flag(owner: Any, name: str) -> property:

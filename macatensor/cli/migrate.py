@@ -19,6 +19,7 @@ def migrate(
     rules: Annotated[Path | None, typer.Option(help="JSON file of your own renames.", show_default=False)] = None,
     report: Annotated[bool, typer.Option("--report", help="Write lists to OUTPUT/migration: changes.csv, unsupported.xlsx.")] = False,
     similar: Annotated[bool, typer.Option("--similar", help="Where there is no counterpart use a near API, and list it.")] = False,
+    nhwc: Annotated[bool, typer.Option("--nhwc", help="Let 4-D tensors become channels_last, and write reshape for view.")] = False,
     distributed: Annotated[bool, typer.Option("--distributed", help="Wrap the model of --main for several processes.")] = False,
     main: Annotated[str, typer.Option("--main", "-m", help="Script that makes the model, relative to PATH.")] = "main.py",
     target: Annotated[str, typer.Option("--target", "-t", help="Variable that holds the model.")] = "model",
@@ -42,7 +43,7 @@ def migrate(
     from macatensor.migrate.rules import Rules, RulesError, UserRules
 
     try:
-        chosen = Rules(UserRules.load(rules) if rules is not None else UserRules(), similar)
+        chosen = Rules(UserRules.load(rules) if rules is not None else UserRules(), similar, nhwc)
         if not all(part.isidentifier() for part in target.split(".")):
             raise project.MigrationError(f"--target {target!r} is no variable")
         done = project.migrate(path, output, chosen, (Path(main).as_posix(), target) if distributed else None)

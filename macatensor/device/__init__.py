@@ -21,6 +21,7 @@ from macatensor.device.op_info import op_info as op_info
 from macatensor.device.options import *  # noqa: F403
 from macatensor.device.profiler import *  # noqa: F403
 from macatensor.device.properties import *  # noqa: F403
+from macatensor.device.sensors import *  # noqa: F403
 from macatensor.device.tensor_types import *  # noqa: F403
 from macatensor.device.tunable import set_aoe as set_aoe
 from macatensor.dispatch.named_kernels import launch as _launch

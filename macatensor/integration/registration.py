@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from macatensor import device
+from macatensor import device, packages
 from macatensor.compiling import dynamo, fakes, higher_order
 from macatensor.device import accelerator, backends, sanitizer
 from macatensor.dispatch import resize, tracing
@@ -77,10 +79,12 @@ def register() -> None:
     if _registered:
         return
     _registered = True
+    waiting = getattr(torch, "maca", None)  # what `import torch` has put in place, macatensor/maca_autoload
+    late = waiting is not None and waiting._withdraw()
     _setup_privateuseone_for_python_backend(
         "maca", backend_module=device, device_guard=device_guard.MacaDeviceGuard()
     )
-    device_guard.register()
+    device_guard.register(late)
     tensor.use_device(torch.device("maca", 0))
     bind.configure_launcher()
     factories.register()
@@ -118,3 +122,23 @@ def register() -> None:
     for module in (optimizer, clipping):
         if tensor.MacaTensor not in module._foreach_supported_types:
             module._foreach_supported_types.append(tensor.MacaTensor)
+    _name_as_cuda()
+    packages.register()
+    if waiting is not None:
+        waiting._seed()
+
+
+def _name_as_cuda() -> None:
+    """``x.cuda()`` on a PyTorch without CUDA: its error says what would run it."""
+    initialize: Callable[[], None] = torch.cuda._lazy_init
+
+    @functools.wraps(initialize)
+    def _lazy_init() -> None:
+        try:
+            initialize()
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}. `import macatensor.as_cuda` lets the names of CUDA act on maca; x.to('maca') moves a tensor there"
+            ) from None
+
+    torch.cuda._lazy_init = _lazy_init

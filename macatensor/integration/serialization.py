@@ -107,7 +107,24 @@ def _forget_the_location() -> None:
     serialization._load = _load
 
 
+def _restore_where_a_function_says() -> None:
+    """``map_location=lambda storage, location: storage``: PyTorch asks it of a storage, and of our tensors, which are a
+    tensor of the host and a device's name, it refuses to. It is asked of an empty storage of the host."""
+    named: Any = torch._utils._get_restore_location
+
+    @functools.wraps(named)
+    def location(device: Any) -> Any:
+        function = torch.serialization._serialization_tls.map_location
+        if not callable(function):
+            return named(device)
+        moved = function(torch.UntypedStorage(0), str(device))  # type: ignore[arg-type]
+        return device if moved is None else moved.device
+
+    torch._utils._get_restore_location = location
+
+
 def register() -> None:
     """Teaches ``torch.load`` the locations ``"maca"`` and ``"maca:0"``."""
     torch.serialization.register_package(9, _tag, _deserialize)
     _forget_the_location()
+    _restore_where_a_function_says()

@@ -106,11 +106,13 @@ def _line(module: str) -> cst.SimpleStatementLine:
     return cst.SimpleStatementLine([cst.Import([cst.ImportAlias(dotted(module))])])
 
 
-def insert_imports(module: cst.Module, needed: NeededImports) -> tuple[cst.Module, int]:
-    """Puts ``import macatensor`` and what is needed after the docstring and the imports from __future__. Gives the
+def insert_imports(
+    module: cst.Module, needed: NeededImports, package: str = "macatensor.nchw"
+) -> tuple[cst.Module, int]:
+    """Puts ``import`` of the ``package`` and what is needed after the docstring and the imports from __future__. Gives the
     line of the former too, or 0 where it was there."""
     present = [name for statement in module.body for name in _imported(statement)]
-    wanted = [] if _imports_us(module) else ["macatensor"]
+    wanted = [] if _imports_us(module) else [package]
     wanted += [m for m in needed.modules if m not in present]
     if not wanted:
         return module, 0
@@ -131,4 +133,4 @@ def insert_imports(module: cst.Module, needed: NeededImports) -> tuple[cst.Modul
     line = next(
         i for i, text in enumerate(made.code.splitlines(), 1) if text.strip() == f"import {wanted[0]}"
     )
-    return made, line if wanted[0] == "macatensor" else 0
+    return made, line if wanted[0] == package else 0

@@ -45,9 +45,10 @@ def rewrite(source: bytes, file: str, rules: Rules) -> Rewritten:
     changes = sorted(rewriter.changes, key=lambda c: c.line)
     findings = sorted(dict.fromkeys(rewriter.findings), key=lambda f: f.line)
     if changes and rewriter.imports_torch:
-        module, line = insert_imports(module, rewriter.needed)
+        package = "macatensor" if rules.nhwc else "macatensor.nchw"
+        module, line = insert_imports(module, rewriter.needed, package)
         if line:
-            changes.insert(0, Change(file, line, "", "import macatensor", "import"))
+            changes.insert(0, Change(file, line, "", f"import {package}", "import"))
     return Rewritten(module.bytes if changes else source, changes, findings)
 
 
@@ -279,6 +280,13 @@ class Rewriter(cst.CSTTransformer):
             if name is not None and name.split(".")[0] in FOREIGN:
                 return None
             return updated.with_changes(func=func.with_changes(attr=cst.Name("maca"))), "cuda method"
+        if (
+            self.rules.nhwc
+            and isinstance(func, cst.Attribute)
+            and func.attr.value == "view"
+            and _sizes(node.args)
+        ):
+            return updated.with_changes(func=func.with_changes(attr=cst.Name("reshape"))), "view"
         return None
 
     def _amp_arguments(self, kind: str, args: Sequence[cst.Arg]) -> list[cst.Arg]:
@@ -369,6 +377,19 @@ class Rewriter(cst.CSTTransformer):
         )
         self.change(original_node, new, "device string")
         return new
+
+
+def _sizes(args: Sequence[cst.Arg]) -> bool:
+    """Are these the sizes of a view, and no dtype? Of one argument only numbers, tuples, ``x.size()`` and ``x.shape`` are
+    sure to be."""
+    if len(args) != 1:
+        return len(args) > 1 and all(arg.keyword is None for arg in args)
+    value: cst.CSTNode = args[0].value
+    if args[0].star or isinstance(value, (cst.Integer, cst.UnaryOperation, cst.Tuple, cst.List)):
+        return True
+    if isinstance(value, cst.Call):
+        value = value.func
+    return isinstance(value, cst.Attribute) and value.attr.value in ("size", "shape")
 
 
 def _rename_arguments(args: Sequence[cst.Arg], renames: dict[str, str | None]) -> list[cst.Arg]:

@@ -212,10 +212,12 @@ def in_torch(name: str) -> bool:
 
 @dataclass
 class Rules:
-    """Everything that decides about a name. ``exists`` tells which names the target has."""
+    """Everything that decides about a name. ``nhwc`` lets transfers change the layout, and writes ``reshape`` for
+    ``view``; ``exists`` tells which names the target has."""
 
     user: UserRules = field(default_factory=UserRules)
     similar: bool = False
+    nhwc: bool = False
     exists: Callable[[str], bool] = in_torch
 
     def rename(self, name: str) -> tuple[str, str] | None:

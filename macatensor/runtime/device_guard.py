@@ -2,7 +2,8 @@
 
 The engine has a thread for each device that is no CPU. Handing every pass to it and waiting takes 100 us and more where
 the pass of a small result takes 50; and the device's launches are asynchronous where they are long. So a pass whose
-roots all are the device's runs on the thread that calls it, as the CPU's do.
+roots all are the device's runs on the thread that calls it, as the CPU's do. So do those of the host where the engine has
+no thread for the device: its threads are started by the first pass of a program, which may come before the device is known.
 
 PyTorch's guard asks Python for its device type, also from a destructor that runs while an operator's exception
 unwinds the engine. Python's error indicator is still set then, so any Python call fails, and the process ends with
@@ -43,22 +44,23 @@ class MacaDeviceGuard(torch._C._acc.DeviceGuard):
         return _TYPE
 
 
-def _are_ours(roots: Iterable[object]) -> bool:
-    """Are all tensors of the device? Functional transforms wrap them; a GradientEdge says nothing of its device."""
+def _are_of(kinds: tuple[str, ...], roots: Iterable[object]) -> bool:
+    """Are all tensors of the device, or of such kinds? Functional transforms wrap them; a GradientEdge says nothing of its
+    device."""
     for root in roots:
         if type(root) is not MacaTensor and not (
-            isinstance(root, torch.Tensor) and root.device.type == "maca"
+            isinstance(root, torch.Tensor) and root.device.type in kinds
         ):
             return False
     return True
 
 
-def _on_calling_thread(run: Callable[..., _T]) -> Callable[..., _T]:
-    """``run``, the engine's entry, for roots of the device without its threads."""
+def _on_calling_thread(run: Callable[..., _T], kinds: tuple[str, ...]) -> Callable[..., _T]:
+    """``run``, the engine's entry, for roots on such devices without its threads."""
     is_enabled, enable = torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
 
     def run_here(t_outputs: Iterable[object], *args: object, **kwargs: object) -> _T:
-        if not (_are_ours(t_outputs) and is_enabled()):
+        if not (_are_of(kinds, t_outputs) and is_enabled()):
             return run(t_outputs, *args, **kwargs)
         enable(False)  # of this thread, and of what the engine runs for it
         try:
@@ -69,11 +71,12 @@ def _on_calling_thread(run: Callable[..., _T]) -> Callable[..., _T]:
     return run_here
 
 
-def register() -> None:
+def register(late: bool = False) -> None:
     """Lets ``backward()`` run on the calling thread and raise what the guard has taken. Costs CPU-only code one Python
-    call a backward pass."""
+    call a backward pass. ``late``: the engine has started without a thread for the device."""
     engine: Callable[..., tuple[torch.Tensor, ...]] = torch.autograd.graph._engine_run_backward
-    run = engine if switches.BACKWARD_THREAD.value() else _on_calling_thread(engine)
+    kinds = ("maca", "cpu") if late else ("maca",)
+    run = engine if switches.BACKWARD_THREAD.value() and not late else _on_calling_thread(engine, kinds)
 
     @functools.wraps(engine)
     def run_backward(*args: object, **kwargs: object) -> tuple[torch.Tensor, ...]:

@@ -6,7 +6,6 @@ A model is made by its package's own configuration with small numbers in it. Eac
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,6 @@ from typing import Any
 import torch
 
 Inputs = dict[str, Any]
-
-# of torchvision; absent where it was built for another PyTorch
-_COMPILED = (
-    "nms qnms roi_align roi_pool ps_roi_align ps_roi_pool qroi_align deform_conv2d _roi_align_backward "
-    "_roi_pool_backward _ps_roi_align_backward _ps_roi_pool_backward _deform_conv2d_backward"
-).split()
 
 
 @dataclass
@@ -332,19 +325,6 @@ def _geometric(name: str) -> Model:
     return Model(_Graph(name), {"x": torch.randn(12, 8), "edge_index": torch.randint(0, 12, (2, 40))})
 
 
-@functools.cache
-def _import_torchvision() -> torch.library.Library | None:
-    """timm needs its Python part alone, which registers shapes for operators that its compiled part defines."""
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        stubs = torch.library.Library("torchvision", "FRAGMENT")
-        for name in _COMPILED:
-            stubs.define(f"{name}(Tensor x) -> Tensor")
-        return stubs
-    return None
-
-
 _MAKERS: dict[str, tuple[Callable[[str], Model], list[str]]] = {
     "transformers, causal": (lambda name: _transformers(name, "AutoModelForCausalLM"), _CAUSAL),
     "transformers, masked": (lambda name: _transformers(name, "AutoModelForMaskedLM"), _MASKED),
@@ -366,6 +346,5 @@ def names() -> Iterator[tuple[str, str]]:
 
 def make(group: str, name: str) -> Model:
     """The model with seed 0. Raises what its package raises where this version has none of the name."""
-    _import_torchvision()
     torch.manual_seed(0)
     return _MAKERS[group][0](name)

@@ -1,0 +1,102 @@
+"""Adapters of other makers' packages act on what a program imports, and on nothing else."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import metadata
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from running import run_python
+
+from macatensor import packages
+from macatensor.packages import accelerate, lightning, transformers
+
+
+def test_adapters_import_nothing_themselves() -> None:
+    run_python(
+        """
+        import sys, torch
+        torch.ones(1, device="maca")
+        for name in ("accelerate", "transformers", "lightning", "pytorch_lightning", "torchvision"):
+            assert name not in sys.modules, name
+        """
+    )
+
+
+@pytest.mark.parametrize("adapter", [accelerate, lightning, transformers])
+def test_adapters_state_their_upstream_versions(adapter: ModuleType) -> None:
+    low, high = adapter.UPSTREAM
+    assert tuple(map(int, low.split("."))) < tuple(map(int, high.split(".")))
+
+
+def test_an_unknown_version_gets_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "accelerate.state", ModuleType("accelerate.state"))
+    monkeypatch.setattr(metadata, "version", lambda name: "9.0")
+    with pytest.warns(UserWarning, match=r"accelerate 9\.0 does not find maca.*accepted: 1\.0"):
+        packages._adapt("accelerate.state", "accelerate", "state")
+
+
+def test_accelerate_finds_the_device_last() -> None:
+    class PartialState:
+        found = "cpu"
+        device = None
+        backend = distributed_type = None
+
+        @property
+        def default_device(self) -> torch.device:
+            return torch.device(self.found)
+
+        def _prepare_backend(self, *_: object) -> tuple[object, str]:
+            return None, "NO"
+
+        def set_device(self) -> None:
+            pass
+
+    module = SimpleNamespace(
+        PartialState=PartialState, DistributedType=SimpleNamespace(NO="NO", MULTI_GPU="MULTI_GPU")
+    )
+    accelerate.state(module)  # type: ignore[arg-type]
+    assert PartialState().default_device == torch.device("maca")
+    PartialState.found = "meta"
+    assert PartialState().default_device == torch.device("meta")
+
+
+def test_functions_are_replaced_where_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, holder, stranger = ModuleType("made_up"), ModuleType("made_up.part"), ModuleType("stranger")
+    for module in (owner, holder, stranger):
+        module.ask = len  # type: ignore[attr-defined]
+        monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    packages.replace_function(owner, "ask", max, ["made_up"])
+    assert (owner.ask, holder.ask, stranger.ask) == (max, max, len)
+
+
+def test_torchvision_imports_without_its_library() -> None:
+    run_python(
+        """
+        import sys, types, torch
+        extension = types.ModuleType("torchvision.extension")
+        extension._has_ops = lambda: False
+        from maca_autoload import torchvision
+        if not hasattr(torch.ops.torchvision, "nms"):
+            torchvision.define(extension)
+            torchvision.define(extension)
+        for name in ("nms", "qnms", "roi_align", "deform_conv2d", "_ps_roi_pool_backward"):
+            assert hasattr(torch.ops.torchvision, name), name
+        """
+    )
+
+
+def test_models_load_by_a_function_as_location(tmp_path: object) -> None:
+    path = f"{tmp_path}/weights.pt"
+    torch.save({"w": torch.arange(3.0).maca()}, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.load(path, map_location=lambda storage, location: storage)["w"].device.type == "cpu"
+        assert torch.load(path, map_location=lambda storage, location: None)["w"].device.type == "maca"
+        assert torch.load(path, map_location=lambda storage, location: storage.maca())["w"].tolist() == [
+            0,
+            1,
+            2,
+        ]
