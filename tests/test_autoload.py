@@ -129,6 +129,7 @@ def test_without_a_library_it_is_not_available() -> None:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             assert not torch.maca.is_available() and not torch.accelerator.is_available()
+            assert torch.accelerator.device_count() == 0
         assert "/nowhere.so" in str(seen[0].message), seen
         try:
             torch.ones(1, device="maca")

@@ -74,8 +74,14 @@ def register() -> None:
     for name in torch.accelerator.__all__:
         theirs = getattr(torch.accelerator, name)
         # which accelerator there is, and whether, needs no library
-        if callable(theirs) and not isinstance(theirs, type) and name != "current_accelerator":
+        if (
+            callable(theirs)
+            and not isinstance(theirs, type)
+            and name not in ("current_accelerator", "is_available", "device_count")
+        ):
             _put(torch.accelerator, name, _function(torch.accelerator, name))
+    for name, otherwise in (("is_available", False), ("device_count", 0)):
+        _put(torch.accelerator, name, _answer(torch.accelerator, name, otherwise))
     if torch.distributed.is_available():
         _put(torch.distributed.Backend, "__new__", _backend_named(torch.distributed.Backend.__new__))
     after_import("torchvision.extension", lambda: torchvision.define(sys.modules["torchvision.extension"]))
@@ -183,11 +189,15 @@ class _Device(_Waiting):
     def is_available(self) -> bool:
         """Can the device be used? Loads its library; where that fails, warns of the reason and says no, for a program
         that asks may go on without."""
-        try:
-            return bool(self._real().is_available())
-        except (ImportError, OSError) as error:
-            warnings.warn(f"maca is installed and cannot be used: {error}", stacklevel=2)
-            return False
+        return bool(_unless_broken(lambda: self._real().is_available(), False))
+
+
+def _unless_broken(ask: Callable[[], Any], otherwise: object) -> Any:
+    try:
+        return ask()
+    except (ImportError, OSError) as error:
+        warnings.warn(f"maca is installed and cannot be used: {error}", stacklevel=3)
+        return otherwise
 
 
 def _put(owner: Any, name: str, value: object) -> None:
@@ -206,6 +216,12 @@ def _function(owner: Any, name: str) -> Callable[..., Any]:
         return getattr(owner, name)(*args, **kwargs)
 
     return call
+
+
+def _answer(owner: Any, name: str, otherwise: object) -> Callable[..., Any]:
+    """A function of a module that first loads, and answers ``otherwise`` where the device cannot be used."""
+    ask = _function(owner, name)
+    return functools.wraps(ask)(lambda: _unless_broken(ask, otherwise))
 
 
 def _method(owner: type, name: str) -> Callable[..., Any]:
