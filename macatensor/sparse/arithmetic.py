@@ -11,16 +11,12 @@ from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse.structure import coalesce, like, linear, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
+from op_table.sparse import FALSE_OF_ZEROS, KEEP_ZEROS
 
 _Sparse = SparseMacaTensor
-# Zero gives zero, and PyTorch applies them to the sums of what lies in one place.
-_KEEP_ZEROS = (
-    "abs asin asinh atan atanh ceil conj_physical deg2rad erf erfinv expm1 floor frac log1p neg nan_to_num rad2deg relu "
-    "round sgn sign sin sinh sqrt tan tanh trunc"
-)
-_FALSE_OF_ZEROS = "isinf isnan isneginf isposinf signbit"
 
 
+# PyTorch applies them to the sums of what lies in one place
 def _of_values(func: OpOverload) -> Callable[..., Value]:
     def compute(t: _Sparse, *args: Value, **kwargs: Value) -> _Sparse:
         whole = coalesce(t)
@@ -39,9 +35,9 @@ def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
     return compute
 
 
-for _name in f"{_KEEP_ZEROS} {_FALSE_OF_ZEROS}".split():
+for _name in KEEP_ZEROS | FALSE_OF_ZEROS:
     operator(_name)(_of_values(getattr(torch.ops.aten, _name).default))
-for _name in _KEEP_ZEROS.split():
+for _name in KEEP_ZEROS:
     operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default))
 
 
