@@ -360,7 +360,7 @@ def test_memory_timelines_are_exported(trained: profile, tmp_path: Path, name: s
 def test_memory_viz_draws_snapshots(trained: profile) -> None:
     kept = torch.ones(1000, device="maca")
     snapshot = torch.maca.memory._snapshot()
-    assert "KiB" in _memory_viz.segsum(snapshot)
+    assert "iB" in _memory_viz.segsum(snapshot)  # KiB, or MiB where other tests took large blocks
     assert "active_allocated" in _memory_viz.memory(snapshot, format_flamegraph=str)
     assert "stream_0" in _memory_viz.segments(snapshot, format_flamegraph=str)
     segments = snapshot["segments"]

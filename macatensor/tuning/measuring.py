@@ -163,13 +163,14 @@ def _undecided(contenders: Sequence[_Contender]) -> bool:
 
 
 def _programs(asked: Asked, names: Sequence[str]) -> dict[str, Program]:
-    """A program by the library's own choice, and by each way that it does not decline."""
+    """A program by the library's own choice, and by each way that it does not decline, as many as are measured and one
+    more: the library's own choice is among them, under its name."""
     made = {OWN: asked.make(OWN)}
     limit = settings().most_ways
     for name in names:
         with contextlib.suppress(Declined):
             made[name] = asked.make(name)
-        if limit and len(made) > limit:
+        if limit and len(made) > limit + 1:
             break
     return made
 
@@ -181,7 +182,8 @@ def _contenders(
     found: dict[str, _Contender] = {}
     for way, program in programs.items():
         found.setdefault(_algorithm(program, payloads, scalars) or way, _Contender(way, program))
-    return list(found.values())
+    limit = settings().most_ways
+    return list(found.values())[: 1 + limit if limit else None]
 
 
 def _algorithm(program: Program, payloads: Sequence[Payload], scalars: Sequence[complex]) -> str:
