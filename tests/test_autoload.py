@@ -159,3 +159,19 @@ def test_another_package_may_have_the_device() -> None:
 @pytest.mark.parametrize("first", ["import torch, macatensor", "import macatensor, torch"])
 def test_either_import_may_come_first(first: str) -> None:
     run_python(first + "\nassert torch.maca is macatensor.device and torch.ones(1).maca().is_maca")
+
+
+def test_beside_a_gpu_the_accelerator_stays() -> None:
+    run_python(
+        """
+        import torch, maca_autoload
+        maca_autoload._GPUS = ("/",)
+        maca_autoload.register()
+        assert hasattr(torch, "maca")  # a PyTorch for the CPU has no use for that GPU
+        maca_autoload.withdraw()
+        torch.backends.cuda.is_built = lambda: True
+        maca_autoload.register()
+        assert not hasattr(torch, "maca")
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )

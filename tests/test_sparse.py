@@ -210,6 +210,7 @@ def test_host_computes_the_rest_and_says_so() -> None:
         lambda t: t.mul_(1j),
         lambda t: t.permute(0, 0),
         lambda t: t.unsqueeze(7),
+        lambda t: t.untyped_storage(),
     ],
 )
 def test_misuse_raises_what_the_host_raises(misuse: Callable[[torch.Tensor], Any]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import threading
 import warnings
@@ -25,6 +26,7 @@ from maca_autoload import torchvision
 from maca_autoload.after_import import after_import
 from torch.utils import backend_registration
 
+_GPUS = ("/dev/nvidiactl", "/dev/kfd")  # of NVIDIA, of AMD
 _lock = threading.RLock()
 _put_back: list[Callable[[], None]] = []  # what has to go before macatensor registers the device itself
 _passes: list[bool] = []  # True: the autograd engine has started, without a thread for a device to come
@@ -44,9 +46,16 @@ _ASKING = {
 }
 
 
+def _has_gpu() -> bool:
+    """Asks no driver: that takes time, and a forked child could use the GPU no more."""
+    return torch.backends.cuda.is_built() and any(map(os.path.exists, _GPUS))
+
+
 def register() -> None:
     """Makes ``torch.device("maca")`` exist. Called by ``import torch``; does nothing where another package has given
-    PyTorch's one free device a name before."""
+    PyTorch's one free device a name before, nor beside a GPU that PyTorch is built for: maca would be its accelerator."""
+    if _has_gpu():
+        return
     if torch._C._get_privateuse1_backend_name() not in ("privateuseone", "maca") or hasattr(torch, "maca"):
         return
     backend_registration.rename_privateuse1_backend("maca")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import SupportsIndex, TypeVar
+from typing import NoReturn, SupportsIndex, TypeVar
 
 import torch
 from torch._ops import OpOverload
@@ -59,7 +59,12 @@ class SparseMacaTensor(torch.Tensor):
     def __reduce_ex__(self, protocol: SupportsIndex) -> Value:
         return self._reduce_ex_internal(protocol)  # type: ignore[no-untyped-call]
 
-    def tolist(self) -> list[object]:
+    def untyped_storage(self) -> NoReturn:
+        raise NotImplementedError(
+            "Cannot access storage of a sparse tensor; its values() and indices() have one each"
+        )
+
+    def tolist(self) -> NoReturn:
         raise TypeError(f"{type(self).__name__} has no list of its elements; use to_dense().tolist()")
 
 
