@@ -93,7 +93,7 @@ AREAS: dict[str, list[str]] = {
         "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list",
         "torch.distributed.ReduceOp: SUM AVG PRODUCT MIN MAX BAND BOR BXOR PREMUL_SUM",
         "torch.distributed: run checkpoint.save checkpoint.load checkpoint.async_save fsdp.fully_shard "
-        "fsdp.FullyShardedDataParallel tensor.DTensor tensor.parallel.parallelize_module tensor.parallel.loss_parallel "
+        "fsdp.FullyShardedDataParallel tensor.DTensor tensor.parallel.parallelize_module tensor.parallel.loss_parallel tensor.debug.CommDebugMode "
         "pipelining.PipelineStage pipelining.pipeline optim.ZeroRedundancyOptimizer split_group algorithms.Join "
         "rpc.rpc_sync rpc.rpc_async rpc.remote tensor.parallel.SequenceParallel _functional_collectives "
         "checkpoint.state_dict",

@@ -26,8 +26,8 @@ from macatensor.distributed.library import LibraryCarrier
 
 Sides = dict[str, Callable[[], object]]
 Calls = dict[str, Callable[[torch.Tensor], object]]
-Wrap = Callable[[Any], Any]
-Trained = tuple[Any, Callable[[], object]]
+_Wrap = Callable[[Any], Any]
+_Trained = tuple[Any, Callable[[], object]]
 
 
 def _calls(ranks: int) -> Calls:
@@ -57,14 +57,14 @@ def _time(call: Callable[[], object], count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def _resnet(device: str, quick: bool, over: Wrap = DistributedDataParallel, batch: int = 4) -> Trained:
+def _resnet(device: str, quick: bool, over: _Wrap = DistributedDataParallel, batch: int = 4) -> _Trained:
     """A model, as ``over`` makes it of a plain one, and its training step."""
     model = over(models.resnet(18, quick).to(device))
     x, y = torch.randn(batch, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (batch,))
     return model, models.resnet_step(model, x.to(device), y.to(device))
 
 
-def _gpt(device: str, quick: bool, over: Wrap = DistributedDataParallel, batch: int = 2) -> Trained:
+def _gpt(device: str, quick: bool, over: _Wrap = DistributedDataParallel, batch: int = 2) -> _Trained:
     model = over(models.gpt(quick).to(device))
     tokens = torch.randint(models.TINY_SIZES.vocabulary, (batch, 33 if quick else 129))
     return model, models.gpt_step(model, tokens.to(device))
@@ -80,7 +80,7 @@ def _sharded(model: Any) -> Any:
     return fully_shard(model)
 
 
-def _in_buckets(megabytes: float) -> Wrap:
+def _in_buckets(megabytes: float) -> _Wrap:
     """DDP that reduces so much of the gradients together."""
     return partial(DistributedDataParallel, bucket_cap_mb=megabytes)
 
