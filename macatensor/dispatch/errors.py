@@ -43,7 +43,12 @@ def check_devices(
         if t.layout is not torch.strided:
             raise not_strided(name, str(t.layout))
         if not isinstance(t, MacaTensor) and not (numbers and is_number(t, one_element)):
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
-                f"{t.device}! ({name}: move it with .to('maca'))"
-            )
+            raise two_devices(name, t)
+
+
+def two_devices(name: str, other: torch.Tensor) -> RuntimeError:
+    """PyTorch's error for a tensor of another device among ours."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
+        f"{other.device}! ({name}: move it with .to('maca'))"
+    )

@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch.launcher import special
+from macatensor.dispatch.rowless import without_row
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor, device
 from macatensor.runtime.uncompiled import uncompiled
@@ -238,8 +239,6 @@ def _sparse_of(dense: torch.Tensor, dims: int) -> _Sparse:
 
 @special("aten._to_sparse.default", "aten._to_sparse.sparse_dim")
 def _to_sparse(func: OpOverload) -> Launcher:
-    from macatensor.dispatch.rowless import without_row
-
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         dense = args[0]
         options: dict[str, Any] = dict(kwargs or {})

@@ -9,6 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
+from macatensor.dispatch.errors import two_devices
 from macatensor.dispatch.host_fallback import announce
 from macatensor.dispatch.rowless import taken_apart
 from macatensor.runtime.boxed import Arguments, Keywords, Value
@@ -120,10 +121,7 @@ def _check_devices(func: OpOverload, values: Iterable[Value]) -> None:
             and not isinstance(value, (SparseMacaTensor, MacaTensor))
             and value.dim()
         ):
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
-                f"{value.device}! ({func})"
-            )
+            raise two_devices(str(func), value)
 
 
 def _on_host(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
