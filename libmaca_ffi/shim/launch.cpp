@@ -86,15 +86,17 @@ int64_t start_of(const maca_role& role, const maca_reference& reference) {
   return is_inside ? start : -1;
 }
 
-// Touches of two operands overlap in part: neither apart nor the very same elements.
+// Touches of two operands overlap in part: neither apart nor the very same elements. Tensors at different places of lists
+// must be apart, as far as ranges tell: which of them a kernel computes first is not said.
 bool partial_overlap(const maca_program& p, const maca_reference* references, const char* const* pointers, int written,
                      int other) {
   const maca_role &w = p.roles[written], &o = p.roles[other];
   if (references[written].buffer != references[other].buffer) return false;
-  if (!w.dense || !o.dense || w.extent_bytes == 0 || o.extent_bytes == 0) return false;
+  if (w.extent_bytes == 0 || o.extent_bytes == 0) return false;
   const char *wb = pointers[written], *ob = pointers[other];
   if (wb + w.extent_bytes <= ob || ob + o.extent_bytes <= wb) return false;
-  return !(wb == ob && w.layout == o.layout);
+  if (w.place && w.place != o.place) return true;
+  return w.dense && o.dense && !(wb == ob && w.layout == o.layout);
 }
 
 // Fills in the pointers of operands, and the references of results, for which memory is taken.

@@ -72,7 +72,7 @@ typedef struct maca_role {
   int32_t dense;   /* 1: no gaps, so that ranges that meet are elements that meet */
   int32_t scalar;  /* 1: the value comes with the scalars, there is no memory */
   int32_t layout;  /* operands of equal dtype, sizes and strides share a number: they may be one another's elements */
-  int32_t reserved;
+  int32_t place;   /* from 1, in a list of tensors; 0: of no list */
 } maca_role;
 
 /* --- library ------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch._ops import OpOverload
 
-from macatensor.dispatch import expanded_targets
+from macatensor.dispatch import expanded_targets, written_lists
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
 from macatensor.dispatch.errors import check_devices, is_number, scalar_type
 from macatensor.dispatch.forms import in_form
@@ -29,7 +29,7 @@ from macatensor.dispatch.warning_rules import warned
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.callers import warn
-from macatensor.runtime.ffi import native
+from macatensor.runtime.ffi import OVERLAPS_IN_PART, native
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.random import drawn_from
@@ -106,8 +106,10 @@ class KernelLauncher(native.KernelCall):
         """What runs calls of a signature that is met for the first time."""
         generation = plan_caches.generation
         run = self.build(args, len(args))
-        if self.foreach_in_place:
-            run = _counting_writes(run)
+        if self.writes_list:
+            run = written_lists.one_after_another(
+                self, written_lists.counted(run) if self.foreach_in_place else run
+            )
         self.cache.remember(key, run, generation)
         return run
 
@@ -398,18 +400,6 @@ class KernelLauncher(native.KernelCall):
 _KINDS = (bool, int, float, complex)
 
 
-def _counting_writes(run: Run) -> Run:
-    """A write into the tensors of a list counts for each, as PyTorch does it for one in place: autograd finds by that what
-    a backward pass needs no more to be there."""
-
-    def run_counting(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
-        result = run(args, payloads, scalars)
-        torch.autograd.graph.increment_version(args[0])
-        return result
-
-    return run_counting
-
-
 def _rank(dtype: torch.dtype) -> int:
     """The kind of Python's numbers that a dtype holds."""
     return 0 if dtype is torch.bool else 3 if dtype.is_complex else 2 if dtype.is_floating_point else 1
@@ -449,10 +439,7 @@ class ApartLauncher(KernelLauncher):
                 if not isinstance(t, _Maca) or t._payload[0] is not buffer:
                     continue
                 if meta.meets(offset, t._payload[2], t._payload[1]):
-                    raise RuntimeError(
-                        "unsupported operation: some elements of the input tensor and the written-to tensor refer to "
-                        "a single memory location. Please clone() the tensor before performing the operation."
-                    )
+                    raise RuntimeError(OVERLAPS_IN_PART)
         return super().__call__(args, kwargs)
 
 

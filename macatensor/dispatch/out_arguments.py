@@ -14,6 +14,7 @@ from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import flatten
 from macatensor.dispatch.signature import Role, read
+from macatensor.dispatch.written_lists import count_writes
 from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.plan_caches import PlanCache
@@ -84,7 +85,7 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
                 accepted.remember(key, True, generation)
         result = launcher(args, kwargs)
         for i in lists:  # PyTorch counts the writes of single tensors before it calls us
-            torch.autograd.graph.increment_version(full[i])
+            count_writes(full[i])
         return result
 
     return call

@@ -205,6 +205,11 @@ class Request:
         """
         roles = _new("maca_role[]", max(len(self.operands), 1))
         layouts: dict[Meta, int] = {}
+        places = [
+            place
+            for argument in self.arguments
+            for place in (range(1, len(argument.operands) + 1) if argument.kind == _ARGUMENT_LIST else (0,))
+        ]
         for i, (meta, slot) in enumerate(self.operands):
             role = roles[i]
             role.output_bytes = -1
@@ -214,6 +219,7 @@ class Request:
             role.extent_bytes = meta.nbytes if slot < 0 else 0
             role.scalar = int(slot >= 0)
             role.dense = int(meta.dense)
+            role.place = places[i]
             role.layout = layouts.setdefault(meta, len(layouts))
             if i < len(written):
                 role.written = int(written[i])

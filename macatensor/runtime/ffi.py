@@ -57,6 +57,10 @@ NOT_READY = lib.MACA_NOT_READY
 DEVICE_ERROR = lib.MACA_DEVICE_ERROR
 UNSUPPORTED = lib.MACA_UNSUPPORTED
 PARTIAL_OVERLAP = lib.MACA_SHIM_PARTIAL_OVERLAP
+OVERLAPS_IN_PART = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
 MISUSE = lib.MACA_SHIM_MISUSE
 BROKEN = lib.MACA_SHIM_BROKEN
 LOST = lib.MACA_SHIM_LOST
@@ -345,10 +349,7 @@ def raise_pending() -> None:
 def launch_error(status: int, operator: str) -> Exception:
     """The exception for a call of :data:`lib`, just made by this thread for ``operator``, that returned ``status``."""
     if status == PARTIAL_OVERLAP:
-        return RuntimeError(
-            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
-            "memory location. Please clone() the tensor before performing the operation."
-        )
+        return RuntimeError(OVERLAPS_IN_PART)
     failure = last_failure()
     if status == MISUSE:
         return RuntimeError(f"{operator}: {failure.text}")
