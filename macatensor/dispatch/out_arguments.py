@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import consult_cpu
+from macatensor.dispatch.errors import two_devices
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import static_key
 from macatensor.dispatch.plan import flatten
@@ -57,10 +58,7 @@ def checked(func: OpOverload, launcher: Launcher) -> Launcher:
         rest = flatten([v for i, v in enumerate(full) if i not in positions])
         for out in outs:
             if isinstance(out, torch.Tensor) and not isinstance(out, MacaTensor):
-                raise RuntimeError(
-                    f"Expected all tensors to be on the same device, but found at least two devices, maca:0 and "
-                    f"{out.device}! ({signature.name}: out= must be on maca)"
-                )
+                raise two_devices(signature.name, out)
         if not (compares and _is_plain(outs, rest)):
             seen: dict[int, int] = {}  # which operands share memory, whatever memory it is
             key = tuple(

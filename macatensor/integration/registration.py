@@ -22,6 +22,7 @@ from macatensor.integration import (
     modules,
     other_layouts,
     pinning,
+    references,
     script_modules,
     serialization,
     sharded_modules,
@@ -109,6 +110,7 @@ def register() -> None:
     activation_slopes.register()
     dynamo.register()
     fakes.register()
+    references.register()
     higher_order.register()
     plan_flags.follow_threads()
     backends.register()
