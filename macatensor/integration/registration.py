@@ -12,7 +12,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from macatensor import device, packages
 from macatensor.compiling import dynamo, fakes, higher_order
 from macatensor.device import accelerator, backends, sanitizer
-from macatensor.dispatch import resize, tracing
+from macatensor.dispatch import resize, tracing, users_kernels
 from macatensor.distributed import backend
 from macatensor.integration import (
     autocast,
@@ -26,6 +26,7 @@ from macatensor.integration import (
     serialization,
     sharded_modules,
     storage,
+    subclasses,
 )
 from macatensor.operators import (
     activation_slopes,
@@ -37,6 +38,7 @@ from macatensor.operators import (
     histogram,
     indexing,
     inference,
+    jagged,
     linear_algebra,
     one_hot,
     parts,
@@ -60,6 +62,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     guards,
     indexing,
     inference,
+    jagged,
     linear_algebra,
     parts,
     resize,
@@ -68,8 +71,8 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     sparse_products,
     sparse_structure,
 )
-_OWNERS_OF_COMPOSITES = (histogram, synchronized_normalization, transformer)
-_OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage)
+_OWNERS_OF_COMPOSITES = (histogram, jagged, synchronized_normalization, transformer)
+_OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage, subclasses)
 _registered = False
 
 
@@ -86,6 +89,7 @@ def register() -> None:
     )
     device_guard.register(late)
     tensor.use_device(torch.device("maca", 0))
+    users_kernels.follow()
     bind.configure_launcher()
     factories.register()
     ranges.register()
@@ -99,8 +103,10 @@ def register() -> None:
     pinning.register()
     modules.register()
     sharded_modules.register()
+    subclasses.register()
     autocast.register()
     attention.register()
+    jagged.register()
     one_hot.register()
     other_layouts.register()
     sparse_structure.register()
