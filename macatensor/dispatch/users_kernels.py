@@ -94,7 +94,8 @@ def follow() -> None:
         namespace, name, key = known.split("/")
         if key == _KEY:
             _users[_qualified(namespace, name)] = "registered before macatensor was imported"
-    plain_impl, plain_destroy, plain_load = _Library.impl, _Library._destroy, torch.ops.load_library
+    plain_impl, plain_destroy = _Library.impl, _Library._destroy
+    plain_load: Value = torch.ops.load_library
     held: weakref.WeakKeyDictionary[Value, set[str]] = weakref.WeakKeyDictionary()
 
     @functools.wraps(plain_impl)

@@ -31,7 +31,7 @@ _host_make_subclass: Any = torch.Tensor._make_subclass
 _host_parameter: Any = torch.nn.Parameter.__new__
 _disabled: Any = torch._C._disabled_torch_function_impl
 _without_functions: Any = torch._C.DisableTorchFunctionSubclass
-_rebuild: Any = torch._tensor._rebuild_from_type_v2  # type: ignore[attr-defined]
+_rebuild: Any = torch._tensor._rebuild_from_type_v2
 _made: weakref.WeakKeyDictionary[type, weakref.ref[type[SubclassedMacaTensor]]] = weakref.WeakKeyDictionary()
 
 
@@ -63,7 +63,7 @@ class SubclassedMacaTensor(MacaTensor):
         given = {id(stand_in): ours for ours, stand_in in stand_ins.values()}
         return tree_map(lambda value: given.get(id(value), value), result)
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         with _without_functions():
             return text_of(self, type(self).__name__)
 
@@ -90,7 +90,7 @@ def _state(t: MacaTensor) -> Value:
     """What ``t`` holds beside its elements, as its class says it."""
     if getattr(type(t), "__getstate__", None) is getattr(object, "__getstate__", None):
         return {name: value for name, value in vars(t).items() if name != "_payload"}
-    return torch._utils._get_obj_state(t)  # type: ignore[no-untyped-call]
+    return torch._utils._get_obj_state(t)
 
 
 def class_for(users_class: type[torch.Tensor]) -> type[MacaTensor]:
@@ -117,7 +117,7 @@ def class_for(users_class: type[torch.Tensor]) -> type[MacaTensor]:
     return found
 
 
-def _class_of_both(users_class: Any) -> type[SubclassedMacaTensor]:
+def _class_of_both(users_class: Any) -> Any:
     def __torch_function__(
         func: Value, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> Value:
