@@ -1,6 +1,6 @@
-"""Padding by a constant, by reflection, by replication."""
+"""Padding by a constant, by reflection, by replication; sequences that are packed, and padded to one length."""
 
-from op_table.row import ALL, COMPLEX, FLOATING, NUMBERS, also, kernel, per_term
+from op_table.row import ALL, COMPLEX, FLOATING, NUMBERS, also, composite, dynamic, exact, kernel, per_term
 
 SUM = per_term("gradients of all copies of an element", f32=8, f64=8, f16=1, bf16=1, c64=8, c128=8)
 
@@ -23,3 +23,12 @@ also(
     "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
     terms="sum",
 )
+
+# What nested tensors of layout torch.jagged become, and are made of.
+composite(
+    "_jagged_to_padded_dense_forward",
+    via="jagged_to_padded",
+    bound=exact(),
+    why="seven launches, as many for 100 sequences as for one; nothing is read from the device",
+)
+dynamic("_padded_dense_to_jagged_forward", ALL, via="padded_to_jagged")

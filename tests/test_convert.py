@@ -159,10 +159,7 @@ def test_compressed_and_quantized_are_refused() -> None:
         maca(torch.eye(3).to_sparse_csr()).to_dense()
     with pytest.raises(NotImplementedError, match="quantized"):
         maca(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
-    nested = [torch.ones(2), torch.ones(3)]
     for make in (
-        lambda: torch.nested.nested_tensor(nested).to("maca"),
-        lambda: torch.nested.nested_tensor(nested, device="maca") + 1,
         lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("maca"),
         lambda: torch.eye(3).to_sparse_csr().to("maca").to_dense(),
         lambda: torch.eye(4).to_sparse_bsr((2, 2)).maca() @ torch.ones(4, 4).maca(),

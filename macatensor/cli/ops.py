@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib
+import os
+import sys
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -42,9 +45,20 @@ def ops(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Operands, scalars and attributes of each kernel instead.")
     ] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import this first and show its kernels for maca, too.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show which operators the device has: kind, dtypes, kernel, error bound, reason."""
     from op_table import TABLE, families
+
+    users = users_kernels(modules or [], pattern)
 
     family_of = {row.name: family for family, rows in families.items() for row in rows}
     rows = [row for row in TABLE.values() if matches(row.name, pattern)]
@@ -56,7 +70,14 @@ def ops(
         print_implementations(rows, as_json)
         return
     if as_json:
-        emit_json([facts(row, family_of.get(row.name, "")) for row in rows])
+        listed = [facts(row, family_of.get(row.name, "")) for row in rows]
+        emit_json(
+            listed + [{"operator": name, "kind": "user", "kernel": kernel} for name, kernel in users.items()]
+        )
+        return
+    for name, kernel in users.items():
+        out.print(Text.assemble((name, "bold"), "  ", ("user", "red"), f"  {kernel}, before any row"))
+    if users and not rows:
         return
     if not rows:
         err.print(f"[red]No row's name matches[/] {pattern!r}; the table has {len(TABLE)} rows.")
@@ -68,6 +89,19 @@ def ops(
     else:
         print_table(rows, family_of)
     out.print("  ".join(f"[{_STYLES[k]}]{k}[/] {n}" for k, n in counts.most_common()))
+
+
+def users_kernels(modules: list[str], pattern: str | None) -> dict[str, str]:
+    """The kernels that users registered for the device in this process, by operator, after ``modules`` are imported."""
+    if modules:
+        sys.path.insert(0, os.getcwd())
+        import macatensor as macatensor
+
+        for module in modules:
+            importlib.import_module(module)
+    registered = sys.modules.get("macatensor.dispatch.users_kernels")
+    found = registered.registrations() if registered is not None else []
+    return {name: origin for name, origin in found if matches(name.removeprefix("aten::"), pattern)}
 
 
 def print_lines(row: Row) -> None:

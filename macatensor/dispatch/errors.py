@@ -24,9 +24,13 @@ def scalar_type(dtype: torch.dtype) -> str:
 
 def not_strided(name: str, kind: str) -> NotImplementedError:
     """The error for a tensor that is no plain one: ``kind`` says what it is."""
+    if kind == "nested":
+        return NotImplementedError(
+            f"{name} got a nested tensor of layout torch.strided; maca accepts those of layout=torch.jagged, as "
+            "torch.nested.nested_tensor([...], layout=torch.jagged) makes them."
+        )
     return NotImplementedError(
-        f"{name} got a {kind} tensor; maca accepts: torch.strided. Use to_dense(), dequantize() or, for nested ones, "
-        "to_padded_tensor() first."
+        f"{name} got a {kind} tensor; maca accepts: torch.strided. Use to_dense() or dequantize() first."
     )
 
 

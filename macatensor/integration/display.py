@@ -32,10 +32,15 @@ def _suffixes(t: MacaTensor) -> list[str]:
 @method("__repr__")
 def text(t: MacaTensor, *, tensor_contents: str | None = None) -> str:
     """``tensor([1., 1.], device='maca:0')``: PyTorch's representation."""
+    return text_of(t, "tensor")
+
+
+def text_of(t: MacaTensor, kind: str) -> str:
+    """The representation of a tensor of class ``kind``."""
     parameter = getattr(t, "_is_param", False)
     if torch._C._functorch.is_functorch_wrapped_tensor(t):
         return str(torch._tensor_str._functorch_wrapper_str_intern(t))
-    prefix = "tensor("
+    prefix = f"{kind}("
     indent = len(prefix)
     if t.numel() == 0:
         body = "[]"

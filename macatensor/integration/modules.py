@@ -98,7 +98,7 @@ def _become(p: Any, applied: Any, fn: Any, name: str) -> None:
         if isinstance(p, MacaTensor) and isinstance(applied, MacaTensor):
             p.data = applied  # a live graph may hold it
         else:
-            _cross(p, torch.nn.Parameter(applied, p.requires_grad), name)
+            _cross(p, _counterpart(p, applied), name)
     if grad is None:
         return
     with torch.no_grad():
@@ -109,6 +109,19 @@ def _become(p: Any, applied: Any, fn: Any, name: str) -> None:
         moved.requires_grad_(grad.requires_grad)
         torch.utils.swap_tensors(grad, moved)
     p.grad = grad
+
+
+def _counterpart(p: Any, applied: Any) -> Any:
+    """What a Parameter is on the other side of the boundary: one of its class, with its attributes."""
+    kind = getattr(type(p), "users_class", type(p))
+    if issubclass(kind, torch.nn.Parameter) and kind is not torch.nn.Parameter:
+        other = torch.Tensor._make_subclass(kind, applied, p.requires_grad)
+    else:
+        other = torch.nn.Parameter(applied, p.requires_grad)
+    for name, value in vars(p).items():
+        if name not in ("_payload", "_is_param", "_maca_moved_to"):
+            other.__dict__.setdefault(name, value)
+    return other
 
 
 def _cross(p: Any, other: Any, name: str) -> None:

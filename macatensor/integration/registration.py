@@ -12,7 +12,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from macatensor import device, packages
 from macatensor.compiling import dynamo, fakes, higher_order
 from macatensor.device import accelerator, backends, sanitizer
-from macatensor.dispatch import resize, tracing
+from macatensor.dispatch import resize, tracing, users_kernels
 from macatensor.distributed import backend
 from macatensor.integration import (
     autocast,
@@ -27,6 +27,7 @@ from macatensor.integration import (
     serialization,
     sharded_modules,
     storage,
+    subclasses,
 )
 from macatensor.operators import (
     activation_slopes,
@@ -38,6 +39,7 @@ from macatensor.operators import (
     histogram,
     indexing,
     inference,
+    jagged,
     linear_algebra,
     one_hot,
     parts,
@@ -61,6 +63,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     guards,
     indexing,
     inference,
+    jagged,
     linear_algebra,
     parts,
     resize,
@@ -69,8 +72,8 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     sparse_products,
     sparse_structure,
 )
-_OWNERS_OF_COMPOSITES = (histogram, synchronized_normalization, transformer)
-_OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage)
+_OWNERS_OF_COMPOSITES = (histogram, jagged, synchronized_normalization, transformer)
+_OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage, subclasses)
 _registered = False
 
 
@@ -87,6 +90,7 @@ def register() -> None:
     )
     device_guard.register(late)
     tensor.use_device(torch.device("maca", 0))
+    users_kernels.follow()
     bind.configure_launcher()
     factories.register()
     ranges.register()
@@ -100,8 +104,10 @@ def register() -> None:
     pinning.register()
     modules.register()
     sharded_modules.register()
+    subclasses.register()
     autocast.register()
     attention.register()
+    jagged.register()
     one_hot.register()
     other_layouts.register()
     sparse_structure.register()

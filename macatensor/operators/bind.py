@@ -8,7 +8,7 @@ from types import FunctionType
 import torch
 from torch._ops import OpOverload
 
-from macatensor.dispatch import host_fallback
+from macatensor.dispatch import host_fallback, users_kernels
 from macatensor.dispatch.kernel_calls import kernel_launcher
 from macatensor.dispatch.launcher import SPECIAL, static_key
 from macatensor.dispatch.out_arguments import checked
@@ -35,9 +35,12 @@ def wrap_launchers(wrapper: Callable[[OpOverload, Launcher], Launcher]) -> None:
 @uncompiled
 def bind(func: OpOverload) -> Launcher:
     """Finds the way of an overload, once."""
-    way = _way_of(func)
-    if any(a.is_out for a in func._schema.arguments):
-        way = checked(func, way)
+    if users_kernels.has(func):
+        way = users_kernels.launcher(func)
+    else:
+        way = _way_of(func)
+        if any(a.is_out for a in func._schema.arguments):
+            way = checked(func, way)
     for wrapper in _wrappers:
         way = wrapper(func, way)
     uncompiled(way if isinstance(way, FunctionType) else type(way))

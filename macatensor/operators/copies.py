@@ -1,4 +1,4 @@
-"""The operators that copy between host and device: ``_to_copy``, ``copy_``, ``item``, ``equal``."""
+"""The operators that copy between host and device: ``_to_copy``, ``copy_``, ``item``, ``equal``, ``_assert_async``."""
 
 from __future__ import annotations
 
@@ -155,5 +155,23 @@ def _equal(func: OpOverload) -> Launcher:
         if a.shape != b.shape:
             return False
         return bool(torch.eq(a, b).all().item())
+
+    return run
+
+
+@special("aten._assert_async.default", "aten._assert_async.msg")
+def _assert_async(func: OpOverload) -> Launcher:
+    """Asks at once: an error that comes later would name another line."""
+
+    def run(args: Arguments, kwargs: Keywords | None) -> None:
+        if not bool(args[0]):
+            said = args[1] if len(args) > 1 else (kwargs or {}).get("assert_msg", "")
+            is_named = func._overloadname == "msg"
+            nothing = (
+                "Assertion is failed"
+                if is_named
+                else "Expected Tensor with single nonzero value, but got zero"
+            )
+            raise RuntimeError(said or nothing)
 
     return run

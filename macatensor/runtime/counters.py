@@ -9,6 +9,7 @@ from macatensor.runtime.ffi import ffi, lib
 _counts: Counter[str] = Counter()  # by the name that counters() gives
 composites: Counter[str] = Counter()  # calls taken apart, by operator
 fallbacks: Counter[str] = Counter()  # calls computed on the host, by operator
+users_kernels: Counter[str] = Counter()  # calls of kernels that users registered, by operator
 consultations: Counter[str] = (
     Counter()
 )  # calls repeated on the host for the error PyTorch would raise, by operator
@@ -46,6 +47,7 @@ def counters() -> dict[str, int]:
     """Counts since import or the last :func:`reset_counters`.
 
     ``plan_hits`` is what was launched without building a plan; ``fallbacks`` are calls that ran on the host;
+    ``users_kernels`` are calls of kernels that users registered for the device's key;
     ``strided_copies`` and ``layout_conversions`` are copies the runtime made to please a kernel.
     """
     runtime = {name: value - _base.get(name, 0) for name, value in _runtime().items()}
@@ -56,6 +58,7 @@ def counters() -> dict[str, int]:
         "plan_evictions": _counts["plan_evictions"],
         "fallbacks": sum(fallbacks.values()),
         "composites": sum(composites.values()),
+        "users_kernels": sum(users_kernels.values()),
         "consultations": sum(consultations.values()),
         "strided_copies": _counts["strided_copies"],
         "layout_conversions": _counts["layout_conversions"],
@@ -71,6 +74,7 @@ def reset_counters() -> None:
     """Sets every counter to zero."""
     _counts.clear()
     composites.clear()
+    users_kernels.clear()
     fallbacks.clear()
     consultations.clear()
     _base.update(_runtime())

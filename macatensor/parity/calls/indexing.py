@@ -388,3 +388,20 @@ def _repeat_interleave(draw: Draw) -> Iterator[Call]:
         yield Call((draw.index(7, below=4, dtype=draw.dtype),))
         yield Call((draw.index(5, below=3, dtype=draw.dtype),))
         yield Call((draw.index(0, below=3, dtype=draw.dtype),))
+
+
+@calls("_jagged_to_padded_dense_forward", "_padded_dense_to_jagged_forward")
+def _jagged(draw: Draw) -> Iterator[Call]:
+    """Sequences of several lengths, of none, and longer than there is room for."""
+    for lengths in ([3, 0, 2], [4], [0, 0], []):
+        ends = torch.tensor([0, *itertools.accumulate(lengths)])
+        total, longest = sum(lengths), max(lengths, default=0)
+        if draw.row.operator == "_padded_dense_to_jagged_forward":
+            dense = draw.tensor(len(lengths), longest, 5)
+            yield Call((dense, [ends]))
+            yield Call((dense, [ends], total))
+            continue
+        values = draw.tensor(total, 5)
+        yield Call((values, [ends], [longest]))
+        yield Call((values, [ends.int()], [longest + 2], 1.0))
+        yield Call((values, [ends], [2]))
