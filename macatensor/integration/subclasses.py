@@ -63,7 +63,7 @@ class SubclassedMacaTensor(MacaTensor):
         given = {id(stand_in): ours for ours, stand_in in stand_ins.values()}
         return tree_map(lambda value: given.get(id(value), value), result)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _without_functions():
             return text_of(self, type(self).__name__)
 
