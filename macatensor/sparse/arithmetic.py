@@ -35,7 +35,7 @@ def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
     return compute
 
 
-for _name in KEEP_ZEROS | FALSE_OF_ZEROS:
+for _name in KEEP_ZEROS | FALSE_OF_ZEROS | {"_conj_physical"}:
     operator(_name)(_of_values(getattr(torch.ops.aten, _name).default))
 for _name in KEEP_ZEROS:
     operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default))

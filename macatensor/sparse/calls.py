@@ -22,7 +22,7 @@ _Operator = Callable[..., Value]
 FROM_HOST: dict[torch.layout, Callable[[torch.Tensor], DeviceSparse]] = {}
 # Decompositions of PyTorch's that ask a sparse tensor for nothing but operators; others look into the struct of PyTorch's
 # own sparse tensors, which ours has not.
-TAKEN_APART = frozenset({"aten::_sparse_addmm", "aten::_sparse_sum.dim"})
+TAKEN_APART = frozenset({"aten::_sparse_addmm", "aten::_sparse_sum.dim", "aten::randn_like"})
 
 
 class DeviceSparse(torch.Tensor):

@@ -31,7 +31,7 @@ def product(a: Value, b: Value) -> Value:
     total = int(ends[-1]) if ends.shape[0] else 0
     if not total:
         return empty(size, 2, a.dtype)
-    edges = torch.arange(TERMS, total, TERMS, device=device())
+    edges = torch.tensor(range(TERMS, total, TERMS), dtype=ends.dtype, device=device())
     bounds = [0, *torch.searchsorted(ends, edges, right=True).tolist(), inner.shape[0]]
     parts = [
         _terms(a, b, starts, counts, begin, end) for begin, end in zip(bounds, bounds[1:]) if begin < end
