@@ -225,8 +225,6 @@ USES: dict[str, Callable[[torch.Tensor], Any]] = {
     "selected": lambda t: t.select(0, 1),
     "last of dense": lambda t: t.select(-1, 0),
     "added": lambda t: t + t,
-    "added to dense": lambda t: torch.ones(t.shape, device=t.device) + t,
-    "dense added": lambda t: t + torch.ones(t.shape, device=t.device),
     "times itself": lambda t: t * t,
     "times dense": lambda t: t * torch.full(t.shape, 3.0, device=t.device),
     "masked": lambda t: torch.arange(1.0, t.numel() + 1).reshape(t.shape).to(t.device).sparse_mask(t),
@@ -238,7 +236,7 @@ USES: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=short)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "no rows"])  # of which the host's kernels crash
 def test_uses_are_as_on_the_host(name: str, layout: torch.layout, use: Callable[[torch.Tensor], Any]) -> None:
     host = example(name, layout)
     try:
@@ -250,6 +248,18 @@ def test_uses_are_as_on_the_host(name: str, layout: torch.layout, use: Callable[
     with macatensor.fallback("error"):
         found = use(host.to("maca"))
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+@pytest.mark.parametrize("name", SHAPES)
+def test_sums_with_dense_tensors(name: str, layout: torch.layout) -> None:
+    ours, full = example(name, layout).to("maca"), strided(name)  # the host's kernel crashes for some of these
+    other = torch.randn(full.shape)
+    with macatensor.fallback("error"):
+        torch.testing.assert_close((other.to("maca") + ours).cpu(), other + full)
+        torch.testing.assert_close((ours + other.to("maca")).cpu(), other + full)
+        torch.testing.assert_close(torch.add(other.to("maca"), ours, alpha=3).cpu(), other + 3 * full)
+        torch.testing.assert_close(other.to("maca").add_(ours).cpu(), other + full)
 
 
 FACTORIES = {

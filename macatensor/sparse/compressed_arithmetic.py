@@ -21,7 +21,7 @@ from macatensor.sparse.compressed import (
     linear,
     operator,
 )
-from macatensor.sparse.conversion import of_coo, tiled, to_coo, to_layout
+from macatensor.sparse.conversion import of_coo, tiled, to_coo, to_dense, to_layout
 from macatensor.sparse.tensor import SparseMacaTensor
 from op_table.sparse import OF_COMPRESSED, OF_COMPRESSED_NEVER_IN_PLACE
 
@@ -149,17 +149,17 @@ def _sparse_mask(t: Value, mask: Value) -> Value:
 
 
 # -- sums and differences ---------------------------------------------------------------------------------------------
-def _add_dense(dense: torch.Tensor, sparse: _Compressed, of_dense: Value, of_sparse: Value) -> Value:
-    """``of_dense * dense + of_sparse * sparse``, dense."""
+def _add_dense(dense: torch.Tensor, sparse: _Compressed, alpha: Value) -> Value:
+    """``dense + alpha * sparse``, dense."""
     g = geometry(sparse)
-    if dense.shape != sparse.shape or g.block or g.dense:
+    if dense.shape != sparse.shape:
+        # what the host's kernel says of it; of some that fit it reads past their ends
         return NotImplemented
+    if g.block or g.dense or not dense.numel():
+        return torch.add(dense, to_dense(sparse), alpha=alpha)
     dtype = torch.promote_types(dense.dtype, sparse.dtype)
-    scaled = dense if of_dense == 1 else dense * of_dense
-    result = scaled.to(dtype, copy=True, memory_format=torch.contiguous_format)
-    if result is dense or not result.is_contiguous():
-        result = result.clone(memory_format=torch.contiguous_format)
-    values = flat_values(sparse) if of_sparse == 1 else flat_values(sparse) * of_sparse
+    result = torch.empty(dense.shape, dtype=dtype, device=dense.device).copy_(dense)
+    values = flat_values(sparse) if alpha == 1 else flat_values(sparse) * alpha
     result.reshape(-1).index_add_(0, linear(sparse), values.to(dtype))
     return result
 
@@ -167,9 +167,9 @@ def _add_dense(dense: torch.Tensor, sparse: _Compressed, of_dense: Value, of_spa
 @operator("add.Tensor")
 def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
     if isinstance(t, MacaTensor):
-        return _add_dense(t, other, 1, alpha)
+        return _add_dense(t, other, alpha) if isinstance(other, _Compressed) else NotImplemented
     if isinstance(other, MacaTensor):
-        return _add_dense(other, t, 1, 1) if alpha == 1 else NotImplemented
+        return _add_dense(other, t, 1) if alpha == 1 else NotImplemented
     if not (isinstance(t, _Compressed) and isinstance(other, _Compressed)) or t.shape != other.shape:
         return NotImplemented
     if t._csx_layout is not other._csx_layout or torch.bool in (t.dtype, other.dtype):
