@@ -213,7 +213,9 @@ PAIRS = {
 def test_products_of_two_sparse_matrices_agree(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     host = [
-        torch.sparse_coo_tensor(torch.tensor(at, dtype=torch.int64), torch.randn(len(at[0]), dtype=dtype), size)
+        torch.sparse_coo_tensor(
+            torch.tensor(at, dtype=torch.int64), torch.randn(len(at[0]), dtype=dtype), size
+        )
         for size, at in PAIRS[name]
     ]
     ours = [t.to("maca") for t in host]

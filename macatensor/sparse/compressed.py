@@ -82,7 +82,9 @@ def become(
     return tensor
 
 
-def like(t: CompressedMacaTensor, values: torch.Tensor, size: Sequence[int] | None = None) -> CompressedMacaTensor:
+def like(
+    t: CompressedMacaTensor, values: torch.Tensor, size: Sequence[int] | None = None
+) -> CompressedMacaTensor:
     """Other values at copies of the same indices, as PyTorch's operators give."""
     indices = t._csx_compressed.clone(), t._csx_plain.clone()
     return compressed(t._csx_layout, *indices, values, t.shape if size is None else size)

@@ -164,6 +164,11 @@ def _add_dense(dense: torch.Tensor, sparse: _Compressed, alpha: Value) -> Value:
     return result
 
 
+def _have_same_places(t: _Compressed, other: _Compressed) -> bool:
+    pairs = (t._csx_compressed, other._csx_compressed), (t._csx_plain, other._csx_plain)
+    return all(a is b or (a.dtype is b.dtype and torch.equal(a, b)) for a, b in pairs)
+
+
 @operator("add.Tensor")
 def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
     if isinstance(t, MacaTensor):
@@ -175,6 +180,8 @@ def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
     if t._csx_layout is not other._csx_layout or torch.bool in (t.dtype, other.dtype):
         return NotImplemented
     g, dtype = geometry(t), torch.promote_types(t.dtype, other.dtype)
+    if g == geometry(other) and _have_same_places(t, other):
+        return like(t, torch.add(t._csx_values, other._csx_values, alpha=alpha))
     if g.batch or g.dense or g.block:
         return NotImplemented
     both = torch.ops.aten.add.Tensor(to_coo(t), to_coo(other), alpha=alpha)
@@ -230,7 +237,9 @@ def _reduced(
             values = values.long()
         total = (values.sum() if how == "sum" else values.prod()).reshape(1)[:nnz]
         ends = torch.tensor([0, nnz], dtype=indices, device=t._csx_plain.device)
-        return compressed(torch.sparse_csr, ends, torch.zeros_like(ends[:nnz]), total, (1, min(1, t.shape[1])))
+        return compressed(
+            torch.sparse_csr, ends, torch.zeros_like(ends[:nnz]), total, (1, min(1, t.shape[1]))
+        )
     _, row, column = coordinates(t)
     if along == {0}:
         columns, of = torch.unique(column, sorted=True, return_inverse=True)

@@ -123,7 +123,9 @@ def _addmm_out(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Valu
 
 
 @operator("addmv.out")
-def _addmv_out(added: Value, t: Value, vector: Value, *, beta: Value = 1, alpha: Value = 1, out: Value) -> Value:
+def _addmv_out(
+    added: Value, t: Value, vector: Value, *, beta: Value = 1, alpha: Value = 1, out: Value
+) -> Value:
     return _written(out, _addmv(added, t, vector, beta=beta, alpha=alpha))
 
 
@@ -158,7 +160,9 @@ def sampled_addmm(t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value
 
 
 @operator("sparse_sampled_addmm.out")
-def _sampled_addmm_out(t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1, out: Value) -> Value:
+def _sampled_addmm_out(
+    t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1, out: Value
+) -> Value:
     return _written(out, sampled_addmm(t, a, b, beta=beta, alpha=alpha))
 
 
@@ -171,7 +175,12 @@ def _counts(t: _Compressed) -> torch.Tensor:
 def _fits_reduction(t: Value, dense: Value) -> bool:
     if not isinstance(t, _Compressed) or t._csx_layout is not torch.sparse_csr or not _is_matrix(t):
         return False
-    return _is_matrix(dense) and t.shape[1] == dense.shape[0] and t.dtype == dense.dtype and dense.is_floating_point()
+    return (
+        _is_matrix(dense)
+        and t.shape[1] == dense.shape[0]
+        and t.dtype == dense.dtype
+        and dense.is_floating_point()
+    )
 
 
 @operator("_sparse_mm_reduce_impl")
@@ -219,7 +228,9 @@ def _mm_reduce_backward(
         grad = grad / _counts(t) if reduce == "mean" else grad
         of_values = _dots(grad, dense, row, column) if wanted[0] else None
         of_dense = _times_dense(_transposed(t), grad) if wanted[1] else None
-    return like(t, of_values) if wanted[0] and of_values is not None else None, of_dense if wanted[1] else None
+    return like(t, of_values) if wanted[0] and of_values is not None else None, of_dense if wanted[
+        1
+    ] else None
 
 
 def _of_extremes(

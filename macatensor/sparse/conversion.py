@@ -68,7 +68,11 @@ def tiled(dense: torch.Tensor, block: Sequence[int], dense_dims: int) -> torch.T
 
 
 def of_dense(
-    dense: torch.Tensor, layout: torch.layout, block: Sequence[int], dense_dims: int, mask: torch.Tensor | None = None
+    dense: torch.Tensor,
+    layout: torch.layout,
+    block: Sequence[int],
+    dense_dims: int,
+    mask: torch.Tensor | None = None,
 ) -> _Compressed:
     """The elements, or blocks, of a dense tensor that are not all zero, or not all false in ``mask``.
 
@@ -287,4 +291,3 @@ def _to_bsr(t: Value, blocksize: Sequence[int], dense_dim: int | None = None) ->
 @operator("_to_sparse_bsc")
 def _to_bsc(t: Value, blocksize: Sequence[int], dense_dim: int | None = None) -> Value:
     return _to_sparse(t, layout=torch.sparse_bsc, blocksize=blocksize, dense_dim=dense_dim)
-

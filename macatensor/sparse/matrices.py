@@ -56,4 +56,3 @@ def _terms(
     columns = b._coo_indices[1].index_select(0, of_b)
     values = a._coo_values.index_select(0, of_a) * b._coo_values.index_select(0, of_b)
     return torch.stack([rows, columns]), values
-

@@ -132,7 +132,11 @@ def _with_dims(
 
 @uncompiled
 def _empty(
-    size: Sequence[int], *, dtype: torch.dtype | None = None, layout: torch.layout | None = None, **options: Value
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    **options: Value,
 ) -> _Compressed:
     if len(size) < 2:
         raise RuntimeError(
@@ -279,7 +283,10 @@ def _to_copy(
     device: torch.device | None = None,
     **options: Value,
 ) -> Value:
-    if layout not in (None, t._csx_layout) or options.get("memory_format") not in (None, torch.preserve_format):
+    if layout not in (None, t._csx_layout) or options.get("memory_format") not in (
+        None,
+        torch.preserve_format,
+    ):
         return NotImplemented
     copied = like(t, t._csx_values.to(dtype or t.dtype, copy=True))
     return copied if device is None or device.type == "maca" else copied.to_host().to(device)
@@ -308,9 +315,7 @@ def _zeros_like(t: _Compressed, *, dtype: torch.dtype | None = None, layout: tor
     if layout is torch.sparse_coo:
         made: Value = structure.empty(t.shape, t.dim() - len(g.dense), kind)
     elif (layout in IN_BLOCKS) == bool(g.block) and layout in FLIPPED:
-        made = _with_dims(
-            0, len(g.dense), t.shape, g.block, t._csx_plain.dtype, dtype=kind, layout=layout
-        )
+        made = _with_dims(0, len(g.dense), t.shape, g.block, t._csx_plain.dtype, dtype=kind, layout=layout)
         made._csx_compressed.zero_()
     else:
         return NotImplemented
@@ -341,7 +346,11 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
         return to.copy_(source.to_host()) if to.layout is source.layout else NotImplemented
     if not isinstance(source, torch.Tensor) or source.layout is not to._csx_layout:
         return NotImplemented
-    if source._nnz() != to._nnz() or source.values().shape != to._csx_values.shape or source.shape != to.shape:
+    if (
+        source._nnz() != to._nnz()
+        or source.values().shape != to._csx_values.shape
+        or source.shape != to.shape
+    ):
         return NotImplemented
     by_rows = to._csx_layout in BY_ROWS
     to._csx_compressed.copy_(source.crow_indices() if by_rows else source.ccol_indices())
@@ -428,5 +437,4 @@ def _row_of(t: _Compressed, dim: int, index: int, size: Sequence[int]) -> Value:
         wide = g.block[1 - dim]
         values = values.select(1 + dim, index % high).flatten(0, 1)
         others = (others.unsqueeze(1) * wide + torch.arange(wide, device=device())).flatten()
-    return coo(others.unsqueeze(0), values, size, is_coalesced=(dim == 0) == g.by_rows)
-
+    return coo(others.unsqueeze(0), values, size, is_coalesced=True)

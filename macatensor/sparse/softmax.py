@@ -59,9 +59,7 @@ def _backward(grad: Value, output: Value, dim: int, log: bool) -> Value:
         return like(output, results.clone())
     above = values_at(grad, output)
     if dim >= dims:
-        backward = (
-            torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
-        )
+        backward = torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
         return like(output, backward(above, results, dim - dims + 1, results.dtype))
     of, count = _pools(output, dim)
     if log:
