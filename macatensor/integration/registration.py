@@ -43,6 +43,7 @@ from macatensor.operators import (
     randperm,
     ranges,
     recurrent,
+    segments,
     synchronized_normalization,
     transformer,
 )
@@ -66,6 +67,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     linear_algebra,
     parts,
     resize,
+    segments,
     transformer,
     sparse_arithmetic,
     sparse_members,

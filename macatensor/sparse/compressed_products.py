@@ -224,13 +224,12 @@ def _mm_reduce_backward(
     _, row, column = coordinates(t)
     if reduce in ("amax", "amin"):
         of_values, of_dense = _of_extremes(t, grad, dense, chosen, column)
-    else:
-        grad = grad / _counts(t) if reduce == "mean" else grad
-        of_values = _dots(grad, dense, row, column) if wanted[0] else None
-        of_dense = _times_dense(_transposed(t), grad) if wanted[1] else None
-    return like(t, of_values) if wanted[0] and of_values is not None else None, of_dense if wanted[
-        1
-    ] else None
+        return like(t, of_values) if wanted[0] else None, of_dense if wanted[1] else None
+    grad = grad / _counts(t) if reduce == "mean" else grad
+    return (
+        like(t, _dots(grad, dense, row, column)) if wanted[0] else None,
+        _times_dense(_transposed(t), grad) if wanted[1] else None,
+    )
 
 
 def _of_extremes(

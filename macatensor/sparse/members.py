@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -31,8 +31,18 @@ from macatensor.sparse.tensor import coo
 from op_table.sparse import COMPRESSED_FACTORIES
 
 _Compressed = CompressedMacaTensor
+_Members: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 _library = torch.library.Library("aten", "IMPL")
 _KINDS = {layout: str(layout).removeprefix("torch.") for layout in FLIPPED}
+
+
+def _each(members: _Members, function: Callable[[torch.Tensor], torch.Tensor]) -> _Members:
+    one, other, values = members
+    return function(one), function(other), function(values)
+
+
+def _members(t: _Compressed) -> _Members:
+    return t._csx_compressed, t._csx_plain, t._csx_values
 
 
 # -- factories --------------------------------------------------------------------------------------------------------
@@ -52,7 +62,9 @@ def _made(
     if size is None:
         size = _estimated(compressed_indices, plain_indices, values, layout)
     if torch.sparse.check_sparse_tensor_invariants.is_enabled():
-        torch._validate_sparse_compressed_tensor_args(compressed_indices, plain_indices, values, size, layout)
+        torch._validate_sparse_compressed_tensor_args(
+            compressed_indices, plain_indices, values, tuple(size), layout
+        )
     # others of ours have the same memory, and no place in the autograd graph
     members = compressed_indices.detach(), plain_indices.detach(), values.detach().to(dtype or values.dtype)
     return compressed(layout, *members, size)
@@ -65,8 +77,8 @@ def _estimated(
     batch = compressed_indices.dim() - 1
     blocks = 2 if layout in IN_BLOCKS else 0
     if batch < 0 or plain_indices.dim() != batch + 1 or values.dim() < batch + blocks + 1:
-        members = (t.detach().cpu() for t in (compressed_indices, plain_indices, values))
-        return torch.sparse_compressed_tensor(*members, layout=layout, check_invariants=False).shape  # raises
+        host = compressed_indices.detach().cpu(), plain_indices.detach().cpu(), values.detach().cpu()
+        return torch.sparse_compressed_tensor(*host, layout=layout, check_invariants=False).shape  # raises
     high, wide = (max(1, n) for n in values.shape[batch + 1 : batch + 3]) if blocks else (1, 1)
     n = max(0, compressed_indices.shape[-1] - 1)
     m = int(plain_indices.max()) + 1 if plain_indices.numel() else 0
@@ -127,7 +139,8 @@ def _with_dims(
         members = (model.crow_indices(), model.col_indices(), model.values())
     else:
         members = (model.ccol_indices(), model.row_indices(), model.values())
-    return compressed(layout, *[torch.empty(t.shape, dtype=t.dtype, device=device()) for t in members], size)
+    made = _each(members, lambda t: torch.empty(t.shape, dtype=t.dtype, device=device()))
+    return compressed(layout, *made, size)
 
 
 @uncompiled
@@ -363,8 +376,8 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
 def _resize_as(to: Value, template: Value) -> Value:
     if not isinstance(to, _Compressed) or not isinstance(template, _Compressed) or to.shape != template.shape:
         return NotImplemented
-    return become(to, *[t.clone() for t in (template._csx_compressed, template._csx_plain)],
-                  torch.empty_like(template._csx_values, dtype=to.dtype))  # fmt: skip
+    values = torch.empty_like(template._csx_values, dtype=to.dtype)
+    return become(to, template._csx_compressed.clone(), template._csx_plain.clone(), values)
 
 
 @operator("is_same_size")
@@ -391,9 +404,10 @@ def _transpose(t: _Compressed, one: int, other: int) -> Value:
         return _clone(t)
     size = list(t.shape)
     size[one], size[other] = size[other], size[one]
-    members = t._csx_compressed, t._csx_plain, t._csx_values
+    members = _members(t)
     if one < batch:
-        return compressed(t._csx_layout, *[m.transpose(one, other).contiguous() for m in members], size)
+        exchanged = _each(members, lambda m: m.transpose(one, other).contiguous())
+        return compressed(t._csx_layout, *exchanged, size)
     values = members[2].transpose(-2, -1) if g.block else members[2]
     return compressed(FLIPPED[t._csx_layout], *members[:2], values, size)
 
@@ -415,8 +429,7 @@ def _select(t: _Compressed, dim: int, index: int) -> Value:
     size = [*t.shape[:dim], *t.shape[dim + 1 :]]
     values = t._csx_values
     if dim < batch:
-        return compressed(t._csx_layout, *[m.select(dim, index) for m in (t._csx_compressed, t._csx_plain, values)],
-                          size)  # fmt: skip
+        return compressed(t._csx_layout, *_each(_members(t), lambda m: m.select(dim, index)), size)
     if dim >= batch + 2:
         inner = values.select(dim - 1 + len(g.block), index)
         return compressed(t._csx_layout, t._csx_compressed, t._csx_plain, inner, size)
