@@ -172,6 +172,84 @@ def test_products_have_gradients_of_both_operands() -> None:
     torch.testing.assert_close(dense(another.grad), dense(other.grad))
 
 
+@pytest.mark.parametrize("function", [torch.sparse.softmax, torch.sparse.log_softmax])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["matrix", "vector", "dense dimensions", "three dimensions", "no elements"])
+def test_softmax_of_what_is_there(name: str, dtype: torch.dtype, function: Callable[..., Any]) -> None:
+    for dim in range(example(name).dim()):
+        host = example(name, dtype).requires_grad_()
+        ours = on_maca(host)
+        expected = function(host, dim)
+        with macatensor.fallback("error"):
+            found = function(ours, dim)
+            found.to_dense().square().sum().backward()
+        torch.testing.assert_close(dense(found), dense(expected))
+        assert found.is_coalesced()
+        expected.to_dense().square().sum().backward()
+        torch.testing.assert_close(dense(ours.grad), dense(host.grad))
+
+
+def test_softmax_of_large_and_infinite_numbers() -> None:
+    at = [[0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]]
+    values = torch.tensor([1e4, 1e4 - 1, -torch.inf, 0.0, torch.nan, 1.0])
+    host = torch.sparse_coo_tensor(at, values, (3, 2))
+    for function in (torch.sparse.softmax, torch.sparse.log_softmax):
+        with macatensor.fallback("error"):
+            found = function(host.to("maca"), 1)
+        torch.testing.assert_close(dense(found), dense(function(host, 1)), equal_nan=True)
+
+
+PAIRS = {
+    "square": (((4, 4), [[0, 1, 3], [1, 3, 0]]), ((4, 4), [[3, 0, 1, 1], [3, 2, 0, 1]])),
+    "oblong": (((2, 5), [[0, 0, 1, 1], [4, 1, 0, 4]]), ((5, 3), [[4, 4, 1, 2], [0, 2, 2, 1]])),
+    "uncoalesced": (((2, 3), [[1, 0, 1, 1], [2, 0, 2, 0]]), ((3, 2), [[2, 0, 2, 2], [1, 1, 1, 0]])),
+    "no elements": (((2, 3), [[], []]), ((3, 2), [[0], [1]])),
+    "of no size": (((0, 3), [[], []]), ((3, 0), [[], []])),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_products_of_two_sparse_matrices_agree(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    host = [
+        torch.sparse_coo_tensor(
+            torch.tensor(at, dtype=torch.int64), torch.randn(len(at[0]), dtype=dtype), size
+        )
+        for size, at in PAIRS[name]
+    ]
+    ours = [t.to("maca") for t in host]
+    for operands in (host, ours):
+        for t in operands:
+            t.requires_grad_()
+    with macatensor.fallback("error"):
+        found = torch.sparse.mm(*ours)
+        found.to_dense().abs().square().sum().backward()
+    expected = torch.sparse.mm(*host)
+    torch.testing.assert_close(dense(found), dense(host[0]) @ dense(host[1]))
+    torch.testing.assert_close(dense(found), dense(expected))
+    expected.to_dense().abs().square().sum().backward()
+    for theirs, mine in zip(host, ours):
+        torch.testing.assert_close(dense(mine.grad), dense(theirs.grad))
+
+
+def test_products_of_many_terms_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from macatensor.sparse import matrices, rows
+
+    torch.manual_seed(0)
+    a, b = ((torch.rand(30, 30) * (torch.rand(30, 30) < 0.3)) for _ in range(2))
+    with macatensor.fallback("error"):
+        for terms in (7, 100):
+            monkeypatch.setattr(matrices, "TERMS", terms)
+            monkeypatch.setattr(rows, "TERMS", terms)
+            found = a.to("maca").to_sparse() @ b.to("maca").to_sparse()
+            torch.testing.assert_close(dense(found), a @ b)
+            doubled = torch.cat([a.to("maca").to_sparse()._indices()] * 2, 1)
+            values = torch.cat([a.to("maca").to_sparse()._values()] * 2)
+            uncoalesced = torch.sparse_coo_tensor(doubled, values, a.shape)
+            torch.testing.assert_close((uncoalesced @ b.to("maca")).cpu(), 2 * a @ b)
+
+
 def test_files_copies_and_words_keep_sparse_tensors() -> None:
     ours = example("matrix").to("maca")
     file = io.BytesIO()
@@ -190,13 +268,14 @@ def test_files_copies_and_words_keep_sparse_tensors() -> None:
 
 def test_host_computes_the_rest_and_says_so() -> None:
     ours = example("matrix").to("maca").coalesce()
-    with macatensor.fallback("error"), pytest.raises(NotImplementedError, match="_sparse_softmax"):
-        torch.sparse.softmax(ours, 1)
+    picked = torch.tensor([1, 0])
+    with macatensor.fallback("error"), pytest.raises(NotImplementedError, match="index_select"):
+        ours.index_select(0, picked.to("maca"))
     before = macatensor.counters()["fallbacks"]
     with macatensor.fallback("silent"):
-        found = torch.sparse.softmax(ours, 1)
+        found = ours.index_select(0, picked.to("maca"))
     assert macatensor.counters()["fallbacks"] == before + 1 and found.device.type == "maca"
-    torch.testing.assert_close(dense(found), dense(torch.sparse.softmax(ours.cpu(), 1)))
+    torch.testing.assert_close(dense(found), dense(ours.cpu().index_select(0, picked)))
 
 
 @pytest.mark.parametrize(

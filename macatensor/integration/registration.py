@@ -46,13 +46,17 @@ from macatensor.operators import (
     randperm,
     ranges,
     recurrent,
+    segments,
     synchronized_normalization,
     transformer,
 )
 from macatensor.profiling import hooks
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
 from macatensor.sparse import arithmetic as sparse_arithmetic
+from macatensor.sparse import compressed_arithmetic, compressed_products
+from macatensor.sparse import members as sparse_members
 from macatensor.sparse import products as sparse_products
+from macatensor.sparse import softmax as sparse_softmax
 from macatensor.sparse import structure as sparse_structure
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (
@@ -67,10 +71,15 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     linear_algebra,
     parts,
     resize,
+    segments,
     transformer,
     sparse_arithmetic,
+    sparse_members,
     sparse_products,
+    sparse_softmax,
     sparse_structure,
+    compressed_arithmetic,
+    compressed_products,
 )
 _OWNERS_OF_COMPOSITES = (histogram, jagged, synchronized_normalization, transformer)
 _OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage, subclasses)
@@ -111,6 +120,7 @@ def register() -> None:
     one_hot.register()
     other_layouts.register()
     sparse_structure.register()
+    sparse_members.register()
     guards.register()
     recurrent.register()
     activation_slopes.register()

@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
-from macatensor.sparse.structure import coalesce, like, linear, sparse_dim
+from macatensor.sparse.structure import coalesce, found_in, like, linear, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
 from op_table.sparse import FALSE_OF_ZEROS, KEEP_ZEROS
 
@@ -35,7 +35,7 @@ def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
     return compute
 
 
-for _name in KEEP_ZEROS | FALSE_OF_ZEROS:
+for _name in KEEP_ZEROS | FALSE_OF_ZEROS | {"_conj_physical"}:
     operator(_name)(_of_values(getattr(torch.ops.aten, _name).default))
 for _name in KEEP_ZEROS:
     operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default))
@@ -79,7 +79,7 @@ def _mul(t: Value, other: Value) -> Value:
         same = t.shape == other.shape and sparse_dim(t) == sparse_dim(other)
         return _at_common_places(t, other) if same else NotImplemented
     sparse, dense = (t, other) if isinstance(t, _Sparse) else (other, t)
-    if sparse.shape != dense.shape:
+    if not isinstance(dense, MacaTensor) or sparse.shape != dense.shape:
         return NotImplemented
     whole = coalesce(sparse)
     return like(whole, whole._coo_values * dense[tuple(whole._coo_indices)])
@@ -87,12 +87,8 @@ def _mul(t: Value, other: Value) -> Value:
 
 def _at_common_places(a: _Sparse, b: _Sparse) -> _Sparse:
     a, b = coalesce(a), coalesce(b)
-    places, others = linear(a), linear(b)
-    if places.shape[0] == 0 or others.shape[0] == 0:
-        places = others = places[:0]
-    at = torch.searchsorted(others, places)
-    at = at.clamp(max=max(others.shape[0] - 1, 0))
-    in_a = (others.index_select(0, at) == places).nonzero().squeeze(1)
+    at, is_there = found_in(linear(b), linear(a))
+    in_a = is_there.nonzero().squeeze(1)
     in_b = at.index_select(0, in_a)
     product = a._coo_values.index_select(0, in_a) * b._coo_values.index_select(0, in_b)
     return coo(a._coo_indices.index_select(1, in_a), product, a.shape, is_coalesced=True)
@@ -107,7 +103,7 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
             return NotImplemented
         dtype = torch.result_type(t, other._coo_values)
         return _add_into(t.to(dtype, copy=True), other, alpha)
-    if t.shape != other.shape or sparse_dim(t) != sparse_dim(other):
+    if not isinstance(t, _Sparse) or t.shape != other.shape or sparse_dim(t) != sparse_dim(other):
         return NotImplemented
     dtype = torch.promote_types(t.dtype, other.dtype)
     values = [t._coo_values.to(dtype), (other._coo_values * alpha).to(dtype)]

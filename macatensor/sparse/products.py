@@ -1,4 +1,4 @@
-"""Products of COO matrices with dense ones, and sums of COO tensors."""
+"""Products of COO matrices, and sums of COO tensors."""
 
 from __future__ import annotations
 
@@ -7,47 +7,60 @@ from collections.abc import Sequence
 import torch
 
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, device
+from macatensor.sparse.matrices import product
+from macatensor.sparse.rows import scattered_sums, sums_of_runs
 from macatensor.sparse.structure import coalesce, like, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
 
 _Sparse = SparseMacaTensor
 
 
-def _rows_times_dense(rows: torch.Tensor, columns: torch.Tensor, values: torch.Tensor, dense: torch.Tensor,
-                      count: int) -> torch.Tensor:  # fmt: skip
-    """[count, n]: for each element of a matrix its value times the row of ``dense`` [k, n] at its column, added up."""
-    terms = dense.index_select(0, columns) * values.unsqueeze(1)
-    return dense.new_zeros((count, dense.shape[1])).index_add_(0, rows, terms)
-
-
 def _is_matrix(t: Value) -> bool:
     return isinstance(t, _Sparse) and t.dim() == 2 and sparse_dim(t) == 2
 
 
+def _times_dense(t: _Sparse, rows: torch.Tensor, columns: torch.Tensor, dense: torch.Tensor,
+                 count: int) -> torch.Tensor:  # fmt: skip
+    """[count, n]: elements of ``t`` that lie at ``rows`` and ``columns`` [nnz] of a matrix, times ``dense`` [k, n]."""
+    if not t._coo_is_coalesced:
+        return scattered_sums(rows, columns, t._coo_values, dense, count)
+    offsets = torch.searchsorted(rows.contiguous(), torch.arange(count + 1, device=device()))
+    return sums_of_runs(offsets, columns.contiguous(), t._coo_values, dense)
+
+
 @operator("mm")
-def mm(t: Value, dense: Value) -> Value:
-    fits = _is_matrix(t) and isinstance(dense, MacaTensor) and dense.dim() == 2
-    if not fits or t.shape[1] != dense.shape[0] or t.dtype != dense.dtype:
+def mm(t: Value, other: Value) -> Value:
+    if isinstance(t, _Sparse) and isinstance(other, _Sparse):
+        return product(t, other)
+    if isinstance(t, MacaTensor) and t.dim() == 2 and _is_matrix(other):
+        transposed = mm(other.t(), t.t())
+        return transposed if transposed is NotImplemented else transposed.t()
+    fits = _is_matrix(t) and isinstance(other, MacaTensor) and other.dim() == 2
+    if not fits or t.shape[1] != other.shape[0] or t.dtype != other.dtype:
         return NotImplemented
     rows, columns = t._coo_indices.unbind(0)
-    return _rows_times_dense(rows, columns, t._coo_values, dense, t.shape[0])
+    return _times_dense(t, rows, columns, other, t.shape[0])
 
 
 @operator("addmm", "_sparse_addmm")
 def _addmm(added: Value, t: Value, dense: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
     if not isinstance(added, MacaTensor) or added.dtype != t.dtype:
         return NotImplemented
-    product = mm(t, dense)
-    if product is NotImplemented:
+    return NotImplemented if isinstance(dense, _Sparse) else added_to(mm(t, dense), added, beta, alpha)
+
+
+def added_to(result: Value, added: torch.Tensor, beta: Value, alpha: Value) -> Value:
+    """``beta * added + alpha * result``; NotImplemented where the sum would have other sizes than the result."""
+    if result is NotImplemented:
         return NotImplemented
     try:
-        wanted = torch.broadcast_shapes(added.shape, product.shape)
+        wanted = torch.broadcast_shapes(added.shape, result.shape)
     except RuntimeError:
         return NotImplemented
-    if wanted != product.shape:
+    if wanted != result.shape:
         return NotImplemented
-    scaled = product if alpha == 1 else product * alpha
+    scaled = result if alpha == 1 else result * alpha
     return scaled if beta == 0 else scaled + (added if beta == 1 else added * beta)
 
 
@@ -55,8 +68,8 @@ def _addmm(added: Value, t: Value, dense: Value, *, beta: Value = 1, alpha: Valu
 def _mv(t: Value, vector: Value) -> Value:
     if not isinstance(vector, MacaTensor) or vector.dim() != 1:
         return NotImplemented
-    product = mm(t, vector.unsqueeze(1))
-    return product if product is NotImplemented else product.squeeze(1)
+    column = mm(t, vector.unsqueeze(1))
+    return column if column is NotImplemented else column.squeeze(1)
 
 
 @operator("bmm")
@@ -69,8 +82,8 @@ def _bmm(t: Value, dense: Value) -> Value:
     batch, row, column = t._coo_indices.unbind(0)
     (count, rows, inner), columns = t.shape, dense.shape[2]
     flat = dense.reshape(count * inner, columns)
-    product = _rows_times_dense(batch * rows + row, batch * inner + column, t._coo_values, flat, count * rows)
-    return product.reshape(count, rows, columns)
+    stacked = _times_dense(t, batch * rows + row, batch * inner + column, flat, count * rows)
+    return stacked.reshape(count, rows, columns)
 
 
 # -- sums and norms ---------------------------------------------------------------------------------------------------

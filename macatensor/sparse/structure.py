@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch.launcher import special
-from macatensor.dispatch.rowless import without_row
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor, device
 from macatensor.runtime.uncompiled import uncompiled
-from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator, to_host
+from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
 
 _Sparse = SparseMacaTensor
 _library = torch.library.Library("aten", "IMPL")
@@ -160,13 +158,13 @@ def _to_copy(
     if layout not in (None, torch.sparse_coo):
         return NotImplemented
     copied = like(_clone(t), t._coo_values.to(dtype or t.dtype, copy=True))
-    return copied if device is None or device.type == "maca" else to_host(copied).to(device)
+    return copied if device is None or device.type == "maca" else copied.to_host().to(device)
 
 
 @operator("copy_")
 def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
     if not isinstance(to, _Sparse):
-        return to.copy_(to_host(source)) if to.layout is torch.sparse_coo else NotImplemented
+        return to.copy_(source.to_host()) if to.layout is torch.sparse_coo else NotImplemented
     if source.layout is not torch.sparse_coo or to.shape != source.shape:
         return NotImplemented
     return become(
@@ -180,12 +178,23 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
 # -- to sorted indices, to dense and back -----------------------------------------------------------------------------
 def linear(t: _Sparse) -> torch.Tensor:
     """For each element its place among the sparse dimensions in row-major order, int64 [nnz]."""
-    at = t._coo_indices
-    sizes = t.shape[: at.shape[0]]
+    return places(t._coo_indices, t.shape[: sparse_dim(t)])
+
+
+def places(at: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Places in row-major order, int64 [nnz], of indices int64 [len(sizes), nnz]."""
     place = torch.zeros(at.shape[1], dtype=torch.int64, device=device())
     for dim, size in enumerate(sizes):
         place = place * size + at[dim]
     return place
+
+
+def found_in(among: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each of ``wanted`` int64 [n] a position in ``among``, sorted, and whether it is what stands there."""
+    if among.shape[0] == 0:
+        return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
+    at = torch.searchsorted(among, wanted).clamp(max=among.shape[0] - 1)
+    return at, among.index_select(0, at) == wanted
 
 
 def from_linear(place: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -225,48 +234,43 @@ def to_dense(t: _Sparse, dtype: torch.dtype | None = None, masked_grad: bool | N
     return flat.reshape(t.shape)
 
 
-def _sparse_of(dense: torch.Tensor, dims: int) -> _Sparse:
-    if dense.dim() == 0:
-        there = dense.reshape(1)
-        there = there[there != 0]
-        return coo(torch.empty((0, there.shape[0]), dtype=torch.int64, device=device()), there, (), True)
-    is_there = dense != 0
-    if dims < dense.dim():
-        is_there = is_there.flatten(dims).any(-1)
-    at = is_there.nonzero().t().contiguous()
-    return coo(at, dense[tuple(at)], dense.shape, is_coalesced=True)
-
-
-@special("aten._to_sparse.default", "aten._to_sparse.sparse_dim")
-def _to_sparse(func: OpOverload) -> Launcher:
-    def run(args: Arguments, kwargs: Keywords | None) -> Value:
-        dense = args[0]
-        options: dict[str, Any] = dict(kwargs or {})
-        dims = args[1] if len(args) > 1 else options.get("sparse_dim")
-        layout = options.get("layout")
-        if dims is None:
-            dims = dense.dim()
-        if not min(dense.dim(), 1) <= dims <= dense.dim() or layout not in (None, torch.sparse_coo):
-            return without_row(func, args, kwargs, "this layout is made on the host")
-        return _sparse_of(dense, dims)
-
-    return run
-
-
-@operator("_to_sparse", "_to_sparse.sparse_dim")
-def _to_other_sparse(t: _Sparse, *args: Value, **kwargs: Value) -> Value:
-    wanted = kwargs.get("layout") or torch.sparse_coo
-    dims = args[0] if args else kwargs.get("sparse_dim")
-    if wanted is torch.sparse_coo and dims in (None, sparse_dim(t)) and kwargs.get("dense_dim") is None:
-        return t
-    return NotImplemented
-
-
+# -- masks ------------------------------------------------------------------------------------------------------------
 @operator("sparse_mask")
 def _sparse_mask(t: Value, mask: Value) -> Value:
-    if not isinstance(t, MacaTensor) or not isinstance(mask, _Sparse) or t.shape != mask.shape:
+    """What ``t`` has at the elements of ``mask``; zero where it has nothing."""
+    if not isinstance(mask, _Sparse) or t.shape != mask.shape:
         return NotImplemented
-    return coo(mask._coo_indices.clone(), t[tuple(mask._coo_indices)], t.shape, mask._coo_is_coalesced)
+    if t is mask:
+        return t
+    if isinstance(t, MacaTensor):
+        values = t[tuple(mask._coo_indices)]
+    elif isinstance(t, _Sparse) and sparse_dim(t) == sparse_dim(mask):
+        values = values_at(t, mask)
+    else:
+        return NotImplemented
+    return coo(mask._coo_indices.clone(), values, t.shape, mask._coo_is_coalesced)
+
+
+def values_at(t: _Sparse, others: _Sparse) -> torch.Tensor:
+    """The sums that ``t`` has at the elements of ``others``, zero where there is nothing: [nnz, *dense sizes]."""
+    whole = coalesce(t)
+    at, is_there = found_in(linear(whole), linear(others))
+    values = whole._coo_values.new_zeros((at.shape[0], *whole._coo_values.shape[1:]))
+    here = is_there.nonzero().squeeze(1)
+    return values.index_copy_(0, here, whole._coo_values.index_select(0, at.index_select(0, here)))
+
+
+@operator("_sparse_mask_projection")
+def _projection(t: _Sparse, mask: Value, accumulate_matches: bool = False) -> Value:
+    """``t``, with zeros where ``mask`` has no element; added up for each that it has there, if so wished."""
+    fits = isinstance(t, _Sparse) and isinstance(mask, _Sparse) and t.shape == mask.shape
+    if not fits or sparse_dim(t) != sparse_dim(mask):
+        return NotImplemented
+    among, wanted = linear(mask).sort().values, linear(t)
+    count = torch.searchsorted(among, wanted, right=True) - torch.searchsorted(among, wanted)
+    count = count.reshape(-1, *[1] * (t._coo_values.dim() - 1))
+    values = t._coo_values * count.to(t.dtype) if accumulate_matches else t._coo_values
+    return like(t, torch.where(count > 0, values, torch.zeros_like(values)))
 
 
 # -- dimensions -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""A call of an operator on sparse tensors of the device: what computes it, and PyTorch on the host where nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, NoReturn, SupportsIndex, TypeVar
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map
+
+from macatensor.dispatch.errors import two_devices
+from macatensor.dispatch.host_fallback import announce
+from macatensor.dispatch.rowless import taken_apart
+from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.tensor import MacaTensor
+
+_Function = TypeVar("_Function", bound=Callable[..., Value])
+_Operator = Callable[..., Value]
+
+# What makes a tensor of ours of one of the host, by its layout.
+FROM_HOST: dict[torch.layout, Callable[[torch.Tensor], DeviceSparse]] = {}
+# Decompositions of PyTorch's that ask a sparse tensor for nothing but operators; others look into the struct of PyTorch's
+# own sparse tensors, which ours has not.
+TAKEN_APART = frozenset({"aten::_sparse_addmm", "aten::_sparse_sum.dim", "aten::randn_like"})
+
+
+class DeviceSparse(torch.Tensor):
+    """What sparse tensors of the device have in common: they are made by PyTorch's functions, never directly."""
+
+    # By the name of an overload, "aten::mm": what computes it. NotImplemented says that a call is none of its cases.
+    operators: ClassVar[dict[str, _Operator]] = {}
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls: type, *args: Value, **kwargs: Value) -> Value:
+        if len(args) == 1 and isinstance(args[0], torch.Tensor) and kwargs.keys() == {"requires_grad"}:
+            return torch.nn.Parameter(args[0], kwargs["requires_grad"])
+        raise TypeError(
+            f"{cls.__name__} cannot be made directly; use torch.sparse_coo_tensor, torch.sparse_csr_tensor or to_sparse()"
+        )
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Value:
+        if not all(issubclass(t, (DeviceSparse, MacaTensor)) or t is torch.Tensor for t in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        name = func.name()
+        if name != "aten::copy_":
+            _check_devices(func, args)
+        for kind in types:
+            found = kind.operators.get(name) if issubclass(kind, DeviceSparse) else None
+            result = found(*args, **kwargs) if found is not None else NotImplemented
+            if result is not NotImplemented:
+                return result
+        result = taken_apart(func, args, kwargs, explicit=name in TAKEN_APART)
+        return _on_host(func, args, kwargs) if result is NotImplemented else result
+
+    def to_host(self, check: bool = False) -> torch.Tensor:
+        """A copy on the host, in PyTorch's own tensor. ``check``: raises RuntimeError where indices are none of its."""
+        raise NotImplementedError
+
+    def hold(self, other: Value) -> None:
+        """This tensor has the elements of ``other`` from now on, one of ours of the same layout and sizes."""
+        raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Value:
+        return self._reduce_ex_internal(protocol)  # type: ignore[no-untyped-call]
+
+    def untyped_storage(self) -> NoReturn:
+        raise NotImplementedError(
+            "Cannot access storage of a sparse tensor; its values() and indices() have one each"
+        )
+
+    def tolist(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} has no list of its elements; use to_dense().tolist()")
+
+
+def registrar(kind: type[DeviceSparse]) -> Callable[..., Callable[[_Function], _Function]]:
+    """Makes the decorator of what computes overloads ("mm", "add.Tensor") when an argument is a ``kind``."""
+
+    def operator(*names: str) -> Callable[[_Function], _Function]:
+        def register(function: _Function) -> _Function:
+            for name in names:
+                kind.operators[name if "::" in name else f"aten::{name}"] = function
+            return function
+
+        return register
+
+    return operator
+
+
+def _check_devices(func: OpOverload, values: Iterable[Value]) -> None:
+    for value in values:
+        if (
+            isinstance(value, torch.Tensor)
+            and not isinstance(value, (DeviceSparse, MacaTensor))
+            and value.dim()
+        ):
+            raise two_devices(str(func), value)
+
+
+def from_host(source: torch.Tensor) -> torch.Tensor:
+    """A copy on the device of a tensor of the host, of whatever layout."""
+    make = FROM_HOST.get(source.layout)
+    return source.to("maca") if make is None else make(source)
+
+
+def _on_host(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
+    """What PyTorch computes on the host: the words of its errors, too, where it refuses."""
+    _check_devices(func, tree_leaves((args, kwargs)))
+    announce(func, "no kernel of maca takes these sparse tensors")
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def down(value: Value) -> Value:
+        if isinstance(value, torch.device) and value.type == "maca":
+            return torch.device("cpu")
+        if not isinstance(value, (DeviceSparse, MacaTensor)):
+            return value
+        for ours, theirs in pairs:
+            if ours is value:
+                return theirs
+        # kernels of the host trust indices, and would read elsewhere
+        pairs.append((value, value.to_host(check=True) if isinstance(value, DeviceSparse) else value.cpu()))
+        return pairs[-1][1]
+
+    def up(value: Value) -> Value:
+        if not isinstance(value, torch.Tensor):
+            return value
+        for ours, theirs in pairs:
+            if theirs is value:
+                return ours
+        return from_host(value)
+
+    asked = func._schema.arguments
+    given = {a.name: value for a, value in zip(asked, args)} | kwargs
+    result = func(*tree_map(down, args), **tree_map(down, kwargs))
+    for argument in asked:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        for ours, theirs in pairs:
+            if ours is not given.get(argument.name):
+                continue
+            if isinstance(ours, DeviceSparse):
+                _write(ours, theirs)
+            else:
+                ours.copy_(theirs)
+    return tree_map(up, result)
+
+
+def _write(ours: DeviceSparse, theirs: torch.Tensor) -> None:
+    if ours.shape != theirs.shape:
+        raise NotImplementedError(
+            f"a sparse tensor of maca cannot change its sizes from {list(ours.shape)} to {list(theirs.shape)}; "
+            "make another, as with torch.sparse_coo_tensor"
+        )
+    ours.hold(from_host(theirs))

@@ -1,0 +1,183 @@
+"""Compressed tensors of the device: CSR and BSR by rows, CSC and BSC by columns, BSR and BSC in blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from macatensor.runtime.boxed import Value
+from macatensor.runtime.tensor import device
+from macatensor.sparse.calls import FROM_HOST, DeviceSparse, registrar
+
+BY_ROWS = frozenset({torch.sparse_csr, torch.sparse_bsr})
+IN_BLOCKS = frozenset({torch.sparse_bsr, torch.sparse_bsc})
+# The layout of the same members when rows and columns change their names.
+FLIPPED = {
+    torch.sparse_csr: torch.sparse_csc,
+    torch.sparse_csc: torch.sparse_csr,
+    torch.sparse_bsr: torch.sparse_bsc,
+    torch.sparse_bsc: torch.sparse_bsr,
+}
+
+
+class CompressedMacaTensor(DeviceSparse):
+    """A tensor of layout ``torch.sparse_csr``, ``sparse_csc``, ``sparse_bsr`` or ``sparse_bsc`` on ``maca:0``. Made by
+    PyTorch's functions, never directly."""
+
+    operators: ClassVar[dict[str, Callable[..., Value]]] = {}
+    _csx_layout: torch.layout
+    # int32 or int64 [*batch, n + 1]: where the elements of each of the n rows, or columns, begin and end
+    _csx_compressed: torch.Tensor
+    _csx_plain: torch.Tensor  # of the same dtype [*batch, nnz]: the column, or row, of each element
+    _csx_values: torch.Tensor  # [*batch, nnz, *block sizes, *dense sizes]
+
+    def to_host(self, check: bool = False) -> torch.Tensor:
+        return torch.sparse_compressed_tensor(
+            self._csx_compressed.cpu(),
+            self._csx_plain.cpu(),
+            self._csx_values.cpu(),
+            self.shape,
+            layout=self._csx_layout,
+            check_invariants=check,
+        )
+
+    def hold(self, other: Value) -> None:
+        become(self, other._csx_compressed, other._csx_plain, other._csx_values)
+
+
+operator = registrar(CompressedMacaTensor)
+
+
+def compressed(
+    layout: torch.layout,
+    compressed_indices: torch.Tensor,
+    plain_indices: torch.Tensor,
+    values: torch.Tensor,
+    size: Sequence[int],
+) -> CompressedMacaTensor:
+    """The tensor of ``size`` and ``layout`` with these members, on maca: see :class:`CompressedMacaTensor`."""
+    made: CompressedMacaTensor = torch.Tensor._make_wrapper_subclass(
+        CompressedMacaTensor,
+        tuple(size),
+        dtype=values.dtype,
+        layout=layout,
+        device=device(),
+        dispatch_layout=True,  # PyTorch asks such a tensor for its layout, which its dispatch key leaves open
+    )
+    made._csx_layout = layout
+    return become(made, compressed_indices, plain_indices, values)
+
+
+def become(
+    tensor: CompressedMacaTensor,
+    compressed_indices: torch.Tensor,
+    plain_indices: torch.Tensor,
+    values: torch.Tensor,
+) -> CompressedMacaTensor:
+    """``tensor`` with these elements instead."""
+    tensor._csx_compressed, tensor._csx_plain, tensor._csx_values = compressed_indices, plain_indices, values
+    return tensor
+
+
+def like(
+    t: CompressedMacaTensor, values: torch.Tensor, size: Sequence[int] | None = None
+) -> CompressedMacaTensor:
+    """Other values at copies of the same indices, as PyTorch's operators give."""
+    indices = t._csx_compressed.clone(), t._csx_plain.clone()
+    return compressed(t._csx_layout, *indices, values, t.shape if size is None else size)
+
+
+def _from_host(source: torch.Tensor) -> CompressedMacaTensor:
+    if source.layout in BY_ROWS:
+        indices = source.crow_indices(), source.col_indices()
+    else:
+        indices = source.ccol_indices(), source.row_indices()
+    # a 4-D tensor of values has its dimensions in this order
+    values = source.values().to("maca", memory_format=torch.preserve_format)
+    return compressed(source.layout, indices[0].to("maca"), indices[1].to("maca"), values, source.shape)
+
+
+FROM_HOST.update(dict.fromkeys(FLIPPED, _from_host))
+
+
+class Geometry(NamedTuple):
+    """The dimensions of a compressed tensor; of its matrices in blocks, where it has them."""
+
+    batch: tuple[int, ...]
+    compressed: int  # rows of CSR and BSR, columns of CSC and BSC
+    plain: int
+    block: tuple[int, ...]  # rows and columns of a block, or nothing
+    dense: tuple[int, ...]
+    nnz: int  # elements, or blocks, of each matrix of the batch
+    by_rows: bool
+
+    @property
+    def matrices(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def rows(self) -> int:
+        return self.compressed if self.by_rows else self.plain
+
+    @property
+    def columns(self) -> int:
+        return self.plain if self.by_rows else self.compressed
+
+    @property
+    def each(self) -> tuple[int, ...]:
+        """Sizes of what lies at each place: a block and the dense dimensions."""
+        return (*self.block, *self.dense)
+
+
+def geometry(t: CompressedMacaTensor) -> Geometry:
+    """What the sizes of a tensor and of its members are."""
+    values, batch = t._csx_values.shape, t._csx_compressed.dim() - 1
+    blocks = 2 if t._csx_layout in IN_BLOCKS else 0
+    block = tuple(values[batch + 1 : batch + 1 + blocks])
+    rows, columns = t.shape[batch : batch + 2]
+    if block:
+        rows, columns = (n // max(1, b) for n, b in zip((rows, columns), block))
+    by_rows = t._csx_layout in BY_ROWS
+    return Geometry(
+        tuple(t.shape[:batch]),
+        rows if by_rows else columns,
+        columns if by_rows else rows,
+        block,
+        tuple(values[batch + 1 + blocks :]),
+        t._csx_plain.shape[-1],
+        by_rows,
+    )
+
+
+def coordinates(t: CompressedMacaTensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """For each element, or block, of all matrices in their order: the number of the matrix, and its compressed and its
+    plain index. Three of int64 [matrices * nnz]."""
+    g = geometry(t)
+    ends = t._csx_compressed.reshape(g.matrices, g.compressed + 1)
+    numbers = torch.arange(g.nnz, dtype=ends.dtype, device=device()).expand(g.matrices, g.nnz)
+    at = torch.searchsorted(ends.contiguous(), numbers.contiguous(), right=True) - 1
+    matrix = torch.arange(g.matrices, device=device()).unsqueeze(1).expand(g.matrices, g.nnz)
+    return matrix.reshape(-1), at.reshape(-1), t._csx_plain.reshape(-1).long()
+
+
+def flat_values(t: CompressedMacaTensor) -> torch.Tensor:
+    """The values of all matrices, one after the other: [matrices * nnz, *block sizes, *dense sizes]."""
+    g = geometry(t)
+    return t._csx_values.reshape(g.matrices * g.nnz, *g.each)
+
+
+def linear(t: CompressedMacaTensor) -> torch.Tensor:
+    """For each element, or block, its place in row-major order among those of all matrices: int64 [matrices * nnz]."""
+    g = geometry(t)
+    matrix, at, other = coordinates(t)
+    row, column = (at, other) if g.by_rows else (other, at)
+    return (matrix * g.rows + row) * g.columns + column
+
+
+def ends_of(at: torch.Tensor, count: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """Compressed indices [*batch, count + 1] of ``at`` int64 [*batch, nnz], sorted, of numbers below ``count``."""
+    numbers = torch.arange(count + 1, device=device()).expand(*at.shape[:-1], count + 1)
+    return torch.searchsorted(at.contiguous(), numbers.contiguous()).to(dtype)

@@ -1,0 +1,560 @@
+"""Compressed tensors of the device (CSR, CSC, BSR, BSC) against those of the host: PyTorch's operator database, products,
+conversions, files."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import pickle
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+import macatensor
+
+CSR, CSC, BSR, BSC = torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
+LAYOUTS = (CSR, CSC, BSR, BSC)
+BLOCKED = (BSR, BSC)
+
+
+def short(layout: torch.layout) -> str:
+    return str(layout).removeprefix("torch.sparse_")
+
+
+def on_maca(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().to("maca").requires_grad_(value.requires_grad)
+
+
+def dense(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    return (value if value.layout is torch.strided else value.to_dense()).cpu()
+
+
+def gradients(arguments: Any, result: Any) -> list[Any]:
+    wanted = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not wanted or not isinstance(result, torch.Tensor) or not result.requires_grad:
+        return []
+    total = (result if result.layout is torch.strided else result.to_dense()).sum()
+    return [dense(g) for g in torch.autograd.grad(total, wanted, allow_unused=True)]
+
+
+def members(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if t.layout in (CSR, BSR):
+        return t.crow_indices(), t.col_indices(), t.values()
+    return t.ccol_indices(), t.row_indices(), t.values()
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """The same layout, and the same members down to the dtypes of indices."""
+    assert found.layout is expected.layout and found.shape == expected.shape and found.dtype == expected.dtype
+    if found.layout is torch.sparse_coo:
+        assert found.is_coalesced() == expected.is_coalesced()
+        pairs = [(found._indices(), expected._indices()), (found._values(), expected._values())]
+    elif found.layout is torch.strided:
+        pairs = [(found, expected)]
+    else:
+        pairs = list(zip(members(found), members(expected)))
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), equal_nan=True)
+
+
+SUPPORTED = [
+    pytest.param(op, layout, id=f"{op.formatted_name}-{short(layout)}")
+    for layout in LAYOUTS
+    for op in op_db
+    if getattr(op, f"supports_sparse_{short(layout)}")
+]
+
+
+@pytest.mark.parametrize("op, layout", SUPPORTED)
+def test_samples_of_the_database_agree(op: Any, layout: torch.layout) -> None:
+    try:
+        samples = list(
+            op.sample_inputs_sparse(layout, "cpu", torch.float32, requires_grad=op.supports_autograd)
+        )
+    except (NotImplementedError, unittest.SkipTest):
+        samples = []  # PyTorch has none for this operator
+    before = macatensor.counters()["fallbacks"]
+    for sample in samples:
+        arguments = (sample.input, sample.args, sample.kwargs)
+        ours = tree_map(on_maca, arguments)
+        expected = op(arguments[0], *arguments[1], **arguments[2])
+        found = op(ours[0], *ours[1], **ours[2])
+        if op.name == "randn_like":  # of numbers of its own
+            assert_same(found * 0, expected * 0)
+            continue
+        assert found.layout is expected.layout
+        torch.testing.assert_close(dense(found), dense(expected), equal_nan=True)
+        try:
+            wanted = gradients(arguments, expected)
+        except RuntimeError:  # PyTorch has no gradient here
+            continue
+        torch.testing.assert_close(gradients(ours, found), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert macatensor.counters()["fallbacks"] == before
+
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
+# sizes, batch dimensions, dense dimensions, size of blocks
+SHAPES = {
+    "matrix": ((6, 4), 0, 0, (2, 2)),
+    "blocks wider than high": ((4, 6), 0, 0, (2, 3)),
+    "batch": ((2, 3, 4, 6), 2, 0, (2, 3)),
+    "dense dimensions": ((4, 6, 3), 0, 1, (2, 3)),
+    "both": ((2, 4, 6, 3), 1, 1, (4, 2)),
+    "no elements": ((4, 6), 0, 0, (2, 3)),
+    "no rows": ((0, 6), 0, 0, (2, 3)),
+}
+
+
+def strided(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A dense tensor with zeros; matrices of a batch have equally many elements, and blocks."""
+    size, batch, dense_dims, (high, wide) = SHAPES[name]
+    numbers = torch.arange(torch.Size(size).numel()).reshape(size) % 5 + 1
+    if name == "no elements":
+        return torch.zeros(size, dtype=dtype)
+    rows, columns = size[batch : batch + 2]
+    pattern = torch.tensor([[(r * 7 + c * 3) % 4 == 0 for c in range(columns)] for r in range(rows)])
+    pattern = pattern.reshape(rows, columns)
+    return (numbers * pattern.reshape(rows, columns, *[1] * dense_dims)).to(dtype)
+
+
+def example(name: str, layout: torch.layout, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    _, _, dense_dims, block = SHAPES[name]
+    return strided(name, dtype).to_sparse(
+        layout=layout, blocksize=block if layout in BLOCKED else None, dense_dim=dense_dims
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+@pytest.mark.parametrize("name", SHAPES)
+def test_dense_and_back_is_as_on_the_host(name: str, layout: torch.layout, dtype: torch.dtype) -> None:
+    host = example(name, layout, dtype)
+    _, _, dense_dims, block = SHAPES[name]
+    with macatensor.fallback("error"):
+        ours = host.to("maca")
+        assert ours.device.type == "maca" and ours.is_sparse_csr == host.is_sparse_csr
+        assert_same(ours, host)
+        assert_same(ours.cpu(), host)
+        assert torch.equal(ours.to_dense().cpu(), host.to_dense())
+        made = (
+            strided(name, dtype)
+            .to("maca")
+            .to_sparse(layout=layout, blocksize=block if layout in BLOCKED else None, dense_dim=dense_dims)
+        )
+        assert_same(made, host)
+        assert (made._nnz(), made.sparse_dim(), made.dense_dim()) == (host._nnz(), 2, dense_dims)
+
+
+CONVERSIONS: dict[str, Callable[[torch.Tensor, tuple[int, int]], torch.Tensor]] = {
+    "coo": lambda t, block: t.to_sparse(),
+    "csr": lambda t, block: t.to_sparse_csr(),
+    "csc": lambda t, block: t.to_sparse_csc(),
+    "bsr": lambda t, block: t.to_sparse_bsr(block),
+    "bsc": lambda t, block: t.to_sparse_bsc(block),
+}
+
+
+@pytest.mark.parametrize("to", CONVERSIONS)
+@pytest.mark.parametrize("layout", (torch.sparse_coo, *LAYOUTS), ids=short)
+@pytest.mark.parametrize("name", SHAPES)
+def test_conversions_are_as_on_the_host(name: str, layout: torch.layout, to: str) -> None:
+    block = SHAPES[name][3]
+    host = strided(name).to_sparse() if layout is torch.sparse_coo else example(name, layout)
+    try:
+        expected = CONVERSIONS[to](host, block)
+    except RuntimeError as error:
+        with macatensor.fallback("silent"), pytest.raises(type(error)):
+            CONVERSIONS[to](host.to("maca"), block)
+        return
+    with macatensor.fallback("error"):
+        assert_same(CONVERSIONS[to](host.to("maca"), block), expected)
+
+
+def test_indices_of_32_bits_stay_so() -> None:
+    host = example("matrix", CSR)
+    narrow = torch.sparse_csr_tensor(
+        host.crow_indices().int(), host.col_indices().int(), host.values(), host.shape
+    )
+    with macatensor.fallback("error"):
+        ours = narrow.to("maca")
+        assert_same(ours, narrow)
+        assert_same(ours.to_sparse_csc(), narrow.to_sparse_csc())
+        assert_same(ours.to_sparse_bsr((2, 2)), narrow.to_sparse_bsr((2, 2)))
+        assert_same(ours + ours, narrow + narrow)
+        other = torch.randn(4, 3)
+        torch.testing.assert_close((ours @ other.to("maca")).cpu(), narrow @ other)
+
+
+USES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "detached": lambda t: t.detach(),
+    "cloned": lambda t: t.clone(),
+    "cast": lambda t: t.to(torch.float64),
+    "zeros like": lambda t: torch.zeros_like(t),
+    "zeroed": lambda t: t.clone().zero_(),
+    "filled": lambda t: t.clone().fill_(3.0),
+    "copied": lambda t: torch.zeros_like(t).resize_as_sparse_(t).copy_(t),
+    "negative": lambda t: -t,
+    "in place": lambda t: t.clone().neg_().mul_(2),
+    "out": lambda t: torch.sin(t, out=t.clone()),
+    "doubled": lambda t: t * 2,
+    "halved": lambda t: torch.tensor(0.5) * t,
+    "is nan": lambda t: torch.isnan(t),
+    "absolute": lambda t: t.abs(),
+    "relu": lambda t: t.relu(),
+    "sum": lambda t: t.sum(),
+    "transposed": lambda t: t.transpose(-2, -1),
+    "values": lambda t: t.values(),
+    "selected": lambda t: t.select(0, 1),
+    "last of dense": lambda t: t.select(-1, 0),
+    "added": lambda t: t + t,
+    "times itself": lambda t: t * t,
+    "times dense": lambda t: t * torch.full(t.shape, 3.0, device=t.device),
+    "masked": lambda t: torch.arange(1.0, t.numel() + 1).reshape(t.shape).to(t.device).sparse_mask(t),
+    "summed along": lambda t: t.sum(0, keepdim=True),
+    "summed along rows": lambda t: t.sum((1,), keepdim=True),
+    "summed altogether": lambda t: t.sum((0, 1), keepdim=True).to_dense(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+@pytest.mark.parametrize(
+    "name", [name for name in SHAPES if name != "no rows"]
+)  # of which the host's kernels crash
+def test_uses_are_as_on_the_host(name: str, layout: torch.layout, use: Callable[[torch.Tensor], Any]) -> None:
+    host = example(name, layout)
+    try:
+        expected = use(host)
+    except (RuntimeError, IndexError) as error:
+        with macatensor.fallback("silent"):
+            try:
+                found = use(host.to("maca"))
+            except Exception as ours:
+                assert isinstance(ours, type(error))
+            else:  # more is served than by the host
+                torch.testing.assert_close(dense(found), dense(use(host.to_dense())))
+        return
+    with macatensor.fallback("error"):
+        found = use(host.to("maca"))
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+@pytest.mark.parametrize("name", SHAPES)
+def test_sums_with_dense_tensors(name: str, layout: torch.layout) -> None:
+    ours, full = (
+        example(name, layout).to("maca"),
+        strided(name),
+    )  # the host's kernel crashes for some of these
+    other = torch.randn(full.shape)
+    with macatensor.fallback("error"):
+        torch.testing.assert_close((other.to("maca") + ours).cpu(), other + full)
+        torch.testing.assert_close((ours + other.to("maca")).cpu(), other + full)
+        torch.testing.assert_close(torch.add(other.to("maca"), ours, alpha=3).cpu(), other + 3 * full)
+        torch.testing.assert_close(other.to("maca").add_(ours).cpu(), other + full)
+
+
+FACTORIES = {
+    CSR: (torch.sparse_csr_tensor, torch.ops.aten._sparse_csr_tensor_unsafe.default),
+    CSC: (torch.sparse_csc_tensor, torch.ops.aten._sparse_csc_tensor_unsafe.default),
+    BSR: (torch.sparse_bsr_tensor, torch.ops.aten._sparse_bsr_tensor_unsafe.default),
+    BSC: (torch.sparse_bsc_tensor, torch.ops.aten._sparse_bsc_tensor_unsafe.default),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+def test_factories_make_what_the_host_makes(layout: torch.layout) -> None:
+    host = example("blocks wider than high", layout)
+    named, unsafe = FACTORIES[layout]
+    parts = [m.to("maca") for m in members(host)]
+    lists = [m.tolist() for m in members(host)]
+    with macatensor.fallback("error"):
+        for made in (
+            named(*parts, host.shape),
+            named(*parts, host.shape, check_invariants=True),
+            named(*lists, host.shape, device="maca"),
+            torch.sparse_compressed_tensor(*parts, host.shape, layout=layout),
+            torch.ops.aten._sparse_compressed_tensor_unsafe.default(*parts, host.shape, layout=layout),
+            unsafe(*parts, host.shape),
+            torch.empty_like(host.to("maca")).copy_(host),
+        ):
+            assert type(made).__name__ == "CompressedMacaTensor"
+            assert_same(made, host)
+        assert_same(named(*parts), named(*members(host)))
+        with torch.inference_mode():
+            assert_same(named(*[m.to("maca") for m in members(host)], host.shape), host)
+        if layout not in BLOCKED:
+            assert_same(torch.zeros(3, 4, layout=layout, device="maca"), torch.zeros(3, 4, layout=layout))
+            assert torch.empty(3, 4, layout=layout, device="maca").layout is layout
+
+
+def test_values_share_memory_with_the_tensor() -> None:
+    ours = example("matrix", CSR).to("maca")
+    ours.values().mul_(2)
+    torch.testing.assert_close(ours.to_dense().cpu(), strided("matrix") * 2)
+
+
+BAD = {
+    "first": ([1, 1, 2], [0, 1], 2),
+    "last": ([0, 1, 1], [0, 1], 2),
+    "order": ([0, 2, 1, 2], [0, 1], 2),
+    "columns": ([0, 1, 2], [0, 7], 2),
+    "negative": ([0, 1, 2], [0, -1], 2),
+    "twice": ([0, 2, 2], [1, 1], 2),
+    "unsorted": ([0, 2, 2], [1, 0], 2),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_indices_are_refused_and_never_crash(name: str) -> None:
+    crow, col, columns = BAD[name]
+    size = (len(crow) - 1, columns)
+    parts = torch.tensor(crow), torch.tensor(col), torch.ones(2)
+    with pytest.raises(RuntimeError) as expected:
+        torch.sparse_csr_tensor(*parts, size, check_invariants=True)
+    ours = [p.to("maca") for p in parts]
+    with pytest.raises(RuntimeError) as found:
+        torch.sparse_csr_tensor(*ours, size, check_invariants=True)
+    assert str(found.value) == str(expected.value)
+    made = torch.sparse_csr_tensor(*ours, size)
+    uses: list[Callable[[], Any]] = [
+        lambda: made.to_dense(), lambda: made @ torch.ones(columns, 3, device="maca"), lambda: made.to_sparse_csc(),
+        lambda: made @ made, lambda: made.to_sparse(), lambda: made + made, lambda: made.sum(0, keepdim=True),
+        lambda: torch.sparse.mm(made, torch.ones(columns, 3, device="maca"), "amax"), lambda: made[0],
+        lambda: torch.triangular_solve(torch.ones(2, 1, device="maca"), made),
+    ]  # fmt: skip
+    with macatensor.fallback("silent"):
+        for use in uses:
+            try:
+                dense(use())
+            except (RuntimeError, IndexError, ValueError):
+                pass  # an error is right, as is whatever number
+    assert torch.ones(2, device="maca").sum().item() == 2
+
+
+def weights(
+    rows: int, columns: int, layout: torch.layout, dtype: torch.dtype, requires_grad: bool
+) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rows * 100 + columns)
+    full = torch.randn(rows, columns, generator=generator, dtype=torch.float64).to(dtype)
+    full[torch.rand(rows, columns, generator=generator) < 0.6] = 0
+    if rows:
+        full[0] = 0  # a row without elements
+    made = full.to_sparse(layout=layout, blocksize=(2, 2) if layout in BLOCKED else None)
+    return made.requires_grad_(requires_grad)
+
+
+PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "matrix": lambda t, x: t @ x,
+    "sparse.mm": lambda t, x: torch.sparse.mm(t, x),
+    "vector": lambda t, x: t @ x[:, 0],
+    "addmm": lambda t, x: torch.addmm(
+        torch.ones(t.shape[0], x.shape[1], device=x.device), t, x, beta=2, alpha=3
+    ),
+    "sparse.addmm": lambda t, x: torch.sparse.addmm(
+        torch.ones(t.shape[0], x.shape[1], device=x.device), t, x
+    ),
+    "addmv": lambda t, x: torch.addmv(torch.ones(t.shape[0], device=x.device), t, x[:, 1], beta=0.5, alpha=2),
+    "from the left": lambda t, x: x.t() @ t.t(),
+    "layer": lambda t, x: torch.nn.functional.linear(x.t(), t),
+    "out": lambda t, x: torch.mm(t, x, out=torch.empty(t.shape[0], x.shape[1], device=x.device)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_dense_matrices_agree(name: str, layout: torch.layout) -> None:
+    for (rows, columns), width in itertools.product(((6, 8), (8, 4), (40, 26)), (1, 3, 17)):
+        width = max(width, 2) if name == "addmv" else width
+        host, other = weights(rows, columns, layout, torch.float32, False), torch.randn(columns, width)
+        try:
+            expected = PRODUCTS[name](host, other)
+        except RuntimeError:
+            continue  # more products are served than by the host
+        with macatensor.fallback("error"):
+            found = PRODUCTS[name](host.to("maca"), other.to("maca"))
+        torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("layout", (CSR, CSC), ids=short)
+@pytest.mark.parametrize("other", (CSR, CSC), ids=short)
+def test_products_of_two_compressed_matrices_agree(layout: torch.layout, other: torch.layout) -> None:
+    a, b = weights(6, 8, layout, torch.float32, False), weights(8, 4, other, torch.float32, False)
+    with macatensor.fallback("error"):
+        found = a.to("maca") @ b.to("maca")
+    assert found.layout is (a @ b).layout
+    torch.testing.assert_close(found.to_dense().cpu(), a.to_dense() @ b.to_dense())
+
+
+@pytest.mark.parametrize(
+    "dtype", (torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64), ids=str
+)
+def test_products_of_other_dtypes_are_those_of_dense(dtype: torch.dtype) -> None:
+    numbers = torch.randint(-3, 4, (6, 8)).to(dtype) * (torch.rand(6, 8) < 0.5)
+    other = torch.randint(-3, 4, (8, 5)).to(dtype)
+    expected = numbers.to(torch.complex128) @ other.to(torch.complex128)
+    with macatensor.fallback("error"):
+        ours = numbers.to("maca")
+        for t in (ours.to_sparse_csr(), ours.to_sparse_csc(), ours.to_sparse_bsr((2, 4)), ours.to_sparse()):
+            found = (t @ other.to("maca")).cpu()
+            assert found.dtype is dtype and torch.equal(found.to(torch.complex128), expected)
+
+
+def test_numbers_that_are_none_pass_through_products() -> None:
+    host = torch.tensor([[0.0, torch.inf], [torch.nan, 0.0], [1.0, 0.0]]).to_sparse_csr()
+    other = torch.tensor([[1.0, torch.nan], [0.0, 2.0]])
+    with macatensor.fallback("error"):
+        found = host.to("maca") @ other.to("maca")
+    torch.testing.assert_close(found.cpu(), host @ other, equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", (CSR, CSC), ids=short)
+def test_products_have_gradients_of_both_operands(layout: torch.layout) -> None:
+    for take in (torch.sparse.mm, lambda t, x: t @ x):
+        host, other = weights(6, 8, layout, torch.float32, True), torch.randn(8, 3, requires_grad=True)
+        ours, another = on_maca(host), on_maca(other)
+        try:
+            take(host, other).square().sum().backward()
+        except RuntimeError:
+            continue
+        with macatensor.fallback("error"):
+            take(ours, another).square().sum().backward()
+        torch.testing.assert_close(another.grad.cpu(), other.grad)
+        torch.testing.assert_close(dense(ours.grad), dense(host.grad))
+
+
+@pytest.mark.parametrize("reduce", ("sum", "mean", "amax", "amin"))
+def test_reduced_products_have_gradients(reduce: str) -> None:
+    host, other = weights(12, 8, CSR, torch.float32, True), torch.randn(8, 5, requires_grad=True)
+    ours, another = on_maca(host), on_maca(other)
+    expected = torch.sparse.mm(host, other, reduce)
+    with macatensor.fallback("error"):
+        found = torch.sparse.mm(ours, another, reduce)
+        found.square().sum().backward()
+    torch.testing.assert_close(found.detach().cpu(), expected.detach())
+    expected.square().sum().backward()
+    torch.testing.assert_close(another.grad.cpu(), other.grad)
+    torch.testing.assert_close(dense(ours.grad), dense(host.grad))
+
+
+def test_large_products_take_no_memory_of_terms() -> None:
+    rows, width = 2000, 256
+    crow = torch.arange(0, 50 * rows + 1, 50)
+    col = torch.arange(50 * rows) % rows
+    col = col.reshape(rows, 50).sort(1).values.flatten()
+    ours = torch.sparse_csr_tensor(crow, col, torch.randn(50 * rows), (rows, rows)).to("maca")
+    x = torch.randn(rows, width).to("maca")
+    torch.maca.synchronize()
+    torch.maca.reset_peak_memory_stats()
+    before = torch.maca.memory_allocated()
+    result = ours @ x
+    torch.maca.synchronize()
+    taken = torch.maca.max_memory_allocated() - before
+    terms = 50 * rows * width * 4
+    assert taken < result.numel() * 4 + terms / 20, (taken, terms)
+
+
+def test_gradients_reach_values_and_dense_tensors() -> None:
+    def train(device: str) -> list[torch.Tensor]:
+        host = example("matrix", CSR)
+        crow, col = host.crow_indices().to(device), host.col_indices().to(device)
+        values = host.values().detach().clone().to(device).requires_grad_()
+        made = torch.sparse_compressed_tensor(crow, col, values, host.shape, layout=CSR)
+        full = strided("matrix").to(device).requires_grad_()
+        (made.to_dense() * full).sum().backward()
+        again = strided("matrix").to(device).requires_grad_()
+        (again.to_sparse_csr().values() ** 2).sum().backward()
+        return [t.grad.cpu() for t in (values, full, again)]
+
+    with macatensor.fallback("error"):
+        found = train("maca")
+    for ours, theirs in zip(found, train("cpu")):
+        torch.testing.assert_close(dense(ours), dense(theirs))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=short)
+def test_files_copies_and_words_keep_compressed_tensors(layout: torch.layout) -> None:
+    host = example("matrix", layout)
+    ours = host.to("maca")
+    file = io.BytesIO()
+    torch.save({"t": ours}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["t"]
+    assert loaded.device.type == "maca"
+    assert_same(loaded, host)
+    file.seek(0)
+    assert_same(torch.load(file, weights_only=True, map_location="cpu")["t"], host)
+    copied = copy.deepcopy(ours)
+    copied.values().zero_()
+    assert_same(ours, host)
+    assert_same(pickle.loads(pickle.dumps(ours)), host)
+    text = repr(ours)
+    assert (
+        f"layout=torch.sparse_{short(layout)}" in text and f"nnz={host._nnz()}" in text and "maca:0" in text
+    )
+    assert_same(macatensor.maca(host), host)
+    assert torch.nn.Parameter(ours).layout is layout
+
+
+MISUSES: list[Callable[[torch.Tensor], Any]] = [
+    lambda t: t + torch.ones(7, device=t.device),
+    lambda t: t @ torch.ones(3, 3, device=t.device),
+    lambda t: t.ccol_indices(),
+    lambda t: t.transpose(0, 5),
+    lambda t: t.select(0, 99),
+    lambda t: t.to_sparse_bsr((5, 5)),
+    lambda t: t.to_sparse_bsr((0, 2)),
+    lambda t: t.to_sparse(1),
+    lambda t: t.to_dense().to_sparse_bsr((5, 5)),
+    lambda t: t.to_dense().to_sparse_csr(dense_dim=3),
+    lambda t: t.sum(0),
+    lambda t: t.view(-1),
+    lambda t: t.exp(),
+    lambda t: torch.zeros(3, layout=CSR, device=t.device),
+    lambda t: torch.zeros(3, 4, layout=BSR, device=t.device),
+    lambda t: torch.sparse.mm(t, torch.ones(4, 2, device=t.device), "product"),
+    lambda t: torch.empty_like(t, layout=CSC),
+    lambda t: torch.sparse_csr_tensor(
+        t.crow_indices(), t.col_indices(), t.values()[1:], check_invariants=True
+    ),
+    lambda t: torch.sparse.sampled_addmm(
+        t, torch.ones(3, 2, device=t.device), torch.ones(2, 4, device=t.device)
+    ),
+    lambda t: t.untyped_storage(),
+]
+
+
+@pytest.mark.parametrize("misuse", MISUSES, ids=range(len(MISUSES)))
+def test_misuse_raises_what_the_host_raises(misuse: Callable[[torch.Tensor], Any]) -> None:
+    host = example("matrix", CSR)
+    with pytest.raises(Exception) as expected:
+        misuse(host)
+    with macatensor.fallback("silent"), pytest.raises(type(expected.value)):
+        misuse(host.to("maca"))
+
+
+def test_operands_of_two_devices_are_refused() -> None:
+    host = example("matrix", CSR)
+    for one, other in ((host, host.to("maca")), (host.to("maca"), host)):
+        with pytest.raises(RuntimeError, match="same device"):
+            one + other
