@@ -157,9 +157,7 @@ def test_gradients_flow_through_the_move() -> None:
 def test_nested_and_quantized_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="quantized"):
         maca(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
-    for make in (
-        lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("maca"),
-    ):
+    for make in (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("maca"),):
         with pytest.raises(NotImplementedError, match="tensor; maca accepts: torch.strided. Use to_dense"):
             make()
 
