@@ -10,34 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from sparse_values import dense, gradients, on_maca
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 import macatensor
 
 COO = torch.sparse_coo
 SPARSE = [op for op in op_db if op.supports_sparse]
-
-
-def on_maca(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.detach().to("maca").requires_grad_(value.requires_grad)
-
-
-def dense(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    value = value.detach()
-    return (value.to_dense() if value.layout is COO else value).cpu()
-
-
-def gradients(arguments: Any, result: Any) -> list[Any]:
-    wanted = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
-    if not wanted or not isinstance(result, torch.Tensor) or not result.requires_grad:
-        return []
-    total = (result.to_dense() if result.layout is COO else result).sum()
-    return [dense(g) for g in torch.autograd.grad(total, wanted, allow_unused=True)]
 
 
 @pytest.mark.parametrize("op", SPARSE, ids=lambda op: op.formatted_name)
