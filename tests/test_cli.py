@@ -72,7 +72,8 @@ def test_ops_json_has_every_row() -> None:
     result = run(app, ["ops", "--json"])
     assert result.exit_code == 0
     rows = json.loads(result.stdout)
-    assert {r["operator"] for r in rows} == set(TABLE)
+    users = {"macatest::scaled"}  # of another test in this process
+    assert {r["operator"] for r in rows} - users == set(TABLE)
     add = next(r for r in rows if r["operator"] == "add.Tensor")
     assert add["kind"] == "kernel" and add["kernel"] == "add" and "float32" in add["dtypes"]
 

@@ -30,7 +30,9 @@ class Registration(NamedTuple):
     origin: str
 
 
-_ours: set[str] = set()  # operators that have a kernel of this package, or one that does nothing, on the key
+_ours: set[str] = (
+    set()
+)  # operators that have one of this package or of PyTorch, or one that does nothing, on the key
 _users: dict[str, str] = {}  # operators that have one of a user's, registered from Python, and its function
 
 
@@ -105,7 +107,7 @@ def follow() -> None:
             return result
         name = _qualified(self.ns, self._resolve_op_name(op_name, "impl"))
         origin = _origin(name, fn)
-        if origin.startswith("macatensor.") or fn is torch.library.fallthrough_kernel:
+        if origin.startswith(("macatensor.", "torch.")) or fn is torch.library.fallthrough_kernel:
             _ours.add(name)
             return result
         if self not in held:

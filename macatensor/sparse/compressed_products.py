@@ -149,7 +149,7 @@ def sampled_addmm(t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value
     g = geometry(t)
     inner = a.shape[-1]
     fits = a.shape == (*g.batch, g.rows, inner) and b.shape == (*g.batch, inner, g.columns)
-    if g.dense or not fits or t.dtype is torch.bool:
+    if g.dense or not fits or not (t.dtype.is_floating_point or t.dtype.is_complex):
         return NotImplemented
     matrix, row, column = coordinates(t)
     left = a.reshape(g.matrices * g.rows, inner)
