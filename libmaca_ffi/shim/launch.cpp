@@ -86,8 +86,8 @@ int64_t start_of(const maca_role& role, const maca_reference& reference) {
   return is_inside ? start : -1;
 }
 
-// Touches of two operands overlap in part: neither apart nor the very same elements. Tensors at different places of lists
-// must be apart, as far as ranges tell: which of them a kernel computes first is not said.
+// Touches of two operands overlap in part: neither apart nor the very same elements. Tensors at different places of
+// lists must be apart, as far as ranges tell: which of them a kernel computes first is not said.
 bool partial_overlap(const maca_program& p, const maca_reference* references, const char* const* pointers, int written,
                      int other) {
   const maca_role &w = p.roles[written], &o = p.roles[other];
