@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest
 from typing import Any
 
 import torch
@@ -10,10 +11,28 @@ from torch.utils._pytree import tree_leaves
 CSR, CSC, BSR, BSC = torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
 LAYOUTS = (CSR, CSC, BSR, BSC)
 BLOCKED = (BSR, BSC)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
 
 
 def short(layout: torch.layout) -> str:
     return str(layout).removeprefix("torch.sparse_")
+
+
+def samples_of(op: Any, layout: torch.layout) -> list[Any]:
+    """What PyTorch's operator database has of an operator for this layout; nothing where it has none."""
+    try:
+        return list(op.sample_inputs_sparse(layout, "cpu", torch.float32, requires_grad=op.supports_autograd))
+    except (NotImplementedError, unittest.SkipTest):
+        return []
 
 
 def on_maca(value: Any) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
-import unittest
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from sparse_values import dense, gradients, on_maca
+from sparse_values import DTYPES, dense, gradients, on_maca, samples_of
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
 
@@ -22,12 +21,8 @@ SPARSE = [op for op in op_db if op.supports_sparse]
 
 @pytest.mark.parametrize("op", SPARSE, ids=lambda op: op.formatted_name)
 def test_samples_of_the_database_agree(op: Any) -> None:
-    try:
-        samples = list(op.sample_inputs_sparse(COO, "cpu", torch.float32, requires_grad=op.supports_autograd))
-    except (NotImplementedError, unittest.SkipTest):
-        samples = []  # PyTorch has none for this operator
     before = macatensor.counters()["fallbacks"]
-    for sample in samples:
+    for sample in samples_of(op, COO):
         arguments = (sample.input, sample.args, sample.kwargs)
         ours = tree_map(on_maca, arguments)
         expected = op(arguments[0], *arguments[1], **arguments[2])
@@ -41,16 +36,6 @@ def test_samples_of_the_database_agree(op: Any) -> None:
     assert macatensor.counters()["fallbacks"] == before
 
 
-DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex64,
-    torch.int64,
-    torch.uint8,
-    torch.bool,
-)
 SHAPES = {
     "matrix": ([[0, 1, 1, 0, 1], [2, 0, 2, 2, 0]], (2, 3), ()),
     "vector": ([[3, 1, 3]], (5,), ()),

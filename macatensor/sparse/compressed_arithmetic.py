@@ -85,7 +85,7 @@ def _threshold_backward(grad: Value, t: Value, threshold: Value) -> Value:
 
 # -- products by numbers, and elementwise -----------------------------------------------------------------------------
 def _is_one_number(value: Value) -> bool:
-    return not isinstance(value, torch.Tensor) or (isinstance(value, torch.Tensor) and value.dim() == 0)
+    return not isinstance(value, torch.Tensor) or value.dim() == 0
 
 
 def _is_csr(*values: Value) -> bool:

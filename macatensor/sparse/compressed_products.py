@@ -19,7 +19,7 @@ from macatensor.sparse.compressed import (
 )
 from macatensor.sparse.conversion import flipped, of_coo, to_coo
 from macatensor.sparse.matrices import product
-from macatensor.sparse.products import added_to
+from macatensor.sparse.products import added_to, by_column
 from macatensor.sparse.rows import TERMS, in_pieces, sums_of_runs
 
 _Compressed = CompressedMacaTensor
@@ -85,10 +85,7 @@ def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1
 
 @operator("mv")
 def _mv(t: Value, vector: Value) -> Value:
-    if not isinstance(vector, MacaTensor) or vector.dim() != 1:
-        return NotImplemented
-    column = mm(t, vector.unsqueeze(1))
-    return column if column is NotImplemented else column.squeeze(1)
+    return by_column(mm, t, vector)
 
 
 @operator("addmv")

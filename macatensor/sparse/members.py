@@ -287,6 +287,10 @@ def _clone(t: _Compressed, *, memory_format: torch.memory_format | None = None) 
     return NotImplemented if memory_format is not None else like(t, t._csx_values.clone())
 
 
+def _to_another_device(device: torch.device | None) -> bool:
+    return device is not None and device.type != "maca"
+
+
 @operator("_to_copy")
 def _to_copy(
     t: _Compressed,
@@ -302,11 +306,7 @@ def _to_copy(
     ):
         return NotImplemented
     copied = like(t, t._csx_values.to(dtype or t.dtype, copy=True))
-    return copied if device is None or device.type == "maca" else copied.to_host().to(device)
-
-
-def _to_another_device(device: torch.device | None) -> bool:
-    return device is not None and device.type != "maca"
+    return copied.to_host().to(device) if _to_another_device(device) else copied
 
 
 @operator("empty_like")

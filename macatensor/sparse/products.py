@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -64,12 +64,17 @@ def added_to(result: Value, added: torch.Tensor, beta: Value, alpha: Value) -> V
     return scaled if beta == 0 else scaled + (added if beta == 1 else added * beta)
 
 
-@operator("mv")
-def _mv(t: Value, vector: Value) -> Value:
+def by_column(product: Callable[[Value, Value], Value], t: Value, vector: Value) -> Value:
+    """[m] of a matrix [m, k] and a dense ``vector`` [k], by the ``product`` with a matrix of one column."""
     if not isinstance(vector, MacaTensor) or vector.dim() != 1:
         return NotImplemented
-    column = mm(t, vector.unsqueeze(1))
+    column = product(t, vector.unsqueeze(1))
     return column if column is NotImplemented else column.squeeze(1)
+
+
+@operator("mv")
+def _mv(t: Value, vector: Value) -> Value:
+    return by_column(mm, t, vector)
 
 
 @operator("bmm")
