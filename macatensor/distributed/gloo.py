@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
     AllToAllOptions,
+    BarrierOptions,
     BroadcastOptions,
     GatherOptions,
     ProcessGroupGloo,
@@ -35,6 +36,14 @@ _BLOCK = 4 << 20  # bytes
 _STAGES = 3  # blocks under way: one comes from the device, one is between the ranks, one goes to the device
 
 
+def joined(store: Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Value:
+    """Gloo's context of a group, after every rank has joined it: a rank whose own connections stand could otherwise end
+    the group while another still connects, which would wait for its whole time-out."""
+    gloo: Value = ProcessGroupGloo(store, rank, ranks, timeout=timeout)
+    gloo.barrier(BarrierOptions()).wait()
+    return gloo
+
+
 class GlooCarrier:
     """A context of gloo for one group. Its collectives are called in the same order on every rank."""
 
@@ -44,7 +53,7 @@ class GlooCarrier:
     def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta):
         self.rank = rank
         self.ranks = ranks
-        self._gloo: Value = ProcessGroupGloo(store, rank, ranks, timeout=timeout)
+        self._gloo = joined(store, rank, ranks, timeout)
         self._stages: list[torch.Tensor] = []
 
     def begin(self, call: str) -> None:

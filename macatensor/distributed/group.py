@@ -16,7 +16,6 @@ from torch._C._distributed_c10d import (
     BroadcastOptions,
     GatherOptions,
     PrefixStore,
-    ProcessGroupGloo,
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
@@ -27,7 +26,7 @@ from torch._C._distributed_c10d import (
 from macatensor.distributed import flight_recorder, reducer, splitting
 from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained, watched
-from macatensor.distributed.gloo import GlooCarrier
+from macatensor.distributed.gloo import GlooCarrier, joined
 from macatensor.distributed.membership import Membership
 from macatensor.distributed.messages import Receiving, Sending, parts
 from macatensor.distributed.operands import (
@@ -65,7 +64,7 @@ class MacaProcessGroup(splitting.Splits, Membership):
         self._broken: Exception | None = None
         self._coalesced: list[Work] | None = None
         # its collectives are numbered as they are issued, the carrier's as they run: so there are two
-        gloo = ProcessGroupGloo(PrefixStore("host/", store), rank, ranks, timeout=timeout)
+        gloo = joined(PrefixStore("host/", store), rank, ranks, timeout)
         self._of_host = watched(gloo, PrefixStore("watched/", store), timeout)
         self._of_host._set_sequence_number_for_group()
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
