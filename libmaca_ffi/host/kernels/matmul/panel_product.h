@@ -98,24 +98,30 @@ struct Panels {
   static void multiply_columns(int64_t rows, int64_t depth, const Left& left, const float* panel, int64_t width,
                                const Sums& sums, const float* bias = nullptr) {
     each_row_block(rows, [&](int64_t first, int64_t n) {
-      const Left here{left.data + first * left.row_step, left.row_step, left.depth_step};
-      float* to = sums.data + first * sums.row_step;
-      if (width >= kColumns) {
-        if (bias)
-          for (int64_t r = 0; r < n; ++r) std::copy_n(bias, kColumns, to + r * sums.row_step);
-        return multiply_block(n, depth, here, panel, {to, sums.row_step, sums.add || bias, sums.chain});
-      }
-      float tile[kRows * kColumns];
-      if (width <= kLanes)  // half of a panel's columns would be multiplied in vain
-        multiply_block<1>(n, depth, here, panel, {tile, kColumns, false, sums.chain});
-      else
-        multiply_block(n, depth, here, panel, {tile, kColumns, false, sums.chain});
-      for (int64_t r = 0; r < n; ++r)
-        for (int64_t j = 0; j < width; ++j) {
-          float& sum = to[r * sums.row_step + j];
-          sum = tile[r * kColumns + j] + (bias ? bias[j] : sums.add ? sum : 0.0f);
-        }
+      multiply_few_rows(n, depth, Left{left.data + first * left.row_step, left.row_step, left.depth_step}, panel, width,
+                        {sums.data + first * sums.row_step, sums.row_step, sums.add, sums.chain}, bias);
     });
+  }
+
+  // The same of at most kRows rows.
+  template <class L>
+  static void multiply_few_rows(int64_t rows, int64_t depth, const L& left, const float* panel, int64_t width,
+                                const Sums& sums, const float* bias = nullptr) {
+    if (width >= kColumns) {
+      if (bias)
+        for (int64_t r = 0; r < rows; ++r) std::copy_n(bias, kColumns, sums.data + r * sums.row_step);
+      return multiply_block(rows, depth, left, panel, {sums.data, sums.row_step, sums.add || bias, sums.chain});
+    }
+    float tile[kRows * kColumns];
+    if (width <= kLanes)  // half of a panel's columns would be multiplied in vain
+      multiply_block<1>(rows, depth, left, panel, {tile, kColumns, false, sums.chain});
+    else
+      multiply_block(rows, depth, left, panel, {tile, kColumns, false, sums.chain});
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t j = 0; j < width; ++j) {
+        float& sum = sums.data[r * sums.row_step + j];
+        sum = tile[r * kColumns + j] + (bias ? bias[j] : sums.add ? sum : 0.0f);
+      }
   }
 
   // f(first row, rows): kRows while there are as many twice, then two of one size. 8 rows are not 6 and 2, whose sums

@@ -204,10 +204,13 @@ class PanelsPlan final : public Plan {
               ask_for(at, at + std::min(width, kColumns));
             }
           }
-          const Left here =
-              packs_left_ ? Left{packed + i * depth, 1, n} : Left{left + (row + i) * row_step, row_step, depth_step};
           float* to = out + (row + i) * step + column;
-          Panels::multiply_columns(n, depth, here, slice + j * panel, width, {to, step, deep > 0, kTerms});
+          const Sums sums{to, step, deep > 0, kTerms};
+          if (packs_left_)
+            Panels::multiply_few_rows(n, depth, PackedLeft{packed + i * depth}, slice + j * panel, width, sums);
+          else
+            Panels::multiply_few_rows(n, depth, Left{left + (row + i) * row_step, row_step, depth_step},
+                                      slice + j * panel, width, sums);
           // at the end: rounded once, a bias that is larger than the products costs no more
           if (bias && last)
             for (int64_t r = 0; r < n; ++r)

@@ -35,6 +35,17 @@ template <int64_t kStep> struct DenseLeft {  // rows of one length, which takes 
   static constexpr int64_t row_step = kStep, depth_step = 1;
 };
 
+struct PackedLeft {  // [depth][rows] one after the other: steps that are known take no register and no addition
+  const float* data;
+  static constexpr int64_t row_step = 1;
+};
+template <int64_t kRowCount, class L> constexpr int64_t depth_step_of(const L& left) {
+  if constexpr (std::is_same_v<L, PackedLeft>)
+    return kRowCount;
+  else
+    return left.depth_step;
+}
+
 // Terms that one accumulator adds up before its sum is put aside, a factor of the error of terms of one sign: n terms
 // in one accumulator lose 0.12 sqrt(n) eps of their sum (rms of uniform numbers), equal ones up to 0.07 n. Putting sums
 // aside every 64 terms takes 3 % of a product, a fourth of what the error of a panel of 256 was.
@@ -68,13 +79,14 @@ void multiply_rows(int64_t depth, const L& left, const float* panel, const Sums&
   float aside[R * kWidth];
   const bool apart = sums.add && depth > sums.chain;
   float* const to = apart ? aside : sums.data;
-  const int64_t to_step = apart ? kWidth : sums.row_step, row_step = left.row_step, depth_step = left.depth_step;
+  const int64_t to_step = apart ? kWidth : sums.row_step, row_step = left.row_step, depth_step = depth_step_of<R>(left);
   bool add = sums.add && !apart;
   const float* factors[(R + 3) / 4];
   for (int64_t i = 0; i < R; i += 4) factors[i / 4] = left.data + i * row_step;
   do {
     Lanes sum[R][V] = {};
     const float* const end = panel + std::min(depth, sums.chain) * kColumns;
+#pragma GCC unroll 4
     for (; panel < end; panel += kColumns) {
       Lanes columns[V];
       for (int64_t v = 0; v < V; ++v) columns[v] = read<Lanes>(panel + v * kLanes);
