@@ -13,4 +13,6 @@ also("copy fill", promotes=("self",))
 pointwise("zero", ALL, bound=exact())
 
 also("copy _to_copy", underflows=True, copies=True)
-also("clone", copies=True)
+also("clone", copies=True, moves=("self",))
+also("fill.Scalar zero", moves=("self",))
+also("fill.Tensor", moves=("self", "value"))

@@ -1,6 +1,6 @@
 """Matrix products: oneDNN for float32 and the halves, BLAS for float64 and complex, our loops for integers."""
 
-from op_table.row import ALL, COMPLEX, FLOATING, INTEGERS, also, composite, kernel, on_cpu, per_term
+from op_table.row import ALL, COMPLEX, FLOATING, INTEGERS, also, composite, kernel, per_term
 
 NUMBERS = FLOATING | COMPLEX | INTEGERS
 
@@ -25,9 +25,6 @@ kernel("addr", ALL, bound=per_term("two products and a sum", f32=2, f64=2, f16=2
 kernel("addbmm", NUMBERS, bound=_BOUND)
 
 composite("_trilinear", via="trilinear", why="an einsum: products of matrices and moved dimensions")
-_FLOAT8 = "of float8 numbers, which the library stores but does not compute with"
-on_cpu("_scaled_mm", why=_FLOAT8)
-on_cpu("_scaled_mm_v2", why=_FLOAT8)
 
 also("mm bmm mv dot vdot", terms="sum", factor="self")
 also("addmm", terms="sum", factor="mat1", added="self", cancels=True)

@@ -76,3 +76,7 @@ also("grid_sampler_2d_backward grid_sampler_3d_backward", floor="grid_gradients"
 also("grid_sampler_3d", floor="grid_terms")
 also("_grid_sampler_2d_cpu_fallback_backward", floor="grid_gradients", meta="grid_sampler_gradients")
 also("im2col", meta="im2col")
+also(
+    "flip roll repeat tril triu pixel_shuffle pixel_unshuffle channel_shuffle diag_embed",
+    moves=("self",),
+)

@@ -18,6 +18,7 @@ kernel("replication_pad1d_backward", FLOATING | COMPLEX, bound=SUM)
 kernel("replication_pad2d_backward", FLOATING | COMPLEX, bound=SUM, strides="like_first")
 kernel("replication_pad3d_backward", FLOATING | COMPLEX, bound=SUM, strides="like_first")
 
+also("constant_pad_nd", moves=("self",))
 also(
     "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
     "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",

@@ -203,6 +203,11 @@ class Row:
     # -- how it is called
     # the same elements in another dtype or layout: where dimensions change their order it counts as a conversion
     copies: bool = False
+    # results are elements of these arguments, and numbers, as they are: of a dtype that the library does not compute
+    # with, float8, it is given the bytes
+    moves: tuple[str, ...] = ()
+    # nor is it elementwise, and PyTorch's CPU computes it of float8, in float32
+    widens: bool = False
     # kernels that compute each row of dense memory by itself, and may do so a few rows at a time: the argument that names
     # the dimensions of a row, or its sizes
     by_rows: str = ""

@@ -103,7 +103,7 @@ def test_rows_and_functions_name_each_other(fields: tuple[str, ...], functions: 
 
 def test_rows_name_arguments_of_their_operators() -> None:
     for r in TABLE.values():
-        named = {r.factor, r.added, r.number} - {""}
+        named = {r.factor, r.added, r.number, *r.moves} - {""}
         if named:
             func = getattr(getattr(torch.ops.aten, r.operator), r.name.partition(".")[2] or "default")
             assert named <= {a.name for a in func._schema.arguments}, r.name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch._ops import OpOverload
 
-from macatensor.dispatch import expanded_targets, written_lists
+from macatensor.dispatch import expanded_targets, float8_calls, written_lists
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
 from macatensor.dispatch.errors import check_devices, is_number, scalar_type
 from macatensor.dispatch.forms import in_form
@@ -151,6 +151,9 @@ class KernelLauncher(native.KernelCall):
             return self.copied(strided)
         try:
             self.check_dtype(full)
+            of_float8 = float8_calls.run_of(self, full)
+            if of_float8 is not None:
+                return of_float8
             if self.form is Form.OUT:
                 return self.build_out(full, given)
             inferred = self.infer(self.signature, full)
@@ -216,9 +219,9 @@ class KernelLauncher(native.KernelCall):
         value = full[self.signature.positions[self.row.number]] if self.row.number else None
         if not isinstance(value, _Maca) or not isinstance(full[0], _Maca) or value.dtype == full[0].dtype:
             return False
-        return self.row.operator != "masked_fill" or (
-            torch.promote_types(value.dtype, full[0].dtype) != full[0].dtype
-        )
+        if self.row.operator != "masked_fill" or full[0].dtype in float8_calls.FLOAT8:  # which promotes to nothing
+            return True
+        return torch.promote_types(value.dtype, full[0].dtype) != full[0].dtype
 
     def by_number(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
         """The value is read, as PyTorch does on every device."""

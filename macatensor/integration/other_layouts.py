@@ -10,7 +10,8 @@ import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
-from macatensor.runtime.boxed import Value
+from macatensor.dispatch.launcher import special
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.uncompiled import uncompiled
 
 _KINDS = {
@@ -30,6 +31,27 @@ def _refusing(kind: str) -> Callable[..., NoReturn]:
         raise not_strided(str(func), kind)
 
     return refuse
+
+
+@special(
+    "aten.quantize_per_tensor.default",
+    "aten.quantize_per_tensor.tensor_qparams",
+    "aten.quantize_per_tensor.tensors",
+    "aten.quantize_per_tensor_dynamic.default",
+    "aten.quantize_per_channel.default",
+    "aten._make_per_tensor_quantized_tensor.default",
+    "aten._make_per_channel_quantized_tensor.default",
+)
+def _quantize(func: OpOverload) -> Launcher:
+    """A quantized tensor is a class of PyTorch's own, which C++ of the host works on."""
+
+    def run(args: Arguments, kwargs: Keywords | None) -> NoReturn:
+        raise NotImplementedError(
+            f"{func} would make a quantized tensor; maca accepts: torch.strided. Use torchao's quantize_(), whose int8, int4 "
+            "and float8 weights are strided tensors (docs/quantized.md)."
+        )
+
+    return run
 
 
 def _answer(name: str) -> Callable[[torch.Tensor], Value]:

@@ -34,7 +34,9 @@ from macatensor.operators import (
     attention,
     bind,
     copies,
+    dynamic_quantization,
     factories,
+    fake_quantization,
     guards,
     histogram,
     indexing,
@@ -43,6 +45,7 @@ from macatensor.operators import (
     linear_algebra,
     one_hot,
     parts,
+    quantized_products,
     randperm,
     ranges,
     recurrent,
@@ -81,7 +84,15 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     compressed_arithmetic,
     compressed_products,
 )
-_OWNERS_OF_COMPOSITES = (histogram, jagged, synchronized_normalization, transformer)
+_OWNERS_OF_COMPOSITES = (
+    dynamic_quantization,
+    fake_quantization,
+    histogram,
+    jagged,
+    quantized_products,
+    synchronized_normalization,
+    transformer,
+)
 _OWNERS_OF_METHODS = (display, dlpack, pinning, serialization, storage, subclasses)
 _registered = False
 

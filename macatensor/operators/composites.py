@@ -23,6 +23,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Value])
 FUNCTIONS: dict[str, Callable[..., Value]] = {}
 
 
+class Contradiction(AssertionError):
+    """Raised by a composite about operands that PyTorch refuses: in which words, its CPU kernel is asked."""
+
+
 def composite(function: _Function) -> _Function:
     """Makes a function available to rows as ``via="<its name>"``."""
     FUNCTIONS[function.__name__] = function

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch.kernel_calls import KernelLauncher
-from macatensor.dispatch.launcher import special
-from macatensor.dispatch.request import DTYPE_CODES
+from macatensor.dispatch.launcher import Run, special
+from macatensor.dispatch.request import Scalar
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device, to_host
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
-from macatensor.runtime.tensor import MacaTensor, physical, plain, wrap
+from macatensor.operators import float8
+from macatensor.runtime.tensor import MacaTensor, Payload, physical, plain, wrap
+
+
+class _ToCopy(KernelLauncher):
+    """``_to_copy`` between tensors of the device."""
+
+    def build(self, args: Arguments, given: int) -> Run:
+        source, dtype = self.signature.fill(args, None)[:2]
+        return self.through_tables if float8.converts(source, dtype) else super().build(args, given)
+
+    def through_tables(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+        source, dtype, *_, memory_format = self.signature.fill(args, None)
+        return float8.to_copy(source, dtype or source.dtype, memory_format)
+
+
+class _Copy(KernelLauncher):
+    """``copy_`` between tensors of the device."""
+
+    def build(self, args: Arguments, given: int) -> Run:
+        target, source = args[:2]
+        return self.through_tables if float8.converts(source, target.dtype) else super().build(args, given)
+
+    def through_tables(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+        float8.write(args[0], args[1])
+        return args[0]
 
 
 @special("aten._to_copy.default")
 def _to_copy(func: OpOverload) -> Launcher:
     found = find_row(func)
-    kernel = KernelLauncher(func, *found) if found else None
+    kernel = _ToCopy(func, *found) if found else None
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         source = args[0]
@@ -82,7 +109,7 @@ def _lazy_clone(func: Value) -> Launcher:
 @special("aten.copy_.default")
 def _copy_(func: OpOverload) -> Launcher:
     found = find_row(func)
-    kernel = KernelLauncher(func, *found) if found else None
+    kernel = _Copy(func, *found) if found else None
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target: torch.Tensor = args[0]
@@ -111,16 +138,6 @@ def _copy_(func: OpOverload) -> Launcher:
         if kernel is None:
             raise NotImplementedError("the op table has no row copy")
         held = target._payload[2]
-        if held.dtype not in DTYPE_CODES and source.dtype == held.dtype and held.itemsize == 1:
-            # float8: the library only knows its bytes
-            kernel(
-                (
-                    torch.ops.aten.view.dtype(target, torch.uint8),
-                    torch.ops.aten.view.dtype(source, torch.uint8),
-                ),
-                None,
-            )
-            return target
         if held.conj or held.neg:  # what lies in memory is the conjugate or negative of what is read
             source = physical(source)
             if held.conj:

@@ -18,6 +18,7 @@ from macatensor.parity.calls import (  # noqa: F401 - each module registers its 
     loss,
     network,
     pointwise,
+    quantization,
     reduction,
     special,
     synchronized,

@@ -126,15 +126,3 @@ def _masked_softmax_backward(draw: Draw) -> Iterator[Call]:
         mask[..., 0], mask[:, 0] = False, False
         y = x.masked_fill(mask, -torch.inf).softmax(-1 if dim is None else dim)
         yield Call((grad, y, draw.lay(mask, written=True), dim))
-
-
-@calls("_scaled_mm", "_scaled_mm_v2")
-def _scaled_mm(draw: Draw) -> Iterator[Call]:
-    if not draw.plain or draw.dtype is not torch.float32:
-        return  # the operands' dtype is float8
-    a, b = (draw.values((16, 16), torch.float32, -2, 2).to(torch.float8_e4m3fn) for _ in range(2))
-    scale = torch.tensor(0.5)
-    if draw.row.operator == "_scaled_mm":
-        yield Call((a, b.t(), scale, scale), {"out_dtype": torch.float32})
-    else:
-        yield Call((a, b.t(), [scale], [0], [0], [scale], [0], [0], None, torch.float32))

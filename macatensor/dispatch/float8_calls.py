@@ -1,0 +1,122 @@
+"""Calls on float8 numbers, of which the library knows the bytes alone: kernels that only move elements are given these
+bytes, and what PyTorch's CPU computes is computed in float32, as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.plan import flatten, substitute
+from macatensor.dispatch.request import DTYPE_CODES, Scalar
+from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.signature import Form, Role, read
+from macatensor.runtime.boxed import Arguments, Value
+from macatensor.runtime.tensor import MacaTensor, Payload
+
+if TYPE_CHECKING:
+    from macatensor.dispatch.kernel_calls import KernelLauncher
+    from macatensor.dispatch.launcher import Run
+
+FLOAT8 = frozenset(
+    dtype for name, dtype in vars(torch).items() if name.startswith("float8_") and dtype not in DTYPE_CODES
+)
+
+
+def as_bytes(t: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor whose elements are one byte each."""
+    made: torch.Tensor = torch.ops.aten.view.dtype(t, torch.uint8)
+    return made
+
+
+def of_bytes(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    made: torch.Tensor = torch.ops.aten.view.dtype(t, dtype)
+    return made
+
+
+def byte_of(number: Scalar, dtype: torch.dtype) -> int:
+    """The byte that stands for a number in ``dtype``."""
+    return int(torch.tensor([number], dtype=torch.float64).to(dtype).view(torch.uint8))
+
+
+def run_of(launcher: KernelLauncher, full: list[Value]) -> Run | None:
+    """What runs a call with float8 among its operands. None: it has none, or the library has to say that it has no kernel.
+
+    Raises what PyTorch's CPU kernel says of operands like these.
+    """
+    dtypes = {t.dtype for t in flatten(full) if isinstance(t, MacaTensor)} & FLOAT8
+    if not dtypes:
+        return None
+    launcher.ask_host(full)
+    row, signature = launcher.row, launcher.signature
+    if row.moves and len(dtypes) == 1:
+        places = [signature.positions[name] for name in row.moves] + list(signature.outs)
+        held = {t.dtype for i in places for t in flatten([full[i]]) if isinstance(t, torch.Tensor)}
+        adds = "accumulate" in signature.positions and full[signature.positions["accumulate"]]
+        if held == dtypes and not adds:
+            return _moved(launcher, *dtypes)
+    if (row.elementwise or row.widens) and not launcher.writes_list:
+        return _computed(launcher, full)
+    return None
+
+
+def _moved(launcher: KernelLauncher, dtype: torch.dtype) -> Run:
+    signature = launcher.signature
+
+    def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+        full = signature.fill(args, None)
+        if launcher.form is Form.OUT:
+            inputs = [v for i, v in enumerate(full) if i not in signature.outs]
+            made = read(launcher.twin).call(launcher.twin, inputs)
+            return write_out([full[i] for i in signature.outs], made)
+        given: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def stand_in(t: MacaTensor) -> torch.Tensor:
+            if t.dtype is not dtype:
+                return t
+            given.append((t, as_bytes(t)))
+            return given[-1][1]
+
+        operands = [
+            byte_of(v, dtype)
+            if argument.role is Role.SCALAR and isinstance(v, (bool, int, float))
+            else substitute(v, stand_in)
+            for argument, v in zip(signature.arguments, full)
+        ]
+
+        def back(t: Value) -> Value:
+            for own, bytes_ in given:
+                if t is bytes_:
+                    return own  # it was written
+            return of_bytes(t, dtype)
+
+        result = launcher(tuple(operands))
+        return type(result)(map(back, result)) if isinstance(result, (list, tuple)) else back(result)
+
+    return run
+
+
+def _computed(launcher: KernelLauncher, full: list[Value]) -> Run:
+    signature = launcher.signature
+    functional = read(launcher.twin)
+    inputs = [v for i, v in enumerate(full) if i not in signature.outs]
+    wanted = flatten(launcher.infer(functional, inputs))[0].dtype
+
+    def widened(t: MacaTensor) -> torch.Tensor:
+        return t.to(torch.float32) if t.dtype in FLOAT8 else t
+
+    def body(*args: Value, **kwargs: Value) -> Value:
+        result = launcher.twin(
+            *[substitute(a, widened) for a in args], **{k: substitute(v, widened) for k, v in kwargs.items()}
+        )
+        return result.to(wanted)
+
+    whole = in_form(launcher.func, launcher.form, launcher.twin, body)
+
+    def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+        # keyword-only arguments came here by position
+        return whole(args[: signature.positional], signature.named(args))
+
+    return run
