@@ -15,7 +15,9 @@ _SCALED = "five to seven launches: float8 through tables, scales, a product of f
 composite("_scaled_mm", via="scaled_mm", bound=_BOUND, why=_SCALED)
 composite("_scaled_mm_v2", via="scaled_mm_of_recipes", bound=_BOUND, why=_SCALED)
 composite("_weight_int8pack_mm", via="weight_int8pack_mm", bound=_BOUND, why=_WEIGHT)
-composite("_convert_weight_to_int4pack_for_cpu", via="pack_int4_as_cpu", bound=exact(), why="once for each weight")
+composite(
+    "_convert_weight_to_int4pack_for_cpu", via="pack_int4_as_cpu", bound=exact(), why="once for each weight"
+)
 composite("_weight_int4pack_mm_for_cpu", via="int4_mm_as_cpu", bound=_BOUND, why=_WEIGHT)
 composite("_convert_weight_to_int4pack", via="pack_int4", bound=exact(), why="a copy in other words")
 composite("_weight_int4pack_mm", via="int4_mm", bound=_BOUND, why=_WEIGHT)
@@ -23,12 +25,18 @@ composite("_dyn_quant_pack_4bit_weight", via="pack_4bit_weight", bound=exact(), 
 composite("_dyn_quant_matmul_4bit", via="matmul_4bit", bound=per_term("sums of blocks are exact, and added in float32", f32=16, bf16=2),
           why=_WEIGHT)  # fmt: skip
 
-_STEPS = "some ten elementwise launches, which a compiled program makes one; on the host it would be two copies"
+_STEPS = (
+    "some ten elementwise launches, which a compiled program makes one; on the host it would be two copies"
+)
 composite("fake_quantize_per_tensor_affine_cachemask", via="fake_quantize", bound=exact(), why=_STEPS)
 composite("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", via="fake_quantize_by_tensors", bound=exact(),
           why=_STEPS)  # fmt: skip
-composite("fake_quantize_per_channel_affine_cachemask", via="fake_quantize_channels", bound=exact(), why=_STEPS)
-composite("_fake_quantize_learnable_per_tensor_affine", via="learnable_fake_quantize", bound=exact(), why=_STEPS)
+composite(
+    "fake_quantize_per_channel_affine_cachemask", via="fake_quantize_channels", bound=exact(), why=_STEPS
+)
+composite(
+    "_fake_quantize_learnable_per_tensor_affine", via="learnable_fake_quantize", bound=exact(), why=_STEPS
+)
 composite("_fake_quantize_learnable_per_channel_affine", via="learnable_fake_quantize_channels", bound=exact(),
           why=_STEPS)  # fmt: skip
 _SUMS = per_term("each element's share has the CPU's bits; sums over elements have an order of their own",

@@ -111,6 +111,7 @@ composite("_histogramdd_bin_edges", via="histogramdd_edges", why=_HISTOGRAM)
 composite("_histogramdd_from_bin_cts", via="histogramdd_of_counts", why=_HISTOGRAM)
 composite("_histogramdd_from_bin_tensors", via="histogramdd_of_edges", why=_HISTOGRAM)
 
+also("any all", widens=True)
 also("sum nansum", terms="sum", cancels=True)
 also("nansum", sampled_as="sum.dim_IntList")
 also("mean", terms="sum")

@@ -51,7 +51,9 @@ def test_all_float8_dtypes_are_there() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_conversions_have_the_hosts_bits(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    around = torch.arange(-(1 << 31), 1 << 31, 1 << 16)  # where a byte changes, the lower half of the bits is 0
+    around = torch.arange(
+        -(1 << 31), 1 << 31, 1 << 16
+    )  # where a byte changes, the lower half of the bits is 0
     drawn = torch.randint(-(1 << 31), 1 << 31, (200_000,), generator=generator)
     for numbers in (around, around + 1, around[1:] - 1, drawn):
         x = numbers.to(torch.int32).view(torch.float32)
@@ -90,7 +92,9 @@ MOVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cat_out": lambda x: torch.cat([x, x], out=x.new_empty(0)),
     "stack": lambda x: torch.stack([x, x.flip(0)], 1),
     "index_select": lambda x: x.index_select(1, torch.tensor([3, 0, 3], device=x.device)),
-    "index_select_out": lambda x: torch.index_select(x, 0, torch.tensor([1], device=x.device), out=x.new_empty(0)),
+    "index_select_out": lambda x: torch.index_select(
+        x, 0, torch.tensor([1], device=x.device), out=x.new_empty(0)
+    ),
     "index": lambda x: x[torch.tensor([[2, 0], [1, 15]], device=x.device)],
     "mask": lambda x: x[torch.eye(16, device=x.device).bool()],
     "masked_select": lambda x: x.masked_select(torch.eye(16, device=x.device).bool()),
@@ -118,6 +122,7 @@ MOVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "isnan": lambda x: x.isnan(),
     "isinf": lambda x: x.isinf(),
     "isfinite": lambda x: x.isfinite(),
+    "product": lambda x: x @ x.t(),
     "any": lambda x: x[:1].any(),
     "all": lambda x: x.all(),
 }
@@ -153,7 +158,7 @@ def test_assignments_go_through_views(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float8_is_shown_and_stored_as_on_the_host(dtype: torch.dtype, tmp_path: Any) -> None:
-    host = every_byte(dtype, "cpu")[:2, :3]
+    host = every_byte(dtype, "cpu")[:2, :3].contiguous()
     ours = host.to("maca")
     words = [" ".join(repr(t).replace("device='maca:0',", "").split()) for t in (ours, host)]
     assert words[0] == words[1]
@@ -163,7 +168,10 @@ def test_float8_is_shown_and_stored_as_on_the_host(dtype: torch.dtype, tmp_path:
     torch.save({"a": ours, "b": ours.t()}, memory)
     memory.seek(0)
     back = torch.load(memory)
-    assert back["a"].device.type == "maca" and back["a"].untyped_storage()._cdata == back["b"].untyped_storage()._cdata
+    assert (
+        back["a"].device.type == "maca"
+        and back["a"].untyped_storage()._cdata == back["b"].untyped_storage()._cdata
+    )
     assert_same(back["b"], host.t())
     memory.seek(0)
     assert_same(torch.load(memory, map_location="cpu")["a"], host)
@@ -177,7 +185,13 @@ def test_gradients_pass_conversions() -> None:
 
 def test_what_the_host_refuses_is_refused() -> None:
     x = torch.ones(3, device="maca").to(torch.float8_e4m3fn)
-    for call in (lambda: x + x, lambda: x.sum(), lambda: x.sort(), lambda: x < x, lambda: x.masked_fill(x == 1, 2.0)):
+    for call in (
+        lambda: x + x,
+        lambda: x.sum(),
+        lambda: x.sort(),
+        lambda: x < x,
+        lambda: x.masked_fill(x == 1, 2.0),
+    ):
         with pytest.raises((RuntimeError, NotImplementedError), match="Float8_e4m3fn|not implemented"):
             call()
     with pytest.raises(RuntimeError, match="Promotion for Float8 Types is not supported"):

@@ -87,7 +87,9 @@ def test_int_mm_is_exact(size: tuple[int, int, int], dtype: torch.dtype) -> None
     assert_same(torch._int_mm, a, b)
     assert_same(lambda a, b: torch._int_mm(a.t().contiguous().t(), b.t().contiguous().t()), a, b)
     assert_same(lambda a, b: torch._int_mm(a[::2], b[:, 1::2]), a, b)
-    assert_same(lambda a, b: torch._int_mm(a, b, out=torch.empty(m, n, dtype=torch.int32, device=a.device)), a, b)
+    assert_same(
+        lambda a, b: torch._int_mm(a, b, out=torch.empty(m, n, dtype=torch.int32, device=a.device)), a, b
+    )
 
 
 @pytest.mark.parametrize("size", [(0, 16, 4), (3, 4, 0), (1, 1, 1), (5, 7, 3), (16, 64, 32)])
@@ -100,6 +102,7 @@ def test_scaled_mm_of_all_scales(size: tuple[int, int, int], kinds: tuple[torch.
     tensorwise = (a.double().abs() @ b.double().abs()) * 0.21
     rowwise = (a.double().abs() * rows) @ (b.double().abs() * columns)
     for dtype in FLOATS:
+
         def product(*operands: torch.Tensor, dtype: torch.dtype = dtype) -> torch.Tensor:
             return torch._scaled_mm(*operands, out_dtype=dtype)
 
@@ -123,7 +126,9 @@ def test_scaled_mm_of_recipes() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(0, 64, 16), (3, 64, 16), (1, 128, 48), (5, 256, 80), (9, 64, 96), (3, 64, 0)])
+@pytest.mark.parametrize(
+    "size", [(0, 64, 16), (3, 64, 16), (1, 128, 48), (5, 256, 80), (9, 64, 96), (3, 64, 0)]
+)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_weights_of_8_and_4_bits(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, k, n = size
@@ -146,10 +151,14 @@ def test_weights_of_8_and_4_bits(size: tuple[int, int, int], dtype: torch.dtype)
         ).cpu()
         exact = x.double() @ (signed * scale + zero)
         eps = torch.finfo(dtype).eps
-        assert bool(((ours.double() - exact).abs() <= (ROOM if dtype is torch.float32 else 1) * eps * terms).all())
+        assert bool(
+            ((ours.double() - exact).abs() <= (ROOM if dtype is torch.float32 else 1) * eps * terms).all()
+        )
 
 
-@pytest.mark.parametrize("size", [(16, 2), (32, 4), (48, 32), (64, 6), (80, 2), (112, 8), (128, 32), (0, 8), (16, 0)])
+@pytest.mark.parametrize(
+    "size", [(16, 2), (32, 4), (48, 32), (64, 6), (80, 2), (112, 8), (128, 32), (0, 8), (16, 0)]
+)
 def test_int4_is_packed_as_the_host_packs(size: tuple[int, int]) -> None:
     numbers = whole(*size, low=0, high=16, dtype=torch.int32)
     assert_same(lambda q: aten._convert_weight_to_int4pack_for_cpu(q, 2), numbers)
@@ -163,13 +172,16 @@ def test_weights_of_4_bits_with_rows_of_8(dtype: torch.dtype) -> None:
     for group in (k, 32) if dtype is torch.float32 else (k,):
         scales = drawn(n, k // group).abs() * 0.1
         for bias in (None, drawn(n)):
+
             def pack(w: torch.Tensor, s: torch.Tensor, b: Any, group: int = group) -> torch.Tensor:
                 packed: torch.Tensor = aten._dyn_quant_pack_4bit_weight(w, s, b, group, k, n)
                 return packed
 
             assert_same(pack, weight, scales, bias)
             packed = pack(weight, scales, bias)
-            terms = x.double().abs() @ torch.full((k, n), 0.8, dtype=torch.float64) + (0 if bias is None else bias.abs())
+            terms = x.double().abs() @ torch.full((k, n), 0.8, dtype=torch.float64) + (
+                0 if bias is None else bias.abs()
+            )
             assert_near(
                 terms, lambda x, p, group=group: aten._dyn_quant_matmul_4bit(x, p, group, k, n), x, packed
             )
@@ -189,7 +201,11 @@ def _refused() -> list[Any]:
         (torch._int_mm, i8[0], i8.t()),
         (torch._int_mm, i8.float(), i8.t()),
         (torch._int_mm, i8, i8.t().to(torch.uint8)),
-        (lambda a, b: torch._int_mm(a, b, out=torch.empty(5, 4, dtype=torch.int32, device=a.device)), i8, i8.t()),
+        (
+            lambda a, b: torch._int_mm(a, b, out=torch.empty(5, 4, dtype=torch.int32, device=a.device)),
+            i8,
+            i8.t(),
+        ),
         (lambda a, b: torch._int_mm(a, b, out=torch.empty(4, 4, device=a.device)), i8, i8.t()),
         (scaled, e4[0], b, one, one),
         (scaled, e4, b[:8], one, one),
@@ -238,7 +254,13 @@ def test_operands_too_short_are_refused(call: Callable[[torch.Tensor], torch.Ten
 # ---- fake quantization -----------------------------------------------------------------------------------------
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e30, -1e30, 1e-30]
-GRIDS = [(0.25, 3, -128, 127), (0.1, 0, 0, 255), (0.037, -7, -8, 7), (1e-9, 0, -128, 127), (0.25, 3, -(2**31), 2**31 - 1)]
+GRIDS = [
+    (0.25, 3, -128, 127),
+    (0.1, 0, 0, 255),
+    (0.037, -7, -8, 7),
+    (1e-9, 0, -128, 127),
+    (0.25, 3, -(2**31), 2**31 - 1),
+]
 WRONG = [(0.1, 300, 0, 255), (0.1, 0, 5, 1)]
 
 
@@ -254,16 +276,35 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("grid", GRIDS + WRONG)
 def test_fake_quantize_has_the_hosts_bits(dtype: torch.dtype, grid: tuple[float, int, int, int]) -> None:
     scale, zero, low, high = grid
-    for x in (numbers(dtype), numbers(dtype).transpose(0, 2), numbers(dtype)[::2, :, 1::3], numbers(dtype)[:0]):
+    for x in (
+        numbers(dtype),
+        numbers(dtype).transpose(0, 2),
+        numbers(dtype)[::2, :, 1::3],
+        numbers(dtype)[:0],
+    ):
         assert_same(aten.fake_quantize_per_tensor_affine_cachemask, x, *grid)
         step, place = torch.tensor([scale]), torch.tensor([zero], dtype=torch.int32)
         assert_same(torch.fake_quantize_per_tensor_affine, x, step, place, low, high)
         for enabled in (0, 1):
             switch = torch.tensor([enabled])
             assert_same(
-                aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams, x, step[0], place[0], switch, low, high
+                aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams,
+                x,
+                step[0],
+                place[0],
+                switch,
+                low,
+                high,
             )
-        assert_same(torch._fake_quantize_learnable_per_tensor_affine, x, step, torch.tensor([zero + 0.5]), low, high, 1.0)
+        assert_same(
+            torch._fake_quantize_learnable_per_tensor_affine,
+            x,
+            step,
+            torch.tensor([zero + 0.5]),
+            low,
+            high,
+            1.0,
+        )
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64, torch.int32])
@@ -275,7 +316,16 @@ def test_channels_have_the_hosts_bits(dtype: torch.dtype, of_zero: torch.dtype) 
             scale = drawn(count).abs() * 0.2 + 0.01
             zero = (drawn(count) * 3).to(of_zero)
             assert_same(aten.fake_quantize_per_channel_affine_cachemask, x, scale, zero, axis, -128, 127)
-            assert_same(torch._fake_quantize_learnable_per_channel_affine, x, scale, drawn(count) * 3, axis, -128, 127, 1.0)
+            assert_same(
+                torch._fake_quantize_learnable_per_channel_affine,
+                x,
+                scale,
+                drawn(count) * 3,
+                axis,
+                -128,
+                127,
+                1.0,
+            )
 
 
 def test_gradients_of_fake_quantization() -> None:
@@ -287,7 +337,9 @@ def test_gradients_of_fake_quantization() -> None:
         assert leaf.grad is not None
         return leaf.grad
 
-    def learnt(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, grad: torch.Tensor) -> tuple[Any, ...]:
+    def learnt(
+        x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, grad: torch.Tensor
+    ) -> tuple[Any, ...]:
         leaves = [t.clone().requires_grad_() for t in (x, scale, zero)]
         if scale.numel() == 1:
             made = torch._fake_quantize_learnable_per_tensor_affine(*leaves, -128, 127, 0.5)
@@ -335,5 +387,7 @@ def test_quantized_tensors_are_refused_by_one_sentence() -> None:
         lambda: torch.quantize_per_tensor_dynamic(x, torch.quint8, False),
         lambda: torch.quantize_per_channel(x, scales, zeros, 1, torch.qint8),
     ):
-        with pytest.raises(NotImplementedError, match=r"quantiz\w*.*maca accepts: torch.strided. Use torchao's"):
+        with pytest.raises(
+            NotImplementedError, match=r"quantiz\w*.*maca accepts: torch.strided. Use torchao's"
+        ):
             call()

@@ -26,6 +26,9 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {}
 class Contradiction(AssertionError):
     """Raised by a composite about operands that PyTorch refuses: in which words, its CPU kernel is asked."""
 
+    def __str__(self) -> str:
+        return "operands of sizes or dtypes that it does not take on maca"
+
 
 def composite(function: _Function) -> _Function:
     """Makes a function available to rows as ``via="<its name>"``."""

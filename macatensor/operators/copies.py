@@ -12,9 +12,9 @@ from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.request import Scalar
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device, to_host
+from macatensor.operators import float8
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
-from macatensor.operators import float8
 from macatensor.runtime.tensor import MacaTensor, Payload, physical, plain, wrap
 
 
@@ -25,7 +25,9 @@ class _ToCopy(KernelLauncher):
         source, dtype = self.signature.fill(args, None)[:2]
         return self.through_tables if float8.converts(source, dtype) else super().build(args, given)
 
-    def through_tables(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+    def through_tables(
+        self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]
+    ) -> Value:
         source, dtype, *_, memory_format = self.signature.fill(args, None)
         return float8.to_copy(source, dtype or source.dtype, memory_format)
 
@@ -37,7 +39,9 @@ class _Copy(KernelLauncher):
         target, source = args[:2]
         return self.through_tables if float8.converts(source, target.dtype) else super().build(args, given)
 
-    def through_tables(self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+    def through_tables(
+        self, args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]
+    ) -> Value:
         float8.write(args[0], args[1])
         return args[0]
 

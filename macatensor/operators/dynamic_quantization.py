@@ -64,7 +64,9 @@ def matmul_4bit(
     _check_group(block_size, in_features, name)
     blocks, weight_bytes = max(k // block_size, 1) if block_size else 1, n * k // 2
     if inp.dim() != 2 or inp.shape[1] != k or k <= 0 or k % 2 or n < 0:
-        raise RuntimeError(f"{name} : expect input to be a matrix of in_features columns, got {list(inp.shape)} for {k}")
+        raise RuntimeError(
+            f"{name} : expect input to be a matrix of in_features columns, got {list(inp.shape)} for {k}"
+        )
     packed, scales_end = packed_weights.reshape(-1), weight_bytes + n * blocks
     if packed.numel() not in (scales_end, scales_end + n):
         raise RuntimeError(
@@ -74,12 +76,15 @@ def matmul_4bit(
     weight = torch.stack([both & 15, both >> 4], -1).reshape(n, k).to(torch.int32) - 8
     scales = packed[weight_bytes:scales_end].to(torch.float32).reshape(n, blocks)
     numbers, step = _in_8_bits(inp.to(torch.float32))
-    factors = numbers.reshape(-1, blocks, k // blocks).transpose(0, 1), weight.reshape(n, blocks, k // blocks).permute(1, 2, 0)
+    factors = (
+        numbers.reshape(-1, blocks, k // blocks).transpose(0, 1),
+        weight.reshape(n, blocks, k // blocks).permute(1, 2, 0),
+    )
     sums = torch.bmm(*factors).to(torch.float32)  # [blocks, m, n]
     result = (sums * scales.t().unsqueeze(1)).sum(0) * step
-    if not is_half:  # the CPU's kernels of float32 take a bias and leave it out
-        return result
     if packed.numel() > scales_end:
         result = result + packed[scales_end:].to(torch.float32)
+    if not is_half:
+        return result
     bits = result.view(torch.int32) & -65536  # cut off, not rounded, as the CPU's
     return bits.view(torch.float32).to(torch.bfloat16)

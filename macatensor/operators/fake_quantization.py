@@ -95,7 +95,10 @@ def fake_quantize_channels(
         if lowest < quant_min or highest > quant_max:
             raise RuntimeError("`zero_point` must be between `quant_min` and `quant_max`.")
     step, zero = _along(scale, self, axis).to(torch.float32), _along(zero_point, self, axis)
-    q = (_computed_in(self) * step.reciprocal() + zero.to(torch.float32)).round().to(torch.int64)
+    q = _computed_in(self) * step.reciprocal()
+    # where zero points are no integers, they take part in the rounding
+    q = (q + zero.to(torch.float32)).round() if zero.is_floating_point() else q.round() + zero
+    q = q.to(torch.int64)
     steps = q.clamp(quant_min, quant_max).to(torch.float64) - zero
     return (steps * step).to(self.dtype), _inside(q, quant_min, quant_max)
 
@@ -116,7 +119,9 @@ def learnable_fake_quantize(
         raise Contradiction
     zero = _zero_of(zero_point, quant_min, quant_max, is_forward=True)
     enabled = torch.ones((), dtype=torch.bool, device=self.device)
-    return fake_quantize_by_tensors(self, scale[0], zero, enabled, quant_min, quant_max)[0]
+    by_tensors = torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+    result: Tensor = by_tensors(self, scale[0], zero, enabled, quant_min, quant_max)[0]
+    return result
 
 
 def _gradients(
@@ -146,7 +151,12 @@ def learnable_fake_quantize_backward(
     """Gradients of ``self``, the scale and the zero point."""
     if any(t.dtype is not torch.float32 for t in (grad, self, scale, zero_point)):
         raise Contradiction
-    if grad.shape != self.shape or not quant_min <= 0 <= quant_max or scale.dim() == 0 or zero_point.dim() == 0:
+    if (
+        grad.shape != self.shape
+        or not quant_min <= 0 <= quant_max
+        or scale.dim() == 0
+        or zero_point.dim() == 0
+    ):
         raise Contradiction
     if not (scale.numel() and zero_point.numel()):
         raise Contradiction
@@ -171,7 +181,9 @@ def learnable_fake_quantize_channels(
     if quant_min > quant_max:
         raise Contradiction
     zero = zero_point.round().clamp(quant_min, quant_max).to(torch.int32)
-    return fake_quantize_channels(self, scale, zero, axis, quant_min, quant_max)[0]
+    by_channels = torch.ops.aten.fake_quantize_per_channel_affine_cachemask.default
+    result: Tensor = by_channels(self, scale, zero, axis, quant_min, quant_max)[0]
+    return result
 
 
 @composite
@@ -186,7 +198,9 @@ def learnable_fake_quantize_channels_backward(
     grad_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of ``self``, the scales and the zero points, in float32."""
-    operands = [t.to(torch.float32) if self.dtype is torch.bfloat16 else t for t in (grad, self, scale, zero_point)]
+    operands = [
+        t.to(torch.float32) if self.dtype is torch.bfloat16 else t for t in (grad, self, scale, zero_point)
+    ]
     g, x, step, zero = operands
     if any(t.dtype is not torch.float32 for t in operands):
         raise Contradiction

@@ -98,7 +98,9 @@ def scaled_mm_of_recipes(
         return torch.zeros(size, dtype=torch.float32, device=self.device).to(out_dtype or self.dtype)
     one_each = len(scale_a) == len(scale_b) == 1
     plain = list(swizzle_a) in _PLAIN_SWIZZLE and list(swizzle_b) in _PLAIN_SWIZZLE
-    if not (one_each and plain and list(contraction_dim) in _PLAIN_CONTRACTION and self.shape[1] == mat2.shape[0]):
+    if not (
+        one_each and plain and list(contraction_dim) in _PLAIN_CONTRACTION and self.shape[1] == mat2.shape[0]
+    ):
         raise Contradiction
     operands = self, mat2, scale_a[0], scale_b[0]
     recipes = list(recipe_a), list(recipe_b)
@@ -132,12 +134,11 @@ def _require_dtype(t: Tensor, dtype: torch.dtype) -> None:
 def weight_int8pack_mm(self: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
     """[m, n] of the dtype of ``self`` [m, k]: ``self @ mat2.T * scales`` with int8 [n, k] and a scale for each row of it,
     summed and scaled in float32."""
-    name = "_weight_int8pack_mm_cpu"
+    name, rows, k = "_weight_int8pack_mm_cpu", mat2.size(0), self.size(1)
     _require(self.dtype in _FLOATS, name, _FLOAT_WANTED)
     _require(self.dim() == 2, name, "expect A to be 2D tensor.")
     _require(mat2.dtype is torch.int8, name, "expect B to be int8 tensor.")
-    _require(mat2.dim() == 2 and mat2.shape[1] == self.shape[1], name, f"expect B.size(1) == {self.shape[1]}")
-    rows = mat2.shape[0]
+    _require(mat2.dim() == 2 and mat2.shape[1] == k, name, f"expect B.size(1) == {k}")
     _require(scales.shape == (rows,), name, f"expect scales to be 1d tensor with size {rows}")
     _require_dtype(scales, self.dtype)
     product = torch.mm(self.to(torch.float32), mat2.t().to(torch.float32))
@@ -168,7 +169,8 @@ def pack_int4_as_cpu(self: Tensor, innerKTiles: int) -> Tensor:
     for start, end, block, by_halves in _blocks_of_cpu(n):
         if end > start:
             pairs = (2, block // 2) if by_halves else (block // 2, 2)
-            low, high = numbers[start:end].reshape(-1, *pairs, k).unbind(1 if by_halves else 2)
+            blocks = numbers[start:end].reshape((end - start) // block, *pairs, k)
+            low, high = blocks.unbind(1 if by_halves else 2)
             parts.append((low | high << 4).transpose(1, 2).reshape(-1))
     return torch.cat(parts).reshape(n, k // 2)
 
@@ -179,8 +181,9 @@ def _unpacked_as_cpu(packed: Tensor) -> Tensor:
     parts = [packed.new_empty((0, k))]
     for start, end, block, by_halves in _blocks_of_cpu(n):
         if end > start:
-            both = packed[start:end].reshape(-1, k, block // 2).transpose(1, 2)
-            parts.append(torch.stack([both & 15, both >> 4], 1 if by_halves else 2).reshape(-1, k))
+            both = packed[start:end].reshape((end - start) // block, k, block // 2).transpose(1, 2)
+            numbers = torch.stack([both & 15, both >> 4], 1 if by_halves else 2)
+            parts.append(numbers.reshape(end - start, k))
     return torch.cat(parts)
 
 
@@ -188,7 +191,9 @@ def _int4_product(x: Tensor, numbers: Tensor, group: int, scale_and_zero: Tensor
     """``x`` [m, k] times the transposed weight of ``numbers`` [n, k], of 0 to 15: ``(number - 8) * scale + zero``, where
     ``group`` neighbours along k share a scale and a zero."""
     n, k = numbers.shape
-    scale, zero = scale_and_zero.to(torch.float32).permute(2, 1, 0).unsqueeze(-1).unbind(0)  # [n, k / group, 1]
+    scale, zero = (
+        scale_and_zero.to(torch.float32).permute(2, 1, 0).unsqueeze(-1).unbind(0)
+    )  # [n, k / group, 1]
     signed = numbers.reshape(n, k // group, group).to(torch.float32) - 8
     weight = (signed * scale + zero).reshape(n, k)
     return torch.mm(x.to(torch.float32), weight.t()).to(x.dtype)
@@ -197,18 +202,19 @@ def _int4_product(x: Tensor, numbers: Tensor, group: int, scale_and_zero: Tensor
 @composite
 def int4_mm_as_cpu(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor) -> Tensor:
     """[m, n] of the dtype of ``self`` [m, k]; ``mat2`` by :func:`pack_int4_as_cpu`, ``qScaleAndZeros`` [k / group, n, 2]."""
-    name = "_weight_int4pack_mm_cpu"
+    name, k = "_weight_int4pack_mm_cpu", self.size(1)
     _require(self.dtype in _FLOATS, name, _FLOAT_WANTED)
     _require(self.dim() == 2, name, "expect A to be 2D tensor.")
     _require(mat2.dtype is torch.uint8, name, "expect B to be uint8 tensor.")
-    k = self.shape[1]
     if mat2.dim() != 2 or mat2.shape[1] != k // 2:
         got = mat2.shape[1] if mat2.dim() > 1 else list(mat2.shape)
         raise RuntimeError(f"{name} : expect B.size(1) to be K/2, got {got}")
     return _checked_int4_product(self, _unpacked_as_cpu(mat2), qGroupSize, qScaleAndZeros, name)
 
 
-def _checked_int4_product(x: Tensor, numbers: Tensor, group: int, scale_and_zero: Tensor, name: str) -> Tensor:
+def _checked_int4_product(
+    x: Tensor, numbers: Tensor, group: int, scale_and_zero: Tensor, name: str
+) -> Tensor:
     n, k = numbers.shape[0], x.shape[1]
     if group not in (32, 64, 128, 256):
         raise RuntimeError(f"{name}: expect qGroupSize to be 32, 64, 128 or 256, got {group}")
@@ -248,7 +254,9 @@ def int4_mm(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor)
     _require(mat2.dim() == 4 and mat2.dtype is torch.int32, name, "expect B to be 4D tensor of int32.")
     n, k = 8 * mat2.shape[0], self.shape[1]
     if mat2.numel() * 8 != n * k:
-        raise RuntimeError(f"{name} : expect B to have N * K / 8 elements, got {mat2.numel()} for N:{n}, K:{k}")
+        raise RuntimeError(
+            f"{name} : expect B to have N * K / 8 elements, got {mat2.numel()} for N:{n}, K:{k}"
+        )
     both = mat2.contiguous().reshape(-1).view(torch.uint8)
     numbers = torch.stack([both >> 4, both & 15], -1).reshape(n, k)
     return _checked_int4_product(self, numbers, qGroupSize, qScaleAndZeros, name)

@@ -43,8 +43,9 @@ def _weighted(x: Tensor, numbers: Tensor, group: int, scale_and_zero: Tensor) ->
 def _weight_int4pack_mm_for_cpu(x: Tensor, packed: Tensor, group: int, scale_and_zero: Tensor) -> Tensor:
     """The numbers are what PyTorch's kernel makes of the identity."""
     n, k = packed.shape[0], 2 * packed.shape[1]
-    plain = torch.tensor([1.0, 8.0]).expand(k // 32, n, 2).contiguous()
-    numbers = torch.ops.aten._weight_int4pack_mm_for_cpu.default(torch.eye(k), packed, 32, plain)
+    plain = torch.tensor([1.0, 8.0], dtype=torch.float32).expand(k // 32, n, 2).contiguous()
+    identity = torch.eye(k, dtype=torch.float32)
+    numbers = torch.ops.aten._weight_int4pack_mm_for_cpu.default(identity, packed, 32, plain)
     return _weighted(x, numbers, group, scale_and_zero)
 
 
