@@ -71,8 +71,8 @@ def scaled_mm(
 
 
 _TENSORWISE, _ROWWISE = [0], [1]  # torch.nn.functional.ScalingType
-_PLAIN_SWIZZLE = ([], [0])
-_PLAIN_CONTRACTION = ([], [1, 0])
+_PLAIN_SWIZZLE: tuple[list[int], ...] = ([], [0])
+_PLAIN_CONTRACTION: tuple[list[int], ...] = ([], [1, 0])
 
 
 @composite
