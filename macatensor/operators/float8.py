@@ -51,8 +51,8 @@ def _upper_halves(numbers: Tensor) -> Tensor:
 def convert(source: Tensor, dtype: torch.dtype) -> Tensor:
     """``source`` in ``dtype``, one of the two float8, with the strides that ``Tensor.to`` gives and the bits of PyTorch's CPU.
 
-    To float8 it takes six launches; a search among the numbers at which the byte changes would be two, of some ten
-    times the time.
+    To float8 it takes six launches and a table. A search among the numbers at which the byte changes would be two, but took
+    some 100 ns an element.
     """
     if not payload(source)[2].dense:
         source = torch.ops.aten.clone.default(source)
