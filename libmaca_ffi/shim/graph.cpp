@@ -137,7 +137,7 @@ int Graph::pack_weights(const StreamSlot* slot) {
 
 int Graph::run(const Step& step, uint64_t rng_offset, const StreamSlot* slot) {
   Runtime& r = runtime();
-  const bool is_long = step.kind == Step::kLaunch ? step.program->is_long : step.bytes > kLongCopy;
+  const bool is_long = step.kind == Step::kLaunch ? step.program->may_queue() : step.bytes > kLongCopy;
   maca_stream* const stream = launch_stream(slot, is_long);
   if (step.kind == Step::kCopy) return r.library.copy(MACA_COPY_ON_DEVICE, step.to, step.from, step.bytes, 0, stream);
   if (step.kind == Step::kFill) return r.library.fill(step.to, step.byte, step.bytes, stream);

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "capture.h"
 #include "program.h"
@@ -136,6 +138,11 @@ bool some_overlap_in_part(const maca_program& p, const maca_reference* reference
   return false;
 }
 
+// Does it run at once, by this thread, where what its stream has before it may not be over?
+bool waits_first(const maca_program& p, const maca_launch& call) {
+  return p.runs_at_once() && (call.stream || runtime().library.is_asynchronous());
+}
+
 // Hands the launch to the library, or to the task queue before it.
 int submit(const maca_program& p, const maca_reference* references, maca_launch& call, StreamSlot* stream) {
   Runtime& r = runtime();
@@ -145,11 +152,11 @@ int submit(const maca_program& p, const maca_reference* references, maca_launch&
     status = pack_weight(p, references[weight], call.pointers[weight], stream, &call.packed);
   call.rng_offset = p.info.rng_blocks ? r.rng_offset.fetch_add(p.info.rng_blocks) : 0;
   const bool may_start =
-      p.is_long && !(r.queue.mode() == TaskQueue::kLong && !r.profile.is_on() && r.queue.is_profiled());
+      p.may_queue() && !(r.queue.mode() == TaskQueue::kLong && !r.profile.is_on() && r.queue.is_profiled());
   call.stream = launch_stream(stream, may_start);
   r.launches.fetch_add(1, std::memory_order_relaxed);
   if (status == MACA_OK) {
-    const Unlocked unlocked(p.is_long && !(stream->is_default && call.stream));
+    const Unlocked unlocked((p.is_long && !(stream->is_default && call.stream)) || waits_first(p, call));
     status = give_launch(p, call);
   }
   status = wait_if_blocking(stream, status);
@@ -195,18 +202,23 @@ int give_launch(const maca_program& program, maca_launch& call) {
   call.size = sizeof call;
   call.rng_seed = r.rng_seed.load(std::memory_order_relaxed);
   call.correlation = ++last;
-  if (call.stream || r.library.is_asynchronous()) {  // its error may come later
+  if (program.extension) {
+    ++program.extension->launches;
+    if (waits_first(program, call))
+      if (const int status = r.library.stream_synchronize(std::exchange(call.stream, nullptr))) return status;
+  }
+  const bool runs_on = call.stream || (r.library.is_asynchronous() && !program.runs_at_once());
+  if (runs_on) {  // its error may come later
     Launched& l = g_launched[call.correlation % kRemembered];
     l.kernel = program.kernel;
     l.correlation = call.correlation;
   }
-  if (!r.profile.is_on()) return r.library.plan_launch(program.plan, &call);
+  if (!r.profile.is_on()) return program.library->plan_launch(program.plan, &call);
   int64_t bytes = 0;
   for (const maca_role& role : program.roles) bytes += role.scalar ? 0 : std::max(role.output_bytes, role.extent_bytes);
   const int64_t given = Profile::now();
-  const int status = r.library.plan_launch(program.plan, &call);
-  r.profile.launch(program.kernel, program.info.implementation, bytes, call, call.stream || r.library.is_asynchronous(),
-                   given);
+  const int status = program.library->plan_launch(program.plan, &call);
+  r.profile.launch(program.kernel, program.info.implementation, bytes, call, runs_on, given);
   return status;
 }
 
@@ -281,24 +293,40 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
   if (!covers(*request, operand_count, roles))
     return misuse("an operand's sizes and strides reach outside of any memory");
   maca_plan* plan = nullptr;
-  const Library& library = runtime().library;
-  if (const int status = library.plan_create(request, &plan, reason)) return status;
+  Extension* extension = nullptr;
+  int status = plan_of_extension(request, &plan, reason, &extension);
+  if (status == MACA_DECLINED) {
+    const std::string others = reason->text;
+    *reason = {sizeof *reason, ""};
+    status = runtime().library.plan_create(request, &plan, reason);
+    const std::string own = reason->text;
+    if (status == MACA_DECLINED && !others.empty())
+      std::snprintf(reason->text, sizeof reason->text, "%s; the device library: %s", others.c_str(), own.c_str());
+  }
+  if (status != MACA_OK) return status;
+  const Library& library = extension ? extension->library : runtime().library;
   static std::atomic<uint64_t> next{1};
   auto p = std::make_unique<maca_program>();
   p->plan = plan;
+  p->library = &library;
+  p->extension = extension;
   p->kernel = kept_name(request->kernel);
   p->id = next++;
   p->operands = operand_count;
   p->roles.assign(roles, roles + operand_count);
   p->checks_overlap = std::any_of(roles, roles + operand_count, [](const maca_role& role) { return role.written; });
   p->defaults.assign(defaults, defaults + default_count);
-  if (const int status = library.plan_info(plan, operand_count, &p->info)) {
+  if ((status = library.plan_info(plan, operand_count, &p->info)) != MACA_OK) {
     const maca_failure why = failure();
     report(library.plan_destroy(plan));
     restore_failure(why);
     return status;
   }
-  if (!library.has_packing()) p->info.packed_operand = -1;
+  if (extension || !library.has_packing()) p->info.packed_operand = -1;
+  if (extension) {  // wherever it says which algorithm ran, whose it is
+    const char* const way = p->info.implementation;
+    p->info.implementation = kept_name((library.extension() + std::string(way ? ": " : "") + (way ? way : "")).c_str());
+  }
   p->is_long = p->info.cost == MACA_COST_LONG;
   *program = p.release();
   return MACA_OK;
@@ -306,7 +334,7 @@ int maca_program_create(const maca_plan_request* request, int32_t operand_count,
 
 void maca_program_destroy(maca_program* program) {
   if (!program || --program->uses) return;
-  report(runtime().library.plan_destroy(program->plan));
+  report(program->library->plan_destroy(program->plan));
   delete program;
 }
 
@@ -315,6 +343,9 @@ int maca_program_candidates(const maca_plan_request* request, const char** names
 }
 
 uint64_t maca_program_number(const maca_program* program) { return program->id; }
+int32_t maca_program_extension(const maca_program* program) {
+  return program->extension ? program->extension->number : 0;
+}
 
 const char* maca_runtime_kernel_of(uint64_t correlation) {
   const Launched& l = g_launched[correlation % kRemembered];

@@ -18,6 +18,7 @@ namespace {
 
 // What no device has or asks for. Numbers above come from memory that a library never wrote.
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+constexpr int32_t kMostKernels = 1 << 16;
 // complex128 takes 16 bytes, and every operand is promised to lie at a multiple of its elements' size.
 constexpr int32_t kLeastAlignment = 16;
 constexpr size_t kMostReported = 64;
@@ -45,6 +46,8 @@ constexpr Slot kMandatory[] = {
     SLOT(plan_create), SLOT(plan_info), SLOT(plan_launch), SLOT(plan_destroy), SLOT(error_take),
 };
 // clang-format on
+constexpr Slot kMandatoryOfKernels[] = {SLOT(kernel_name), SLOT(plan_create), SLOT(plan_info), SLOT(plan_launch),
+                                        SLOT(plan_destroy)};
 #undef SLOT
 constexpr size_t kLeastTable = offsetof(maca_interface, error_take) + sizeof(maca_interface::error_take);
 
@@ -83,12 +86,13 @@ bool take_failure(maca_failure* taken) {
   return true;
 }
 
-int Library::failed(const char* slot, int status, const char* reason) {
+int Library::failed(const char* slot, int status, const char* reason) const {
   if (status < 0 || status >= kStatuses)
     return broken(slot, "returned %d, which is no maca_status; expected 0 (MACA_OK) to %d (%s)%s%s", status,
                   kStatuses - 1, kStatusNames[kStatuses - 1], reason && *reason ? "; its reason: " : "",
                   reason ? reason : "");
   t_failure.slot = slot;
+  t_failure.extension = extension_;
   t_failure.status = status;
   const char* said = !reason ? "" : *reason ? ": " : " without a reason";
   std::snprintf(t_failure.text, sizeof t_failure.text, "%s returned %s (%d)%s%s", slot, kStatusNames[status], status,
@@ -96,8 +100,9 @@ int Library::failed(const char* slot, int status, const char* reason) {
   return status;
 }
 
-int Library::broken(const char* slot, const char* format, ...) {
+int Library::broken(const char* slot, const char* format, ...) const {
   t_failure.slot = slot;
+  t_failure.extension = extension_;
   t_failure.status = kBroken;
   const int prefix = std::snprintf(t_failure.text, sizeof t_failure.text, "%s ", slot);
   va_list values;
@@ -109,6 +114,7 @@ int Library::broken(const char* slot, const char* format, ...) {
 
 int Library::unasked(const char* slot) const {
   t_failure.slot = slot;
+  t_failure.extension = nullptr;
   t_failure.status = kLost;
   std::snprintf(t_failure.text, sizeof t_failure.text, "%s", lost());
   return kLost;
@@ -122,7 +128,7 @@ void Library::lose(const std::string& why) {
 
 std::string Library::read_table(const char* path) {
   // DEEPBIND: the host library's stand-in for OpenMP must be found by its oneDNN before libgomp is
-  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | (extension_ ? 0 : RTLD_DEEPBIND));
   if (!handle) return std::string("found no loadable library at ") + path + " (" + dlerror() + ")";
   using Entry = const maca_interface* (*)(int32_t);
   const auto entry = reinterpret_cast<Entry>(dlsym(handle, "maca_get_interface"));
@@ -138,21 +144,44 @@ std::string Library::read_table(const char* path) {
            ": build the library against libmaca_ffi/include/maca.h of this macatensor, or install the macatensor "
            "that speaks the library's version";
   std::memcpy(&table_, table, std::min<size_t>(table->size, sizeof table_));
-  for (const Slot& slot : kMandatory) {
-    if (slot.offset + sizeof(void*) > table->size)
+  const Slot* const mandatory = extension_ ? kMandatoryOfKernels : kMandatory;
+  const Slot* const end = extension_ ? std::end(kMandatoryOfKernels) : std::end(kMandatory);
+  for (const Slot* slot = mandatory; slot != end; ++slot) {
+    if (slot->offset + sizeof(void*) > table->size)
       return std::string(path) + " has an interface table of " + std::to_string(table->size) +
-             " bytes (its member `size`), too small for the mandatory function " + slot.name + "; expected " +
+             " bytes (its member `size`), too small for the mandatory function " + slot->name + "; expected " +
              std::to_string(kLeastTable) + " bytes or more, up to error_take of " + version;
     void* function;
-    std::memcpy(&function, reinterpret_cast<const char*>(&table_) + slot.offset, sizeof function);
-    if (!function) return std::string(path) + " lacks the mandatory function " + slot.name + " of " + version;
+    std::memcpy(&function, reinterpret_cast<const char*>(&table_) + slot->offset, sizeof function);
+    if (!function) return std::string(path) + " lacks the mandatory function " + slot->name + " of " + version;
   }
   name_ = table_.library ? table_.library : "(unnamed)";
   return "";
 }
 
 std::string Library::open(const char* path, int32_t index) {
-  if (std::string problem = read_table(path); !problem.empty()) return problem;
+  std::string problem = read_table(path);
+  if (problem.empty()) problem = open_device(path, index);
+  if (problem.empty() && !(problem = check_device(path)).empty()) table_.device_close(device_);
+  return problem;
+}
+
+std::string Library::open_extension(const char* path, const char* name, const Library& device) {
+  extension_ = strdup(name);
+  std::string problem = read_table(path);
+  if (problem.empty() && table_.device_open) problem = open_device(path, device.index_);
+  if (!problem.empty()) return problem;
+  info_ = {sizeof info_};
+  if (table_.device_info && table_.device_info(device_, &info_) != MACA_OK) return std::string(path) + " is not usable: device_info failed";
+  for (int32_t i = 0; i < kMostKernels; ++i) {
+    const char* const kernel = table_.kernel_name(device_, i);
+    if (!kernel) break;
+    kernels_.insert(std::string(kernel, strnlen(kernel, 200)));
+  }
+  return kernels_.empty() ? std::string(path) + " names no kernel; expected kernel_name to give one at index 0" : "";
+}
+
+std::string Library::open_device(const char* path, int32_t index) {
   int32_t count = 1;
   if (index < 0 && !table_.device_count) index = 0;
   const auto cannot = [&] { return std::string(path) + " could not open its device " + std::to_string(index) + ": "; };
@@ -165,6 +194,7 @@ std::string Library::open(const char* path, int32_t index) {
     if (index < 0 || index >= count)
       return cannot() + "device_count says that it has " + std::to_string(count) + " devices";
   }
+  index_ = index;
   maca_reason reason{sizeof reason, ""};
   const int opened = table_.device_open(index, &device_, &reason);
   terminate(reason.text);
@@ -172,10 +202,7 @@ std::string Library::open(const char* path, int32_t index) {
     failed("device_open", opened, reason.text);
   else if (!device_)
     broken("device_open", "returned MACA_OK and the device NULL");
-  if (opened != MACA_OK || !device_) return cannot() + t_failure.text;
-  const std::string problem = check_device(path);
-  if (!problem.empty()) table_.device_close(device_);
-  return problem;
+  return opened != MACA_OK || !device_ ? cannot() + t_failure.text : "";
 }
 
 std::string Library::check_device(const char* path) {
@@ -330,9 +357,14 @@ int Library::profile_take(maca_profile_record* records, int32_t capacity, int32_
 
 int Library::error_take(maca_error* error) {
   *error = {sizeof *error};
-  if (lost()) return MACA_OK;
+  if (lost() || !table_.error_take) return MACA_OK;
   const int status = call<&maca_interface::error_take>("error_take", error);
   terminate(error->text);
+  if (extension_ && status == MACA_OK && error->status != MACA_OK) {
+    const std::string said = error->text;
+    std::snprintf(error->text, sizeof error->text, "%s (the extension %s)", said.c_str(), extension_);
+    if (error->code == MACA_ERROR_INTERNAL) error->code = MACA_ERROR_VALUE;  // no defect of the device's library
+  }
   if (status == MACA_OK && error->status != MACA_OK && error->sticky)
     lose((*error->text ? error->text : "an error of which the device library says no more") +
          std::string(". The device is lost until this process ends; MACA_LAUNCH_BLOCKING=1 raises this at its launch"));

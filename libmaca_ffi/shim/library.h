@@ -7,6 +7,7 @@
 #pragma once
 #include <atomic>
 #include <string>
+#include <unordered_set>
 
 #include "maca.h"
 #include "shim.h"
@@ -33,6 +34,10 @@ class Library {
  public:
   // Loads the library and opens device `index`. Returns "", or what was found and what was expected.
   std::string open(const char* path, int32_t index);
+  // The same of a library that has kernels alone, of which `name` is known to users, beside the device's library.
+  std::string open_extension(const char* path, const char* name, const Library& device);
+  const char* extension() const { return extension_; }  // its name; nullptr: the device's own library
+  bool names(const char* kernel) const { return kernels_.count(kernel) != 0; }  // of an extension
   const char* name() const { return name_.c_str(); }
   int version() const { return table_.major * 1000 + table_.minor; }
   bool is_asynchronous() const { return info_.features & MACA_DEVICE_ASYNCHRONOUS; }
@@ -133,18 +138,22 @@ class Library {
     const int status = call<kSlot>(slot, args..., made);
     return status != MACA_OK || *made ? status : broken(slot, "returned MACA_OK and the handle NULL");
   }
-  [[gnu::cold]] static int failed(const char* slot, int status, const char* reason = nullptr);
-  [[gnu::cold, gnu::format(printf, 2, 3)]] static int broken(const char* slot, const char* format, ...);
+  [[gnu::cold]] int failed(const char* slot, int status, const char* reason = nullptr) const;
+  [[gnu::cold, gnu::format(printf, 3, 4)]] int broken(const char* slot, const char* format, ...) const;
   [[gnu::cold]] int unasked(const char* slot) const;
   std::string read_table(const char* path);
+  std::string open_device(const char* path, int32_t index);
   std::string check_device(const char* path);
   int check_address(const char* slot, const void* address) const;
 
   maca_interface table_{};  // a copy, as long as ours: slots that the library is too old to know are NULL
   maca_device* device_ = nullptr;
+  int32_t index_ = 0;
+  const char* extension_ = nullptr;
+  std::unordered_set<std::string> kernels_;
   std::string name_;
   maca_device_info info_{};  // when it was opened
-  std::atomic<const char*> lost_{nullptr};
+  static inline std::atomic<const char*> lost_{nullptr};  // one device, whichever library computes on it
 };
 
 }  // namespace maca_shim

@@ -2,12 +2,15 @@
 #pragma once
 #include <vector>
 
+#include "extensions.h"
 #include "maca.h"
 #include "runtime.h"
 #include "shim.h"
 
 struct maca_program {
   maca_plan* plan;
+  const maca_shim::Library* library;  // whose plan it is
+  maca_shim::Extension* extension;    // the same, where users joined it; nullptr: the device's own
   maca_plan_info info;
   const char* kernel;  // its name; lives as long as the process
   uint64_t id;         // never used twice, so a packed weight cannot meet a stranger
@@ -19,6 +22,9 @@ struct maca_program {
   int64_t uses = 1;                   // by Python, and by captured graphs
 
   bool allocates(int32_t operand) const { return roles[operand].output_bytes >= 0; }  // at every launch
+  // Does a launch run at once, by the thread that gives it, when what its stream has before it is over?
+  bool runs_at_once() const { return extension && !extension->library.is_asynchronous(); }
+  bool may_queue() const { return is_long && !runs_at_once(); }  // may the default stream begin to queue for it?
 };
 
 namespace maca_shim {

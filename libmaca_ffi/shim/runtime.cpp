@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "capture.h"
+#include "extensions.h"
 #include "runtime.h"
 #include "shim.h"
 #include "unlocked.h"
@@ -252,12 +253,16 @@ int maca_runtime_synchronize(void) {
   return runtime().library.device_synchronize();
 }
 const char* maca_runtime_lost(void) { return runtime().library.lost(); }
-int maca_runtime_error(maca_error* error) { return runtime().library.error_take(error); }
+int maca_runtime_error(maca_error* error) {
+  const int status = runtime().library.error_take(error);
+  return status == MACA_OK && error->status == MACA_OK ? take_extension_error(error) : status;
+}
 void maca_runtime_failure(maca_failure* out) { *out = failure(); }
 int maca_runtime_take_failure(maca_failure* taken) { return take_failure(taken); }
 void maca_runtime_counters(maca_counters* c) {
   const Runtime& r = runtime();
-  *c = {r.launches, r.packs, r.bytes_to_device, r.bytes_to_host, r.bytes_on_device, r.stream_waits};
+  *c = {r.launches,        r.packs,        r.bytes_to_device,   r.bytes_to_host,
+        r.bytes_on_device, r.stream_waits, extension_launches()};
 }
 
 int maca_profile_start(int32_t with_memory) { return runtime().profile.start(runtime().library, with_memory != 0); }

@@ -42,6 +42,7 @@ typedef struct maca_graph_pool maca_graph_pool;
 
 typedef struct maca_counters {
   int64_t launches, packs, bytes_to_device, bytes_to_host, bytes_on_device, stream_waits;
+  int64_t extension_launches; /* those among `launches` that joined libraries served */
 } maca_counters;
 
 /* A plan of the library and what the runtime needs to launch it. */
@@ -57,9 +58,10 @@ enum {
 
 /* What the library answered to a call that did not succeed. */
 typedef struct maca_failure {
-  const char* slot; /* the function of maca.h; NULL: the runtime itself refused */
-  int32_t status;   /* of maca.h, MACA_SHIM_BROKEN or MACA_SHIM_LOST */
-  char text[700];   /* slot, status and the library's reason; or what it gave and what was expected */
+  const char* slot;      /* the function of maca.h; NULL: the runtime itself refused */
+  const char* extension; /* the joined library that answered; NULL: the device's own */
+  int32_t status;        /* of maca.h, MACA_SHIM_BROKEN or MACA_SHIM_LOST */
+  char text[700];        /* slot, status and the library's reason; or what it gave and what was expected */
 } maca_failure;
 
 /* How the runtime treats operand i of a program. */
@@ -91,6 +93,16 @@ void maca_runtime_failure(maca_failure* failure); /* of the calling thread's las
 /* 1: the oldest failure that no caller could be told of (a free, a wait inside of a launch); 0: there is none. */
 int maca_runtime_take_failure(maca_failure* failure);
 void maca_runtime_counters(maca_counters* counters);
+
+/* --- libraries of users' own (extensions.cpp) ------------------------------------------------------------- */
+/* Joins a library that has kernels alone: it is asked for plans before the device's library and before those that were
+ * joined earlier, for the kernels that it names. 0 and its number, from 1, or a text as of maca_runtime_load(). */
+int maca_extensions_join(const char* path, const char* name, int32_t* number, char* message, int capacity);
+void maca_extensions_leave(int32_t number); /* no new plans; those that live go on */
+const char* maca_extensions_kernel(int32_t number, int32_t index); /* NULL past the last */
+/* 1: its launches are work of the stream they are given. 0: they run at once, when that is over, on host memory. */
+int32_t maca_extensions_queue(int32_t number);
+int64_t maca_extensions_launches(int32_t number);
 
 /* --- memory -------------------------------------------------------------------------------------------- */
 maca_buffer* maca_buffer_allocate(int64_t bytes); /* NULL: see maca_runtime_failure(), without a slot: no memory */
@@ -232,6 +244,7 @@ void maca_program_destroy(maca_program* program);
  */
 int maca_program_candidates(const maca_plan_request* request, const char** names, int32_t capacity, int32_t* count);
 uint64_t maca_program_number(const maca_program* program); /* never used twice */
+int32_t maca_program_extension(const maca_program* program); /* the joined library that serves it; 0: the device's own */
 
 /* --- graphs --------------------------------------------------------------------------------------------- */
 maca_graph_pool* maca_graph_pools_create(void);

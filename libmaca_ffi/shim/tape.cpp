@@ -294,7 +294,7 @@ int Tape::run_step(const Step& step, const maca_scalar* scalars, const std::vect
                    uint64_t rng_offset, const StreamSlot* stream) {
   Runtime& r = runtime();
   const Place* const places = places_.data() + step.places;
-  const bool is_long = step.kind == Step::kLaunch ? step.program->is_long : step.bytes > kLongCopy;
+  const bool is_long = step.kind == Step::kLaunch ? step.program->may_queue() : step.bytes > kLongCopy;
   maca_stream* const target = launch_stream(stream, is_long);
   if (step.kind == Step::kCopy)
     return r.library.copy(MACA_COPY_ON_DEVICE, at(places[0], bases), at(places[1], bases), step.bytes, 0, target);

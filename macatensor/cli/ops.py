@@ -50,7 +50,7 @@ def ops(
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Import this first and show its kernels for maca, too.",
+            help="Import this first and show its kernels for maca, and the extensions that it loads, too.",
             show_default=False,
         ),
     ] = None,
@@ -59,6 +59,7 @@ def ops(
     from op_table import TABLE, families
 
     users = users_kernels(modules or [], pattern)
+    joined = extensions_kernels(pattern)
 
     family_of = {row.name: family for family, rows in families.items() for row in rows}
     rows = [row for row in TABLE.values() if matches(row.name, pattern)]
@@ -71,13 +72,16 @@ def ops(
         return
     if as_json:
         listed = [facts(row, family_of.get(row.name, "")) for row in rows]
-        emit_json(
-            listed + [{"operator": name, "kind": "user", "kernel": kernel} for name, kernel in users.items()]
-        )
+        listed += [{"operator": name, "kind": "user", "kernel": kernel} for name, kernel in users.items()]
+        listed += [{"operator": k, "kind": "extension", "kernel": k, "extension": n} for n, k in joined]
+        emit_json(listed)
         return
     for name, kernel in users.items():
         out.print(Text.assemble((name, "bold"), "  ", ("user", "red"), f"  {kernel}, before any row"))
-    if users and not rows:
+    for name, kernel in joined:
+        line = Text.assemble((kernel, "bold"), "  ", ("extension", "red"), f"  {name}, before the device library")
+        out.print(line)
+    if (users or joined) and not rows:
         return
     if not rows:
         err.print(f"[red]No row's name matches[/] {pattern!r}; the table has {len(TABLE)} rows.")
@@ -102,6 +106,13 @@ def users_kernels(modules: list[str], pattern: str | None) -> dict[str, str]:
     registered = sys.modules.get("macatensor.dispatch.users_kernels")
     found = registered.registrations() if registered is not None else []
     return {name: origin for name, origin in found if matches(name.removeprefix("aten::"), pattern)}
+
+
+def extensions_kernels(pattern: str | None) -> list[tuple[str, str]]:
+    """The libraries that are joined to the device's in this process and their kernels, as they are asked."""
+    extensions = sys.modules.get("macatensor.runtime.extensions")
+    found = extensions.joined() if extensions is not None else []
+    return [(one.name, kernel) for one in found for kernel in one.kernels if matches(kernel, pattern)]
 
 
 def print_lines(row: Row) -> None:

@@ -16,7 +16,7 @@ from macatensor.dispatch.promotion import common_dtype
 from macatensor.dispatch.request import Declined, Operand, Request, Scalar
 from macatensor.dispatch.signature import Role, Signature
 from macatensor.dispatch.stride_rules import STRIDE_RULES
-from macatensor.runtime import counters
+from macatensor.runtime import counters, extensions
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import allocate, ffi, lib, native
 from macatensor.runtime.meta import Meta, meta_of, set_lazy_bits
@@ -178,7 +178,7 @@ def program(
     instead, which arguments are the results. ``repeats_first``: the first operand is the result as well. ``order``:
     for each operand of the request which of the given ones it is; by default they are in its order. ``least``: no
     number below it is surely fine, and ``exact``: none that the dtypes round. ``fusible``: a compiled program may
-    fuse it. Raises :class:`Declined`.
+    fuse it, where the device's own library serves it. Raises :class:`Declined`.
     """
     for meta in metas:
         if meta is not None and meta.nbytes >= _HUGE:
@@ -192,7 +192,7 @@ def program(
     ]
     room = room_for_scalars({meta.dtype for meta in results} if request.scalars else (), least, exact)
     keep: object = held
-    if fusible:
+    if fusible and not lib.maca_program_extension(held):
         request.keep.clear()
         known_requests[lib.maca_program_number(held)] = request
         keep = held, request
@@ -285,8 +285,8 @@ def create(
         )
 
     counters.count("plan_misses")
-    if in_memory or row.kernel_name not in deciding.KERNELS:
-        return made(deciding.OWN)
+    if in_memory or row.kernel_name not in deciding.KERNELS or extensions.naming(row.kernel_name):
+        return made(deciding.OWN)  # a joined library is no way of the device's
     asked = deciding.Asked(
         signature.func,
         row,

@@ -8,7 +8,7 @@ from types import FunctionType
 import torch
 from torch._ops import OpOverload
 
-from macatensor.dispatch import host_fallback, users_kernels
+from macatensor.dispatch import extension_calls, host_fallback, users_kernels
 from macatensor.dispatch.kernel_calls import kernel_launcher
 from macatensor.dispatch.launcher import SPECIAL, static_key
 from macatensor.dispatch.out_arguments import checked
@@ -55,6 +55,8 @@ def _way_of(func: OpOverload) -> Launcher:
     if torch.Tag.inplace_view in func.tags:
         return change_wrapper(func)
     found = find_row(func)
+    if found is None and extension_calls.serves(func):
+        return extension_calls.ExtensionLauncher(func)
     if found is None:
         return lambda args, kwargs: without_row(func, args, kwargs, "the op table has no row for it")
     row, form, twin = found

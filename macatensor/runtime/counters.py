@@ -40,6 +40,7 @@ def _runtime() -> dict[str, int]:
         "bytes_to_host": c.bytes_to_host,
         "bytes_on_device": c.bytes_on_device,
         "stream_waits": c.stream_waits,
+        "extension_launches": c.extension_launches,
     }
 
 
@@ -47,7 +48,8 @@ def counters() -> dict[str, int]:
     """Counts since import or the last :func:`reset_counters`.
 
     ``plan_hits`` is what was launched without building a plan; ``fallbacks`` are calls that ran on the host;
-    ``users_kernels`` are calls of kernels that users registered for the device's key;
+    ``users_kernels`` are calls of kernels that users registered for the device's key; ``extension_launches`` are those
+    among the launches that :mod:`macatensor.cpp_extension` serves;
     ``strided_copies`` and ``layout_conversions`` are copies the runtime made to please a kernel.
     """
     runtime = {name: value - _base.get(name, 0) for name, value in _runtime().items()}

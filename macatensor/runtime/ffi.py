@@ -245,11 +245,18 @@ class Failure(NamedTuple):
     slot: str  # the function of maca.h; "": the runtime itself refused
     status: int
     text: str  # slot, status and the library's reason; or what it gave and what was expected
+    extension: str = ""  # the joined library that answered; "": the device's own
+
+    @property
+    def said(self) -> str:
+        """``"the device library's plan_launch returned ..."``."""
+        whose = f"the extension {self.extension}'s" if self.extension else "the device library's"
+        return f"{whose} {self.text}"
 
 
 def _read(failure: CData) -> Failure:
-    slot = "" if failure.slot == NULL else _string(failure.slot)
-    return Failure(slot, int(failure.status), _string(failure.text))
+    slot, extension = ("" if t == NULL else _string(t) for t in (failure.slot, failure.extension))
+    return Failure(slot, int(failure.status), _string(failure.text), extension)
 
 
 def last_failure() -> Failure:
@@ -273,12 +280,14 @@ def _library_error(failure: Failure, operator: str) -> Exception:
     """The exception for what the library answered: ``operator``, slot, status and reason, and what to do."""
     if failure.status == LOST:
         return torch.AcceleratorError(f"MACA error: {failure.text}")
-    said = f"{operator}: the device library's {failure.text}"
+    said = f"{operator}: {failure.said}"
     if failure.status == OUT_OF_MEMORY:
         return _out_of_memory(said)
     if failure.status != BROKEN:
         said += "; expected MACA_OK"
-    if is_host_library():
+    if failure.extension:
+        remedy = "Report it to whoever wrote it; unload() of the extension computes without it."
+    elif is_host_library():
         remedy = "Please report this."
     else:
         remedy = f"Report it to whoever makes {LIBRARY}; unset MACA_LIBRARY to compute with the host library."
