@@ -30,7 +30,7 @@ class Capture {
   // Of a launch more: keeps its program, and what all of them need.
   void keep(maca_program& program) {
     rng_blocks_ += program.info.rng_blocks;
-    is_long_ = is_long_ || program.is_long;
+    is_long_ = is_long_ || program.is_long || program.runs_at_once();  // which may wait
     ++launches_;
     if (programs_.insert(&program).second) ++program.uses;
   }
