@@ -56,7 +56,9 @@ def fused(folder: Path) -> Iterator[cpp_extension.Extension]:
     with torch.library._scoped_library("fused", "DEF") as library:
         library.define("bias_gelu(Tensor x, Tensor bias) -> Tensor")
         library.define("bias_gelu_backward(Tensor grad, Tensor x, Tensor bias) -> Tensor")
-        torch.library.register_fake("fused::bias_gelu", lambda x, bias: torch.empty_like(x + bias), lib=library)
+        torch.library.register_fake(
+            "fused::bias_gelu", lambda x, bias: torch.empty_like(x + bias), lib=library
+        )
         torch.library.register_fake(
             "fused::bias_gelu_backward", lambda grad, x, bias: torch.empty_like(x), lib=library
         )
@@ -229,7 +231,9 @@ def test_what_all_decline_goes_to_the_host(folder: Path) -> None:
         cpp_extension.load_inline("declines", DECLINES, extra_cflags=FAST, build_directory=folder)
         floats, x = torch.ops.declines.floats, torch.arange(3, device="maca")
         assert floats(x.float()).tolist() == [1.0, 2.0, 3.0]
-        with pytest.raises(NotImplementedError, match="the extension declines declines: operand 0 is not of float32"):
+        with pytest.raises(
+            NotImplementedError, match="the extension declines declines: operand 0 is not of float32"
+        ):
             floats(x)
         library.impl("floats", lambda t: t + 1, "CPU")
         before = macatensor.counters()["fallbacks"]
@@ -308,11 +312,31 @@ __attribute__((visibility("default"))) const maca_interface* maca_get_interface(
 @pytest.mark.parametrize(
     "create, info, launch, text",
     [
-        ("return MACA_OK;", "return MACA_OK;", "return MACA_OK;", "plan_create returned MACA_OK and the plan NULL"),
+        (
+            "return MACA_OK;",
+            "return MACA_OK;",
+            "return MACA_OK;",
+            "plan_create returned MACA_OK and the plan NULL",
+        ),
         ("return 77;", "return MACA_OK;", "return MACA_OK;", "77, which is no maca_status"),
-        ("*p = (maca_plan*)1; return MACA_OK;", "i->cost = 9; return MACA_OK;", "return MACA_OK;", "cost = 9"),
-        ("*p = (maca_plan*)1; return MACA_OK;", "return MACA_OK;", "return MACA_DEVICE_ERROR;", "plan_launch returned"),
-        ("*p = (maca_plan*)1; return MACA_OK;", "return MACA_OK;", "return -5;", "-5, which is no maca_status"),
+        (
+            "*p = (maca_plan*)1; return MACA_OK;",
+            "i->cost = 9; return MACA_OK;",
+            "return MACA_OK;",
+            "cost = 9",
+        ),
+        (
+            "*p = (maca_plan*)1; return MACA_OK;",
+            "return MACA_OK;",
+            "return MACA_DEVICE_ERROR;",
+            "plan_launch returned",
+        ),
+        (
+            "*p = (maca_plan*)1; return MACA_OK;",
+            "return MACA_OK;",
+            "return -5;",
+            "-5, which is no maca_status",
+        ),
     ],
 )
 def test_answers_that_the_header_forbids_are_errors(

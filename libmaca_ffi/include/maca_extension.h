@@ -6,14 +6,14 @@
 //     return request.elementwise([](float x, float y) { return 2 * x + y; });
 //   });
 //
-// A kernel is a function from a request to a launch. It is asked once for dtypes, sizes, strides and attributes, declines
-// what it does not serve (maca::Declined: the next library is asked) and decides what depends on these alone; what it
-// returns then runs for each call, by any thread, and may throw: std::out_of_range becomes an IndexError, any other
-// exception a RuntimeError with its text.
+// A kernel is a function from a request to a launch. It is asked once for dtypes, sizes, strides and attributes,
+// declines what it does not serve (maca::Declined: the next library is asked) and decides what depends on these alone;
+// what it returns then runs for each call, by any thread, and may throw: std::out_of_range becomes an IndexError, any
+// other exception a RuntimeError with its text.
 //
 // The header makes of this what maca.h asks of a library. It is for devices whose memory is the host's behind a tag in
-// the addresses' top byte, as the host library's: a launch runs at once, on the thread that gives it, when what its stream
-// has before it is over. macatensor refuses to join it to another device.
+// the addresses' top byte, as the host library's: a launch runs at once, on the thread that gives it, when what its
+// stream has before it is over. macatensor refuses to join it to another device.
 #pragma once
 
 #include <algorithm>
@@ -52,10 +52,10 @@ struct Invalid : std::runtime_error {  // the request contradicts itself: nobody
 };
 
 template <class T> struct DtypeOf;
-#define MACA_DTYPE(TYPE, CODE, NAME)                                                \
-  template <> struct DtypeOf<TYPE> {                                                \
+#define MACA_DTYPE(TYPE, CODE, NAME)                                                    \
+  template <> struct DtypeOf<TYPE> {                                                    \
     static constexpr maca_dtype value{CODE, static_cast<uint8_t>(8 * sizeof(TYPE)), 1}; \
-    static constexpr const char* name = NAME;                                       \
+    static constexpr const char* name = NAME;                                           \
   };
 MACA_DTYPE(float, MACA_FLOAT, "float32")
 MACA_DTYPE(double, MACA_FLOAT, "float64")
@@ -77,8 +77,8 @@ struct Operand {
   maca_dtype dtype{};
   std::vector<int64_t> sizes, strides;
   bool is_output = false;
-  bool is_absent = false;     // an optional tensor that is None
-  int32_t scalar_slot = -1;   // else: a number, this scalar of each launch
+  bool is_absent = false;    // an optional tensor that is None
+  int32_t scalar_slot = -1;  // else: a number, this scalar of each launch
 
   template <class T> bool is() const {
     constexpr maca_dtype wanted = DtypeOf<T>::value;

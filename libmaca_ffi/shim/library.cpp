@@ -172,7 +172,8 @@ std::string Library::open_extension(const char* path, const char* name, const Li
   if (problem.empty() && table_.device_open) problem = open_device(path, device.index_);
   if (!problem.empty()) return problem;
   info_ = {sizeof info_};
-  if (table_.device_info && table_.device_info(device_, &info_) != MACA_OK) return std::string(path) + " is not usable: device_info failed";
+  if (table_.device_info && table_.device_info(device_, &info_) != MACA_OK)
+    return std::string(path) + " is not usable: device_info failed";
   for (int32_t i = 0; i < kMostKernels; ++i) {
     const char* const kernel = table_.kernel_name(device_, i);
     if (!kernel) break;

@@ -152,7 +152,7 @@ class Library {
   const char* extension_ = nullptr;
   std::unordered_set<std::string> kernels_;
   std::string name_;
-  maca_device_info info_{};  // when it was opened
+  maca_device_info info_{};                               // when it was opened
   static inline std::atomic<const char*> lost_{nullptr};  // one device, whichever library computes on it
 };
 

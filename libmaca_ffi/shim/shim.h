@@ -98,7 +98,7 @@ void maca_runtime_counters(maca_counters* counters);
 /* Joins a library that has kernels alone: it is asked for plans before the device's library and before those that were
  * joined earlier, for the kernels that it names. 0 and its number, from 1, or a text as of maca_runtime_load(). */
 int maca_extensions_join(const char* path, const char* name, int32_t* number, char* message, int capacity);
-void maca_extensions_leave(int32_t number); /* no new plans; those that live go on */
+void maca_extensions_leave(int32_t number);                        /* no new plans; those that live go on */
 const char* maca_extensions_kernel(int32_t number, int32_t index); /* NULL past the last */
 /* 1: its launches are work of the stream they are given. 0: they run at once, when that is over, on host memory. */
 int32_t maca_extensions_queue(int32_t number);
@@ -244,7 +244,8 @@ void maca_program_destroy(maca_program* program);
  */
 int maca_program_candidates(const maca_plan_request* request, const char** names, int32_t capacity, int32_t* count);
 uint64_t maca_program_number(const maca_program* program); /* never used twice */
-int32_t maca_program_extension(const maca_program* program); /* the joined library that serves it; 0: the device's own */
+/* The joined library that serves it; 0: the device's own. */
+int32_t maca_program_extension(const maca_program* program);
 
 /* --- graphs --------------------------------------------------------------------------------------------- */
 maca_graph_pool* maca_graph_pools_create(void);

@@ -79,7 +79,9 @@ def ops(
     for name, kernel in users.items():
         out.print(Text.assemble((name, "bold"), "  ", ("user", "red"), f"  {kernel}, before any row"))
     for name, kernel in joined:
-        line = Text.assemble((kernel, "bold"), "  ", ("extension", "red"), f"  {name}, before the device library")
+        line = Text.assemble(
+            (kernel, "bold"), "  ", ("extension", "red"), f"  {name}, before the device library"
+        )
         out.print(line)
     if (users or joined) and not rows:
         return

@@ -114,7 +114,9 @@ def cached(build: Build, folder: Path) -> Path:
         asked = _digest(_facts(build))
         headers = folder / f"{build.name}-{asked}.json"  # what was included when it was compiled last
         with contextlib.suppress(OSError, ValueError):
-            library = folder / f"{build.name}-{_digest([asked, *_contents(json.loads(headers.read_text()))])}.so"
+            library = (
+                folder / f"{build.name}-{_digest([asked, *_contents(json.loads(headers.read_text()))])}.so"
+            )
             if library.exists():
                 _say(build, f"No modifications detected for extension {build.name}, using {library}")
                 return library
@@ -141,7 +143,9 @@ def default_folder(name: str, verbose: bool) -> Path:
 
 def _run(build: Build, command: list[str]) -> None:
     _say(build, shlex.join(command))
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     if done.stdout:
         _say(build, done.stdout.rstrip())
     if done.returncode:

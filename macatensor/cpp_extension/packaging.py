@@ -44,7 +44,9 @@ class BuildExtension(cpp_extension.BuildExtension):  # type: ignore[misc]
 
     def get_ext_filename(self, ext_name: str) -> str:
         """Without Python's suffix for those that are no module of Python."""
-        found = next((e for e in self.extensions or () if e.name == ext_name or e.name.endswith(f".{ext_name}")), None)
+        found = next(
+            (e for e in self.extensions or () if e.name == ext_name or e.name.endswith(f".{ext_name}")), None
+        )
         if getattr(found, "is_maca", False):
             return str(Path(*ext_name.split("."))) + ".so"
         return str(super().get_ext_filename(ext_name))

@@ -235,8 +235,6 @@ class Request:
         )
         if status in (DECLINED, INVALID) and (failure := last_failure()).slot == "plan_create":
             kind = Refused if status == INVALID else Declined
-            raise kind(
-                _string(reason.text).decode(errors="replace") or failure.said
-            )
+            raise kind(_string(reason.text).decode(errors="replace") or failure.said)
         check(status, operator)
         return _gc(program[0], _destroy)
