@@ -18,12 +18,12 @@ def MACAExtension(name: str, sources: list[str], **options: Value) -> setuptools
     :func:`macatensor.cpp_extension.load_library`. ``options`` are those of :class:`setuptools.Extension`, of which
     ``include_dirs``, ``define_macros``, ``extra_compile_args``, ``extra_link_args`` and ``depends`` count.
     """
-    made = setuptools.Extension(name, sources, **options)
+    made: Value = setuptools.Extension(name, sources, **options)
     made.is_maca = True
     return made
 
 
-class BuildExtension(cpp_extension.BuildExtension):  # type: ignore[misc]
+class BuildExtension(cpp_extension.BuildExtension):
     """The ``build_ext`` of :mod:`torch.utils.cpp_extension`, which also builds :func:`MACAExtension`."""
 
     def build_extension(self, ext: Value) -> None:
