@@ -12,9 +12,11 @@ ISAS ?= native
 export PYTHONDONTWRITEBYTECODE :=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tools
-SOURCES := $(shell find libmaca_ffi -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt' -o -name 'build_binding.py')
+SOURCES := $(shell find libmaca_ffi -path libmaca_ffi/cuda -prune -o \( -name '*.cpp' -o -name '*.h' -o -name '*.c' \
+    -o -name 'CMakeLists.txt' -o -name 'build_binding.py' \) -print)
+CUDA_SOURCES := $(shell find libmaca_ffi/cuda tests/cuda_programs -name '*.cu' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test levels long check docs build bench format clean
+.PHONY: demo test levels long check docs build bench format clean cuda cuda-emulated
 
 demo: build
 	$(BIN)/macatensor demo
@@ -48,7 +50,7 @@ check: build
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES))
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES)
 
 # The site, in build/docs; a warning, a link into nothing included, is an error. Pages in $(VENV)/.docs are kept parsed.
 docs: build $(VENV)/.docs-tools
@@ -61,7 +63,7 @@ $(VENV)/.docs-tools: pyproject.toml
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES))
+	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES)
 
 build: $(VENV)/.built-$(ISAS)
 
@@ -79,6 +81,12 @@ $(VENV)/.built-$(ISAS): $(STAMP) $(SOURCES)
 	$(BIN)/pip install --quiet --no-compile --no-build-isolation --editable ".[demo,test]" \
 	    --config-settings=cmake.define.MACA_ISAS=$(ISAS) --config-settings=cmake.define.MACA_EXTRA_KERNELS=
 	touch $@
+
+# The CUDA library: build/cuda/libmaca_cuda.so for GPUs, by nvcc; build/cuda/libmaca_cuda_emulated.so for none, by g++.
+cuda:
+	$(MAKE) -C libmaca_ffi/cuda gpu
+cuda-emulated:
+	$(MAKE) -C libmaca_ffi/cuda emulated
 
 clean:
 	rm -rf build $(VENV)

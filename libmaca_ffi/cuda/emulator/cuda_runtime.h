@@ -134,7 +134,7 @@ uint3 thread_index();
 uint3 block_index();
 dim3 block_extent();
 dim3 grid_extent();
-int warp_size();  // MACA_EMULATOR_WARP: 32 or 64
+int warp_size();  // CUDA_EMULATOR_WARP: 32 or 64
 unsigned lane();
 
 void barrier();

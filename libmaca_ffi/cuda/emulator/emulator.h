@@ -14,7 +14,7 @@ inline bool is_tagged(uintptr_t address) { return (address & kTagMask) == kTag; 
 inline uintptr_t untagged(uintptr_t address) { return is_tagged(address) ? address & ~kTagMask : address; }
 inline uintptr_t number(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-// --- findings. Each is printed on stderr as "emulator: KIND: TEXT", and appended to the file MACA_EMULATOR_REPORT.
+// --- findings. Each is printed on stderr as "emulator: KIND: TEXT", and appended to the file CUDA_EMULATOR_REPORT.
 // The device is lost with the first, as after an illegal address.
 void report(const char* kind, const std::string& text, cudaError_t error);
 cudaError_t failure();                 // of a finding, or cudaSuccess

@@ -65,7 +65,7 @@ dim3 block_extent() { return running->launch->block; }
 dim3 grid_extent() { return running->launch->grid; }
 int warp_size() {
   static const int size = [] {
-    const char* said = std::getenv("MACA_EMULATOR_WARP");
+    const char* said = std::getenv("CUDA_EMULATOR_WARP");
     return said && std::atoi(said) == 64 ? 64 : 32;
   }();
   return size;

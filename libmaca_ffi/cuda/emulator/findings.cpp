@@ -29,7 +29,7 @@ void report(const char* kind, const std::string& text, cudaError_t error) {
   const std::string line = std::string("emulator: ") + kind + ": " + text + "\n";
   snprintf(first_text, sizeof first_text, "%s: %s", kind, text.c_str());
   put(STDERR_FILENO, line);
-  const char* path = std::getenv("MACA_EMULATOR_REPORT");
+  const char* path = std::getenv("CUDA_EMULATOR_REPORT");
   if (!path || !*path) return;
   const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return;

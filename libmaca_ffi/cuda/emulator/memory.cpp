@@ -43,7 +43,7 @@ struct Arena {
   size_t total = size_t{4} << 30, used = 0;
 
   Arena() {
-    if (const char* limit = std::getenv("MACA_EMULATOR_MEMORY")) total = std::strtoull(limit, nullptr, 10);
+    if (const char* limit = std::getenv("CUDA_EMULATOR_MEMORY")) total = std::strtoull(limit, nullptr, 10);
     const size_t range = 16 * total;  // holes between allocations cost no memory
     void* made = mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) return;

@@ -1,0 +1,136 @@
+// Element types: what memory holds, and the three types that kernels compute in. Halves are converted by integer
+// arithmetic, so that every compiler gives the same bits; the vendors' own conversions are a later step.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "maca.h"
+
+namespace maca_cuda {
+
+// (code << 8) | bits, so that a maca_dtype converts without a table.
+enum class Dtype : int32_t {
+  None = -1,
+  I8 = (MACA_INT << 8) | 8,
+  I16 = (MACA_INT << 8) | 16,
+  I32 = (MACA_INT << 8) | 32,
+  I64 = (MACA_INT << 8) | 64,
+  U8 = (MACA_UINT << 8) | 8,
+  F16 = (MACA_FLOAT << 8) | 16,
+  F32 = (MACA_FLOAT << 8) | 32,
+  F64 = (MACA_FLOAT << 8) | 64,
+  BF16 = (MACA_BFLOAT << 8) | 16,
+  Bool = (MACA_BOOL << 8) | 8,
+};
+
+constexpr int item_size(Dtype d) { return (static_cast<int>(d) & 0xff) / 8; }
+constexpr bool is_floating(Dtype d) {
+  return d == Dtype::F16 || d == Dtype::BF16 || d == Dtype::F32 || d == Dtype::F64;
+}
+constexpr bool is_half(Dtype d) { return d == Dtype::F16 || d == Dtype::BF16; }
+
+template <class To, class From> __host__ __device__ inline To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bits keep their number");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+__host__ __device__ inline float from_bfloat16(uint16_t bits) {
+  return same_bits<float>(static_cast<uint32_t>(bits) << 16);
+}
+__host__ __device__ inline uint16_t to_bfloat16(float value) {
+  const uint32_t u = same_bits<uint32_t>(value);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(0x7fc0u | ((u >> 16) & 0x8000u));
+  return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+__host__ __device__ inline float from_float16(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
+  if (rest >= 0x7c00u) return same_bits<float>(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
+  if (rest >= 0x400u) return same_bits<float>(sign | ((rest << 13) + (112u << 23)));
+  const float small = static_cast<float>(rest) * 5.9604644775390625e-8f;  // 2^-24: denormal, exact
+  return same_bits<float>(sign | same_bits<uint32_t>(small));
+}
+__host__ __device__ inline uint16_t to_float16(float value) {
+  const uint32_t u = same_bits<uint32_t>(value), sign = (u >> 16) & 0x8000u, rest = u & 0x7fffffffu;
+  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more round to infinity
+  if (rest < 0x38800000u) {  // below 2^-14: adding 0.5 leaves the denormal's bits, rounded, at the end
+    const float shifted = same_bits<float>(rest) + 0.5f;
+    return static_cast<uint16_t>(sign | (same_bits<uint32_t>(shifted) - 0x3f000000u));
+  }
+  return static_cast<uint16_t>(sign | ((rest - (112u << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13));
+}
+
+// PyTorch's casts on the host: floats truncate towards zero, and go through an integer that is wide enough.
+template <class To, class From> __host__ __device__ inline To converted(From from) { return static_cast<To>(from); }
+template <> __host__ __device__ inline int8_t converted<int8_t, float>(float x) {
+  return static_cast<int8_t>(static_cast<int32_t>(x));
+}
+template <> __host__ __device__ inline int8_t converted<int8_t, double>(double x) {
+  return static_cast<int8_t>(static_cast<int32_t>(x));
+}
+template <> __host__ __device__ inline int16_t converted<int16_t, float>(float x) {
+  return static_cast<int16_t>(static_cast<int32_t>(x));
+}
+template <> __host__ __device__ inline int16_t converted<int16_t, double>(double x) {
+  return static_cast<int16_t>(static_cast<int32_t>(x));
+}
+template <> __host__ __device__ inline uint8_t converted<uint8_t, float>(float x) {
+  return static_cast<uint8_t>(static_cast<int64_t>(x));
+}
+template <> __host__ __device__ inline uint8_t converted<uint8_t, double>(double x) {
+  return static_cast<uint8_t>(static_cast<int64_t>(x));
+}
+
+// C: float, double or int64_t. The switch is the same in every thread, so no warp parts.
+template <class C> __device__ inline C load(const void* base, Dtype d, int64_t i) {
+  switch (d) {
+    case Dtype::I8: return static_cast<C>(static_cast<const int8_t*>(base)[i]);
+    case Dtype::I16: return static_cast<C>(static_cast<const int16_t*>(base)[i]);
+    case Dtype::I32: return static_cast<C>(static_cast<const int32_t*>(base)[i]);
+    case Dtype::I64: return static_cast<C>(static_cast<const int64_t*>(base)[i]);
+    case Dtype::U8: return static_cast<C>(static_cast<const uint8_t*>(base)[i]);
+    case Dtype::F16: return static_cast<C>(from_float16(static_cast<const uint16_t*>(base)[i]));
+    case Dtype::BF16: return static_cast<C>(from_bfloat16(static_cast<const uint16_t*>(base)[i]));
+    case Dtype::F32: return static_cast<C>(static_cast<const float*>(base)[i]);
+    case Dtype::F64: return static_cast<C>(static_cast<const double*>(base)[i]);
+    case Dtype::Bool: return static_cast<C>(static_cast<const uint8_t*>(base)[i] != 0);
+    case Dtype::None: break;
+  }
+  return C(0);
+}
+template <class C> __device__ inline void store(void* base, Dtype d, int64_t i, C value) {
+  switch (d) {
+    case Dtype::I8: static_cast<int8_t*>(base)[i] = converted<int8_t>(value); break;
+    case Dtype::I16: static_cast<int16_t*>(base)[i] = converted<int16_t>(value); break;
+    case Dtype::I32: static_cast<int32_t*>(base)[i] = converted<int32_t>(value); break;
+    case Dtype::I64: static_cast<int64_t*>(base)[i] = converted<int64_t>(value); break;
+    case Dtype::U8: static_cast<uint8_t*>(base)[i] = converted<uint8_t>(value); break;
+    case Dtype::F16: static_cast<uint16_t*>(base)[i] = to_float16(static_cast<float>(value)); break;
+    case Dtype::BF16: static_cast<uint16_t*>(base)[i] = to_bfloat16(static_cast<float>(value)); break;
+    case Dtype::F32: static_cast<float*>(base)[i] = static_cast<float>(value); break;
+    case Dtype::F64: static_cast<double*>(base)[i] = static_cast<double>(value); break;
+    case Dtype::Bool: static_cast<uint8_t*>(base)[i] = value != C(0); break;
+    case Dtype::None: break;
+  }
+}
+// The value as memory of the dtype would hold it.
+template <class C> __host__ __device__ inline C rounded(C value, Dtype d) {
+  switch (d) {
+    case Dtype::I8: return static_cast<C>(converted<int8_t>(value));
+    case Dtype::I16: return static_cast<C>(converted<int16_t>(value));
+    case Dtype::I32: return static_cast<C>(converted<int32_t>(value));
+    case Dtype::U8: return static_cast<C>(converted<uint8_t>(value));
+    case Dtype::F16: return static_cast<C>(from_float16(to_float16(static_cast<float>(value))));
+    case Dtype::BF16: return static_cast<C>(from_bfloat16(to_bfloat16(static_cast<float>(value))));
+    case Dtype::F32: return static_cast<C>(static_cast<float>(value));
+    case Dtype::Bool: return static_cast<C>(value != C(0));
+    default: return value;
+  }
+}
+
+}  // namespace maca_cuda

@@ -1,0 +1,50 @@
+// Plans, and how kernels announce themselves.
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "device.h"
+#include "request.h"
+
+namespace maca_cuda {
+
+// What a plan gets to run with.
+struct Launching {
+  maca_device& device;
+  cudaStream_t stream;
+  const maca_launch& launch;
+  const char* kernel;  // its name in maca.h
+
+  void* data(const Operand& o) const { return launch.pointers[o.slot]; }
+  const maca_scalar& scalar(int slot) const { return launch.scalars[slot]; }
+};
+
+struct Plan {
+  std::string kernel;
+  uint64_t workspace_bytes = 0;
+  const char* implementation = "one thread an element";
+  int operand_count = 0, scalar_count = 0;
+  std::function<cudaError_t(const Launching&)>
+      run;  // arguments travel by value: a plan may go while its work is queued
+};
+
+using Factory = std::unique_ptr<Plan> (*)(const Request&);
+
+// A plan without more than a body.
+inline std::unique_ptr<Plan> make_plan(std::function<cudaError_t(const Launching&)> run,
+                                       const char* implementation = "one thread an element") {
+  std::unique_ptr<Plan> plan(new Plan);
+  plan->run = std::move(run);
+  plan->implementation = implementation;
+  return plan;
+}
+
+struct Announced {
+  Announced(const char* name, Factory factory);
+};
+#define MACA_CUDA_JOIN_(A, B) A##B
+#define MACA_CUDA_JOIN(A, B) MACA_CUDA_JOIN_(A, B)
+#define MACA_CUDA_KERNEL(NAME, ...) \
+  static const ::maca_cuda::Announced MACA_CUDA_JOIN(announced_, __COUNTER__)(NAME, __VA_ARGS__)
+
+}  // namespace maca_cuda

@@ -1,0 +1,92 @@
+"""The CUDA library, built for the emulator: it keeps to maca.h with warps of 32 and of 64, and its kernels are exact."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from macatensor.conformance import interface
+from macatensor.conformance.kernels import ask_kernels
+from macatensor.conformance.outcome import Line
+
+ROOT = Path(__file__).parents[1]
+
+# slots that maca.h lets a library leave out, and this one does
+ABSENT = {"memory_reserve", "comm_id", "plan_candidates", "profile_set"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda")
+    subprocess.run(
+        ["make", "-j2", "-C", ROOT / "libmaca_ffi" / "cuda", "emulated", f"BUILD={folder}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return folder / "libmaca_cuda_emulated.so"
+
+
+@pytest.fixture(params=[32, 64])
+def warp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("CUDA_EMULATOR_WARP", str(request.param))
+    return int(request.param)
+
+
+def _wrong(lines: list[Line]) -> list[str]:
+    return [f"{line.name}: {line.text}" for line in lines if line.verdict == "FAIL"]
+
+
+def test_it_keeps_every_rule(library: Path, warp: int) -> None:
+    lines = list(interface.ask(library, [rule.name for rule in interface.rules()]))
+    assert not _wrong(lines) and len(lines) > 50
+    absent = [line.text for line in lines if line.verdict != "pass"]
+    assert all(any(name in text for name in ABSENT) for text in absent), absent
+
+
+# one of each family, in the dtype whose path is its own
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        (["add.Tensor", "where.self", "exp", "lt.Tensor"], "float32"),
+        (["clone", "logical_not", "bitwise_and.Tensor"], "bool"),
+        (["sum.dim_IntList", "amax", "any.dim", "mm"], "int64"),
+        (["_softmax", "native_layer_norm", "mean.dim", "addmm"], "bfloat16"),
+        (["index_select", "embedding", "prod"], "float16"),
+    ],
+)
+def test_kernels_keep_their_bounds(library: Path, warp: int, rows: list[str], dtype: str) -> None:
+    layouts = ["contiguous", "sliced"]
+    kernels = interface.kernels_of(library) or []
+    lines = list(ask_kernels(library, kernels, rows, [dtype], layouts, 1))
+    assert not _wrong(lines)
+    assert {line.name for line in lines if line.samples} == {f"{row} {dtype}" for row in rows}
+
+
+def test_programs_run_and_the_rest_is_counted(library: Path) -> None:
+    program = """
+import torch, warnings
+import macatensor
+from macatensor import maca
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+x = torch.rand(5, 8)
+want = model(x).softmax(1)
+got = model.to("maca")(maca(x)).softmax(1)
+torch.testing.assert_close(got.cpu(), want)
+try:
+    maca(torch.ones(4, 3)).index_select(0, maca(torch.tensor([7]))).cpu()
+except IndexError as error:
+    print(error)
+"""
+    environment = {**os.environ, "MACA_LIBRARY": str(library), "MACA_FALLBACK": "silent"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "index out of range in self" in done.stdout
