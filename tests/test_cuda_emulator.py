@@ -41,7 +41,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(program: Path, *arguments: str, warp: int = 32) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "MACA_EMULATOR_WARP": str(warp)}
+    environment = {**os.environ, "CUDA_EMULATOR_WARP": str(warp)}
     return subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, timeout=60)
 
 

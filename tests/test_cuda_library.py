@@ -48,23 +48,13 @@ def test_it_keeps_every_rule(library: Path, warp: int) -> None:
     assert all(any(name in text for name in ABSENT) for text in absent), absent
 
 
-# one of each family, in the dtype whose path is its own
-@pytest.mark.parametrize(
-    ("rows", "dtype"),
-    [
-        (["add.Tensor", "where.self", "exp", "lt.Tensor"], "float32"),
-        (["clone", "logical_not", "bitwise_and.Tensor"], "bool"),
-        (["sum.dim_IntList", "amax", "any.dim", "mm"], "int64"),
-        (["_softmax", "native_layer_norm", "mean.dim", "addmm"], "bfloat16"),
-        (["index_select", "embedding", "prod"], "float16"),
-    ],
-)
-def test_kernels_keep_their_bounds(library: Path, warp: int, rows: list[str], dtype: str) -> None:
-    layouts = ["contiguous", "sliced"]
+def test_kernels_keep_their_bounds(library: Path, warp: int) -> None:
+    rows = ["add.Tensor", "tanh", "where.self", "clone", "sum.dim_IntList", "amax", "addmm", "_softmax",
+            "native_layer_norm", "index_select"]  # fmt: skip
     kernels = interface.kernels_of(library) or []
-    lines = list(ask_kernels(library, kernels, rows, [dtype], layouts, 1))
-    assert not _wrong(lines)
-    assert {line.name for line in lines if line.samples} == {f"{row} {dtype}" for row in rows}
+    lines = list(ask_kernels(library, kernels, rows, ["float32", "bfloat16", "int64"], ["sliced"], 1))
+    assert not _wrong(lines) and len(lines) > 2 * len(rows)
+    assert {line.name.partition(" ")[0] for line in lines if line.samples} == set(rows)
 
 
 def test_programs_run_and_the_rest_is_counted(library: Path) -> None:
