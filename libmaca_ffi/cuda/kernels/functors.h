@@ -1,7 +1,6 @@
 // What pointwise kernels compute of one element, for float, double and int64_t. Truth values compute as 0 and 1.
 #pragma once
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
 #include <cuda_runtime.h>

@@ -32,18 +32,18 @@ struct Product : Sum {
 struct Most : Sum {
   template <class C> static __device__ C first() {
     if constexpr (std::is_integral_v<C>)
-      return std::numeric_limits<C>::lowest();
+      return INT64_MIN;
     else
-      return -std::numeric_limits<C>::infinity();
+      return static_cast<C>(-INFINITY);
   }
   template <class C> static __device__ C meet(C a, C b) { return (a != a) | (a > b) ? a : b; }
 };
 struct Least : Sum {
   template <class C> static __device__ C first() {
     if constexpr (std::is_integral_v<C>)
-      return std::numeric_limits<C>::max();
+      return INT64_MAX;
     else
-      return std::numeric_limits<C>::infinity();
+      return static_cast<C>(INFINITY);
   }
   template <class C> static __device__ C meet(C a, C b) { return (a != a) | (a < b) ? a : b; }
 };

@@ -20,7 +20,7 @@ template <class C, bool IsLog> __global__ void softmax(LineArguments a) {
     int64_t at[2];
     a.lines.offsets(i, at);
     const auto element = [&](int64_t k) { return load<C>(a.in, a.in_dtype, at[1] + k * a.in_stride); };
-    C top = -std::numeric_limits<C>::infinity();
+    C top = static_cast<C>(-INFINITY);
     const auto most = [](C x, C y) { return (x != x) | (x > y) ? x : y; };
     for (int64_t k = threadIdx.x; k < a.length; k += blockDim.x) top = most(top, element(k));
     top = fold_block(top, most);
