@@ -122,7 +122,7 @@ MOVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "isnan": lambda x: x.isnan(),
     "isinf": lambda x: x.isinf(),
     "isfinite": lambda x: x.isfinite(),
-    "product": lambda x: x @ x.t(),
+    "product": lambda x: x[:3] @ x[:3].t(),  # of no NaN, whose sign is each processor's own
     "any": lambda x: x[:1].any(),
     "all": lambda x: x.all(),
 }
@@ -168,10 +168,7 @@ def test_float8_is_shown_and_stored_as_on_the_host(dtype: torch.dtype, tmp_path:
     torch.save({"a": ours, "b": ours.t()}, memory)
     memory.seek(0)
     back = torch.load(memory)
-    assert (
-        back["a"].device.type == "maca"
-        and back["a"].untyped_storage()._cdata == back["b"].untyped_storage()._cdata
-    )
+    assert back["a"].device.type == "maca" and back["a"].data_ptr() == back["b"].data_ptr()
     assert_same(back["b"], host.t())
     memory.seek(0)
     assert_same(torch.load(memory, map_location="cpu")["a"], host)
