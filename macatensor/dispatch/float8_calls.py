@@ -4,25 +4,41 @@ bytes, and what PyTorch's CPU computes is computed in float32, as it does."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.request import DTYPE_CODES, Scalar
 from macatensor.dispatch.resize import write_out
-from macatensor.dispatch.signature import Form, Role, read
+from macatensor.dispatch.signature import Form, Role, Signature, read
 from macatensor.runtime.boxed import Arguments, Value
 from macatensor.runtime.tensor import MacaTensor, Payload
+from op_table import Row
 
 if TYPE_CHECKING:
-    from macatensor.dispatch.kernel_calls import KernelLauncher
     from macatensor.dispatch.launcher import Run
 
 FLOAT8 = frozenset(
     dtype for name, dtype in vars(torch).items() if name.startswith("float8_") and dtype not in DTYPE_CODES
 )
+
+
+class _Launcher(Protocol):
+    """What is asked of a :class:`~macatensor.dispatch.kernel_calls.KernelLauncher`, which imports this module."""
+
+    func: OpOverload
+    row: Row
+    form: Form
+    twin: OpOverload
+    signature: Signature
+    writes_list: bool
+
+    def ask_host(self, full: list[Value]) -> None: ...
+    def infer(self, signature: Signature, full: list[Value]) -> Value: ...
+    def __call__(self, args: Arguments) -> Value: ...
 
 
 def as_bytes(t: torch.Tensor) -> torch.Tensor:
@@ -41,7 +57,7 @@ def byte_of(number: Scalar, dtype: torch.dtype) -> int:
     return int(torch.tensor([number], dtype=torch.float64).to(dtype).view(torch.uint8))
 
 
-def run_of(launcher: KernelLauncher, full: list[Value]) -> Run | None:
+def run_of(launcher: _Launcher, full: list[Value]) -> Run | None:
     """What runs a call with float8 among its operands. None: it has none, or the library has to say that it has no kernel.
 
     Raises what PyTorch's CPU kernel says of operands like these.
@@ -62,7 +78,7 @@ def run_of(launcher: KernelLauncher, full: list[Value]) -> Run | None:
     return None
 
 
-def _moved(launcher: KernelLauncher, dtype: torch.dtype) -> Run:
+def _moved(launcher: _Launcher, dtype: torch.dtype) -> Run:
     signature = launcher.signature
 
     def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
@@ -98,7 +114,7 @@ def _moved(launcher: KernelLauncher, dtype: torch.dtype) -> Run:
     return run
 
 
-def _computed(launcher: KernelLauncher, full: list[Value]) -> Run:
+def _computed(launcher: _Launcher, full: list[Value]) -> Run:
     signature = launcher.signature
     functional = read(launcher.twin)
     inputs = [v for i, v in enumerate(full) if i not in signature.outs]

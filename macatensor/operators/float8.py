@@ -41,8 +41,10 @@ def _bytes(target: torch.dtype) -> Tensor:
 
 def _upper_halves(numbers: Tensor) -> Tensor:
     """int32: where in :func:`_bytes` a number's byte is."""
+    bits: Tensor
     if numbers.dtype is torch.bfloat16:
-        return torch.ops.aten.view.dtype(numbers, torch.int16).to(torch.int32).add_(1 << 15)
+        bits = torch.ops.aten.view.dtype(numbers, torch.int16)
+        return bits.to(torch.int32).add_(1 << 15)
     bits = torch.ops.aten.view.dtype(numbers.to(torch.float32), torch.int32)
     # what lies below carries into the lowest bit of the upper half
     return (bits & 0xFFFF).add_(0xFFFF).bitwise_or_(bits).bitwise_right_shift_(16).add_(1 << 15)
