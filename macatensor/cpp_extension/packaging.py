@@ -49,4 +49,4 @@ class BuildExtension(cpp_extension.BuildExtension):
         )
         if getattr(found, "is_maca", False):
             return str(Path(*ext_name.split("."))) + ".so"
-        return str(super().get_ext_filename(ext_name))
+        return str(super().get_ext_filename(ext_name))  # type: ignore[no-untyped-call]
