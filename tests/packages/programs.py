@@ -139,3 +139,36 @@ def test_lightning_trains_with_callbacks(precision: str) -> None:
         precision,
         MACA_FALLBACK="error",
     )
+
+
+QUANTIZED = """
+import sys, torch, torchao.quantization as torchao
+def outcome(device, quantized_on):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 32)).to(quantized_on)
+    x = torch.randn(16, 64)
+    name, *bits = sys.argv[1:]
+    torchao.quantize_(model, getattr(torchao, name)(*[getattr(torch, b) for b in bits]))
+    model.to(device)
+    assert type(model[0].weight).__name__.endswith("Tensor") and model[0].weight.qdata.device.type == device
+    with torch.no_grad():
+        return model(x.to(device)).cpu()
+host = outcome("cpu", "cpu")
+for where in ("maca", "cpu"):
+    assert (outcome("maca", where) - host).abs().max() <= 1e-5 * host.abs().max()
+"""
+
+
+# Int4WeightOnlyConfig packs for the matrix units of GPUs alone; IntxWeightOnlyConfig is torchao's for all devices.
+@pytest.mark.parametrize(
+    "config",
+    [
+        ["Int8WeightOnlyConfig"],
+        ["Int8DynamicActivationInt8WeightConfig"],
+        ["Float8WeightOnlyConfig"],
+        ["IntxWeightOnlyConfig", "int4"],
+    ],
+    ids=lambda c: "-".join(c),
+)
+def test_torchao_quantizes_as_on_the_host(config: list[str]) -> None:
+    run_python(QUANTIZED, *config, MACA_FALLBACK="error")
