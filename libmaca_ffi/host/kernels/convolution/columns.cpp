@@ -29,21 +29,18 @@ bool all_finite(const float* values, int64_t count) {
   return sum == 0.0f;
 }
 
+// oneDNN's convolutions of single pixels for AVX-512 add all channels in one accumulator: errors of 512 channels are 4
+// to 9 times, of 2048 8 to 23 times those of PyTorch's newer one, which adds 64.
+//
+// Those for AVX2 do, too; of 128 channels, which panels add in one accumulator as well, they take 0.86 of the time of
+// panels (8 x 128 x 28 x 28 on two threads of an EPYC that ends at AVX2).
 std::unique_ptr<Plan> pixels(const Problem& p) {
+  constexpr int64_t kDeep = 128;
   if (auto parts = matmul::parts_plan(p)) return parts;
-  return p.k() > channels_of_one_accumulator() ? matmul::panels_plan(p) : nullptr;
+  return p.k() >= kDeep + (allowed_isa() < Isa::Avx512) ? matmul::panels_plan(p) : nullptr;
 }
 
 }  // namespace
-
-// Of single pixels, oneDNN's convolutions add all channels in one accumulator. PyTorch's own for AVX-512 adds 64:
-// errors of 512 channels would be 4 to 9 times, of 2048 8 to 23 times its. For AVX2 it adds all as well, and where the
-// processor ends there nothing is lost to it; up to this many channels oneDNN's take 0.86 of the time of panels (2
-// threads of an EPYC, Zen 3: 8 x 256 x 14 x 14 and 8 x 512 x 7 x 7). Of 128, panels have one accumulator, too.
-int64_t channels_of_one_accumulator() {
-  if (allowed_isa() == Isa::Avx512) return 127;
-  return allowed_isa() == Isa::Avx2 && processor_isa() == Isa::Avx2 ? 512 : 128;
-}
 
 bool of_single_pixels(const Geometry& g) {
   return !g.transposed && g.groups == 1 && all_are(1, g.kernel) && all_are(1, g.stride) && all_are(0, g.padding);

@@ -143,7 +143,6 @@ bool fast(Dtype d);  // oneDNN serves it, possibly in float32
 
 // Is every result made of one pixel, that at its place?
 bool of_single_pixels(const Geometry& g);
-int64_t channels_of_one_accumulator();  // of single pixels that are left to oneDNN
 
 // A convolution, or one of its gradients, as one product of matrices of float32. Images are channels-last and dense.
 class Columns {

@@ -53,8 +53,7 @@ std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient,
   p.spread = g.transposed != input_gradient;
   p.read_channels = input_gradient ? out : in;
   p.result_channels = input_gradient ? in : out;
-  const int64_t longest = of_single_pixels(g) ? std::max(kLongest, channels_of_one_accumulator()) : kLongest;
-  const bool is_short = p.read_channels <= kChannels || p.read_channels * taps <= longest;
+  const bool is_short = p.read_channels <= kChannels || p.read_channels * taps <= kLongest;
   if (!asked && !strided_from_few(g, p) && (is_short || strided_to_few(g, input_gradient))) return nullptr;
   p.read = triple(input_gradient ? g.out : g.in, 1);
   p.result = triple(input_gradient ? g.in : g.out, 1);
