@@ -38,8 +38,8 @@ TRUSTING = frozenset(
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward _addmm_activation
     _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ _batch_norm_no_update _batch_norm_with_update
     _batch_norm_with_update_functional _cdist_backward _cdist_forward _cholesky_solve_helper _chunk_cat
-    _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo _convert_weight_to_int4pack_for_cpu
-    _ctc_loss _ctc_loss_backward _cummax_helper _cummin_helper _dirichlet_grad _dyn_quant_matmul_4bit
+    _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo _convert_weight_to_int4pack
+    _convert_weight_to_int4pack_for_cpu _ctc_loss _ctc_loss_backward _cummax_helper _cummin_helper _dirichlet_grad _dyn_quant_matmul_4bit
     _dyn_quant_pack_4bit_weight _efficientzerotensor _embedding_bag _embedding_bag_backward
     _embedding_bag_dense_backward _embedding_bag_forward_only _embedding_bag_per_sample_weights_backward
     _empty_affine_quantized _empty_per_channel_affine_quantized _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
@@ -60,7 +60,8 @@ TRUSTING = frozenset(
     _unsafe_masked_index _unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa_backward
     _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward _upsample_nearest_exact1d_backward
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward _validate_compressed_sparse_indices
-    _weight_int4pack_mm_for_cpu _weight_int8pack_mm _weight_norm_interface _weight_norm_interface_backward
+    _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int8pack_mm _weight_norm_interface
+    _weight_norm_interface_backward
     adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool2d_backward
     avg_pool3d_backward batch_norm_backward batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
     batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_stats batch_norm_update_stats

@@ -70,7 +70,7 @@ CALLS = [
     Call("aten._convert_indices_from_csr_to_coo(i(0), i(3))", "NotImplementedError"),
     Call("aten._cummin_helper(o(0, 3), o(0, 3), i(0, 3), 1)", "NotImplementedError"),
     Call("aten._transform_bias_rescale_qkv(o(1, 2, 3), o(3), 0)", "NotImplementedError"),
-    Call("aten._dyn_quant_matmul_4bit(o(1), o(1), 1, 1, 1)", "NotImplementedError"),
+    Call("aten._dyn_quant_matmul_4bit(o(1), o(1), 1, 1, 1)", "RuntimeError"),
     Call("aten.batch_norm_update_stats(o(2, 3, 4), None, o(0), 1.0)", "RuntimeError"),
     Call("aten.lu_unpack(o(2, 3, 4), i(0).int())", "RuntimeError"),
     Call("aten._fft_c2c(o(2, 3) + 0j, [9], 0, True)", "Error"),
