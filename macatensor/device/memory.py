@@ -89,25 +89,29 @@ def memory_stats(device: Device = None) -> dict[str, int]:
 def memory_allocated(device: Device = None) -> int:
     """Bytes of live blocks."""
     ordinal(device)
-    return int(memory_statistics().allocated_bytes[0].current)
+    statistics = memory_statistics()  # its arrays do not keep it
+    return int(statistics.allocated_bytes[0].current)
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """Most bytes of live blocks since the start or :func:`reset_peak_memory_stats`."""
     ordinal(device)
-    return int(memory_statistics().allocated_bytes[0].peak)
+    statistics = memory_statistics()  # its arrays do not keep it
+    return int(statistics.allocated_bytes[0].peak)
 
 
 def memory_reserved(device: Device = None) -> int:
     """Bytes held of the device, live or cached."""
     ordinal(device)
-    return int(memory_statistics().reserved_bytes[0].current)
+    statistics = memory_statistics()  # its arrays do not keep it
+    return int(statistics.reserved_bytes[0].current)
 
 
 def max_memory_reserved(device: Device = None) -> int:
     """Most bytes held of the device since the start or :func:`reset_peak_memory_stats`."""
     ordinal(device)
-    return int(memory_statistics().reserved_bytes[0].peak)
+    statistics = memory_statistics()  # its arrays do not keep it
+    return int(statistics.reserved_bytes[0].peak)
 
 
 def memory_cached(device: Device = None) -> int:
