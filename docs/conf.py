@@ -37,6 +37,6 @@ autodoc_typehints = "none"  # the text of a docstring gives dtypes, shapes and u
 add_module_names = False
 
 # What PyTorch and Python document is not linked: a build asks nothing of the network.
-nitpick_ignore_regex = [(r"py:.*", r"(torch|numpy|collections|pathlib|typing|contextlib)\b.*")]
+nitpick_ignore_regex = [(r"py:.*", r"(torch|numpy|collections|pathlib|typing|contextlib|setuptools)\b.*")]
 # Its own module names it; the function that raises it is documented under the name that programs use.
 nitpick_ignore = [("py:exc", "NonFiniteError")]
