@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch._ops import OpOverload
 
+from macatensor.dispatch.consultation import may_ask_cpu
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.request import DTYPE_CODES, Scalar
@@ -73,7 +74,8 @@ def run_of(launcher: _Launcher, full: list[Value]) -> Run | None:
         adds = "accumulate" in signature.positions and full[signature.positions["accumulate"]]
         if held == dtypes and not adds:
             return _moved(launcher, *dtypes)
-    if (row.elementwise or row.widens) and not launcher.writes_list:
+    computes = (row.elementwise or row.widens) and not launcher.writes_list
+    if computes and may_ask_cpu(launcher.func):  # which has agreed then
         return _computed(launcher, full)
     return None
 
