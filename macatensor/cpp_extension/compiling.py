@@ -131,8 +131,11 @@ def cached(build: Build, folder: Path) -> Path:
         return library
 
 
-def default_folder(name: str, verbose: bool) -> Path:
-    """``<root>/maca/<name>``, where the root is ``TORCH_EXTENSIONS_DIR`` or PyTorch's own folder for extensions."""
+def folder_of(name: str, asked: str | os.PathLike[str] | None, verbose: bool) -> Path:
+    """The one that is asked for, by default ``<root>/maca/<name>``, where the root is ``TORCH_EXTENSIONS_DIR`` or PyTorch's
+    own folder for extensions."""
+    if asked is not None:
+        return Path(asked).absolute()
     given = os.environ.get("TORCH_EXTENSIONS_DIR")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(given) if given else cache / "torch_extensions"

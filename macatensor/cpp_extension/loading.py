@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from macatensor.cpp_extension.compiling import Build, cached, default_folder
+from macatensor.cpp_extension.compiling import Build, cached, folder_of
 from macatensor.runtime import extensions
 
 
@@ -98,9 +98,7 @@ def load(
     missing = next((s for s in build.sources if not s.exists()), None)
     if missing is not None:
         raise FileNotFoundError(f"the extension {name} has the source {missing}, which does not exist")
-    folder = (
-        Path(build_directory).absolute() if build_directory is not None else default_folder(name, verbose)
-    )
+    folder = folder_of(name, build_directory, verbose)
     return Extension(extensions.join(name, cached(build, folder)))
 
 
@@ -116,9 +114,7 @@ def load_inline(
     """:func:`load` of C++ that is given as text, after ``#include <maca_extension.h>``. Raises what that raises."""
     texts = [cpp_sources] if isinstance(cpp_sources, str) else cpp_sources
     text = "\n".join(["#include <maca_extension.h>", *texts]) + "\n"
-    folder = (
-        Path(build_directory).absolute() if build_directory is not None else default_folder(name, verbose)
-    )
+    folder = folder_of(name, build_directory, verbose)
     folder.mkdir(parents=True, exist_ok=True)
     # of its own name for each text, so that no process finds another's half written
     source = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"

@@ -86,32 +86,33 @@ def memory_stats(device: Device = None) -> dict[str, int]:
     return collections.OrderedDict(sorted(result))
 
 
+def _of_all_pools(statistic: str, figure: str) -> int:
+    statistics = memory_statistics()  # held: its arrays do not keep it
+    return int(getattr(getattr(statistics, statistic)[0], figure))
+
+
 def memory_allocated(device: Device = None) -> int:
     """Bytes of live blocks."""
     ordinal(device)
-    statistics = memory_statistics()  # its arrays do not keep it
-    return int(statistics.allocated_bytes[0].current)
+    return _of_all_pools("allocated_bytes", "current")
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """Most bytes of live blocks since the start or :func:`reset_peak_memory_stats`."""
     ordinal(device)
-    statistics = memory_statistics()  # its arrays do not keep it
-    return int(statistics.allocated_bytes[0].peak)
+    return _of_all_pools("allocated_bytes", "peak")
 
 
 def memory_reserved(device: Device = None) -> int:
     """Bytes held of the device, live or cached."""
     ordinal(device)
-    statistics = memory_statistics()  # its arrays do not keep it
-    return int(statistics.reserved_bytes[0].current)
+    return _of_all_pools("reserved_bytes", "current")
 
 
 def max_memory_reserved(device: Device = None) -> int:
     """Most bytes held of the device since the start or :func:`reset_peak_memory_stats`."""
     ordinal(device)
-    statistics = memory_statistics()  # its arrays do not keep it
-    return int(statistics.reserved_bytes[0].peak)
+    return _of_all_pools("reserved_bytes", "peak")
 
 
 def memory_cached(device: Device = None) -> int:
