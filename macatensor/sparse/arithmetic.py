@@ -9,6 +9,7 @@ from torch._ops import OpOverload
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
+from macatensor.sparse.calls import is_one_number
 from macatensor.sparse.structure import coalesce, found_in, like, linear, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
 from op_table.sparse import FALSE_OF_ZEROS, KEEP_ZEROS
@@ -41,11 +42,6 @@ for _name in KEEP_ZEROS:
     operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default))
 
 
-def _is_one_number(value: Value) -> bool:
-    """A number, or a tensor of no dimensions, by which every element is multiplied."""
-    return not isinstance(value, _Sparse) and (not isinstance(value, torch.Tensor) or value.dim() == 0)
-
-
 @operator("pow.Tensor_Scalar")
 def _pow(t: _Sparse, exponent: Value) -> Value:
     if isinstance(exponent, complex) or not exponent > 0:
@@ -56,14 +52,14 @@ def _pow(t: _Sparse, exponent: Value) -> Value:
 
 @operator("div.Tensor", "div.Scalar")
 def _div(t: Value, other: Value) -> Value:
-    if not (isinstance(t, _Sparse) and _is_one_number(other)):
+    if not (isinstance(t, _Sparse) and is_one_number(other)):
         return NotImplemented
     return like(t, t._coo_values / other)
 
 
 @operator("div.Tensor_mode", "div.Scalar_mode")
 def _div_rounded(t: Value, other: Value, *, rounding_mode: str | None) -> Value:
-    if not (isinstance(t, _Sparse) and _is_one_number(other)):
+    if not (isinstance(t, _Sparse) and is_one_number(other)):
         return NotImplemented
     whole = t if rounding_mode is None else coalesce(t)
     return like(whole, torch.div(whole._coo_values, other, rounding_mode=rounding_mode))
@@ -71,9 +67,9 @@ def _div_rounded(t: Value, other: Value, *, rounding_mode: str | None) -> Value:
 
 @operator("mul.Tensor", "mul.Scalar")
 def _mul(t: Value, other: Value) -> Value:
-    if isinstance(t, _Sparse) and _is_one_number(other):
+    if isinstance(t, _Sparse) and is_one_number(other):
         return like(t, t._coo_values * other)
-    if _is_one_number(t):
+    if is_one_number(t):
         return _mul(other, t)
     if isinstance(t, _Sparse) and isinstance(other, _Sparse):
         same = t.shape == other.shape and sparse_dim(t) == sparse_dim(other)

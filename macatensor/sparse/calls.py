@@ -103,6 +103,11 @@ def _check_devices(func: OpOverload, values: Iterable[Value]) -> None:
             raise two_devices(str(func), value)
 
 
+def is_one_number(value: Value) -> bool:
+    """A number, or a dense tensor of no dimensions, by which every element is multiplied."""
+    return not isinstance(value, DeviceSparse) and (not isinstance(value, torch.Tensor) or value.dim() == 0)
+
+
 def from_host(source: torch.Tensor) -> torch.Tensor:
     """A copy on the device of a tensor of the host, of whatever layout."""
     make = FROM_HOST.get(source.layout)

@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse import structure
+from macatensor.sparse.calls import is_one_number
 from macatensor.sparse.compressed import (
     CompressedMacaTensor,
     compressed,
@@ -84,19 +85,15 @@ def _threshold_backward(grad: Value, t: Value, threshold: Value) -> Value:
 
 
 # -- products by numbers, and elementwise -----------------------------------------------------------------------------
-def _is_one_number(value: Value) -> bool:
-    return not isinstance(value, torch.Tensor) or value.dim() == 0
-
-
 def _is_csr(*values: Value) -> bool:
     return all(isinstance(t, _Compressed) and t._csx_layout is torch.sparse_csr for t in values)
 
 
 @operator("mul.Tensor", "mul.Scalar")
 def mul(t: Value, other: Value) -> Value:
-    if isinstance(t, _Compressed) and _is_one_number(other):
+    if isinstance(t, _Compressed) and is_one_number(other):
         return like(t, t._csx_values * other)
-    if _is_one_number(t):
+    if is_one_number(t):
         return mul(other, t)
     if not isinstance(t, _Compressed):
         return mul(other, t)
@@ -112,7 +109,7 @@ def mul(t: Value, other: Value) -> Value:
 def _mul_in_place(t: Value, other: Value) -> Value:
     if not isinstance(t, _Compressed):
         return NotImplemented
-    if _is_one_number(other):
+    if is_one_number(other):
         t._csx_values.mul_(other)
         return t
     return _held(t, mul(t, other))
