@@ -73,7 +73,12 @@ LONG = (
     Part("random calls", f"{PYTEST} -n0 --timeout=3600 tests/test_fuzz.py", 15, {"HYPOTHESIS_PROFILE": "long"}),
     Part("random programs", ".venv/bin/python tests/fuzz/sequences.py --programs 3000", 15),
     Part("conformance", f"{PYTEST} -n0 --timeout=3600 tests/test_conformance.py", 15, {"HYPOTHESIS_PROFILE": "long"}),
-    Part("conformance of the host library", ".venv/bin/python -m pytest -n0 --timeout=7200 --pyargs macatensor.conformance", 25),
+    Part("conformance of the host library", f"{PYTEST} -n0 --timeout=7200 --pyargs macatensor.conformance", 25),
+    Part(
+        "conformance of the interposer",
+        f".venv/bin/python tests/interposer_library.py {PYTEST} -n0 --timeout=7200 --pyargs macatensor.conformance",
+        25,
+    ),
     level("test", "make test", 40, "baseline"),
     level("test", "make test", 25, "avx2"),
     level("test", "make test", 20, "avx512"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "interposer"
@@ -45,3 +47,12 @@ def host_library() -> Path:
 
     folders = [*libmaca_ffi.__path__, Path(_binding.__file__).parent]
     return next(p for p in (Path(f) / "lib" / "libmaca_host.so" for f in folders) if p.exists())
+
+
+if __name__ == "__main__":  # runs a command that asks the interposer what conformance asks of a device library
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {
+            "MACA_CONFORMANCE_LIBRARY": str(compile_interposer(Path(folder))),
+            "MACA_INTERPOSER_TARGET": str(host_library()),
+        }
+        sys.exit(subprocess.run(sys.argv[1:], env={**os.environ, **asked}).returncode)
