@@ -49,10 +49,15 @@ def host_library() -> Path:
     return next(p for p in (Path(f) / "lib" / "libmaca_host.so" for f in folders) if p.exists())
 
 
-if __name__ == "__main__":  # runs a command that asks the interposer what conformance asks of a device library
+def main() -> int:
+    """Runs a command that asks the interposer what ``macatensor.conformance`` asks of a device library."""
     with tempfile.TemporaryDirectory() as folder:
         asked = {
             "MACA_CONFORMANCE_LIBRARY": str(compile_interposer(Path(folder))),
             "MACA_INTERPOSER_TARGET": str(host_library()),
         }
-        sys.exit(subprocess.run(sys.argv[1:], env={**os.environ, **asked}).returncode)
+        return subprocess.run(sys.argv[1:], env={**os.environ, **asked}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
