@@ -1,29 +1,34 @@
 """Products of quantized numbers, and floats rounded to a grid for training.
 
-All are composites: factors of few bits become int32 or float32 on the device and are multiplied there. The products of
-integers are exact. Those of floats err as a product of float32 does, whose terms are what the numbers stand for.
+Kernels read a weight of few bits as it is stored. What a library declines, and the rest, are composites: factors become int32
+or float32 on the device and are multiplied there. The products of integers are exact. Those of floats err as a product of
+float32 does, whose terms are what the numbers stand for.
 """
 
-from op_table.row import also, composite, exact, per_term
+from op_table.row import HALVES, also, composite, exact, kernel, per_term
 
 _BOUND = per_term("factors are exact in float32 up to one rounding by their scale; rounded once to the result's dtype",
                   chain=512, f32=10, f64=10, f16=1, bf16=1)  # fmt: skip
-_WEIGHT = "the weight becomes float32 at each call: an operator that saves memory"
 
-composite("_int_mm", via="int_mm", bound=exact(), why="three launches: a product of int32")
+kernel("_int_mm", frozenset({"int8", "uint8"}), bound=exact(), otherwise="int_mm")
 _SCALED = "five to seven launches: float8 through tables, scales, a product of float32"
 composite("_scaled_mm", via="scaled_mm", bound=_BOUND, why=_SCALED)
 composite("_scaled_mm_v2", via="scaled_mm_of_recipes", bound=_BOUND, why=_SCALED)
-composite("_weight_int8pack_mm", via="weight_int8pack_mm", bound=_BOUND, why=_WEIGHT)
+_FLOATS = HALVES | {"float32"}
+kernel("_weight_int8pack_mm", _FLOATS, bound=_BOUND, otherwise="weight_int8pack_mm")
 composite(
     "_convert_weight_to_int4pack_for_cpu", via="pack_int4_as_cpu", bound=exact(), why="once for each weight"
 )
-composite("_weight_int4pack_mm_for_cpu", via="int4_mm_as_cpu", bound=_BOUND, why=_WEIGHT)
-composite("_convert_weight_to_int4pack", via="pack_int4", bound=exact(), why="a copy in other words")
-composite("_weight_int4pack_mm", via="int4_mm", bound=_BOUND, why=_WEIGHT)
+kernel("_weight_int4pack_mm_for_cpu", _FLOATS, bound=_BOUND, otherwise="int4_mm_as_cpu")
+composite("_convert_weight_to_int4pack", via="pack_int4", bound=exact(), why="once for each weight")
+kernel("_weight_int4pack_mm", _FLOATS, bound=_BOUND, otherwise="int4_mm")
 composite("_dyn_quant_pack_4bit_weight", via="pack_4bit_weight", bound=exact(), why="once for each weight")
-composite("_dyn_quant_matmul_4bit", via="matmul_4bit", bound=per_term("sums of blocks are exact, and added in float32", f32=16, bf16=2),
-          why=_WEIGHT)  # fmt: skip
+kernel("_dyn_quant_matmul_4bit", frozenset({"float32", "bfloat16"}), otherwise="matmul_4bit",
+       bound=per_term("sums of blocks are exact, and added in float32", f32=16, bf16=2))  # fmt: skip
+
+also("_int_mm", meta="int_mm")
+also("_weight_int4pack_mm", meta="weight_int4pack_mm")
+also("_weight_int4pack_mm_for_cpu", attributes="order_of_cpu")
 
 _STEPS = (
     "some ten elementwise launches, which a compiled program makes one; on the host it would be two copies"

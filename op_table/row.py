@@ -151,6 +151,8 @@ class Row:
     random: bool = False
     # composite rows: "decomposition" (PyTorch's own) or the name of a function in macatensor/operators/composites.py
     via: str = ""
+    # kernels: such a function, that serves what the library declines and says what is wrong with operands
+    otherwise: str = ""
 
     # -- what the reference of a result is; names are those of functions in macatensor/parity/formulas.py
     # in float64 closer to the function than PyTorch's kernel
@@ -232,6 +234,8 @@ class Row:
     exact_numbers: bool = False
     # name of a rule in macatensor/dispatch/meta_rules.py where PyTorch has no meta kernel, a wrong or a slow one
     meta: str = ""
+    # name of a rule in macatensor/dispatch/attribute_rules.py where a kernel is told more than the schema's arguments
+    attributes: str = ""
 
     @property
     def operator(self) -> str:
@@ -290,6 +294,7 @@ def kernel(
     strides: str = "",
     contiguous: tuple[str, ...] = (),
     random: bool = False,
+    otherwise: str = "",
 ) -> Row:
     """A kernel of the device library."""
     return _register(
@@ -306,6 +311,7 @@ def kernel(
             strides,
             contiguous,
             random,
+            otherwise=otherwise,
         )
     )
 

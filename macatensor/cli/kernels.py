@@ -27,6 +27,7 @@ def kernel_facts(row: Row) -> KernelFacts:
     """
     import torch
 
+    from macatensor.dispatch.attribute_rules import ATTRIBUTE_RULES
     from macatensor.dispatch.promotion import promoted
     from macatensor.dispatch.signature import Role, read
 
@@ -53,6 +54,9 @@ def kernel_facts(row: Row) -> KernelFacts:
             facts["attributes"].append(f"{argument.name}: {kind}")
     if promoted(signature, row):
         facts["attributes"].append("common_dtype: ScalarType")
+    if row.attributes:
+        told = ATTRIBUTE_RULES[row.attributes]()
+        facts["attributes"] += [f"{name}: {type(value).__name__}" for name, value in told]
     return facts
 
 

@@ -127,6 +127,20 @@ def _loss_gradient(grad: Tensor, input: Tensor, target: Tensor, *rest: Value) ->
     return input + target
 
 
+# PyTorch's refuses uint8, which its CPU kernel takes.
+@meta_rule
+def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
+    _refuse(self.dim() != 2 or mat2.dim() != 2 or self.shape[1] != mat2.shape[0])
+    return torch.empty((self.shape[0], mat2.shape[1]), dtype=torch.int32, device="meta")
+
+
+# PyTorch's asks the weight for the device of a fake tensor.
+@meta_rule
+def _weight_int4pack_mm(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor) -> Tensor:
+    _refuse(self.dim() != 2 or mat2.dim() != 4)
+    return row_major(self, self.shape[0], 8 * mat2.shape[0])
+
+
 # PyTorch's accept what its CPU kernels refuse. The words here are never read: the CPU's take their place.
 def _refuse(refused: bool) -> None:
     if refused:

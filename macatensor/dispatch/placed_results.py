@@ -58,7 +58,9 @@ _one_at_a_time = threading.RLock()
 def may_place_results(func: object) -> bool:
     """Is there one kernel that makes an operator's results?"""
     found = find_row(func) if isinstance(func, OpOverload) else None
-    return found is not None and found[0].kind is Kind.KERNEL and found[1] is Form.DIRECT
+    if found is None or found[1] is not Form.DIRECT:
+        return False
+    return found[0].kind is Kind.KERNEL and not found[0].otherwise
 
 
 def place_results(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from macatensor.choices import deciding
+from macatensor.dispatch.attribute_rules import ATTRIBUTE_RULES
 from macatensor.dispatch import meta_rules_recurrent  # noqa: F401 - registers its rules
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.dispatch.promotion import common_dtype
@@ -248,6 +249,8 @@ def create(
     common = common_dtype(signature, row, full)
     if common is not None:
         request.attributes.append(("common_dtype", common))
+    if row.attributes:
+        request.attributes.extend(ATTRIBUTE_RULES[row.attributes]())
     if inplace_list:
         request.attributes.append(("inplace", True))
     inputs = len(request.operands)

@@ -60,6 +60,8 @@ def _way_of(func: OpOverload) -> Launcher:
     if found is None:
         return lambda args, kwargs: without_row(func, args, kwargs, "the op table has no row for it")
     row, form, twin = found
+    if row.otherwise:
+        return composites.kernel_or_composite(func, row, form, twin)
     if row.kind is Kind.KERNEL:
         return kernel_launcher(func, row, form, twin)
     if row.kind is Kind.VIEW and form is Form.DIRECT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,11 +11,14 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch.consultation import refuse
 from macatensor.dispatch.forms import in_form
-from macatensor.dispatch.request import Scalar
-from macatensor.dispatch.signature import Form, read
+from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.launcher import Run
+from macatensor.dispatch.plan import flatten, infer
+from macatensor.dispatch.request import Declined, Scalar
+from macatensor.dispatch.signature import Form, Signature, read
 from macatensor.runtime import counters
-from macatensor.runtime.boxed import Launcher, Value
-from macatensor.runtime.tensor import payload
+from macatensor.runtime.boxed import Arguments, Launcher, Value
+from macatensor.runtime.tensor import Payload, payload
 from op_table import Row
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
@@ -321,7 +324,8 @@ _STUMBLES = (AssertionError, AttributeError, LookupError, TypeError, ValueError,
 
 def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
     """Calls of an overload that a composite row serves, whatever its form."""
-    body = decomposition(twin) if row.via == "decomposition" else FUNCTIONS[row.via]
+    via = row.via or row.otherwise
+    body = decomposition(twin) if via == "decomposition" else FUNCTIONS[via]
     name, signature = str(func), read(twin)
 
     def counted(*args: Value, **kwargs: Value) -> Value:
@@ -332,3 +336,44 @@ def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launch
             refuse(signature, signature.fill(args, kwargs), error)
 
     return in_form(func, form, twin, counted)
+
+
+class _KernelOrComposite(KernelLauncher):
+    """Calls that a kernel serves where the library has one for them, else the row's composite, which also says what is wrong
+    with operands."""
+
+    def __init__(self, func: OpOverload, row: Row):
+        super().__init__(func, row, Form.DIRECT, func)
+        self.composite = launcher(func, row, Form.DIRECT, func)
+
+    def check_dtype(self, full: list[Value]) -> None:
+        """The composite says which it refuses."""
+        first = next((t for t in flatten(full[:1]) if isinstance(t, torch.Tensor)), None)
+        if first is None or not self.row.states(first.dtype):
+            raise Declined("an operand of another dtype")
+
+    def infer(self, signature: Signature, full: list[Value]) -> Value:
+        """The meta kernel's results; what it refuses, the composite words."""
+        try:
+            return infer(signature, full, self.row)
+        except Exception as error:
+            raise Declined(str(error)) from error
+
+    def refuse(self, full: list[Value], reason: str) -> NoReturn:
+        self.composite(tuple(full), None)
+        raise RuntimeError(f"{self.signature.name}: {reason}")
+
+    def declined(self, full: list[Value], reason: str) -> Run:
+        """The composite, which serves the call or refuses it."""
+
+        def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
+            return self.composite(tuple(self.signature.fill(args, None)), None)
+
+        return run
+
+
+def kernel_or_composite(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
+    """Calls of an overload whose row has a kernel, and a composite for what the library declines."""
+    if form is Form.DIRECT:
+        return _KernelOrComposite(func, row)
+    return in_form(func, form, twin, twin)

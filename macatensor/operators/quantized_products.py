@@ -1,6 +1,7 @@
-"""Products of int8, float8 and packed weights of 4 bits: composite rows over products of int32 and float32.
+"""Products of int8, float8 and packed weights of 4 bits: composites over products of int32 and float32, and how weights of
+4 bits are packed.
 
-Weights become float32 at each call, on the device: these operators save memory, not time.
+Where a row has a kernel, the composite here serves what the library declines: then a weight becomes float32 at each call.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from macatensor.dispatch.attribute_rules import order_of_cpu
 from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.float8_calls import FLOAT8
 from macatensor.operators.composites import Contradiction, composite
@@ -145,13 +147,45 @@ def weight_int8pack_mm(self: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
     return product.mul_(scales).to(self.dtype)
 
 
-def _blocks_of_cpu(rows: int) -> list[tuple[int, int, int, bool]]:
-    """How this machine's PyTorch packs a weight of so many rows: from row, up to row, rows of a block, and whether the
-    second half of a block lies in the high nibbles of the first, or each odd row in those of the one before."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    block = 64 if capability == "AVX512" else 32  # four vectors of float32
+_Order = tuple[int, bool]  # rows of a block, and whether they lie by halves: attribute_rules.order_of_cpu
+_OWN_ORDER: _Order = (32, True)
+
+
+def _order_of_cpu() -> _Order:
+    (_, rows), (_, by_halves) = order_of_cpu()
+    return rows, by_halves
+
+
+def _blocks(rows: int, order: _Order) -> list[tuple[int, int, int, bool]]:
+    """From row, up to row, rows of a block and whether they lie by halves: of whole blocks, and of the rest."""
+    block, by_halves = order
     whole = rows // block * block
-    return [(0, whole, block, capability in ("AVX512", "AVX2")), (whole, rows, rows - whole, False)]
+    return [(0, whole, block, by_halves), (whole, rows, rows - whole, False)]
+
+
+def _packed(numbers: Tensor, order: _Order) -> Tensor:
+    """uint8 [n, k / 2] of uint8 [n, k] with numbers of 0 to 15: blocks of rows, [k][half of the rows] each."""
+    n, k = numbers.shape
+    parts = [numbers.new_empty(0)]
+    for start, end, block, by_halves in _blocks(n, order):
+        if end > start:
+            pairs = (2, block // 2) if by_halves else (block // 2, 2)
+            blocks = numbers[start:end].reshape((end - start) // block, *pairs, k)
+            low, high = blocks.unbind(1 if by_halves else 2)
+            parts.append((low | high << 4).transpose(1, 2).reshape(-1))
+    return torch.cat(parts).reshape(n, k // 2)
+
+
+def _unpacked(packed: Tensor, order: _Order) -> Tensor:
+    """uint8 [n, k] of what :func:`_packed` makes."""
+    n, k = packed.shape[0], 2 * packed.shape[1]
+    parts = [packed.new_empty((0, k))]
+    for start, end, block, by_halves in _blocks(n, order):
+        if end > start:
+            both = packed[start:end].reshape((end - start) // block, k, block // 2).transpose(1, 2)
+            numbers = torch.stack([both & 15, both >> 4], 1 if by_halves else 2)
+            parts.append(numbers.reshape(end - start, k))
+    return torch.cat(parts)
 
 
 @composite
@@ -164,27 +198,7 @@ def pack_int4_as_cpu(self: Tensor, innerKTiles: int) -> Tensor:
     _require(n % 16 == 0, name, "expect N to be dividable by 16")
     if k % 2:
         raise RuntimeError("_convert_weight_to_int4pack: expect K to be dividable by 2")
-    numbers = self.to(torch.uint8)
-    parts = [numbers.new_empty(0)]
-    for start, end, block, by_halves in _blocks_of_cpu(n):
-        if end > start:
-            pairs = (2, block // 2) if by_halves else (block // 2, 2)
-            blocks = numbers[start:end].reshape((end - start) // block, *pairs, k)
-            low, high = blocks.unbind(1 if by_halves else 2)
-            parts.append((low | high << 4).transpose(1, 2).reshape(-1))
-    return torch.cat(parts).reshape(n, k // 2)
-
-
-def _unpacked_as_cpu(packed: Tensor) -> Tensor:
-    """uint8 [n, k] of what :func:`pack_int4_as_cpu` makes."""
-    n, k = packed.shape[0], 2 * packed.shape[1]
-    parts = [packed.new_empty((0, k))]
-    for start, end, block, by_halves in _blocks_of_cpu(n):
-        if end > start:
-            both = packed[start:end].reshape((end - start) // block, k, block // 2).transpose(1, 2)
-            numbers = torch.stack([both & 15, both >> 4], 1 if by_halves else 2)
-            parts.append(numbers.reshape(end - start, k))
-    return torch.cat(parts)
+    return _packed(self.to(torch.uint8), _order_of_cpu())
 
 
 def _int4_product(x: Tensor, numbers: Tensor, group: int, scale_and_zero: Tensor) -> Tensor:
@@ -209,7 +223,7 @@ def int4_mm_as_cpu(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: 
     if mat2.dim() != 2 or mat2.shape[1] != k // 2:
         got = mat2.shape[1] if mat2.dim() > 1 else list(mat2.shape)
         raise RuntimeError(f"{name} : expect B.size(1) to be K/2, got {got}")
-    return _checked_int4_product(self, _unpacked_as_cpu(mat2), qGroupSize, qScaleAndZeros, name)
+    return _checked_int4_product(self, _unpacked(mat2, _order_of_cpu()), qGroupSize, qScaleAndZeros, name)
 
 
 def _checked_int4_product(
@@ -230,7 +244,7 @@ def _checked_int4_product(
 def pack_int4(self: Tensor, innerKTiles: int) -> Tensor:
     """int32 [n / 8, k / (16 * tiles), 32, tiles / 2] of uint8 [n, k / 2], in which the high nibble comes first along k.
 
-    Sizes are those of CUDA, whose order is its matrix units'; here the bytes stay in theirs.
+    Sizes are those of CUDA, whose order is its matrix units'; here it is that of a CPU with vectors of eight numbers.
     """
     name = "_convert_weight_to_int4pack"
     _require(self.dim() == 2 and self.dtype is torch.uint8, name, "expect a matrix of uint8")
@@ -241,7 +255,8 @@ def pack_int4(self: Tensor, innerKTiles: int) -> Tensor:
         name,
         f"expect N to be divisible by 8 and K by {16 * innerKTiles}, got N:{n}, K:{k}",
     )
-    words = self.clone(memory_format=torch.contiguous_format).view(torch.int32)
+    numbers = torch.stack([self >> 4, self & 15], -1).reshape(n, k)
+    words = _packed(numbers, _OWN_ORDER).view(torch.int32)
     return words.view(n // 8, k // (16 * innerKTiles), 32, innerKTiles // 2)
 
 
@@ -257,6 +272,5 @@ def int4_mm(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor)
         raise RuntimeError(
             f"{name} : expect B to have N * K / 8 elements, got {mat2.numel()} for N:{n}, K:{k}"
         )
-    both = mat2.contiguous().reshape(-1).view(torch.uint8)
-    numbers = torch.stack([both >> 4, both & 15], -1).reshape(n, k)
+    numbers = _unpacked(mat2.contiguous().reshape(-1).view(torch.uint8).view(n, k // 2), _OWN_ORDER)
     return _checked_int4_product(self, numbers, qGroupSize, qScaleAndZeros, name)

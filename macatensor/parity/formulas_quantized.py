@@ -51,8 +51,15 @@ def _weight_int4pack_mm_for_cpu(x: Tensor, packed: Tensor, group: int, scale_and
 
 @formula
 def _convert_weight_to_int4pack(weight: Tensor, tiles: int) -> Tensor:
+    """Rows r and r + 16 of 32 share a byte, and of what is left each two neighbours; the bytes of one k lie together."""
     n, k = weight.shape[0], 2 * weight.shape[1]
-    return weight.contiguous().view(torch.int32).reshape(n // 8, k // (16 * tiles), 32, tiles // 2)
+    numbers, packed = _nibbles(weight, n, True), []  # [k, n]
+    for first in range(0, n, 32):
+        rows = numbers[:, first : first + 32]
+        low, high = (rows[:, :16], rows[:, 16:]) if rows.shape[1] == 32 else (rows[:, ::2], rows[:, 1::2])
+        packed.append((low | high << 4).reshape(-1))
+    joined = torch.cat(packed) if packed else weight.reshape(-1)
+    return joined.view(torch.int32).reshape(n // 8, k // (16 * tiles), 32, tiles // 2)
 
 
 def _nibbles(both: Tensor, rows: int, high_first: bool) -> Tensor:
@@ -63,8 +70,17 @@ def _nibbles(both: Tensor, rows: int, high_first: bool) -> Tensor:
 
 @formula
 def _weight_int4pack_mm(x: Tensor, packed: Tensor, group: int, scale_and_zero: Tensor) -> Tensor:
+    """The numbers of each k and row, found where :func:`_convert_weight_to_int4pack` puts them."""
+    n, k = 8 * packed.shape[0], x.shape[1]
     both = packed.contiguous().reshape(-1).view(torch.uint8)
-    return _weighted(x, _nibbles(both, 8 * packed.shape[0], True), group, scale_and_zero)
+    numbers = torch.empty((k, n), dtype=torch.uint8)
+    for first in range(0, n, 32):
+        rows = min(32, n - first)
+        block = both[first * k // 2 : (first + rows) * k // 2].reshape(k, rows // 2)
+        places = (slice(0, 16), slice(16, 32)) if rows == 32 else (slice(0, None, 2), slice(1, None, 2))
+        for place, half in zip(places, (block & 15, block >> 4)):
+            numbers[:, first : first + rows][:, place] = half
+    return _weighted(x, numbers, group, scale_and_zero)
 
 
 @formula

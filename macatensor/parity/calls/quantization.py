@@ -19,14 +19,12 @@ def _typical(draw: Draw) -> bool:
 
 @calls("_int_mm")
 def _int_mm(draw: Draw) -> Iterator[Call]:
-    if not _typical(draw):
-        return
-    for m, k, n in (*_SIZES, (4, 0, 3), (7, 5, 3)):
-        for dtype in (torch.int8, torch.uint8):
-            low = -128 if dtype is torch.int8 else 0
-            a = draw.integers((m, k), low, low + 256).to(dtype)
-            b = draw.integers((k, n), -128, 128).to(torch.int8)
-            yield Call((draw.lay(a), draw.lay(b)))
+    low = -128 if draw.dtype is torch.int8 else 0
+    for m, k, n in (*_SIZES, (4, 0, 3), (7, 5, 3), (40, 77, 70)):
+        a = draw.integers((m, k), low, low + 256).to(draw.dtype)
+        b = draw.integers((k, n), -128, 128).to(torch.int8)
+        yield Call((draw.lay(a), draw.lay(b)))
+        yield Call((draw.lay(a), draw.lay(b.t().contiguous()).t()))
 
 
 def _factors(draw: Draw) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -69,13 +67,10 @@ def _scaled_mm_v2(draw: Draw) -> Iterator[Call]:
 
 @calls("_weight_int8pack_mm")
 def _weight_int8pack_mm(draw: Draw) -> Iterator[Call]:
-    if not _typical(draw):
-        return
-    for m, k, n in _SIZES:
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            weight = draw.integers((n, k), -128, 128).to(torch.int8)
-            x, scales = draw.values((m, k), dtype, -2, 2), draw.values((n,), dtype, 0.01, 0.1)
-            yield Call((x, weight, scales))
+    for m, k, n in (*_SIZES, (12, 100, 300)):
+        weight = draw.integers((n, k), -128, 128).to(torch.int8)
+        x, scales = draw.values((m, k), draw.dtype, -2, 2), draw.values((n,), draw.dtype, 0.01, 0.1)
+        yield Call((draw.lay(x), draw.lay(weight), scales))
 
 
 @calls("_convert_weight_to_int4pack_for_cpu")
@@ -93,23 +88,22 @@ def _convert_weight_to_int4pack(draw: Draw) -> Iterator[Call]:
 
 
 def _packed(draw: Draw) -> Iterator[tuple[Value, ...]]:
-    for m, k, n in _SIZES:
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            scales = draw.values((k // 32, n, 2), dtype, 0.01, 0.1)
-            packed = draw.integers((n, k // 2), 0, 256).to(torch.uint8)
-            yield draw.values((m, k), dtype, -2, 2), packed, 32, scales
+    for m, k, n in (*_SIZES, (12, 96, 304)):
+        scales = draw.values((k // 32, n, 2), draw.dtype, 0.01, 0.1)
+        packed = draw.integers((n, k // 2), 0, 256).to(torch.uint8)
+        yield draw.values((m, k), draw.dtype, -2, 2), packed, 32, scales
 
 
 @calls("_weight_int4pack_mm_for_cpu")
 def _weight_int4pack_mm_for_cpu(draw: Draw) -> Iterator[Call]:
-    if _typical(draw) and draw.plain:
+    if draw.plain:
         for args in _packed(draw):
             yield Call(args)
 
 
 @calls("_weight_int4pack_mm")
 def _weight_int4pack_mm(draw: Draw) -> Iterator[Call]:
-    if _typical(draw) and draw.plain:
+    if draw.plain:
         for x, packed, group, scales in _packed(draw):
             n, k = packed.shape[0], 2 * packed.shape[1]
             yield Call((x, packed.view(torch.int32).view(n // 8, k // 32, 32, 1), group, scales))

@@ -36,11 +36,14 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
 // AVX2: shallow ones spend their time on adding up lanes. Measured as ways (`macatensor tune`) on one thread of an EPYC
 // that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep
 // 2 to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9: there from 64 deep, too, for short chains.
+//
+// Halves: where oneDNN does not compute in them it widens the whole right factor at each call.
 std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   const Isa isa = allowed_isa();
-  if (!asked && isa == Isa::Avx2 && p.k() < 64) return nullptr;
-  const bool suits = p.m() <= (isa >= Isa::Avx512 ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
-                     (p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
+  const bool halves = p.out.dtype != Dtype::F32;
+  if (!asked && (halves ? onednn::computes(p.out.dtype) : isa == Isa::Avx2 && p.k() < 64)) return nullptr;
+  const bool suits = p.m() <= (isa >= Isa::Avx512 && !halves ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
+                     (halves || p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
   if (!suits) return nullptr;
   if (isa >= Isa::Avx512 && avx512::product_of_rows) return avx512::product_of_rows(p);
   if (isa >= Isa::Avx2 && avx2::product_of_rows) return avx2::product_of_rows(p);
@@ -204,8 +207,6 @@ Problem read_problem(const Request& r) {
   return p;
 }
 
-std::unique_ptr<Plan> by_rule(const Problem& p);
-
 // `way`: one of kWays, or empty.
 std::unique_ptr<Plan> choose(Problem p, const std::string& way) {
   // BLAS writes rows: a column-major result is the row-major result of the transposed product. A row vector times
@@ -224,6 +225,8 @@ bool is_shallow(const Problem& p) {
   return allowed_isa() == Isa::Avx2 && p.k() > 0 && p.k() <= kShallow && (p.b.row_major() || p.n() <= kWide);
 }
 
+}  // namespace
+
 std::unique_ptr<Plan> by_rule(const Problem& p) {
   switch (p.out.dtype) {
     case Dtype::F32: {
@@ -241,14 +244,18 @@ std::unique_ptr<Plan> by_rule(const Problem& p) {
     }
     case Dtype::BF16:
       if (auto tiles = bfloat16_plan(p)) return tiles;
+      [[fallthrough]];
+    case Dtype::F16:
+      if (auto rows = rows_plan(p)) return rows;
       return onednn_plan(p);
-    case Dtype::F16: return onednn_plan(p);
     case Dtype::F64:
     case Dtype::C64:
     case Dtype::C128: return blas_plan(p);
     default: return integer_plan(p);
   }
 }
+
+namespace {
 
 std::unique_ptr<Plan> make_matmul(const Request& r) { return choose(read_problem(r), way_of(r)); }
 
@@ -332,7 +339,7 @@ std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way) {
     plan = blas_plan(p, true);
   else if (way == "panels" && f32)
     plan = panels_plan(p);
-  else if (way == "dot products" && f32)
+  else if (way == "dot products" && (f32 || halves))
     plan = rows_plan(p, true);
   else if (way == "parts" && f32)
     plan = parts_plan(p);

@@ -84,9 +84,10 @@ std::unique_ptr<Plan> panels_plan(const Problem& p);
 // float32, whose sums are shorter or steadier so than oneDNN's; nullptr for others
 std::unique_ptr<Plan> short_chains_plan(const Problem& p);
 constexpr int64_t kDotRows = 8;
-// float32, of at most so many rows and a matrix given by its columns, where that pays or is `asked` for; nullptr for
-// others
+// float32, bfloat16 and float16, of at most so many rows and a matrix given by its columns, where that pays or is
+// `asked` for; nullptr for others
 std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked = false);
+std::unique_ptr<Plan> by_rule(const Problem& p);  // of all dtypes, the best of these that is known
 // What callers may ask for in place of the choice by rule, and the plan; Declined where it does not serve the problem.
 inline constexpr std::array kWays{"onednn", "sgemm", "openblas", "panels", "dot products", "parts", "tiles"};
 std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way);

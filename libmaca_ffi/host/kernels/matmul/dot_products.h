@@ -1,0 +1,126 @@
+// Products of a few rows of float32 with a factor whose columns lie each by itself, of float32, bfloat16, float16 or
+// int8: numbers become float32 in registers. For files compiled with -ffp-contract=fast.
+#pragma once
+#include "conversion.h"
+#include "matmul.h"
+#include "register_product.h"
+
+namespace maca::MACA_ISA {
+
+// As many numbers as there are lanes.
+[[gnu::always_inline]] inline Lanes widened(const float* p) { return read<Lanes>(p); }
+template <class T> [[gnu::always_inline]] inline Lanes widened(const T* p) {
+#if defined(__AVX512F__)  // maskz: the plain forms warn in GCC 12
+  constexpr __mmask16 kAll = 0xffff;
+  const auto* at = reinterpret_cast<const __m256i*>(p);
+  if constexpr (std::is_same_v<T, bf16>)
+    return (Lanes)_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(at)), 16);
+  else if constexpr (std::is_same_v<T, f16>)
+    return (Lanes)_mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(at));
+  else
+    return (Lanes)_mm512_maskz_cvtepi32_ps(
+        kAll, _mm512_maskz_cvtepi8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  const auto* at = reinterpret_cast<const __m128i*>(p);
+  if constexpr (std::is_same_v<T, bf16>)
+    return (Lanes)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16);
+  else if constexpr (std::is_same_v<T, f16>)
+    return (Lanes)_mm256_cvtph_ps(_mm_loadu_si128(at));
+  else
+    return (Lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at)));
+#else
+  Lanes value;
+  for (int64_t l = 0; l < kLanes; ++l) value[l] = static_cast<float>(p[l]);
+  return value;
+#endif
+}
+
+// Each result is the product of two vectors, added in four vectors of sums, each of kChain terms a lane before it is
+// put aside.
+template <class T> class DotProducts {
+ public:
+  // left: `rows` rows of k, `row_step` apart, at most matmul::kDotRows; their products with `right`, `step` apart.
+  static void column(int64_t rows, int64_t k, const float* left, int64_t row_step, const T* right, float* out,
+                     int64_t step) {
+    if (rows <= kAlone) {
+      for (int64_t r = 0; r < rows; ++r) out[r * step] = dot(k, left + r * row_step, right);
+      return;
+    }
+    const int64_t whole = k / kStep * kStep;
+    Total totals[matmul::kDotRows];
+    for (int64_t i = 0; i == 0 || i < whole; i += kBlock) {
+      const int64_t n = std::min(kBlock, whole - i);
+      const auto add = [&]<int64_t R>(int64_t r) {
+        add_block<R>(n, left + r * row_step + i, row_step, right + i, i > 0, totals + r);
+      };
+      int64_t r = 0;
+      for (; r + kTogether <= rows; r += kTogether) add.template operator()<kTogether>(r);
+      if (rows - r == 2) add.template operator()<2>(r);
+      if (rows - r == 1) add.template operator()<1>(r);
+    }
+    for (int64_t first = 0; first < rows; first += kLanes) {
+      const int64_t count = std::min(kLanes, rows - first);
+      Lanes square[kLanes] = {};  // rows side by side
+      for (int64_t r = 0; r < count; ++r) {
+        const Total& t = totals[first + r];
+        square[r] = (t[0] + t[1]) + (t[2] + t[3]);
+      }
+      transpose(square);
+      add_halves(square);
+      for (int64_t r = 0; r < count; ++r)
+        out[(first + r) * step] = square[0][r] + rest(whole, k, left + (first + r) * row_step, right);
+    }
+  }
+
+ private:
+  static constexpr int64_t kSums = 4, kStep = kSums * kLanes, kBlock = kChain * kStep;
+  static constexpr int64_t kTogether = 3;  // rows whose sums fit in 16 registers
+  // Rows up to which each is multiplied without a place for others: what is widened, is for all.
+  static constexpr int64_t kAlone = std::is_same_v<T, float> ? 2 : 1;
+  using Total = Lanes[kSums];
+
+  // A block's sums, for R rows of the left factor.
+  template <int64_t R>
+  static void add_block(int64_t n, const float* left, int64_t row_step, const T* right, bool add, Total* totals) {
+    Lanes sum[R][kSums] = {};
+    for (int64_t i = 0; i < n; i += kStep)
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < kSums; ++v) {
+        const Lanes factor = widened(right + i + v * kLanes);
+#pragma GCC unroll 4
+        for (int64_t r = 0; r < R; ++r) sum[r][v] += read<Lanes>(left + r * row_step + i + v * kLanes) * factor;
+      }
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < kSums; ++v) totals[r][v] = add ? totals[r][v] + sum[r][v] : sum[r][v];
+  }
+
+  static float dot(int64_t n, const float* x, const T* y) {
+    const int64_t whole = n / kStep * kStep;
+    Lanes total[kSums] = {};
+    for (int64_t i = 0; i < whole;) {
+      Lanes sum[kSums] = {};
+      const int64_t end = std::min(i + kBlock, whole);
+      for (; i < end; i += kStep)
+        for (int64_t v = 0; v < kSums; ++v) sum[v] += read<Lanes>(x + i + v * kLanes) * widened(y + i + v * kLanes);
+      for (int64_t v = 0; v < kSums; ++v) total[v] += sum[v];
+    }
+    float lanes[kLanes];
+    write(lanes, (total[0] + total[1]) + (total[2] + total[3]));
+    add_halves(lanes);
+    return lanes[0] + rest(whole, n, x, y);
+  }
+
+  template <class V> static void add_halves(V (&values)[kLanes]) {
+    for (int64_t width = kLanes / 2; width > 0; width /= 2)
+      for (int64_t l = 0; l < width; ++l) values[l] += values[l + width];
+  }
+  static float rest(int64_t from, int64_t to, const float* x, const T* y) {
+    float sum = 0;
+    for (; from < to; ++from) sum += x[from] * static_cast<float>(y[from]);
+    return sum;
+  }
+};
+
+}  // namespace maca::MACA_ISA
