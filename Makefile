@@ -16,7 +16,7 @@ SOURCES := $(shell find libmaca_ffi -path libmaca_ffi/cuda -prune -o \( -name '*
     -o -name 'CMakeLists.txt' -o -name 'build_binding.py' \) -print)
 CUDA_SOURCES := $(shell find libmaca_ffi/cuda tests/cuda_programs -name '*.cu' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test levels long check docs build bench format clean cuda cuda-emulated
+.PHONY: demo test levels long check docs build bench format clean cuda cuda-emulated release versions
 
 demo: build
 	$(BIN)/macatensor demo
@@ -40,6 +40,20 @@ levels: build
 # What takes hours: every part ends within one, what has passed is not run again, results stay in tests/long_results.json.
 long:
 	$(PYTHON) .ci/parts.py long
+
+# What is published, in dist/, and the proof of it, from these files alone: twice the compile time of every instruction set.
+release: build $(VENV)/.release-tools
+	$(BIN)/python .ci/release.py
+	$(BIN)/python -m pytest -n0 --timeout=1200 tests/wheels/checks.py
+
+# The wheel of dist/ on other versions, one at a time: make versions PAIRS="3.11/2.14.1 3.13/2.13.0", Python/PyTorch. Not in CI.
+PAIRS ?= 3.11/2.13.0
+versions: $(VENV)/.release-tools
+	$(BIN)/python .ci/versions.py $(PAIRS)
+
+$(VENV)/.release-tools: pyproject.toml | build
+	$(BIN)/pip install --quiet --no-compile "build>=1.2" "auditwheel>=6.4" "cyclonedx-python-lib[json-validation]>=11"
+	touch $@
 
 bench: build
 	$(BIN)/macatensor bench
@@ -72,7 +86,7 @@ build: $(VENV)/.built-$(ISAS)
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --no-compile "$(TORCH)" numpy "scikit-build-core>=0.10" cmake ninja "cffi>=1.17" \
+	$(BIN)/pip install --quiet --no-compile "$(TORCH)" numpy "scikit-build-core>=1.1" cmake ninja "cffi>=1.17" \
 	    onednn-cpu-gomp onednn-devel-cpu-gomp scipy-openblas32 "ruff>=0.14,<1" "mypy>=1.13" "import-linter>=2.6" "clang-format==23.*"
 	touch $@
 

@@ -93,6 +93,7 @@ LONG = (
         f".venv/bin/pip install --quiet --no-compile -r tests/packages/requirements.txt && {PYTEST} -n0 tests/packages/programs.py",
         8,
     ),
+    Part("release", "make release", 45),
     Part("examination", ".venv/bin/macatensor opinfo", 30),
 )  # fmt: skip
 

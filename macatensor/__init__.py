@@ -8,7 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# ffi first: it loads the library, or says why not
+# this first: what follows may miss a name that an unknown PyTorch lacks
+from macatensor.integration import pytorch_versions  # isort: skip
+
+pytorch_versions.warn_of_unknown()
+
+# ffi then: it loads the library, or says why not
 from macatensor.runtime import ffi, layout, switches  # noqa: F401  isort: skip
 from macatensor.integration import logs, registration
 

@@ -38,6 +38,11 @@ def check(
     grid.add_column(overflow="fold")
     for name, value in facts["versions"].items():
         grid.add_row(name, str(value))
+    pytorch = facts["pytorch"]
+    if not pytorch["is_known"]:
+        grid.add_row("", f"[yellow]not run with this PyTorch before; with {', '.join(pytorch['known'])}[/]")
+        missing = ", ".join(pytorch["missing_names"]) or "none"
+        grid.add_row("", f"names of PyTorch that macatensor uses and that are missing: {missing}")
     library = facts["library"]
     grid.add_row("library", f"{library['path']}")
     grid.add_row("", f"{library['library']}, ABI {library['abi']}")
@@ -85,10 +90,17 @@ class SwitchFacts(TypedDict):
     meaning: str
 
 
+class PyTorchFacts(TypedDict):
+    known: list[str]  # versions with which this package has run
+    is_known: bool
+    missing_names: list[str]  # private ones that it uses; looked for where the version is unknown
+
+
 class Facts(TypedDict):
     """What the command prints with ``--json``."""
 
     versions: dict[str, str]
+    pytorch: PyTorchFacts
     library: dict[str, str]
     device: DeviceFacts
     rows: dict[str, int]
@@ -102,17 +114,24 @@ def gather() -> Facts:
     import torch
 
     import macatensor
+    from macatensor.integration import pytorch_versions
     from macatensor.runtime import switches
     from op_table import TABLE
 
     module = torch.get_device_module("maca")
     info = module.library_info()
     free, total = module.mem_get_info()
+    is_known = pytorch_versions.running() in pytorch_versions.versions_seen()
     return {
         "versions": {
             "macatensor": macatensor.__version__,
             "PyTorch": torch.__version__,
             "Python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
+        },
+        "pytorch": {
+            "known": pytorch_versions.versions_seen(),
+            "is_known": is_known,
+            "missing_names": [] if is_known else pytorch_versions.missing_names(),
         },
         "library": {"path": info["path"], "library": info["library"], "abi": info["abi"]},
         "device": {

@@ -18,7 +18,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <random>
 #include <thread>
 
 namespace maca {
@@ -89,9 +88,9 @@ int open_process(int process) {
 
 void Meeting::make_id(maca_comm_id* raw) {
   Id id{};
-  std::random_device random;
   id.layout = kLayout;
-  id.cookie = (uint64_t{random()} << 32) | random();
+  if (getentropy(&id.cookie, sizeof id.cookie) != 0)
+    throw CollectiveError{MACA_DEVICE_ERROR, std::string("no random number: ") + std::strerror(errno)};
   id.process = getpid();
   read_machine(&id);
   id.descriptor = memfd_create("maca", MFD_CLOEXEC);

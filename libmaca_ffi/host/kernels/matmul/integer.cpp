@@ -1,6 +1,6 @@
 // Integer matrix products: sums wrap in the operands' own type, as PyTorch's do.
 #include "matmul.h"
-#include "onednn/engine.h"
+#include "onednn/workspace.h"
 
 namespace maca::matmul {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "onednn/engine.h"
+#include "onednn/workspace.h"
 
 namespace maca::tensor_float {
 

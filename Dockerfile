@@ -1,0 +1,22 @@
+# A small image with the wheel and the notebooks: `make release`, then `docker build --tag macatensor .` and
+# `docker run --rm --publish 127.0.0.1:8888:8888 macatensor`. Whatever else the folder holds stays outside: .dockerignore.
+FROM python:3.13-slim-bookworm
+
+# PyTorch's builds for the CPU have an index of their own: PyPI's bring gigabytes for GPUs.
+ARG TORCH="torch==2.13.0"
+ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"
+
+RUN useradd --create-home macatensor
+WORKDIR /home/macatensor
+
+COPY dist/*.whl /tmp/wheels/
+RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" "${TORCH}" \
+    && pip install --no-cache-dir --find-links /tmp/wheels "macatensor[demo]" jupyterlab==4.4.* \
+    && rm -r /tmp/wheels \
+    && macatensor check
+
+COPY --chown=macatensor notebooks/ notebooks/
+USER macatensor
+EXPOSE 8888
+HEALTHCHECK CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8888/api')"]
+CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--notebook-dir=notebooks"]
