@@ -1,7 +1,7 @@
 """Pointwise operators: unary, activations and their derivatives, binary, comparison, bitwise, ternary.
 
 Bounds are ULP against a float64 reference computed from the same inputs. Those of float32 functions are what
-``libmaca_ffi/host/vector_math.h`` states beside each function, rounded up; float64 is libm's or the same
+``libmaca_ffi/shared/vector_math.h`` states beside each function, rounded up; float64 is libm's or the same
 polynomial scheme. Complex results count the ULP of their magnitude.
 """
 

@@ -63,6 +63,13 @@ def test_what_is_right_is_left_alone(programs: dict[str, Path], warp: int) -> No
         ("blocks", "some leave", "barrier", "waits in __syncthreads, thread (121, 0, 0) has left the kernel"),
         ("blocks", "beyond the array", "bounds", "thread (127, 0, 0): index 128 leaves an array at"),
         ("blocks", "total without atomics", "race", "a thread of another block"),
+        ("blocks", "never written", "uninitialized", "which no thread of the block has written"),
+        ("blocks", "half a mask", "warp", "lane 16 calls a warp function with the mask 0xffff, which leaves it out"),
+        ("blocks", "shuffle in a branch", "warp", "waits in a warp function for lane 16, which has left"),
+        ("blocks", "barrier in a branch", "barrier", "thread (64, 0, 0) has left the kernel"),
+        ("memory", "wrong stride", "bounds", "0 bytes behind an allocation of 2000 bytes"),
+        ("memory", "freed", "bounds", "writes 4 bytes"),
+        ("memory", "event too early", "missing wait", "no event and no wait orders them"),
         ("memory", "grid too large", "bounds", "0 bytes behind an allocation of 4000 bytes"),
         (
             "memory",
@@ -87,6 +94,10 @@ def test_a_planted_defect_is_named(
     assert done.returncode != 0 and "done" not in done.stdout, done
     assert done.stderr.startswith(f"emulator: {kind}: ") and words in done.stderr, done.stderr
     assert done.stderr.count("emulator:") == 1
+
+
+def test_what_no_thread_writes_shows(programs: dict[str, Path]) -> None:
+    assert run(programs["memory"], "missing tail").stdout.split() == ["-nan", "done"]
 
 
 def test_warps_of_32_are_no_given(programs: dict[str, Path]) -> None:

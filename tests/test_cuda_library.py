@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,22 @@ def test_kernels_keep_their_bounds(library: Path, warp: int) -> None:
     assert {line.name.partition(" ")[0] for line in lines if line.samples} == set(rows)
 
 
+def test_three_models_train_as_on_the_host(library: Path, warp: int) -> None:
+    def losses(**environment: str) -> dict[str, list[float]]:
+        done = subprocess.run(
+            [sys.executable, ROOT / "tests" / "cuda_programs" / "train.py"],
+            env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        read: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+        return read
+
+    want = losses()
+    got = losses(MACA_LIBRARY=str(library), MACA_FALLBACK="error")  # nothing runs on the host
+    for model, steps in want.items():
+        assert got[model] == pytest.approx(steps, rel=1e-4), model
+
+
 def test_programs_run_and_the_rest_is_counted(library: Path) -> None:
     program = """
 import torch, warnings
@@ -80,3 +98,52 @@ except IndexError as error:
     )
     assert done.returncode == 0, done.stderr
     assert "index out of range in self" in done.stdout
+
+
+# What is planted in a kernel: the file, what stands there, what stands there then, the row and dtype that are asked, and
+# who finds it with which words: the emulator, or the kit, which compares results and looks at what was written.
+PLANTED = {
+    "a missing tail": (
+        "kernels/reduction.cu", "k < a.folded.count;", "k + 1 < a.folded.count;", "sum.dim_IntList", "float32", "",
+    ),
+    "a result that is not written": (
+        "kernels/nll.cu", "for (int64_t c = 0; c < a.classes; ++c)", "for (int64_t c = 1; c < a.classes; ++c)",
+        "nll_loss_backward", "float32", "",
+    ),
+    "a half taken for a float": (
+        "kernels/indexing.cu", "case 2: return f(uint16_t{});", "case 2: return f(uint32_t{});",
+        "index_select", "bfloat16", "",
+    ),
+    "a stride that is forgotten": (
+        "kernels/softmax.cu", "at[1] + k * a.lines.strides[1]);", "at[1] + k);", "_softmax", "float32", "",
+    ),
+    "a barrier too few": (
+        "kernels/tiles.h", "right[i][x]);\n      __syncthreads();", "right[i][x]);", "mm", "float32", "",
+    ),
+    "a grid one too large": (
+        "kernels/pooling.cu", "i < count; i += element_step()", "i <= count; i += element_step()",
+        "_adaptive_avg_pool2d", "float32", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", PLANTED)
+def test_what_is_planted_in_a_kernel_is_found(library: Path, tmp_path: Path, defect: str) -> None:
+    file, right, wrong, row, dtype, words = PLANTED[defect]
+    tree, build = tmp_path / "libmaca_ffi", tmp_path / "build"
+    for folder in ("cuda", "shared", "include"):
+        shutil.copytree(ROOT / "libmaca_ffi" / folder, tree / folder)
+    shutil.copytree(library.parent, build)
+    source = tree / "cuda" / file
+    text = source.read_text()
+    assert right in text
+    source.write_text(text.replace(right, wrong, 1))
+    for made in build.rglob("*.o"):  # what make would compile anew for a header, it need not
+        unit = tree / "cuda" / "kernels" / f"{made.stem}.cu"
+        changed = unit.exists() and (unit == source or f'#include "{source.name}"' in unit.read_text())
+        os.utime(made, (0, 0) if changed else None)
+    command = ["make", "-C", tree / "cuda", "emulated", f"BUILD={build}"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    planted = build / library.name
+    found = _wrong(list(ask_kernels(planted, interface.kernels_of(planted) or [], [row], [dtype], [], 1)))
+    assert found and words in found[0], found

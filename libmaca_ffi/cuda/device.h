@@ -18,21 +18,32 @@ namespace maca_cuda {
 
 struct Plan;
 
-// Errors in the order in which their work was submitted. Work that may fail takes a flag in device memory, which any of
-// its threads sets, and which is copied to the host behind it; nobody waits for that.
+// What the first thread of a launch found that has no result: an index, of which dimension, and that one's size.
+struct Finding {
+  int is_found;
+  int32_t dimension;
+  int64_t index, extent;
+};
+__device__ inline void report(Finding* finding, int64_t index = 0, int32_t dimension = 0, int64_t extent = 0) {
+  if (atomicExch(&finding->is_found, 1)) return;
+  finding->index = index, finding->dimension = dimension, finding->extent = extent;
+}
+
+// Errors in the order in which their work was submitted. Work that may fail takes a Finding in device memory, which any
+// of its threads fills in, and which is copied to the host behind it; nobody waits for that.
 class Errors {
  public:
   ~Errors();
   void push(int code, uint64_t correlation, const std::string& text, bool is_sticky = false);
-  // A cleared flag for the launch that the caller submits next on `stream`, and what is to be done behind it. `text` is
-  // the error's when it is set; it lives as the library does.
-  cudaError_t begin(cudaStream_t stream, uint64_t correlation, int code, const char* text, int** flag);
-  cudaError_t end(cudaStream_t stream, int* flag);
+  // A cleared finding for the launch that the caller submits next on `stream`, and what is to be done behind it. `text`
+  // is the error's when there is one, with up to three %lld for index, dimension and size; it lives as the library does.
+  cudaError_t begin(cudaStream_t stream, uint64_t correlation, int code, const char* text, Finding** finding);
+  cudaError_t end(cudaStream_t stream, Finding* finding);
   maca_error take();
 
  private:
   struct Pending {
-    int *on_device, *on_host;  // the latter pinned
+    Finding *on_device, *on_host;  // the latter pinned
     cudaEvent_t copied;
     uint64_t correlation;
     int code;

@@ -24,7 +24,8 @@ void Errors::push(int code, uint64_t correlation, const std::string& text, bool 
   errors_.push_back(e);
 }
 
-cudaError_t Errors::begin(cudaStream_t stream, uint64_t correlation, int code, const char* text, int** flag) {
+cudaError_t Errors::begin(cudaStream_t stream, uint64_t correlation, int code, const char* text,
+                          Finding** finding) {
   constexpr size_t kMostPending = 256;
   const std::lock_guard<std::mutex> lock(mutex_);
   collect(false);
@@ -32,20 +33,20 @@ cudaError_t Errors::begin(cudaStream_t stream, uint64_t correlation, int code, c
   if (free_.empty()) {
     Pending made{};
     void *on_device = nullptr, *on_host = nullptr;
-    cudaError_t said = cudaMalloc(&on_device, sizeof(int));
-    if (said == cudaSuccess) said = cudaHostAlloc(&on_host, sizeof(int), cudaHostAllocDefault);
+    cudaError_t said = cudaMalloc(&on_device, sizeof(Finding));
+    if (said == cudaSuccess) said = cudaHostAlloc(&on_host, sizeof(Finding), cudaHostAllocDefault);
     if (said == cudaSuccess) said = cudaEventCreateWithFlags(&made.copied, cudaEventDisableTiming);
     if (said != cudaSuccess) {
       if (on_host) cudaFreeHost(on_host);
       if (on_device) cudaFree(on_device);
       return said;
     }
-    made.on_device = static_cast<int*>(on_device);
-    made.on_host = static_cast<int*>(on_host);
+    made.on_device = static_cast<Finding*>(on_device);
+    made.on_host = static_cast<Finding*>(on_host);
     free_.push_back(made);
   }
   Pending next = free_.back();
-  const cudaError_t said = cudaMemsetAsync(next.on_device, 0, sizeof(int), stream);
+  const cudaError_t said = cudaMemsetAsync(next.on_device, 0, sizeof(Finding), stream);
   if (said != cudaSuccess) return said;
   free_.pop_back();
   next.correlation = correlation;
@@ -53,15 +54,15 @@ cudaError_t Errors::begin(cudaStream_t stream, uint64_t correlation, int code, c
   next.text = text;
   next.is_submitted = false;
   pending_.push_back(next);
-  *flag = next.on_device;
+  *finding = next.on_device;
   return cudaSuccess;
 }
 
-cudaError_t Errors::end(cudaStream_t stream, int* flag) {
+cudaError_t Errors::end(cudaStream_t stream, Finding* finding) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Pending& p : pending_) {
-    if (p.on_device != flag) continue;
-    cudaError_t said = cudaMemcpyAsync(p.on_host, p.on_device, sizeof(int), cudaMemcpyDeviceToHost, stream);
+    if (p.on_device != finding) continue;
+    cudaError_t said = cudaMemcpyAsync(p.on_host, p.on_device, sizeof(Finding), cudaMemcpyDeviceToHost, stream);
     if (said == cudaSuccess) said = cudaEventRecord(p.copied, stream);
     p.is_submitted = true;
     return said;
@@ -77,12 +78,13 @@ void Errors::collect(bool waits) {
     if (said == cudaErrorNotReady) return;
     if (said != cudaSuccess) return;  // the device is lost; whoever calls next hears it
     pending_.pop_front();
-    if (*p.on_host) {
+    if (p.on_host->is_found) {
       maca_error e{};
       e.status = MACA_DEVICE_ERROR;
       e.code = p.code;
       e.correlation = p.correlation;
-      std::snprintf(e.text, sizeof e.text, "%s", p.text);
+      std::snprintf(e.text, sizeof e.text, p.text, static_cast<long long>(p.on_host->index),
+                    static_cast<long long>(p.on_host->dimension), static_cast<long long>(p.on_host->extent));
       errors_.push_back(e);
     }
     free_.push_back(p);

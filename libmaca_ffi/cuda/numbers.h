@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "maca.h"
 
@@ -23,12 +24,15 @@ enum class Dtype : int32_t {
   F64 = (MACA_FLOAT << 8) | 64,
   BF16 = (MACA_BFLOAT << 8) | 16,
   Bool = (MACA_BOOL << 8) | 8,
+  C64 = (MACA_COMPLEX << 8) | 64,  // no kernel here takes the last two
+  C128 = (MACA_COMPLEX << 8) | 128,
 };
 
 constexpr int item_size(Dtype d) { return (static_cast<int>(d) & 0xff) / 8; }
 constexpr bool is_floating(Dtype d) {
   return d == Dtype::F16 || d == Dtype::BF16 || d == Dtype::F32 || d == Dtype::F64;
 }
+constexpr bool is_integral(Dtype d) { return !is_floating(d); }  // truth values are, too
 constexpr bool is_half(Dtype d) { return d == Dtype::F16 || d == Dtype::BF16; }
 
 template <class To, class From> __host__ __device__ inline To same_bits(From from) {
@@ -65,29 +69,24 @@ __host__ __device__ inline uint16_t to_float16(float value) {
   return static_cast<uint16_t>(sign | ((rest - (112u << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13));
 }
 
-// PyTorch's casts on the host: floats truncate towards zero, and go through an integer that is wide enough.
-template <class To, class From> __host__ __device__ inline To converted(From from) { return static_cast<To>(from); }
-template <> __host__ __device__ inline int8_t converted<int8_t, float>(float x) {
-  return static_cast<int8_t>(static_cast<int32_t>(x));
-}
-template <> __host__ __device__ inline int8_t converted<int8_t, double>(double x) {
-  return static_cast<int8_t>(static_cast<int32_t>(x));
-}
-template <> __host__ __device__ inline int16_t converted<int16_t, float>(float x) {
-  return static_cast<int16_t>(static_cast<int32_t>(x));
-}
-template <> __host__ __device__ inline int16_t converted<int16_t, double>(double x) {
-  return static_cast<int16_t>(static_cast<int32_t>(x));
-}
-template <> __host__ __device__ inline uint8_t converted<uint8_t, float>(float x) {
-  return static_cast<uint8_t>(static_cast<int64_t>(x));
-}
-template <> __host__ __device__ inline uint8_t converted<uint8_t, double>(double x) {
-  return static_cast<uint8_t>(static_cast<int64_t>(x));
+// PyTorch's casts on the host: floats truncate towards zero, and reach the narrow integers through a wider one.
+template <class To, class From> __host__ __device__ inline To converted(From from) {
+  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < sizeof(int32_t))
+    return static_cast<To>(static_cast<std::conditional_t<std::is_signed_v<To>, int32_t, int64_t>>(from));
+  else
+    return static_cast<To>(from);
 }
 
-// C: float, double or int64_t. The switch is the same in every thread, so no warp parts.
-template <class C> __device__ inline C load(const void* base, Dtype d, int64_t i) {
+// One copy for the emulator: what it watches of loads and stores makes much code of each.
+#ifdef MACA_EMULATED
+#define MACA_ONCE __attribute__((noinline))
+#else
+#define MACA_ONCE inline
+#endif
+
+// C: float, double or int64_t; below, for truth values, uint8_t. The switch is the same in every thread, so no warp
+// parts.
+template <class C> __device__ MACA_ONCE C load(const void* base, Dtype d, int64_t i) {
   switch (d) {
     case Dtype::I8: return static_cast<C>(static_cast<const int8_t*>(base)[i]);
     case Dtype::I16: return static_cast<C>(static_cast<const int16_t*>(base)[i]);
@@ -99,11 +98,21 @@ template <class C> __device__ inline C load(const void* base, Dtype d, int64_t i
     case Dtype::F32: return static_cast<C>(static_cast<const float*>(base)[i]);
     case Dtype::F64: return static_cast<C>(static_cast<const double*>(base)[i]);
     case Dtype::Bool: return static_cast<C>(static_cast<const uint8_t*>(base)[i] != 0);
-    case Dtype::None: break;
+    default: break;
   }
   return C(0);
 }
-template <class C> __device__ inline void store(void* base, Dtype d, int64_t i, C value) {
+// A truth value, whatever memory holds: NaN is true, and so is each byte but 0.
+template <> __device__ inline uint8_t load<uint8_t>(const void* base, Dtype d, int64_t i) {
+  switch (d) {
+    case Dtype::F16:
+    case Dtype::BF16: return (static_cast<const uint16_t*>(base)[i] & 0x7fffu) != 0;
+    case Dtype::F32: return static_cast<const float*>(base)[i] != 0;
+    case Dtype::F64: return static_cast<const double*>(base)[i] != 0;
+    default: return load<int64_t>(base, d, i) != 0;
+  }
+}
+template <class C> __device__ MACA_ONCE void store(void* base, Dtype d, int64_t i, C value) {
   switch (d) {
     case Dtype::I8: static_cast<int8_t*>(base)[i] = converted<int8_t>(value); break;
     case Dtype::I16: static_cast<int16_t*>(base)[i] = converted<int16_t>(value); break;
@@ -115,7 +124,7 @@ template <class C> __device__ inline void store(void* base, Dtype d, int64_t i, 
     case Dtype::F32: static_cast<float*>(base)[i] = static_cast<float>(value); break;
     case Dtype::F64: static_cast<double*>(base)[i] = static_cast<double>(value); break;
     case Dtype::Bool: static_cast<uint8_t*>(base)[i] = value != C(0); break;
-    case Dtype::None: break;
+    default: break;
   }
 }
 // The value as memory of the dtype would hold it.

@@ -52,13 +52,14 @@ maca_status plan_info(maca_device*, const maca_plan* plan, maca_plan_info* info)
   maca_plan_info full{};
   full.cost = MACA_COST_SHORT;  // a launch is queued, whatever it computes
   full.workspace_bytes = plan->plan->workspace_bytes;
+  full.rng_blocks = plan->plan->rng_blocks;
   full.packed_operand = -1;
   full.implementation = plan->plan->implementation;
   give(info, full);
   return MACA_OK;
 }
 
-maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) {
+maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_launch* launch) try {
   use(device);
   const Plan& p = *plan->plan;
   if (static_cast<int>(launch->pointer_count) < p.operand_count ||
@@ -67,6 +68,9 @@ maca_status plan_launch(maca_device* device, const maca_plan* plan, const maca_l
     return MACA_DEVICE_ERROR;
   }
   return status_of(device, p.run({*device, stream_of(device, launch->stream), *launch, p.kernel.c_str()}));
+} catch (const LaunchError& e) {
+  device->errors.push(e.code, launch->correlation, e.what());
+  return MACA_DEVICE_ERROR;
 }
 
 maca_status plan_destroy(maca_device*, maca_plan* plan) {

@@ -55,36 +55,47 @@ int64_t Operand::numel() const {
 Request::Request(const maca_plan_request& raw)
     : flags_(raw.flags),
       scalar_count_(raw.scalar_count),
+      kernel_(raw.kernel),
       attributes_(raw.attributes),
       attribute_count_(raw.attribute_count) {
   for (int i = 0; i < raw.argument_count; ++i) {
     const maca_argument& a = raw.arguments[i];
-    if (a.kind == MACA_ARGUMENT_LIST) throw Declined("no kernel of the library takes lists of tensors");
-    Operand o;
-    if (a.kind == MACA_ARGUMENT_ABSENT)
-      o.slot = operand_count_++;
-    else if (a.count != 1)
+    std::vector<Operand> members;
+    if (a.kind == MACA_ARGUMENT_ABSENT) {
+      members.resize(1);
+      members[0].slot = operand_count_++;
+    } else if (a.kind == MACA_ARGUMENT_TENSOR && a.count != 1) {
       throw Invalid("a tensor argument has not one operand");
-    else
-      o = read_operand(a.operands[0], operand_count_++, scalar_count_);
-    (a.is_output ? outputs_ : inputs_).push_back(std::move(o));
+    } else {
+      for (int k = 0; k < a.count; ++k) members.push_back(read_operand(a.operands[k], operand_count_++, scalar_count_));
+    }
+    (a.is_output ? outputs_ : inputs_).push_back(std::move(members));
   }
 }
 
-const Operand& Request::in(int i) const {
+const std::vector<Operand>& Request::in_list(int i) const {
   if (i >= inputs()) throw Invalid("the request lacks tensor argument " + std::to_string(i));
   return inputs_[static_cast<size_t>(i)];
+}
+const std::vector<Operand>& Request::out_list(int i) const {
+  if (i >= outputs()) throw Invalid("the request lacks result " + std::to_string(i));
+  return outputs_[static_cast<size_t>(i)];
+}
+const Operand& Request::in(int i) const {
+  if (in_list(i).size() != 1) throw Invalid("argument " + std::to_string(i) + " is a list of tensors");
+  return in_list(i)[0];
 }
 const Operand& Request::memory(int i) const {
   const Operand& o = in(i);
   if (!o.present()) throw Invalid("tensor argument " + std::to_string(i) + " is missing");
-  if (o.is_scalar()) throw Declined("a number in place of tensor " + std::to_string(i));
+  if (o.scalar()) throw Declined("a number in place of tensor " + std::to_string(i));
   return o;
 }
 const Operand& Request::out(int i) const {
-  if (i >= outputs() || !outputs_[static_cast<size_t>(i)].present())
-    throw Invalid("the request lacks result " + std::to_string(i));
-  return outputs_[static_cast<size_t>(i)];
+  if (out_list(i).size() != 1) throw Invalid("result " + std::to_string(i) + " is a list of tensors");
+  const Operand& o = out_list(i)[0];
+  if (o.scalar()) throw Invalid("a result is memory");
+  return o;
 }
 
 const maca_attribute* Request::find(const std::string& name) const {
@@ -93,31 +104,34 @@ const maca_attribute* Request::find(const std::string& name) const {
   return nullptr;
 }
 
-int64_t Request::integer(const std::string& name) const {
+int64_t Request::integer(const std::string& name, std::optional<int64_t> otherwise) const {
   const maca_attribute* a = find(name);
+  if (!a && otherwise) return *otherwise;
   if (!a) throw Invalid("the request lacks the attribute " + name);
   if (a->kind == MACA_ATTRIBUTE_INT || a->kind == MACA_ATTRIBUTE_BOOL) return a->integer;
   throw Invalid("the attribute " + name + " is no integer");
 }
-int64_t Request::integer(const std::string& name, int64_t otherwise) const {
-  return has(name) ? integer(name) : otherwise;
-}
-double Request::number(const std::string& name) const {
+double Request::number(const std::string& name, std::optional<double> otherwise) const {
   const maca_attribute* a = find(name);
+  if (!a && otherwise) return *otherwise;
   return a && a->kind == MACA_ATTRIBUTE_FLOAT ? a->real : static_cast<double>(integer(name));
 }
-bool Request::boolean(const std::string& name, bool otherwise) const { return integer(name, otherwise) != 0; }
-std::string Request::text(const std::string& name, const std::string& otherwise) const {
+bool Request::boolean(const std::string& name, std::optional<bool> otherwise) const {
+  return has(name) || !otherwise ? integer(name) != 0 : *otherwise;
+}
+std::string Request::text(const std::string& name, std::optional<std::string> otherwise) const {
   const maca_attribute* a = find(name);
-  if (!a) return otherwise;
+  if (!a && otherwise) return *otherwise;
+  if (!a) throw Invalid("the request lacks the attribute " + name);
   if (a->kind != MACA_ATTRIBUTE_STRING || !a->text) throw Invalid("the attribute " + name + " is no text");
   return a->text;
 }
-Dims Request::integers(const std::string& name, const Dims& otherwise) const {
+Dims Request::integers(const std::string& name, std::optional<Dims> otherwise) const {
   const maca_attribute* a = find(name);
-  if (!a) return otherwise;
+  if (!a && otherwise) return *otherwise;
+  if (!a) throw Invalid("the request lacks the attribute " + name);
   if (a->kind == MACA_ATTRIBUTE_INT) return {a->integer};
-  if (a->kind != MACA_ATTRIBUTE_INTS || a->count < 0)
+  if ((a->kind != MACA_ATTRIBUTE_INTS && a->kind != MACA_ATTRIBUTE_BOOLS) || a->count < 0)
     throw Invalid("the attribute " + name + " is no list of integers");
   return a->count ? Dims(a->ints, a->ints + a->count) : Dims();
 }

@@ -1,6 +1,7 @@
 // What a kernel's factory sees: a request, read with care. A factory makes a plan, or throws Declined (not mine, try
 // another way) or Invalid (the request contradicts itself).
 #pragma once
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,9 +23,10 @@ struct Operand {
   Dtype dtype = Dtype::None;  // None: an absent optional
   Dims sizes, strides;        // in elements
   int slot = -1;              // index into the launch's pointers
+  int64_t offset = 0;         // of a part of it, in elements
   int scalar_slot = -1;       // >= 0: the value is launch.scalars[scalar_slot], there is no memory
   bool present() const { return dtype != Dtype::None; }
-  bool is_scalar() const { return scalar_slot >= 0; }
+  bool scalar() const { return scalar_slot >= 0; }
   int rank() const { return static_cast<int>(sizes.size()); }
   int64_t numel() const;
 };
@@ -33,21 +35,24 @@ class Request {
  public:
   explicit Request(const maca_plan_request& raw);
   bool is_deterministic() const { return flags_ & MACA_PLAN_DETERMINISTIC; }
+  const std::string& kernel() const { return kernel_; }
   int inputs() const { return static_cast<int>(inputs_.size()); }
   int outputs() const { return static_cast<int>(outputs_.size()); }
-  const Operand& in(int argument) const;      // a tensor argument; not present() when it was None
-  const Operand& memory(int argument) const;  // one that is memory, not a number
-  const Operand& out(int result = 0) const;
+  const Operand& in(int argument) const;                    // a tensor argument; not present() when it was None
+  const Operand& memory(int argument) const;                // one that is memory, not a number
+  const Operand& out(int result = 0) const;                 // one that is not wanted is not present()
+  const std::vector<Operand>& in_list(int argument) const;  // a list of tensors, or one as a list of one
+  const std::vector<Operand>& out_list(int result = 0) const;
   int operand_count() const { return operand_count_; }
   int scalar_count() const { return scalar_count_; }
 
+  // Without the attribute, and without what to take otherwise, the request is Invalid.
   bool has(const std::string& name) const { return find(name) != nullptr; }
-  int64_t integer(const std::string& name, int64_t otherwise) const;
-  int64_t integer(const std::string& name) const;  // without it the request is Invalid, as in the next ones
-  double number(const std::string& name) const;
-  bool boolean(const std::string& name, bool otherwise) const;
-  std::string text(const std::string& name, const std::string& otherwise) const;
-  Dims integers(const std::string& name, const Dims& otherwise) const;
+  int64_t integer(const std::string& name, std::optional<int64_t> otherwise = {}) const;
+  double number(const std::string& name, std::optional<double> otherwise = {}) const;
+  bool boolean(const std::string& name, std::optional<bool> otherwise = {}) const;
+  std::string text(const std::string& name, std::optional<std::string> otherwise = {}) const;
+  Dims integers(const std::string& name, std::optional<Dims> otherwise = {}) const;
   int scalar(const std::string& name) const;  // the slot of NAME.scalar, or -1
   Dtype common_dtype() const;
 
@@ -55,7 +60,8 @@ class Request {
   const maca_attribute* find(const std::string& name) const;
   uint32_t flags_ = 0;
   int operand_count_ = 0, scalar_count_ = 0;
-  std::vector<Operand> inputs_, outputs_;
+  std::string kernel_;
+  std::vector<std::vector<Operand>> inputs_, outputs_;
   const maca_attribute* attributes_;
   int32_t attribute_count_;
 };

@@ -15,9 +15,13 @@ using WarpMask = unsigned;  // of NVIDIA's functions
 constexpr WarpMask kWholeWarp = ~WarpMask(0);
 constexpr int kMostWarps = 32;  // of a block: 1024 threads in warps of 32
 
+template <class T> __device__ inline T of_lane_across(T value, int step) {
+  return __shfl_xor_sync(kWholeWarp, value, step);
+}
+
 // Every lane gets the fold of all. All lanes of the warp must come.
 template <class T, class F> __device__ inline T fold_warp(T value, F fold) {
-  for (int step = warpSize / 2; step > 0; step /= 2) value = fold(value, __shfl_xor_sync(kWholeWarp, value, step));
+  for (int step = warpSize / 2; step > 0; step /= 2) value = fold(value, of_lane_across(value, step));
   return value;
 }
 

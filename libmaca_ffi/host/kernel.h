@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "compute.h"
+#include "shared/multiply_add.h"
 #include "threads/thread_pool.h"
 
 namespace maca {
@@ -150,14 +151,5 @@ struct alignas(32) KernelEntry {  // the section is read as an array: no padding
 #define MACA_KERNEL(NAME, FACTORY)                                                                    \
   [[gnu::section("maca_kernels"), gnu::used]] static constinit const ::maca::KernelEntry MACA_CONCAT( \
       kernel_entry_, __COUNTER__) = {NAME, ::maca::MACA_ISA_LEVEL, FACTORY}
-
-// Fused where the target has the instruction, two roundings elsewhere: never a call to libm's slow fma.
-#ifdef __FMA__
-[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-[[gnu::always_inline]] inline double mul_add(double a, double b, double c) { return __builtin_fma(a, b, c); }
-#else
-[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return a * b + c; }
-[[gnu::always_inline]] inline double mul_add(double a, double b, double c) { return a * b + c; }
-#endif
 
 }  // namespace maca

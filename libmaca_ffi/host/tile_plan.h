@@ -1,21 +1,9 @@
 // Plans that run again and again on tiles of dense memory, with the same numbers: what these become is prepared once.
 #pragma once
 #include "kernel.h"
+#include "shared/pointwise/values.h"
 
 namespace maca {
-
-// What plans of a few operators do to each element, for whoever computes several in vector registers. Of a and b, with
-// the plan's number alpha:
-enum class Arithmetic : uint8_t {
-  None,
-  Sum,                // a + alpha b
-  Difference,         // a - alpha b
-  ReverseDifference,  // b - alpha a
-  Product,
-  Quotient,
-  Relu,
-  Negative,
-};
 
 // One step on an accumulator in registers, of the type that its loop computes in: with memory or with a number.
 struct RegisterStep {

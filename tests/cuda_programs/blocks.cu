@@ -68,6 +68,41 @@ __global__ void counts(unsigned* total, unsigned long long* votes, int n) {
   if (threadIdx.x % warpSize == 0) votes[i / warpSize] = vote;
 }
 
+// Adds up what threads beyond n have left in shared memory: nothing.
+__global__ void sum_of_what_was_never_written(const float* in, float* out, int n) {
+  __shared__ float part[kThreads];
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) part[threadIdx.x] = in[i];
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float total = 0;
+  for (int k = 0; k < kThreads; ++k) total += part[k];
+  out[blockIdx.x] = total;
+}
+
+// All lanes come, the mask names half of them.
+__global__ void sum_with_half_a_mask(const float* in, float* out, int) {
+  float x = in[blockIdx.x * blockDim.x + threadIdx.x];
+  for (int step = 8; step > 0; step /= 2) x += __shfl_down_sync(0xffffull, x, step);
+  if (threadIdx.x == 0) out[blockIdx.x] = x;
+}
+
+// The mask names all lanes, half of them come.
+__global__ void sum_in_a_branch(const float* in, float* out, int) {
+  float x = in[blockIdx.x * blockDim.x + threadIdx.x];
+  if (threadIdx.x % warpSize < static_cast<unsigned>(warpSize) / 2)
+    for (int step = warpSize / 4; step > 0; step /= 2) x += __shfl_down_sync(~0ull, x, step);
+  if (threadIdx.x == 0) out[blockIdx.x] = x;
+}
+
+// Some threads wait for the others, which wait for nobody.
+__global__ void barrier_in_a_branch(const float* in, float* out, int) {
+  __shared__ float first;
+  if (threadIdx.x == 0) first = in[blockIdx.x * blockDim.x];
+  if (threadIdx.x < kThreads / 2) __syncthreads();
+  if (threadIdx.x == 1) out[blockIdx.x] = first;
+}
+
 __global__ void totals_without_atomics(unsigned* total) { *total += 1; }
 
 int main(int count, char** arguments) {
@@ -84,6 +119,14 @@ int main(int count, char** arguments) {
     run(sum_in_warps_of_32);
   } else if (what == "some leave") {
     run(sum_where_some_leave);
+  } else if (what == "never written") {
+    start(sum_of_what_was_never_written, dim3(3), dim3(kThreads), nullptr, in, out, n - 7);
+  } else if (what == "half a mask") {
+    run(sum_with_half_a_mask);
+  } else if (what == "shuffle in a branch") {
+    run(sum_in_a_branch);
+  } else if (what == "barrier in a branch") {
+    run(barrier_in_a_branch);
   } else if (what == "beyond the array") {
     start(one_beyond_the_array, dim3(1), dim3(kThreads), nullptr, out);
   } else if (what == "total without atomics") {

@@ -1,6 +1,7 @@
 // Device memory and streams. What is wrong with it, the first argument says; without one nothing is.
-
 #include "checked.h"
+
+#include <cstdint>
 
 __global__ void scale(float* x, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -10,6 +11,12 @@ __global__ void scale_without_a_look(float* x) { x[blockIdx.x * blockDim.x + thr
 __global__ void copy(float* to, const float* from, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) to[i] = from[i];
+}
+
+// Takes half-precision numbers for floats.
+__global__ void widen(float* to, const uint16_t* from, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) to[i] = reinterpret_cast<const float*>(from)[i];
 }
 
 int main(int count, char** arguments) {
@@ -34,6 +41,22 @@ int main(int count, char** arguments) {
     start(scale_without_a_look, grid, block, first, x);
   } else if (what == "one too many") {
     start(scale, grid, block, first, x, kCount + 1);
+  } else if (what == "wrong stride") {
+    start(widen, grid, block, first, y, on_device(std::vector<uint16_t>(kCount)), kCount);
+  } else if (what == "missing tail") {  // the rest of the last block is left out, and holds what memory held
+    float* fresh = nullptr;
+    checked(cudaMalloc(&fresh, sizeof(float) * kCount));
+    start(copy, dim3(kCount / 256), block, first, fresh, x, kCount);
+    checked(cudaStreamSynchronize(first));
+    std::printf("%g\n", on_host(fresh, kCount)[kCount - 1]);
+  } else if (what == "freed") {
+    checked(cudaFree(y));
+    start(copy, grid, block, first, y, x, kCount);
+  } else if (what == "event too early") {
+    checked(cudaEventRecord(event, first));
+    start(scale, grid, block, first, x, kCount);
+    checked(cudaStreamWaitEvent(second, event, 0));
+    start(copy, grid, block, second, y, x, kCount);
   } else if (what == "copy too long") {
     checked(cudaMemsetAsync(x, 0, sizeof(float) * kCount + 1, first));
   } else if (what == "wrong direction") {

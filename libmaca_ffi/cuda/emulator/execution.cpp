@@ -1,5 +1,6 @@
 #include "execution.h"
 
+#include <link.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -254,8 +255,30 @@ void Processor::run_block() {
   }
 }
 
+// The thread_local variables of the calling thread, of every library: shared memory is among them.
+static std::vector<Interval> thread_locals() {
+  std::vector<Interval> found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* to) {
+        for (int i = 0; i < info->dlpi_phnum && info->dlpi_tls_data; ++i)
+          if (info->dlpi_phdr[i].p_type == PT_TLS) {
+            const uintptr_t begin = number(info->dlpi_tls_data);
+            static_cast<std::vector<Interval>*>(to)->push_back({begin, begin + info->dlpi_phdr[i].p_memsz});
+          }
+        return 0;
+      },
+      &found);
+  return found;
+}
+
+bool Processor::in_shared(uintptr_t address) const {
+  return std::any_of(shared_.begin(), shared_.end(),
+                     [=](const Interval& i) { return address >= i.begin && address < i.end; });
+}
+
 Touched Processor::run(const Launch& of) {
   if (failure() != cudaSuccess) return {};
+  if (shared_.empty()) shared_ = thread_locals();
   launch = &of;
   running = this;
   has_failed_ = false;
@@ -318,8 +341,14 @@ void Processor::access(uintptr_t address, size_t bytes, bool is_write, bool is_a
     const bool is_near = who_ >= 0 && who_ / warp_size() == t->warp;
     return !(is_near && phase < t->phase);
   };
+  const bool must_be_written = !is_write && !is_device && in_shared(address);
   for (size_t i = 0; i < bytes; ++i) {
     Mark& m = *shadow_.of(address + i);
+    if (must_be_written && m.write_epoch < block_epoch_)
+      fail("uninitialized",
+           who(*t) + " reads " + std::to_string(bytes) + " bytes of shared memory at " + hexadecimal(address) +
+               ", which no thread of the block has written",
+           cudaErrorLaunchFailure);
     if (!(is_atomic && m.is_atomic)) {
       if (is_unordered(m.write_epoch, m.writer, m.write_phase)) race(*t, m, true, address, bytes, is_write);
       if (is_write && is_unordered(m.read_epoch, m.reader, m.read_phase)) race(*t, m, false, address, bytes, is_write);

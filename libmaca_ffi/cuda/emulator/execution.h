@@ -84,6 +84,7 @@ class Processor {
   bool release_warps();
   bool meet(Thread& first);
   static void enter();
+  bool in_shared(uintptr_t address) const;
   [[noreturn]] void race(const Thread& t, const Mark& mark, bool by_writer, uintptr_t address, size_t bytes,
                          bool is_write);
 
@@ -91,7 +92,8 @@ class Processor {
   std::vector<Thread> threads_;
   std::vector<char*> stacks_;  // that nobody uses
   Shadow shadow_;
-  Allocation last_;  // that was touched
+  Allocation last_;               // that was touched
+  std::vector<Interval> shared_;  // where the thread of the host has its thread_local variables
   uint32_t epoch_ = 0, block_epoch_ = 0, launch_epoch_ = 0;
   uint16_t warp_phases_[32] = {};
   bool has_failed_ = false;

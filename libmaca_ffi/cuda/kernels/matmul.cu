@@ -1,144 +1,135 @@
-// Products of matrices: mm, bmm, addmm, baddbmm. A block computes a tile of the result, the factors pass through shared
-// memory. Halves are added up in float.
-#include "../launch.h"
+// Products of matrices: mm, bmm, addmm, baddbmm, and of matrices with vectors. Halves are added up in float.
+#include "../walk.h"
+#include "tiles.h"
 
 namespace maca_cuda {
 namespace {
 
-constexpr int kTile = 16;  // threads of a block are a tile: 256
+using maca::MACA_ISA::pointwise::Value;
+using maca::MACA_ISA::pointwise::value_of;
 
 struct Matrix {
-  const void* memory;
-  Dtype dtype;
-  int32_t reserved;
-  int64_t batch, row, column;  // strides
-};
-
-struct ProductArguments {
-  Matrix a, b, added;  // added.dtype None: nothing is
-  void* out;
-  Dtype out_dtype;
-  int32_t reserved;
-  int64_t batch, row, column;  // strides of the result
-  int64_t batches, rows, columns, terms;
-  double alpha, beta;
-  int64_t whole_alpha, whole_beta;
-};
-
-template <class C> __device__ inline C whole_or_real(double real, int64_t) { return static_cast<C>(real); }
-template <> __device__ inline int64_t whole_or_real<int64_t>(double, int64_t whole) { return whole; }
-
-// Integers wrap.
-template <class C> __device__ inline C times(C a, C b) { return a * b; }
-template <> __device__ inline int64_t times<int64_t>(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-}
-template <class C> __device__ inline C plus(C a, C b) { return a + b; }
-template <> __device__ inline int64_t plus<int64_t>(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-}
-
-template <class C> __global__ void product_of_tiles(ProductArguments p) {
-  __shared__ C left[kTile][kTile + 1];  // one more: columns lie in other banks
-  __shared__ C right[kTile][kTile + 1];
-  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const int64_t across = (p.columns + kTile - 1) / kTile, down = (p.rows + kTile - 1) / kTile;
-  const int64_t tiles = across * down * p.batches;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t batch = tile / (across * down), within = tile % (across * down);
-    const int64_t row = within / across * kTile + y, column = within % across * kTile + x;
-    C total = C(0);
-    for (int64_t k = 0; k < p.terms; k += kTile) {
-      left[y][x] = row < p.rows && k + x < p.terms
-                       ? load<C>(p.a.memory, p.a.dtype, batch * p.a.batch + row * p.a.row + (k + x) * p.a.column)
-                       : C(0);
-      right[y][x] = k + y < p.terms && column < p.columns
-                        ? load<C>(p.b.memory, p.b.dtype, batch * p.b.batch + (k + y) * p.b.row + column * p.b.column)
-                        : C(0);
-      __syncthreads();
-      for (int i = 0; i < kTile; ++i) total = plus(total, times(left[y][i], right[i][x]));
-      __syncthreads();
-    }
-    if (row >= p.rows || column >= p.columns) continue;
-    if (p.added.dtype != Dtype::None) {
-      total = times(whole_or_real<C>(p.alpha, p.whole_alpha), total);
-      const C beta = whole_or_real<C>(p.beta, p.whole_beta);
-      if (beta != C(0))  // else what is added does not count, NaN included
-        total = plus(total, times(beta, load<C>(p.added.memory, p.added.dtype,
-                                                batch * p.added.batch + row * p.added.row + column * p.added.column)));
-    }
-    store(p.out, p.out_dtype, batch * p.batch + row * p.row + column * p.column, total);
+  void* memory = nullptr;
+  Dtype dtype = Dtype::None;
+  int32_t reserved = 0;
+  int64_t batch = 0, row = 0, column = 0;  // strides
+  template <class C> __device__ C at(int64_t b, int64_t r, int64_t c) const {
+    return load<C>(memory, dtype, b * batch + r * row + c * column);
   }
-}
+};
 
-Matrix matrix_of(const Operand& o, bool has_batch) {
+struct MatrixProduct {
+  Matrix a, b, added, out;  // added.dtype None: nothing is
+  int64_t batches, rows, columns, terms;
+  Value alpha, beta;
+
+  template <class C> __device__ C left(int64_t batch, int64_t row, int64_t k) const {
+    return a.template at<C>(batch, row, k);
+  }
+  template <class C> __device__ C right(int64_t batch, int64_t k, int64_t column) const {
+    return b.template at<C>(batch, k, column);
+  }
+  template <class C> __device__ void finish(int64_t batch, int64_t row, int64_t column, C total) const {
+    if (added.dtype != Dtype::None) {
+      total = plus_product(C(0), alpha.as<C>(), total);
+      const C factor = beta.as<C>();
+      if (factor != C(0))  // else what is added does not count, NaN included
+        total = plus_product(total, factor, added.template at<C>(batch, row, column));
+    }
+    store(out.memory, out.dtype, batch * out.batch + row * out.row + column * out.column, total);
+  }
+};
+
+// A vector is a matrix of one row, or of one column.
+enum class Shape : uint8_t { Matrices, Row, Column };
+Matrix matrix_of(const Operand& o, bool has_batch, Shape shape = Shape::Matrices) {
+  Matrix m;
+  m.dtype = o.dtype;
+  if (shape != Shape::Matrices) {
+    if (o.rank() != 1) throw Invalid("an operand is no vector");
+    (shape == Shape::Row ? m.column : m.row) = o.strides[0];
+    return m;
+  }
   if (o.rank() != (has_batch ? 3 : 2)) throw Invalid("an operand is no matrix");
   const size_t r = has_batch ? 1 : 0;
-  return {nullptr, o.dtype, 0, has_batch ? o.strides[0] : 0, o.strides[r], o.strides[r + 1]};
+  m.batch = has_batch ? o.strides[0] : 0, m.row = o.strides[r], m.column = o.strides[r + 1];
+  return m;
 }
+// Rows and columns of an operand, and matrices.
+struct Extent {
+  int64_t batches = 1, rows = 1, columns = 1;
+  Extent(const Operand& o, bool has_batch, Shape shape) {
+    if (shape == Shape::Row)
+      columns = o.sizes[0];
+    else if (shape == Shape::Column)
+      rows = o.sizes[0];
+    else
+      batches = has_batch ? o.sizes[0] : 1, rows = o.sizes[has_batch ? 1 : 0], columns = o.sizes[has_batch ? 2 : 1];
+  }
+};
 
-std::unique_ptr<Plan> product(const Request& r, bool has_batch, bool has_sum) {
-  const int first = has_sum ? 1 : 0;
+struct Kind {
+  bool has_batch = false, has_sum = false;
+  Shape a = Shape::Matrices, b = Shape::Matrices, out = Shape::Matrices;
+};
+
+template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
+  const int first = kind.has_sum ? 1 : 0;
   const Operand a = r.memory(first), b = r.memory(first + 1), out = r.out();
   if (r.inputs() != first + 2) throw Invalid("another number of matrices");
-  ProductArguments p{};
-  p.a = matrix_of(a, has_batch), p.b = matrix_of(b, has_batch);
-  const Matrix result = matrix_of(out, has_batch);
-  p.batch = result.batch, p.row = result.row, p.column = result.column;
-  p.out_dtype = out.dtype;
-  const size_t at = has_batch ? 1 : 0;
-  p.batches = has_batch ? out.sizes[0] : 1;
-  p.rows = out.sizes[at], p.columns = out.sizes[at + 1], p.terms = a.sizes[at + 1];
-  if (a.sizes[at] != p.rows || b.sizes[at] != p.terms || b.sizes[at + 1] != p.columns)
-    throw Invalid("sizes of matrices that do not fit");
-  if (has_batch && (a.sizes[0] != p.batches || b.sizes[0] != p.batches)) throw Invalid("other numbers of matrices");
+  MatrixProduct p{};
+  p.a = matrix_of(a, kind.has_batch, kind.a), p.b = matrix_of(b, kind.has_batch, kind.b);
+  const bool is_number = kind.a == Shape::Row && kind.b == Shape::Column;
+  if (is_number && out.rank() != 0) throw Invalid("the product of two vectors is a number");
+  if (!is_number) p.out = matrix_of(out, kind.has_batch, kind.out);
+  p.out.dtype = out.dtype;
+  const Extent of_a(a, kind.has_batch, kind.a), of_b(b, kind.has_batch, kind.b);
+  p.batches = of_a.batches, p.rows = of_a.rows, p.columns = of_b.columns, p.terms = of_a.columns;
+  if (of_b.rows != p.terms || of_b.batches != p.batches) throw Invalid("sizes of matrices that do not fit");
+  if (!is_number) {
+    const Extent of_out(out, kind.has_batch, kind.out);
+    if (of_out.rows != p.rows || of_out.columns != p.columns || of_out.batches != p.batches)
+      throw Invalid("the result is of another size");
+  }
   if (a.dtype != b.dtype || a.dtype != out.dtype || a.dtype == Dtype::Bool) throw Declined("factors of other dtypes");
   p.added.dtype = Dtype::None;
   Operand added;
   int alpha = -1, beta = -1;
-  if (has_sum) {
+  if (kind.has_sum) {
     added = r.memory(0);
-    if (added.rank() > out.rank()) throw Invalid("what is added has more dimensions than the product");
     p.added.dtype = added.dtype;
-    Dims strides(out.sizes.size(), 0);
-    const size_t shift = out.sizes.size() - added.sizes.size();
-    for (size_t d = 0; d < added.sizes.size(); ++d) {
-      if (added.sizes[d] != 1 && added.sizes[d] != out.sizes[d + shift]) throw Invalid("what is added does not fit");
-      if (added.sizes[d] != 1) strides[d + shift] = added.strides[d];
-    }
-    p.added.batch = has_batch ? strides[0] : 0, p.added.row = strides[at], p.added.column = strides[at + 1];
-    p.alpha = p.beta = 1, p.whole_alpha = p.whole_beta = 1;
+    const Dims strides = broadcast_strides(added, out.sizes);
+    if (kind.out == Shape::Column)
+      p.added.row = strides[0];
+    else
+      p.added.batch = kind.has_batch ? strides[0] : 0, p.added.row = strides[kind.has_batch ? 1 : 0],
+      p.added.column = strides[kind.has_batch ? 2 : 1];
+    p.alpha = p.beta = value_of(1.0);
     alpha = r.scalar("alpha"), beta = r.scalar("beta");
   }
-  const int64_t tiles = (p.rows + kTile - 1) / kTile * ((p.columns + kTile - 1) / kTile) * p.batches;
   return make_plan(
       [=](const Launching& l) {
-        if (tiles == 0) return cudaSuccess;
-        ProductArguments mine = p;
-        mine.a.memory = l.data(a), mine.b.memory = l.data(b), mine.out = l.data(out);
-        if (has_sum) mine.added.memory = l.data(added);
-        const auto take = [&l](int slot, double& real, int64_t& whole) {
-          if (slot < 0) return;
-          const maca_scalar& s = l.scalar(slot);
-          const bool is_whole = s.tag == MACA_SCALAR_INT || s.tag == MACA_SCALAR_BOOL;
-          real = is_whole ? static_cast<double>(s.value.integer) : s.value.real;
-          whole = is_whole ? s.value.integer : static_cast<int64_t>(s.value.real);
-        };
-        take(alpha, mine.alpha, mine.whole_alpha);
-        take(beta, mine.beta, mine.whole_beta);
-        const dim3 grid(static_cast<unsigned>(tiles < (1 << 20) ? tiles : 1 << 20)), block(kTile, kTile);
-        const auto kernel = a.dtype == Dtype::F64  ? product_of_tiles<double>
-                            : is_floating(a.dtype) ? product_of_tiles<float>
-                                                   : product_of_tiles<int64_t>;
-        return start(l, kernel, grid, block, mine);
+        MatrixProduct mine = p;
+        mine.a.memory = l.data(a), mine.b.memory = l.data(b), mine.out.memory = l.data(out);
+        if (kind.has_sum) mine.added.memory = l.data(added);
+        if (alpha >= 0) mine.alpha = value_of(l.scalar(alpha));
+        if (beta >= 0) mine.beta = value_of(l.scalar(beta));
+        return start_tiles(l, a.dtype, mine);
       },
       "tiles of 16 x 16 in shared memory");
 }
 
-MACA_CUDA_KERNEL("mm", [](const Request& r) { return product(r, false, false); });
-MACA_CUDA_KERNEL("bmm", [](const Request& r) { return product(r, true, false); });
-MACA_CUDA_KERNEL("addmm", [](const Request& r) { return product(r, false, true); });
-MACA_CUDA_KERNEL("baddbmm", [](const Request& r) { return product(r, true, true); });
+constexpr Kind kMm{}, kBmm{true}, kAddmm{false, true}, kBaddbmm{true, true};
+constexpr Kind kMv{false, false, Shape::Matrices, Shape::Column, Shape::Column};
+constexpr Kind kAddmv{false, true, Shape::Matrices, Shape::Column, Shape::Column};
+constexpr Kind kDot{false, false, Shape::Row, Shape::Column};
+MACA_KERNEL("mm", product<kMm>);
+MACA_KERNEL("bmm", product<kBmm>);
+MACA_KERNEL("addmm", product<kAddmm>);
+MACA_KERNEL("baddbmm", product<kBaddbmm>);
+MACA_KERNEL("mv", product<kMv>);
+MACA_KERNEL("addmv", product<kAddmv>);
+MACA_KERNEL("dot", product<kDot>);
 
 }  // namespace
 }  // namespace maca_cuda

@@ -1,8 +1,16 @@
 #include "pointwise.h"
 
-namespace maca_cuda {
+#include <map>
+
+namespace maca::MACA_ISA::pointwise {
 
 namespace {
+
+Dtype computed_in(const Op& op, Dtype common, const Operand& out) {
+  if (op.promotion == Promotion::Logical) return Dtype::Bool;
+  if (op.promotion == Promotion::Common || !is_integral(common)) return common;
+  return is_floating(out.dtype) ? out.dtype : Dtype::F32;
+}
 
 // Its own dtype is nothing to round to: what memory or the compute type holds already is.
 Dtype rounding(Dtype common, Dtype own) {
@@ -10,89 +18,95 @@ Dtype rounding(Dtype common, Dtype own) {
   return is_whole || common == own ? Dtype::None : common;
 }
 
-void set_number(Source& s, const maca_scalar& value) {
-  const bool is_integer = value.tag == MACA_SCALAR_INT || value.tag == MACA_SCALAR_BOOL;
-  s.dtype = Dtype::None;
-  s.real = is_integer ? static_cast<double>(value.value.integer) : value.value.real;
-  s.integer = is_integer ? value.value.integer : static_cast<int64_t>(value.value.real);
+std::map<std::string, Op>& ops() {
+  static std::map<std::string, Op> all;
+  return all;
 }
 
 }  // namespace
 
-std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& r) {
-  Dtype common = r.common_dtype();
-  const Operand& out = r.out();
-  if (out.is_scalar()) throw Invalid("a result is memory");
-  if (op.promotion == Promotion::Logical)
-    common = Dtype::Bool;
-  else if (op.promotion == Promotion::Floating && !is_floating(common))
-    common = is_floating(out.dtype) ? out.dtype : Dtype::F32;
-  if (common == Dtype::Bool && !op.takes_bool) throw Declined("no truth values");
-  bool is_wide = common == Dtype::F64;
-  for (int i = 0; op.promotion == Promotion::Logical && i < r.inputs(); ++i)
-    is_wide = is_wide || is_floating(r.in(i).dtype);  // 0.5 is true, and as an integer 0
-  const PointwiseKernel kernel = is_wide ? op.doubles : is_floating(common) ? op.floats : op.integers;
+AnnouncedOp::AnnouncedOp(const char* name, const Op& op) { ops()[name] = op; }
+
+const Op& op_named(const std::string& name) {
+  const auto found = ops().find(name);
+  if (found == ops().end()) throw Declined("the CUDA library has no function " + name);
+  return found->second;
+}
+
+std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
+                                     const Operand& out, const std::vector<PointwiseValue>& values) {
+  common = computed_in(op, common, out);
+  const bool is_truth = common == Dtype::Bool && op.truths;
+  const PointwiseKernel kernel = is_truth                                        ? op.truths
+                                 : common == Dtype::F64                          ? op.doubles
+                                 : is_floating(common)                           ? op.floats
+                                 : common == Dtype::C64 || common == Dtype::C128 ? nullptr
+                                                                                 : op.integers;
   if (!kernel) throw Declined("it does not compute in " + name_of(common));
+  if (!out.present()) throw Invalid("the result is missing");
 
   PointwiseArguments a{};
-  std::array<Operand, kMostInputs> inputs;
-  std::array<int, kMostInputs> slots;  // of numbers, or -1
-  std::array<Dims, kMostInputs + 1> strides;
+  std::array<int, kMaxInputs> slots;  // of numbers, or -1
+  std::array<Dims, kMaxInputs + 1> strides;
   strides.fill(Dims(out.sizes.size(), 0));
   strides[0] = out.strides;
   a.out_dtype = out.dtype;
   slots.fill(-1);
-  int tensor = 0;
-  for (int k = 0; k < op.inputs; ++k) {
-    const auto at = static_cast<size_t>(k);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Operand& o = inputs[k].operand;
     Source& s = a.in[k];
-    s.rounded = Dtype::None;
-    const bool rounds = op.promotion != Promotion::Logical && (!is_floating(common) || op.rounds_numbers);
-    if (op.operands[k] && (slots[at] = r.scalar(op.operands[k])) >= 0) {
-      if (rounds) s.rounded = rounding(common, Dtype::None);
+    s.dtype = s.rounded = Dtype::None;
+    slots[k] = inputs[k].value_slot >= 0 ? inputs[k].value_slot : o.scalar_slot;
+    if (slots[k] >= 0) {
+      if (!is_truth && (op.round_scalars || is_integral(common))) s.rounded = rounding(common, Dtype::None);
       continue;
     }
-    inputs[at] = r.in(tensor++);
-    if (!inputs[at].present()) throw Invalid("an operand is missing");
-    if (inputs[at].is_scalar()) {
-      slots[at] = inputs[at].scalar_slot;
-      if (rounds) s.rounded = rounding(common, Dtype::None);
-      continue;
-    }
-    s.dtype = inputs[at].dtype;
-    s.rounded = k == op.mask || op.promotion == Promotion::Logical ? Dtype::None : rounding(common, s.dtype);
-    strides[at + 1] = broadcast_strides(inputs[at], out.sizes);
+    if (!o.present()) throw Invalid("an operand is missing");
+    s.dtype = o.dtype;
+    if (!is_truth && static_cast<int>(k) != op.mask) s.rounded = rounding(common, o.dtype);
+    strides[k + 1] = broadcast_strides(o, out.sizes);
   }
-  if (tensor != r.inputs()) throw Invalid("another number of tensors");
-  a.walk = walk_along_first<kMostInputs + 1>(out.sizes, strides);
-
-  std::array<int, kMostValues> value_slots;
-  value_slots.fill(-1);
-  for (int k = 0; k < kMostValues && op.values[k].name; ++k) {
-    value_slots[static_cast<size_t>(k)] = r.scalar(op.values[k].name);
-    a.values[k] = r.has(op.values[k].name) ? r.number(op.values[k].name) : op.values[k].otherwise;
-    a.integers[k] = static_cast<int64_t>(a.values[k]);
-  }
-  const int count = op.inputs;
+  a.walk = walk_along_first<kMaxInputs + 1>(out.sizes, strides);
+  const char* const wrong = kernel == op.integers ? op.wrong : nullptr;
   return make_plan([=](const Launching& l) {
     if (a.walk.count == 0) return cudaSuccess;
     PointwiseArguments mine = a;
     mine.out = l.data(out);
-    for (int k = 0; k < count; ++k) {
-      const auto at = static_cast<size_t>(k);
-      if (slots[at] >= 0)
-        set_number(mine.in[k], l.scalar(slots[at]));
+    for (size_t k = 0; k < inputs.size(); ++k)
+      if (slots[k] >= 0)
+        mine.in[k].number = value_of(l.scalar(slots[k]));
       else
-        mine.in[k].memory = l.data(inputs[at]);
-    }
-    for (int k = 0; k < kMostValues; ++k) {
-      if (value_slots[static_cast<size_t>(k)] < 0) continue;
-      Source value{};
-      set_number(value, l.scalar(value_slots[static_cast<size_t>(k)]));
-      mine.values[k] = value.real, mine.integers[k] = value.integer;
-    }
-    return start(l, kernel, blocks_for(l, a.walk.count), dim3(kThreads), mine);
+        mine.in[k].memory = l.data(inputs[k].operand);
+    for (size_t k = 0; k < values.size(); ++k)
+      mine.values[k] = values[k].slot >= 0 ? value_of(l.scalar(values[k].slot)) : values[k].constant;
+    const auto run = [&](Finding* finding) {
+      mine.wrong = finding;
+      return start(l, kernel, blocks_for(l, a.walk.count), dim3(kThreads), mine);
+    };
+    return wrong ? checked_launch(l, MACA_ERROR_VALUE, wrong, run) : run(nullptr);
   });
 }
 
-}  // namespace maca_cuda
+std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& r) {
+  std::vector<PointwiseInput> inputs;
+  std::vector<PointwiseValue> values;
+  int tensor = 0;
+  for (int k = 0; k < op.inputs; ++k) {
+    const char* name = op.operands[static_cast<size_t>(k)];
+    PointwiseInput input;
+    if (name) input.value_slot = r.scalar(name);
+    if (input.value_slot < 0) input.operand = r.in(tensor++);
+    inputs.push_back(std::move(input));
+  }
+  if (tensor != r.inputs()) throw Invalid("another number of tensors");
+  for (const ValueName& v : op.values) {
+    if (!v.name) break;
+    PointwiseValue value;
+    value.slot = r.scalar(v.name);
+    if (value.slot < 0) value.constant = value_of(r.number(v.name, v.otherwise));
+    values.push_back(value);
+  }
+  return make_pointwise(op, common_dtype(r), inputs, r.out(), values);
+}
+
+}  // namespace maca::MACA_ISA::pointwise

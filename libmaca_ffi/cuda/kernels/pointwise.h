@@ -1,99 +1,188 @@
-// The engine of the pointwise family: one kernel a functor and type that it computes in. Memory of any dtype is
-// converted where it is loaded and stored, so that there are functors x 3 instances and not functors x dtypes x dtypes.
+// The engine of the pointwise family: what the operators of shared/pointwise/ become here. A functor is a kernel for
+// each of the types it computes in. Memory of any dtype is converted where it is loaded and stored, so that there are
+// functors x 4 instances and not functors x dtypes x dtypes.
 #pragma once
+#include <optional>
+
 #include "../launch.h"
 #include "../walk.h"
+#include "shared/pointwise/values.h"
 
-namespace maca_cuda {
+namespace maca::MACA_ISA::pointwise {
 
-constexpr int kMostInputs = 3, kMostValues = 2;
+using namespace maca_cuda;
+
+constexpr int kMaxInputs = 3, kMaxValues = 4;
 
 struct Source {
   const void* memory;
   Dtype dtype;    // of memory; None: a number
   Dtype rounded;  // through which the value goes, None: as it is
-  int64_t integer;
-  double real;
+  Value number;
 };
 
 struct PointwiseArguments {
-  Walk<kMostInputs + 1> walk;  // of the result, then the inputs
+  Walk<kMaxInputs + 1> walk;  // of the result, then the inputs
   void* out;
   Dtype out_dtype;
   int32_t reserved;
-  Source in[kMostInputs];
-  double values[kMostValues];
-  int64_t integers[kMostValues];  // the same values: never rounded through a double
+  Source in[kMaxInputs];
+  Value values[kMaxValues];
+  Finding* wrong;  // of elements that have no result
 };
-
-template <class C> __device__ inline C number_as(double real, int64_t) { return static_cast<C>(real); }
-template <> __device__ inline int64_t number_as<int64_t>(double, int64_t integer) { return integer; }
+using PointwiseKernel = void (*)(PointwiseArguments);
 
 template <class C> __device__ inline C read(const Source& s, int64_t at) {
-  const C value = s.dtype == Dtype::None ? number_as<C>(s.real, s.integer) : load<C>(s.memory, s.dtype, at);
-  return s.rounded == Dtype::None ? value : rounded(value, s.rounded);
+  if (s.dtype == Dtype::None) {
+    if constexpr (std::is_same_v<C, uint8_t>)
+      return s.number.integer != 0 || s.number.real != 0;
+    else
+      return s.rounded == Dtype::None ? s.number.as<C>() : rounded(s.number.as<C>(), s.rounded);
+  } else {
+    const C value = load<C>(s.memory, s.dtype, at);
+    return s.rounded == Dtype::None ? value : rounded(value, s.rounded);
+  }
+}
+template <class R> __device__ inline void write(const PointwiseArguments& a, int64_t at, R value) {
+  if constexpr (std::is_same_v<R, bool>)
+    store(a.out, a.out_dtype, at, static_cast<uint8_t>(value));
+  else
+    store(a.out, a.out_dtype, at, value);
 }
 
-// A truth value is stored as an integer, so that NaN's comparison is no number.
-template <class C> __device__ inline void write(void* out, Dtype d, int64_t at, C value) { store(out, d, at, value); }
-template <> __device__ inline void write<bool>(void* out, Dtype d, int64_t at, bool value) {
-  store(out, d, at, static_cast<int64_t>(value));
-}
-
-template <class F, class C, int N> __global__ void pointwise(PointwiseArguments a) {
-  C values[kMostValues];
-  for (int k = 0; k < kMostValues; ++k) values[k] = number_as<C>(a.values[k], a.integers[k]);
+template <class F, class C, int N, int V> __global__ void pointwise(PointwiseArguments a) {
+  Value v[V > 0 ? V : 1];
+  for (int k = 0; k < V; ++k) v[k] = a.values[k];
   for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
-    int64_t at[kMostInputs + 1];
+    int64_t at[kMaxInputs + 1];
     a.walk.offsets(i, at);
     const C x = read<C>(a.in[0], at[1]);
     if constexpr (N == 1)
-      write(a.out, a.out_dtype, at[0], F::of(x, values));
+      write(a, at[0], F::of(x, v));
     else if constexpr (N == 2)
-      write(a.out, a.out_dtype, at[0], F::of(x, read<C>(a.in[1], at[2]), values));
+      write(a, at[0], F::of(x, read<C>(a.in[1], at[2]), v));
     else
-      write(a.out, a.out_dtype, at[0], F::of(x, read<C>(a.in[1], at[2]), read<C>(a.in[2], at[3]), values));
+      write(a, at[0], F::of(x, read<C>(a.in[1], at[2]), read<C>(a.in[2], at[3]), v));
+  }
+}
+// Operand Yes where operand Mask is true, operand No elsewhere.
+template <class C, int Mask, int Yes, int No> __global__ void selection(PointwiseArguments a) {
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[kMaxInputs + 1];
+    a.walk.offsets(i, at);
+    const bool is_yes = read<uint8_t>(a.in[Mask], at[Mask + 1]) != 0;
+    write(a, at[0], is_yes ? read<C>(a.in[Yes], at[Yes + 1]) : read<C>(a.in[No], at[No + 1]));
+  }
+}
+// Quotients of integers: one by 0 has no result, and is an error of the launch.
+template <class F> __global__ void integer_division(PointwiseArguments a) {
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[kMaxInputs + 1];
+    a.walk.offsets(i, at);
+    const int64_t x = read<int64_t>(a.in[0], at[1]), y = read<int64_t>(a.in[1], at[2]);
+    if (y == 0) report(a.wrong);
+    write(a, at[0], y == 0 ? int64_t{0} : F::integer(x, y));
   }
 }
 
-using PointwiseKernel = void (*)(PointwiseArguments);
-
-enum class Promotion : uint8_t {
-  Common,    // computes in the dtype to which PyTorch promotes the operands
-  Floating,  // in the result's, where that is one of integers
-  Logical,   // every operand is a truth value
-};
-
-struct ValueName {
-  const char* name = nullptr;  // of the schema's argument
-  double otherwise = 0;        // when it is None
+// A float beyond the reach of vector_math.h's reduction goes through the library's function of double.
+template <class F> struct OfAnyAngle {
+  template <class T> static MACA_DEVICE_FUNCTION T of(T x, const Value* v) {
+    if constexpr (std::is_same_v<T, float>)
+      return vm::magnitude(x) > vm::kTrigonometryLimit ? static_cast<float>(F::of(static_cast<double>(x), v))
+                                                       : F::of(x, v);
+    else
+      return F::of(x, v);
+  }
 };
 
 struct Op {
   int inputs = 1;
-  PointwiseKernel floats = nullptr, doubles = nullptr, integers = nullptr;
+  PointwiseKernel floats = nullptr, doubles = nullptr, integers = nullptr, truths = nullptr;
   Promotion promotion = Promotion::Common;
-  bool takes_bool = false;                 // among the integers
-  bool rounds_numbers = false;             // to the common dtype, as comparisons do
-  const char* operands[kMostInputs] = {};  // names, where one may be a scalar of the launch
-  ValueName values[kMostValues];
-  int mask = -1;  // this operand is a truth value whatever the others are
+  std::array<const char*, kMaxInputs> operands = {};  // schema names, needed where one may be a scalar of the launch
+  std::array<ValueName, kMaxValues> values = {};
+  int mask = -1;                // this operand is a truth value whatever the others are
+  bool round_scalars = false;   // numbers are rounded to the common dtype first (comparisons)
+  const char* wrong = nullptr;  // the error of an element without a result
 };
 
-constexpr unsigned kFloats = 1, kIntegers = 2, kBools = 4, kAll = 7;
-
-template <class F, int N> Op op_of(unsigned types, Promotion promotion = Promotion::Common) {
+// Complex numbers have no kernels here, so their bits count for nothing.
+template <class F, int N, unsigned Types, int V = 0> constexpr Op op_of() {
   Op op;
   op.inputs = N;
+  if constexpr (Types & kF32) op.floats = pointwise<F, float, N, V>;
+  if constexpr (Types & kF64) op.doubles = pointwise<F, double, N, V>;
+  if constexpr (Types & kI64) op.integers = pointwise<F, int64_t, N, V>;
+  if constexpr (Types & kBool) op.truths = pointwise<F, uint8_t, N, V>;
+  return op;
+}
+constexpr Op with(Op op, Promotion promotion, int = 1, Result = Result::Same) {
   op.promotion = promotion;
-  if (types & kFloats) op.floats = pointwise<F, float, N>, op.doubles = pointwise<F, double, N>;
-  if constexpr (F::has_integers) {
-    if (types & (kIntegers | kBools)) op.integers = pointwise<F, int64_t, N>;
-  }
-  op.takes_bool = types & kBools;
+  return op;
+}
+constexpr Op with_values(Op op, ValueName a, ValueName b = {}, ValueName c = {}, ValueName d = {}) {
+  op.values = {a, b, c, d};
+  return op;
+}
+constexpr Op with_operands(Op op, const char* a, const char* b = nullptr, const char* c = nullptr) {
+  op.operands = {a, b, c};
+  return op;
+}
+constexpr Op in_registers(Op op, Arithmetic) { return op; }  // a matter of the host's fused programs
+
+template <class Plain, class Scaled> constexpr Op sum_op() {
+  return with_values(with_operands(op_of<Scaled, 2, kReal, 1>(), "self", "other"), {"alpha", 1});
+}
+template <class F> constexpr Op with_truths(Op op) {
+  op.truths = pointwise<F, uint8_t, 2, 1>;
+  return op;
+}
+template <class F> constexpr Op division(int) {
+  Op op = with_operands(op_of<F, 2, kFloat>(), "self", "other");
+  op.integers = integer_division<F>;
+  op.wrong = "ZeroDivisionError";
+  return op;
+}
+template <class F> constexpr Op trigonometric() { return with(op_of<OfAnyAngle<F>, 1, kFloat>(), Promotion::Floating); }
+template <int Mask, int Yes, int No> constexpr Op selection_op() {
+  Op op;
+  op.inputs = 3;
+  op.mask = Mask;
+  op.floats = selection<float, Mask, Yes, No>, op.doubles = selection<double, Mask, Yes, No>;
+  op.integers = selection<int64_t, Mask, Yes, No>, op.truths = selection<uint8_t, Mask, Yes, No>;
   return op;
 }
 
-std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& request);
+inline Dtype common_dtype(const Request& r) { return r.common_dtype(); }
 
-}  // namespace maca_cuda
+struct PointwiseInput {
+  Operand operand;      // memory, or a scalar operand of the request
+  int value_slot = -1;  // >= 0: launch.scalars[value_slot] (a Scalar argument), the operand is not used
+};
+struct PointwiseValue {
+  int slot = -1;  // in launch.scalars, else the constant
+  Value constant;
+};
+
+// The plan of `op` for a request whose tensor and Scalar arguments are the op's operands and values.
+std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& request);
+std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
+                                     const Operand& out, const std::vector<PointwiseValue>& values);
+
+template <const Op& op> std::unique_ptr<Plan> pointwise_kernel(const Request& request) {
+  return make_pointwise(op, request);
+}
+
+// Ops by their names, for operators on lists of tensors.
+struct AnnouncedOp {
+  AnnouncedOp(const char* name, const Op& op);
+};
+const Op& op_named(const std::string& name);  // or Declined
+
+#define MACA_OP(NAME, OP) static const AnnouncedOp MACA_CUDA_JOIN(announced_op_, __COUNTER__)(NAME, OP)
+#define MACA_POINTWISE(NAME, OP)           \
+  MACA_KERNEL(NAME, pointwise_kernel<OP>); \
+  MACA_OP(NAME, OP)
+
+}  // namespace maca::MACA_ISA::pointwise

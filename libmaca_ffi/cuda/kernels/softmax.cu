@@ -1,70 +1,106 @@
-// Softmax and its logarithm: a block for each line.
-#include "../launch.h"
-#include "../walk.h"
+// Softmax, its logarithm, and the gradients of both: a block for each line. Sums are made in double.
 #include "../warp.h"
-#include "functors.h"
+#include "lines.h"
+#include "shared/folds.h"
 
 namespace maca_cuda {
 namespace {
 
-struct LineArguments {
-  Walk<2> lines;  // of the result, the input
+namespace vm = maca::MACA_ISA::vm;
+using maca::MACA_ISA::folds::Extremum;
+
+struct SoftmaxArguments {
+  Lines<2> lines;  // of the result, the input
   void* out;
   const void* in;
   Dtype out_dtype, in_dtype;
-  int64_t length, out_stride, in_stride;
 };
 
-template <class C, bool IsLog> __global__ void softmax(LineArguments a) {
-  for (int64_t i = blockIdx.x; i < a.lines.count; i += gridDim.x) {
+template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
+  for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
     int64_t at[2];
-    a.lines.offsets(i, at);
-    const auto element = [&](int64_t k) { return load<C>(a.in, a.in_dtype, at[1] + k * a.in_stride); };
-    C top = static_cast<C>(-INFINITY);
-    const auto most = [](C x, C y) { return (x != x) | (x > y) ? x : y; };
-    for (int64_t k = threadIdx.x; k < a.length; k += blockDim.x) top = most(top, element(k));
+    a.lines.starts.offsets(i, at);
+    const auto element = [&](int64_t k) { return load<C>(a.in, a.in_dtype, at[1] + k * a.lines.strides[1]); };
+    const auto most = [](C x, C y) { return Extremum<C, true>::join(x, y); };
+    C top = Extremum<C, true>::identity();
+    for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) top = most(top, element(k));
     top = fold_block(top, most);
-    C total = C(0);
-    for (int64_t k = threadIdx.x; k < a.length; k += blockDim.x) total += std::exp(element(k) - top);
-    total = fold_block(total, [](C x, C y) { return x + y; });
-    const C low = IsLog ? std::log(total) : C(0);
-    for (int64_t k = threadIdx.x; k < a.length; k += blockDim.x) {
+    double total = 0;
+    for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x)
+      total += static_cast<double>(vm::exp(element(k) - top));
+    total = fold_block(total, [](double x, double y) { return x + y; });
+    const C low = IsLog ? static_cast<C>(vm::log(total)) : C(0), whole = static_cast<C>(total);
+    for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) {
       const C x = element(k) - top;
-      store(a.out, a.out_dtype, at[0] + k * a.out_stride, IsLog ? x - low : std::exp(x) / total);
+      store(a.out, a.out_dtype, at[0] + k * a.lines.strides[0], IsLog ? x - low : vm::exp(x) / whole);
     }
   }
 }
 
-template <bool IsLog> std::unique_ptr<Plan> lines(const Request& r) {
+template <bool IsLog> std::unique_ptr<Plan> forward(const Request& r) {
   const Operand in = r.memory(0), out = r.out();
-  if (in.sizes != out.sizes) throw Invalid("the result has other sizes");
   if (!is_floating(in.dtype) || !is_floating(out.dtype)) throw Declined("integers");
-  const int64_t rank = std::max(in.rank(), 1), given = r.integer("dim"), dim = given < 0 ? given + rank : given;
-  if (dim < 0 || dim >= rank) throw Invalid("a dimension that the operand has not");
-  LineArguments a{};
-  a.length = 1;
-  std::vector<Dim> others;
-  for (size_t d = 0; d < in.sizes.size(); ++d)
-    if (static_cast<int64_t>(d) == dim)
-      a.length = in.sizes[d], a.out_stride = out.strides[d], a.in_stride = in.strides[d];
-    else
-      others.push_back({in.sizes[d], {out.strides[d], in.strides[d]}});
-  a.lines = walk_of<2>(others);
+  SoftmaxArguments a{};
+  a.lines = lines_along<2>(dim_of(r, in), {&out, &in});
   a.out_dtype = out.dtype, a.in_dtype = in.dtype;
   const auto kernel = in.dtype == Dtype::F64 ? softmax<double, IsLog> : softmax<float, IsLog>;
   return make_plan(
       [=](const Launching& l) {
-        if (a.lines.count == 0 || a.length == 0) return cudaSuccess;
-        LineArguments mine = a;
+        if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
+        SoftmaxArguments mine = a;
         mine.out = l.data(out), mine.in = l.data(in);
-        const int64_t blocks = std::min<int64_t>(a.lines.count, 1 << 20);
-        return start(l, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), mine);
+        return start(l, kernel, blocks_of(a.lines.starts.count), threads_for(a.lines.length), mine);
       },
       "a block for each line");
 }
 
-MACA_CUDA_KERNEL("_softmax", lines<false>);
-MACA_CUDA_KERNEL("_log_softmax", lines<true>);
+struct GradientArguments {
+  Lines<3> lines;  // of the result, the gradient, the forward pass's result
+  void* out;
+  const void *grad, *result;
+  Dtype out_dtype, grad_dtype, result_dtype;
+};
+
+template <class C, bool IsLog> __global__ void softmax_gradient(GradientArguments a) {
+  for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
+    int64_t at[3];
+    a.lines.starts.offsets(i, at);
+    const auto grad = [&](int64_t k) { return load<C>(a.grad, a.grad_dtype, at[1] + k * a.lines.strides[1]); };
+    const auto result = [&](int64_t k) { return load<C>(a.result, a.result_dtype, at[2] + k * a.lines.strides[2]); };
+    double total = 0;
+    for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x)
+      total += IsLog ? static_cast<double>(grad(k)) : static_cast<double>(grad(k)) * static_cast<double>(result(k));
+    total = fold_block(total, [](double x, double y) { return x + y; });
+    for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) {
+      const double g = static_cast<double>(grad(k)), y = static_cast<double>(result(k));
+      const double to = IsLog ? g - vm::exp(y) * total : (g - total) * y;
+      store(a.out, a.out_dtype, at[0] + k * a.lines.strides[0], static_cast<C>(to));
+    }
+  }
+}
+
+template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
+  const Operand grad = r.memory(0), result = r.memory(1), out = r.out();
+  for (const Operand* o : {&grad, &result, &out})
+    if (!is_floating(o->dtype)) throw Declined("integers");
+  GradientArguments a{};
+  a.lines = lines_along<3>(dim_of(r, grad), {&out, &grad, &result});
+  a.out_dtype = out.dtype, a.grad_dtype = grad.dtype, a.result_dtype = result.dtype;
+  const auto kernel = grad.dtype == Dtype::F64 ? softmax_gradient<double, IsLog> : softmax_gradient<float, IsLog>;
+  return make_plan(
+      [=](const Launching& l) {
+        if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
+        GradientArguments mine = a;
+        mine.out = l.data(out), mine.grad = l.data(grad), mine.result = l.data(result);
+        return start(l, kernel, blocks_of(a.lines.starts.count), threads_for(a.lines.length), mine);
+      },
+      "a block for each line");
+}
+
+MACA_KERNEL("_softmax", forward<false>);
+MACA_KERNEL("_log_softmax", forward<true>);
+MACA_KERNEL("_softmax_backward_data", backward<false>);
+MACA_KERNEL("_log_softmax_backward_data", backward<true>);
 
 }  // namespace
 }  // namespace maca_cuda

@@ -12,7 +12,7 @@
 
 #include "kernel.h"
 #include "scratch.h"
-#include "vector_math.h"
+#include "shared/vector_math.h"
 
 namespace maca::matmul {
 void one_blas_thread();

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "foreach.h"
-#include "vector_normal.h"
+#include "shared/vector_normal.h"
 
 namespace maca::MACA_ISA {
 namespace {

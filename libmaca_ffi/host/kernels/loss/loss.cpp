@@ -4,7 +4,7 @@
 
 #include "kernels/reduction/reduction.h"
 #include "kernels/reduction/lanes.h"
-#include "vector_math.h"
+#include "shared/vector_math.h"
 
 namespace maca::MACA_ISA {
 namespace {

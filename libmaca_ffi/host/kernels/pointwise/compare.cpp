@@ -1,26 +1,11 @@
-// Comparisons: exact in the type that PyTorch promotes the operands to; numbers round to it first.
+// Comparisons as loops, and orders.
 #include "pointwise.h"
+#include "shared/pointwise/compare.h"
 
 namespace maca::MACA_ISA::pointwise {
 
-#define COMPARISON(NAME, OPERATOR, TYPES)                                                                          \
-  struct NAME##_f {                                                                                                \
-    template <class T> static bool of(T a, T b, const Value*) { return a OPERATOR b; }                             \
-  };                                                                                                               \
-  static constexpr Op NAME##_op = [] {                                                                             \
-    Op op = with(with_operands(op_of<NAME##_f, 2, TYPES>(), "self", "other"), Promotion::Common, 1, Result::Bool); \
-    op.round_scalars = true;                                                                                       \
-    return op;                                                                                                     \
-  }();
-
-COMPARISON(eq, ==, kReal | kBool | kComplex)
-COMPARISON(ne, !=, kReal | kBool | kComplex)
-MACA_POINTWISE("eq", eq_op);
-MACA_POINTWISE("ne", ne_op);
-
 // uint64 travels as int64, whose order turns round at 2^63.
 #define ORDER(NAME, OPERATOR)                                                          \
-  COMPARISON(NAME, OPERATOR, kReal | kBool)                                            \
   struct NAME##_unsigned_f {                                                           \
     static bool of(int64_t a, int64_t b, const Value*) {                               \
       return static_cast<uint64_t>(a) OPERATOR static_cast<uint64_t>(b);               \

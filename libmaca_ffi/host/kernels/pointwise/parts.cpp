@@ -1,6 +1,6 @@
 // Pointwise operators that make more than one result of an element, or one of two parts of an operand.
 #include "pointwise.h"
-#include "vector_math.h"
+#include "shared/vector_math.h"
 
 namespace maca::MACA_ISA::pointwise {
 namespace {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "nest.h"
+#include "shared/pointwise/values.h"
 #include "tile_plan.h"
 
 namespace maca::MACA_ISA::pointwise {
@@ -18,26 +19,6 @@ constexpr int64_t kTile = 512;  // elements: four double operands are 16 KB, hal
 constexpr int kMaxInputs = 4;
 constexpr int kMaxValues = 4;
 
-// A number given at launch or a static argument, readable as any compute type.
-struct Value {
-  int64_t integer = 0;
-  double real = 0, imaginary = 0;
-  template <class T> T as() const {
-    if constexpr (std::is_integral_v<T>)
-      return static_cast<T>(integer);
-    else if constexpr (std::is_floating_point_v<T>)
-      return static_cast<T>(real);
-    else
-      return T(static_cast<typename T::value_type>(real), static_cast<typename T::value_type>(imaginary));
-  }
-};
-inline Value value_of(const maca_scalar& s) {
-  if (s.tag == MACA_SCALAR_INT || s.tag == MACA_SCALAR_BOOL)
-    return {s.value.integer, static_cast<double>(s.value.integer), 0};
-  return {static_cast<int64_t>(s.value.real), s.value.real, s.tag == MACA_SCALAR_COMPLEX ? s.imaginary : 0};
-}
-inline Value value_of(double number) { return {static_cast<int64_t>(number), number, 0}; }
-
 struct Tile {
   int64_t n;
   void* out;
@@ -45,21 +26,6 @@ struct Tile {
   const Value* values;
 };
 using Loop = void (*)(const Tile&);
-
-// The element type a loop writes.
-enum class Result : uint8_t { Same, Bool, Real, Complex };
-
-// The dtype that an op computes in, given the one to which PyTorch promotes its operands.
-enum class Promotion : uint8_t {
-  Common,    // that one
-  Floating,  // where it is of integers, the result's
-  Logical,   // every operand is a truth value
-};
-
-struct ValueName {
-  const char* name = nullptr;  // of the schema argument, Scalar or static
-  double otherwise = 0;        // when it is None
-};
 
 struct Op {
   int inputs = 1;
@@ -101,9 +67,6 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vect
                                      const Operand& out, const std::vector<PointwiseValue>& values);
 
 // ---- loops from element functions -----------------------------------------------------------------------------
-
-constexpr unsigned kF32 = 1, kF64 = 2, kI64 = 4, kBool = 8, kC64 = 16, kC128 = 32;
-constexpr unsigned kFloat = kF32 | kF64, kComplex = kC64 | kC128, kReal = kFloat | kI64;
 
 // A bool result is stored as the byte 0 or 1; loops over truth values see them as bytes.
 template <class R> using stored_t = std::conditional_t<std::is_same_v<R, bool>, uint8_t, R>;
@@ -171,47 +134,5 @@ constexpr Op in_registers(Op op, Arithmetic arithmetic) {
 }
 
 #define MACA_POINTWISE(NAME, OP) MACA_KERNEL(NAME, pointwise_kernel<OP>)
-
-template <class T> constexpr bool is_complex_v = false;
-template <class T> constexpr bool is_complex_v<std::complex<T>> = true;
-
-// Wrapping integer arithmetic without undefined behaviour; plain for the others.
-template <class T> [[gnu::always_inline]] inline T add_wrap(T a, T b) {
-  if constexpr (std::is_same_v<T, int64_t>)
-    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  else
-    return static_cast<T>(a + b);
-}
-template <class T> [[gnu::always_inline]] inline T sub_wrap(T a, T b) {
-  if constexpr (std::is_same_v<T, int64_t>)
-    return static_cast<T>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
-  else
-    return static_cast<T>(a - b);
-}
-// Complex products as PyTorch forms them: no recovery of infinities, so that they vectorize.
-template <class T> [[gnu::always_inline]] inline T product(T a, T b) {
-  if constexpr (is_complex_v<T>)
-    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
-  else if constexpr (std::is_same_v<T, int64_t>)
-    return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  else
-    return static_cast<T>(a * b);
-}
-// Complex quotients as PyTorch's c10::complex (Smith's method).
-template <class T> [[gnu::always_inline]] inline T quotient(T a, T b) {
-  if constexpr (is_complex_v<T>) {
-    using R = typename T::value_type;
-    const R c = b.real(), d = b.imag(), abs_c = std::abs(c), abs_d = std::abs(d);
-    if (abs_c >= abs_d) {
-      if (abs_c == 0 && abs_d == 0) return {a.real() / abs_c, a.imag() / abs_d};
-      const R ratio = d / c, scale = R(1) / (c + d * ratio);
-      return {(a.real() + a.imag() * ratio) * scale, (a.imag() - a.real() * ratio) * scale};
-    }
-    const R ratio = c / d, scale = R(1) / (c * ratio + d);
-    return {(a.real() * ratio + a.imag()) * scale, (a.imag() * ratio - a.real()) * scale};
-  } else {
-    return a / b;
-  }
-}
 
 }  // namespace maca::MACA_ISA::pointwise

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "pointwise.h"
-#include "vector_math.h"
+#include "shared/vector_math.h"
 
 namespace maca::MACA_ISA::pointwise {
 

@@ -1,38 +1,12 @@
-// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers, as easy as 1, 2, 3. SC 2011), counter based:
-// a random number is a function of (seed, counter), so the thread count cannot change it.
-//
-// The mapping. The seed is the key. Element i (the row-major index, whatever the strides) of a launch whose
-// rng_offset is `offset` takes
-//   one 32-bit word:  word i % 4 of counter offset + i / 4
-//   one 64-bit word:  words 2 (i % 2), 2 (i % 2) + 1 (low, high) of counter offset + i / 2
-// The upper half of the 128-bit counter is 0, but for the kernels that draw an unknown number of times for each
-// element: there it is i + 1, and draw j takes counter offset + j.
+// Philox, many counters at once, in vectors. What it is and how words are counted, shared/philox.h says.
 #pragma once
-#include <cmath>
-
 #include "kernel.h"
+#include "shared/philox.h"
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
 namespace maca::MACA_ISA {
-
-// Four words of one counter.
-inline void philox_one(uint64_t seed, uint64_t counter, uint64_t upper, uint32_t* out) {
-  uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
-  uint32_t c2 = static_cast<uint32_t>(upper), c3 = static_cast<uint32_t>(upper >> 32);
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53} * c0, p1 = uint64_t{0xCD9E8D57} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
-}
 
 #if defined(__SSE2__)
 // One counter a 64-bit lane, its words in the low halves: the multiplication reads those only, so the high halves
@@ -115,40 +89,5 @@ inline void philox(uint64_t seed, uint64_t counter, int64_t n, uint32_t* out) {
 #endif
   for (; k < n; ++k, out += 4) philox_one(seed, counter + static_cast<uint64_t>(k), 0, out);
 }
-
-// The stream of one element that draws until it is content.
-class PhiloxStream {
- public:
-  PhiloxStream(uint64_t seed, uint64_t offset, uint64_t element)
-      : seed_(seed), counter_(offset), element_(element + 1) {}
-
-  uint32_t word() {
-    if (used_ == 4) refill();
-    return words_[used_++];
-  }
-  // (0, 1)
-  double uniform() {
-    const uint64_t low = word(), high = word();
-    return (static_cast<double>((high << 32 | low) >> 12) + 0.5) * 0x1p-52;
-  }
-  double normal() {
-    const double radius = std::sqrt(-2.0 * std::log(uniform()));
-    return radius * std::cos(6.283185307179586 * uniform());
-  }
-
- private:
-  void refill() {
-    philox_one(seed_, counter_, element_, words_);
-    used_ = 0;
-    ++counter_;
-  }
-
-  uint64_t seed_, counter_, element_;
-  uint32_t words_[4];
-  int used_ = 4;
-};
-
-// Counters that a kernel with a stream for each element sets aside: more draws than any of them ever makes.
-constexpr uint64_t kStreamBlocks = uint64_t{1} << 16;
 
 }  // namespace maca::MACA_ISA

@@ -10,7 +10,7 @@
 #include "onednn/staging.h"
 #include "onednn/workspace.h"
 #include "kernels/matmul/panel_product.h"
-#include "cell.h"
+#include "shared/cells.h"
 #include "scratch.h"
 #include "threads/thread_team.h"
 

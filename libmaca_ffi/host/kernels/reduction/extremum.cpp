@@ -1,34 +1,20 @@
 // min, max, amin, amax, aminmax, argmin, argmax. NaN wins; of equal elements the first one gives the index.
-#include <limits>
-
 #include "reduction.h"
 #include "lanes.h"
+#include "shared/folds.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
-template <class C, bool Max> constexpr C worst() {
-  using L = std::numeric_limits<C>;
-  if constexpr (L::has_infinity)
-    return Max ? -L::infinity() : L::infinity();
-  else
-    return Max ? L::lowest() : L::max();
-}
-template <bool Max, class C> inline bool beats(C x, C y) { return Max ? x > y : x < y; }
+using folds::beats, folds::worst;
 
-template <class C, bool Max> struct Extremum {
-  using Input = C;
-  using Acc = C;
-  using Out = C;
-  static C identity() { return worst<C, Max>(); }
-  static C step(C a, C x) { return beats<Max>(x, a) | (x != x) ? x : a; }
-  static C join(C a, C x) { return step(a, x); }
+// A whole run in vectors, where one lies there.
+template <class C, bool Max> struct Extremum : folds::Extremum<C, Max> {
   static C whole(const C* x, int64_t n)
     requires std::is_floating_point_v<C>
   {
     return lane_extremum<C, Max>(x, n);
   }
-  static C result(C a, int64_t) { return a; }
 };
 
 // Value and position. While a chunk runs, a column keeps the number of the row that holds its value, as wide as a
@@ -46,8 +32,7 @@ template <class C, bool Max> class Position final : public Reducer {
             reinterpret_cast<Row*>(p + width * (8 + static_cast<int64_t>(sizeof(C))))};
   }
   static bool better(C value, int64_t index, C than, int64_t at) {
-    if (beats<Max>(value, than) || (value != value && than == than)) return true;
-    return (value == than || (value != value && than != than)) && index < at;
+    return folds::is_better<C, Max>(value, index, than, at);
   }
 
  public:

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "reduction.h"
-#include "vector_math.h"
+#include "shared/vector_math.h"
 
 namespace maca::MACA_ISA {
 namespace {

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernel.h"
+#include "shared/multiply_add.h"
 
-#define MACA_VM [[gnu::always_inline]] inline
+#define MACA_VM [[gnu::always_inline]] MACA_DEVICE_FUNCTION inline
 
 namespace maca::MACA_ISA::vm {
 
@@ -32,7 +32,7 @@ template <class T, class... Rest> MACA_VM T polynomial(T x, T c, Rest... rest) {
 
 // a * b + c, its product exact: for a c that cancels it.
 MACA_VM float fused(float a, float b, float c) {
-#ifdef __FMA__
+#ifdef MACA_HAS_FMA
   return mul_add(a, b, c);
 #else
   const float p = a * b, a_high = bits<float>(bits<uint32_t>(a) & 0xfffff000u), a_low = a - a_high;

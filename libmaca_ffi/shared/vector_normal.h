@@ -1,6 +1,6 @@
 // The error function, the normal distribution and GELU, of vectors as in vector_math.h.
 #pragma once
-#include "vector_math.h"
+#include "shared/vector_math.h"
 
 namespace maca::MACA_ISA::vm {
 

@@ -1,0 +1,156 @@
+// _foreach_*: the ops of the pointwise family on lists, a launch for each tensor.
+#include "copy.h"
+#include "pointwise.h"
+
+namespace maca_cuda {
+namespace {
+
+using namespace maca::MACA_ISA::pointwise;
+
+constexpr const char* kHow = "a launch for each tensor";
+
+// The list that an operator writes.
+const std::vector<Operand>& written_list(const Request& r) {
+  return r.boolean("inplace", false) || r.outputs() == 0 ? r.in_list(0) : r.out_list(0);
+}
+const Operand& member(const Request& r, int argument, size_t i) {
+  const auto& list = r.in_list(argument);
+  if (list.size() != written_list(r).size()) throw Invalid("the lists have different lengths");
+  return list[i];
+}
+
+// One made for each tensor of the list that is written.
+template <class F> std::unique_ptr<Plan> for_each(const Request& r, F&& make) {
+  std::vector<std::unique_ptr<Plan>> plans;
+  const auto& written = written_list(r);
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (!written[i].present()) throw Invalid("a tensor of the list is missing");
+    plans.push_back(make(i, written[i]));
+  }
+  return in_turn(std::move(plans), kHow);
+}
+
+// The widest of the operands' dtypes that is as much a float as the result.
+Dtype computed_in(const Operand& out, const std::vector<PointwiseInput>& inputs) {
+  Dtype d = out.dtype;
+  for (const PointwiseInput& in : inputs)
+    if (in.value_slot < 0 && in.operand.present() && is_floating(d) && is_floating(in.operand.dtype) &&
+        item_size(in.operand.dtype) > item_size(d))
+      d = in.operand.dtype;
+  return d;
+}
+std::unique_ptr<Plan> apply(const Op& op, const std::vector<PointwiseInput>& inputs, const Operand& out,
+                            const std::vector<PointwiseValue>& values = {}) {
+  return make_pointwise(op, computed_in(out, inputs), inputs, out, values);
+}
+
+// The slot of a scalar, or of member i of a list of them; -1 where there is none.
+int slot_of(const Request& r, const std::string& name, size_t i) {
+  const int first = r.scalar(name);
+  const int64_t count = r.integer(name + ".count", 0);
+  if (first < 0 || count == 0) return first;
+  if (static_cast<size_t>(count) != written_list(r).size()) throw Invalid("the lists have different lengths");
+  return first + static_cast<int>(i);
+}
+PointwiseValue value_named(const Request& r, std::initializer_list<const char*> names, size_t i) {
+  for (const char* name : names)
+    if (const int slot = slot_of(r, name, i); slot >= 0) return {slot, {}};
+  return {-1, value_of(1.0)};
+}
+// A number in place of a list, or the list's member.
+PointwiseInput input_named(const Request& r, std::initializer_list<const char*> names, int argument, size_t i) {
+  for (const char* name : names)
+    if (const int slot = slot_of(r, name, i); slot >= 0) return {{}, slot};
+  return {member(r, argument, i)};
+}
+
+// The op's name is the operator's, less what it begins with, and ends with for one tensor in place of the list.
+std::string op_name(const Request& r) {
+  std::string name = r.kernel().substr(std::string("_foreach_").size());
+  const std::string tail = "_tensor";
+  if (name.size() > tail.size() && name.compare(name.size() - tail.size(), tail.size(), tail) == 0)
+    name.resize(name.size() - tail.size());
+  return name == "clamp_min" ? "maximum" : name == "clamp_max" ? "minimum" : name;
+}
+
+std::unique_ptr<Plan> unary(const Request& r) {
+  const Op& op = op_named(op_name(r));
+  return for_each(r, [&](size_t i, const Operand& out) { return apply(op, {{member(r, 0, i)}}, out); });
+}
+std::unique_ptr<Plan> binary(const Request& r) {
+  const Op& op = op_named(op_name(r));
+  const bool has_alpha = op.values[0].name != nullptr;
+  return for_each(r, [&](size_t i, const Operand& out) {
+    std::vector<PointwiseValue> values;
+    if (has_alpha) values.push_back(value_named(r, {"alpha"}, i));
+    return apply(op, {{member(r, 0, i)}, input_named(r, {"scalar", "scalars"}, 1, i)}, out, values);
+  });
+}
+// One tensor of one element for the whole list.
+std::unique_ptr<Plan> binary_tensor(const Request& r) {
+  const Op& op = op_named(op_name(r));
+  Operand number = r.in(1);
+  if (number.numel() != 1) throw Invalid("the second operand is not one number");
+  number.sizes.clear(), number.strides.clear();
+  return for_each(r, [&](size_t i, const Operand& out) {
+    std::vector<PointwiseValue> values;
+    if (op.values[0].name) values.push_back(value_named(r, {"alpha"}, i));
+    return apply(op, {{member(r, 0, i)}, {number}}, out, values);
+  });
+}
+std::unique_ptr<Plan> power(const Request& r) {
+  const Op& op = op_named("pow");
+  return for_each(r, [&](size_t i, const Operand& out) {
+    const bool has_base = r.scalar("self") >= 0;  // then the list is the exponents
+    return apply(op,
+                 {has_base ? input_named(r, {"self"}, 0, i) : PointwiseInput{member(r, 0, i)},
+                  has_base ? PointwiseInput{member(r, 0, i)} : input_named(r, {"exponent"}, 1, i)},
+                 out);
+  });
+}
+std::unique_ptr<Plan> ternary(const Request& r) {
+  if (r.inputs() > 3) throw Declined("numbers that lie in device memory");
+  const Op& op = op_named(op_name(r));
+  return for_each(r, [&](size_t i, const Operand& out) {
+    return apply(op, {{member(r, 0, i)}, {member(r, 1, i)}, {member(r, 2, i)}}, out,
+                 {value_named(r, {"value", "scalars"}, i)});
+  });
+}
+std::unique_ptr<Plan> lerp(const Request& r) {
+  const Op& op = op_named("lerp");
+  return for_each(r, [&](size_t i, const Operand& out) {
+    return apply(op, {{member(r, 0, i)}, {member(r, 1, i)}, input_named(r, {"weight"}, 2, i)}, out);
+  });
+}
+
+const bool is_announced = [] {
+  for (const char* name :
+       {"_foreach_abs",   "_foreach_acos",    "_foreach_asin", "_foreach_atan",  "_foreach_ceil",
+        "_foreach_cos",   "_foreach_cosh",    "_foreach_erf",  "_foreach_erfc",  "_foreach_exp",
+        "_foreach_expm1", "_foreach_floor",   "_foreach_frac", "_foreach_log",   "_foreach_log10",
+        "_foreach_log1p", "_foreach_log2",    "_foreach_neg",  "_foreach_round", "_foreach_reciprocal",
+        "_foreach_rsqrt", "_foreach_sigmoid", "_foreach_sign", "_foreach_sin",   "_foreach_sinh",
+        "_foreach_sqrt",  "_foreach_tan",     "_foreach_tanh", "_foreach_trunc"})
+    Announced(name, unary);
+  for (const char* name : {"_foreach_add", "_foreach_sub", "_foreach_mul", "_foreach_div", "_foreach_maximum",
+                           "_foreach_minimum", "_foreach_clamp_min", "_foreach_clamp_max"})
+    Announced(name, binary);
+  for (const char* name : {"_foreach_add_tensor", "_foreach_mul_tensor", "_foreach_div_tensor"})
+    Announced(name, binary_tensor);
+  return true;
+}();
+MACA_KERNEL("_foreach_pow", power);
+MACA_KERNEL("_foreach_addcmul", ternary);
+MACA_KERNEL("_foreach_addcdiv", ternary);
+MACA_KERNEL("_foreach_lerp", lerp);
+MACA_KERNEL("_foreach_zero",
+            [](const Request& r) { return for_each(r, [](size_t, const Operand& out) { return make_zero(out); }); });
+MACA_KERNEL("_foreach_clone", [](const Request& r) {
+  return for_each(r, [&](size_t i, const Operand& out) { return make_copy(member(r, 0, i), out); });
+});
+MACA_KERNEL("_foreach_copy", [](const Request& r) {
+  return for_each(r, [&](size_t i, const Operand& out) { return make_copy(member(r, 1, i), out); });
+});
+
+}  // namespace
+}  // namespace maca_cuda
