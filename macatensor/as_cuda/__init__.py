@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from macatensor.as_cuda import arguments, attributes, names, ranks
 from macatensor.as_cuda.patches import Patches
+from macatensor.packages import stand_ins
 from macatensor.runtime.layout import policy
 
 __all__ = ["disable", "enable", "is_enabled", "missing", "redirect", "redirected", "report"]
@@ -47,6 +48,11 @@ def enable(*, quiet: bool = False, layout: str | None = None) -> None:
         attributes.install(_patches)
         ranks.install(_patches)
         arguments.install(_patches)
+        stand_ins.provide()
+        for name in stand_ins.NAMES:
+            _patches.on_undo(
+                stand_ins.withdraw, f"import {name} -> macatensor.packages.stand_ins, where it is absent"
+            )
     except BaseException:
         disable()
         raise

@@ -1,0 +1,76 @@
+"""Import names of packages that exist for CUDA alone, served by PyTorch's own operators on maca.
+
+``provide()`` lets ``import flash_attn`` and ``import apex`` find the folders here, where the packages themselves are not
+installed: the finder comes after all others. ``macatensor.as_cuda`` calls it. The modules import each other by relative
+names, for they are loaded under the names of their makers.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+_FOLDER = Path(__file__).parent
+NAMES = ("amp_C", "apex", "flash_attn")
+"""What can be provided."""
+_WRITTEN_FOR_GPUS = {
+    "triton": "its kernels are compiled for GPUs alone; on maca use PyTorch's operators, torch.compile (whose programs "
+    "run without triton here), or a kernel of your own by macatensor.cpp_extension",
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in self.names:
+            package = _FOLDER / fullname
+            if not package.is_dir():
+                return importlib.util.spec_from_file_location(fullname, package.with_suffix(".py"))
+            return importlib.util.spec_from_file_location(
+                fullname, package / "__init__.py", submodule_search_locations=[str(package)]
+            )
+        # `importlib.util.find_spec` asks whether there is such a package, and shall be told no
+        if fullname in _WRITTEN_FOR_GPUS and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r}: {_WRITTEN_FOR_GPUS[fullname]}", name=fullname
+            )
+        return None
+
+
+_finder = _Finder()
+
+
+def provide(*names: str) -> None:
+    """Lets the packages of these ``names`` be imported where they are not installed: all of :data:`NAMES` where none is
+    given. Nothing is imported by that. Raises ValueError for another name."""
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        raise ValueError(f"provide got {sorted(unknown)}; expected names of {list(NAMES)}")
+    _finder.names |= set(names or NAMES)
+    if _finder not in sys.meta_path:
+        sys.meta_path.append(_finder)
+
+
+def provided() -> list[str]:
+    """The names that can be imported now by :func:`provide`."""
+    return sorted(_finder.names)
+
+
+def withdraw() -> None:
+    """Takes the names back. Whoever has imported one keeps what was imported."""
+    for name, module in list(sys.modules.items()):
+        root = sys.modules.get(name.partition(".")[0], module)
+        if name.partition(".")[0] in _finder.names and (root.__file__ or "").startswith(str(_FOLDER)):
+            del sys.modules[name]
+    _finder.names.clear()
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)

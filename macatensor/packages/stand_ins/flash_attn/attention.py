@@ -1,0 +1,138 @@
+"""Attention by PyTorch's operators with what flash_attn adds: masks aligned to the bottom right, windows, a cap of
+scores, ALiBi, and results of zero where a query sees no key."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for all sequences of a call."""
+
+    dropout: float = 0.0
+    scale: float | None = None
+    causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    slopes: Tensor | None = None  # [H] or [B, H]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which of the keys belong to a sequence: from ``first`` [B] up to, without, ``end`` [B]. None: all."""
+
+    first: Tensor | None = None
+    end: Tensor | None = None
+
+    @property
+    def are_all(self) -> bool:
+        return self.first is None and self.end is None
+
+
+ALL = Keys()
+
+
+def check(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raises RuntimeError for operands of several dtypes or heads that do not divide."""
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            f"query, key and value must have the same dtype; got {query.dtype}, {key.dtype}, {value.dtype}"
+        )
+    if not query.is_floating_point():
+        raise RuntimeError(f"flash_attn got {query.dtype}; on maca it accepts floating point dtypes")
+    if key.shape[-2] == 0 or query.shape[-2] % key.shape[-2] or key.shape[-2] != value.shape[-2]:
+        raise RuntimeError(
+            "Number of heads in key/value must divide number of heads in query; got "
+            f"{query.shape[-2]} heads of queries, {key.shape[-2]} of keys, {value.shape[-2]} of values"
+        )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, options: Options, keys: Keys = ALL) -> Tensor:
+    """[B, L, H, D] of query [B, L, H, E], key [B, S, Hk, E] and value [B, S, Hk, D]."""
+    if options.dropout or options.softcap:
+        return attend_with_weights(query, key, value, options, keys)[0]
+    heads = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    grouped = query.shape[2] != key.shape[2]
+    length, width = query.shape[1], key.shape[1]
+    right = _window(options)[1]
+    plain = keys.are_all and options.slopes is None and options.window[0] < 0
+    # a causal mask of a square is PyTorch's own, and of one query it hides nothing
+    if plain and (right < 0 or (right == 0 and length in (1, width))):
+        causal = right == 0 and length > 1
+        output = functional.scaled_dot_product_attention(
+            *heads, is_causal=causal, scale=options.scale, enable_gqa=grouped
+        )
+        return output.transpose(1, 2)
+    bias, seen = _bias(query, key, options, keys)
+    output = functional.scaled_dot_product_attention(
+        *heads, attn_mask=bias, scale=options.scale, enable_gqa=grouped
+    ).transpose(1, 2)
+    return output if seen is None else output.masked_fill(~seen.transpose(1, 2), 0.0)
+
+
+def attend_with_weights(
+    query: Tensor, key: Tensor, value: Tensor, options: Options, keys: Keys = ALL
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the logsumexp of scores [B, H, L] in float32, and the weights [B, H, L, S], negative where dropout has
+    dropped them."""
+    computed = torch.promote_types(query.dtype, torch.float32)
+    groups = query.shape[2] // key.shape[2]
+    key, value = (t.repeat_interleave(groups, 2) if groups > 1 else t for t in (key, value))
+    scale = 1.0 / math.sqrt(query.shape[-1]) if options.scale is None else options.scale
+    scores = query.transpose(1, 2).to(computed) @ key.permute(0, 2, 3, 1).to(computed) * scale
+    if options.softcap:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
+    bias, seen = _bias(query, key, options, keys)
+    if bias is not None:
+        scores = scores.masked_fill(~bias, -math.inf) if bias.dtype is torch.bool else scores + bias
+    weights = torch.softmax(scores, -1)
+    logsumexp = torch.logsumexp(scores, -1)
+    if seen is not None:
+        weights = weights.masked_fill(~seen, 0.0)
+        logsumexp = logsumexp.masked_fill(~seen.squeeze(-1), math.inf)
+    kept = functional.dropout(weights, options.dropout)
+    output = (kept.to(query.dtype) @ value.transpose(1, 2)).transpose(1, 2)
+    if options.dropout:
+        weights = torch.where((kept == 0) & (weights != 0), -weights, weights)
+    return output, logsumexp, weights.to(query.dtype)
+
+
+def _window(options: Options) -> tuple[int, int]:
+    """Left and right; negative: unlimited."""
+    left, right = options.window
+    return (left, 0) if options.causal else (left, right)
+
+
+def _bias(query: Tensor, key: Tensor, options: Options, keys: Keys) -> tuple[Tensor | None, Tensor | None]:
+    """What is added to the scores, or a mask of those that count; and which queries see a key [B or 1, 1, L, 1]. A
+    query that sees none is given all keys, for its softmax to be finite; its result is zero in any case."""
+    left, right = _window(options)
+    length, width = query.shape[1], key.shape[1]
+    if left < 0 and right < 0 and options.slopes is None and keys.are_all:
+        return None, None
+    column = torch.arange(width, device=query.device)
+    ends = width if keys.end is None else keys.end.view(-1, 1, 1, 1)
+    # [B or 1, 1, L, 1]: the key beside which a query stands
+    row = torch.arange(length, device=query.device).view(1, 1, length, 1) + (ends - length)
+    allowed = column < ends if keys.end is not None else torch.ones_like(row + column, dtype=torch.bool)
+    if keys.first is not None:
+        allowed = allowed & (column >= keys.first.view(-1, 1, 1, 1))
+    if right >= 0:
+        allowed = allowed & (column <= row + right)
+    if left >= 0:
+        allowed = allowed & (column >= row - left)
+    allowed = allowed.expand(torch.broadcast_shapes(allowed.shape, (1, 1, length, width)))
+    seen = allowed.any(-1, keepdim=True)
+    allowed = allowed | ~seen
+    if options.slopes is None:
+        return allowed, seen
+    slopes = options.slopes.view(-1, options.slopes.shape[-1], 1, 1)
+    computed = torch.promote_types(query.dtype, torch.float32)
+    distance = (row - column).abs().to(computed)
+    return (-slopes.to(computed) * distance).masked_fill(~allowed, -math.inf), seen
