@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 _FOLDER = Path(__file__).parent
-NAMES = ("amp_C", "apex", "flash_attn")
+NAMES = ("apex", "flash_attn")
 """What can be provided."""
+_ALONG = {"amp_C": "apex"}  # imported by a name of its own
 _WRITTEN_FOR_GPUS = {
     "triton": "its kernels are compiled for GPUs alone; on maca use PyTorch's operators, torch.compile (whose programs "
     "run without triton here), or a kernel of your own by macatensor.cpp_extension",
@@ -31,7 +32,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in self.names:
+        if _ALONG.get(fullname, fullname) in self.names:
             package = _FOLDER / fullname
             if not package.is_dir():
                 return importlib.util.spec_from_file_location(fullname, package.with_suffix(".py"))
@@ -67,10 +68,14 @@ def provided() -> list[str]:
 
 def withdraw() -> None:
     """Takes the names back. Whoever has imported one keeps what was imported."""
-    for name, module in list(sys.modules.items()):
-        root = sys.modules.get(name.partition(".")[0], module)
-        if name.partition(".")[0] in _finder.names and (root.__file__ or "").startswith(str(_FOLDER)):
-            del sys.modules[name]
+    ours = []
+    for name in list(sys.modules):
+        top = name.partition(".")[0]
+        root = sys.modules.get(top)
+        if _ALONG.get(top, top) in _finder.names and root and (root.__file__ or "").startswith(str(_FOLDER)):
+            ours.append(name)
+    for name in ours:
+        del sys.modules[name]
     _finder.names.clear()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
