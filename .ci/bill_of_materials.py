@@ -49,13 +49,7 @@ def compiled() -> list[Compiled]:
             "gcc-runtime",
             gcc.stdout.strip(),
             "GPL-3.0-or-later WITH GCC-exception-3.1",
-            "libstdc++, libgcc and libgcc_eh, linked statically",
-        ),
-        Compiled(
-            "glibc-nonshared",
-            "2.28",
-            "LGPL-2.1-or-later",
-            "functions that every program takes from libc_nonshared.a, which may be linked without restriction",
+            "libstdc++ and libgcc, linked statically",
         ),
         Compiled(
             "onednn-headers",

@@ -1,5 +1,7 @@
 // What the headers of this glibc, and GCC's C++ library, ask of one newer than the oldest that we run with.
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
@@ -16,3 +18,15 @@ int __xstat(int version, const char* path, struct stat* facts);
 int __fxstat(int version, int file, struct stat* facts);
 HIDDEN int stat(const char* path, struct stat* facts) { return __xstat(kStatVersion, path, facts); }
 HIDDEN int fstat(int file, struct stat* facts) { return __fxstat(kStatVersion, file, facts); }
+
+// In each program's own part of every glibc, which is not linked here: what goes on at exit goes on when we are unloaded.
+extern void* __dso_handle;
+int __cxa_atexit(void (*call)(void*), void* argument, void* library);
+HIDDEN int atexit(void (*call)(void)) { return __cxa_atexit((void (*)(void*))call, 0, __dso_handle); }
+
+// Since 2.36: what seeds std::random_device, whether or not it is used.
+HIDDEN unsigned arc4random(void) {
+  unsigned number = 0;
+  if (getentropy(&number, sizeof number) != 0) abort();
+  return number;
+}
