@@ -56,8 +56,12 @@ BARS = {
     ("models.gpt.decoding", "native"): 1.2,
     ("models.lstm", "native"): 1.0,
     ("graph.gpt", "native"): 0.5,
+    ("quantized.decoding.int8", "float32"): 0.5,
+    ("quantized.decoding.int4", "float32"): 0.4,
+    ("quantized.decoding.bfloat16", "float32"): 0.65,
+    ("quantized.int_mm.columns", "native"): 1.0,
 }
-MEASURED = [*kernels.SUITES, "launch", "models", "graph"]
+MEASURED = [*kernels.SUITES, "launch", "models", "graph", "quantized"]
 
 
 def invoke(*arguments: object) -> Any:
