@@ -64,7 +64,12 @@ def test_what_is_right_is_left_alone(programs: dict[str, Path], warp: int) -> No
         ("blocks", "beyond the array", "bounds", "thread (127, 0, 0): index 128 leaves an array at"),
         ("blocks", "total without atomics", "race", "a thread of another block"),
         ("blocks", "never written", "uninitialized", "which no thread of the block has written"),
-        ("blocks", "half a mask", "warp", "lane 16 calls a warp function with the mask 0xffff, which leaves it out"),
+        (
+            "blocks",
+            "half a mask",
+            "warp",
+            "lane 16 calls a warp function with the mask 0xffff, which leaves it out",
+        ),
         ("blocks", "shuffle in a branch", "warp", "waits in a warp function for lane 16, which has left"),
         ("blocks", "barrier in a branch", "barrier", "thread (64, 0, 0) has left the kernel"),
         ("memory", "wrong stride", "bounds", "0 bytes behind an allocation of 2000 bytes"),

@@ -139,7 +139,7 @@ struct Softshrink {
     return x > lambda ? x - lambda : x < -lambda ? x + lambda : x != x ? x : T(0);
   }
 };
-static constexpr Op softshrink_op = with_values(op_of<Softshrink, 1, kFloat, 1>(), {"lambd", 0.5});
+[[maybe_unused]] static constexpr Op softshrink_op = with_values(op_of<Softshrink, 1, kFloat, 1>(), {"lambd", 0.5});
 struct Hardshrink {
   template <class T> static MACA_DEVICE_FUNCTION T of(T x, const Value* v) {
     const T lambda = v[0].as<T>();

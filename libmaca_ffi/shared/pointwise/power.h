@@ -71,6 +71,6 @@ MACA_POINTWISE("logaddexp2", logaddexp2_op);
 struct Nextafter {
   template <class T> static MACA_DEVICE_FUNCTION T of(T a, T b, const Value*) { return std::nextafter(a, b); }
 };
-static constexpr Op nextafter_op = with(op_of<Nextafter, 2, kFloat>(), Promotion::Common, 8);
+[[maybe_unused]] static constexpr Op nextafter_op = with(op_of<Nextafter, 2, kFloat>(), Promotion::Common, 8);
 
 }  // namespace maca::MACA_ISA::pointwise
