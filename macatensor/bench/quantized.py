@@ -77,7 +77,7 @@ def _completed(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor | None) -> t
     return y if bias is None else y + bias
 
 
-def quantized(model: torch.nn.Module, layer: Callable[[torch.nn.Linear], torch.nn.Module]) -> torch.nn.Module:
+def quantized(model: GPT, layer: Callable[[torch.nn.Linear], torch.nn.Module]) -> GPT:
     """A copy of ``model`` on maca, with ``layer`` of each linear layer."""
     made = copy.deepcopy(model)
     for module in list(made.modules()):
