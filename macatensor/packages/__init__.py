@@ -1,4 +1,4 @@
-"""Packages of other makers that look for devices by a list of names, or compute in a way that is not maca's, find maca.
+"""Packages of other makers that look for devices by a list of names find maca.
 
 Each module here adapts one maker's packages and says which versions it was written for. Nothing is imported that the
 program has not imported: an adapter acts when a package's module is there, at once or after its import.
@@ -26,8 +26,6 @@ _ADAPTERS = {
     "accelerate.accelerator": ("accelerate", "accelerator"),
     "transformers.training_args": ("transformers", "training_arguments"),
     "transformers.pipelines.base": ("transformers", "pipelines"),
-    "torchao.quantization.quantize_.workflows.int8.int8_tensor": ("torchao", "int8"),
-    "torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor": ("torchao", "intx"),
     "lightning.pytorch.trainer.connectors.accelerator_connector": ("lightning", "trainer"),
     "lightning.fabric.connector": ("lightning", "fabric"),
     "pytorch_lightning.trainer.connectors.accelerator_connector": ("lightning", "trainer"),
