@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from importlib import metadata
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from running import run_python
+from running import ROOT, run_python
 
 from macatensor import packages
-from macatensor.packages import accelerate, lightning, transformers
+from macatensor.packages import accelerate, lightning, stand_ins, transformers
 
 
 def test_adapters_import_nothing_themselves() -> None:
@@ -100,3 +101,28 @@ def test_models_load_by_a_function_as_location(tmp_path: object) -> None:
             1,
             2,
         ]
+
+
+PAGE = (ROOT / "docs" / "packages.md").read_text()
+# what needs no package that is not installed for the other tests
+SNIPPETS = [
+    program
+    for title, program in re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", PAGE, flags=re.S)
+    if title in ("flash_attn", "apex")
+]
+
+
+@pytest.mark.parametrize("program", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_documented_programs_run(program: str) -> None:
+    shown = re.findall(r"print\(.*\)  # (.*)", program)
+    printed = run_python(program, MACA_FALLBACK="error").stdout.splitlines()
+    assert shown and printed == shown
+
+
+def test_each_documented_stand_in_has_a_program() -> None:
+    assert len(SNIPPETS) == 2
+
+
+def test_unknown_names_are_not_provided() -> None:
+    with pytest.raises(ValueError, match="expected names of"):
+        stand_ins.provide("xformers")
