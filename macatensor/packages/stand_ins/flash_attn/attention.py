@@ -117,7 +117,7 @@ def _bias(query: Tensor, key: Tensor, options: Options, keys: Keys) -> tuple[Ten
     if left < 0 and right < 0 and options.slopes is None and keys.are_all:
         return None, None
     column = torch.arange(width, device=query.device)
-    ends = width if keys.end is None else keys.end.view(-1, 1, 1, 1)
+    ends: int | Tensor = width if keys.end is None else keys.end.view(-1, 1, 1, 1)
     # [B or 1, 1, L, 1]: the key beside which a query stands
     row = torch.arange(length, device=query.device).view(1, 1, length, 1) + (ends - length)
     allowed = column < ends if keys.end is not None else torch.ones_like(row + column, dtype=torch.bool)

@@ -3,6 +3,8 @@ of any width. The backward pass is always deterministic."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -166,7 +168,7 @@ def flash_attn_varlen_qkvpacked_func(
     )  # fmt: skip
 
 
-def _sequences(tensor: Tensor, starts: list[int], lengths: list[int]) -> tuple[Tensor, ...]:
+def _sequences(tensor: Tensor, starts: list[int], lengths: list[int]) -> Sequence[Tensor]:
     """A piece of ``tensor`` for each sequence; one operator, whose gradient is one, too."""
     if starts[0] != 0 or min(lengths, default=0) < 0 or starts[-1] > tensor.shape[0]:
         raise ValueError(
@@ -175,7 +177,7 @@ def _sequences(tensor: Tensor, starts: list[int], lengths: list[int]) -> tuple[T
     return tensor.split_with_sizes([*lengths, tensor.shape[0] - starts[-1]])[:-1]
 
 
-def _paged(pages: Tensor, table: Tensor, lengths: list[int]) -> list[Tensor]:
+def _paged(pages: Tensor, table: Tensor, lengths: list[int]) -> Sequence[Tensor]:
     return [pages[row].flatten(0, 1)[:length] for row, length in zip(table, lengths)]
 
 
@@ -269,7 +271,7 @@ def _append(
             )
         cache[:batch, known : known + length] = new
         return
-    start = known if isinstance(known, int) else known.view(-1, 1)
+    start: int | Tensor = known if isinstance(known, int) else known.view(-1, 1)
     position = (torch.arange(length, device=new.device) + start).expand(batch, length).long()
     if block_table is None:
         row = torch.arange(batch, device=new.device) if rows is None else rows.long()

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
+_Tree = TypeVar("_Tree")
 _devices: list[str] = []  # of the models that O1 has been asked for
 
 
@@ -46,11 +47,12 @@ def disable_casts() -> Iterator[None]:
             torch.set_autocast_enabled(device, True)
 
 
-def converted(values: object, dtype: torch.dtype) -> object:
+def converted(values: _Tree, dtype: torch.dtype) -> _Tree:
     """Floating point tensors anywhere in ``values`` in ``dtype``."""
-    return pytree.tree_map(
+    result: _Tree = pytree.tree_map(
         lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, values
     )
+    return result
 
 
 def _casting(function: _Function, choose: Callable[[list[Tensor]], torch.dtype]) -> _Function:
@@ -61,8 +63,7 @@ def _casting(function: _Function, choose: Callable[[list[Tensor]], torch.dtype])
         leaves = [
             v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, Tensor) and v.is_floating_point()
         ]
-        given: tuple[tuple[object, ...], dict[str, object]]
-        given = converted((args, kwargs), choose(leaves))  # type: ignore[assignment]
+        given = converted((args, kwargs), choose(leaves))
         with disable_casts():
             return function(*given[0], **given[1])
 

@@ -130,7 +130,7 @@ def _cast_around(model: torch.nn.Module, inputs: torch.dtype | None, outputs: to
     @functools.wraps(forward)
     def cast(*args: Any, **kwargs: Any) -> Any:
         if inputs is not None:
-            args, kwargs = converted((args, kwargs), inputs)  # type: ignore[assignment, misc]
+            args, kwargs = converted((args, kwargs), inputs)
         return converted(forward(*args, **kwargs), outputs)
 
     model.forward = cast

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-_ACTIVATIONS = {"none": lambda x: x, "relu": torch.relu, "sigmoid": torch.sigmoid}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+}
 
 
 class MLP(torch.nn.Module):
@@ -46,7 +50,7 @@ class MLP(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, mlp_sizes[-1]] of input [N, mlp_sizes[0]]."""
-        biases = self.biases or [None] * self.num_layers
+        biases: Sequence[Tensor | None] = self.biases or [None] * self.num_layers
         for weight, bias in zip(self.weights, biases):
             input = _ACTIVATIONS[self.activation](functional.linear(input, weight, bias))
         return input

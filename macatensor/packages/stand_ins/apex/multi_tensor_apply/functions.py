@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ def multi_tensor_adam(
         return
     if bias_correction:
         steps = [torch.tensor(float(step), device=parameters[0].device)] * len(parameters)
-        update = torch._fused_adamw_ if mode else torch._fused_adam_
+        update: Callable[..., None] = torch._fused_adamw_ if mode else torch._fused_adam_
         update(
             parameters, gradients, first, second, [], steps, lr=lr, beta1=beta1, beta2=beta2,
             weight_decay=weight_decay, eps=epsilon, amsgrad=False, maximize=False,

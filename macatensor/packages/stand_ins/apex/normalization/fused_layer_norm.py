@@ -25,7 +25,9 @@ def _norm(
     dtype: torch.dtype,
 ) -> Tensor:
     computed = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    x, weight, bias = (None if t is None else t.to(computed) for t in (x, weight, bias))  # type: ignore[assignment]
+    x = x.to(computed)
+    weight = None if weight is None else weight.to(computed)
+    bias = None if bias is None else bias.to(computed)
     if rms:
         return functional.rms_norm(x, _sizes(shape), weight, eps).to(dtype)
     return functional.layer_norm(x, _sizes(shape), weight, bias, eps).to(dtype)

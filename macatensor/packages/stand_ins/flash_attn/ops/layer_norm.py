@@ -26,8 +26,8 @@ def normalize(
     x, weight = x.to(computed), weight.to(computed)
     bias = None if bias is None else bias.to(computed)
     if not rms:
-        return functional.layer_norm(x, weight.shape, weight, bias, epsilon).to(dtype)
-    normed = functional.rms_norm(x, weight.shape, weight, epsilon)
+        return functional.layer_norm(x, list(weight.shape), weight, bias, epsilon).to(dtype)
+    normed = functional.rms_norm(x, list(weight.shape), weight, epsilon)
     return (normed if bias is None else normed + bias).to(dtype)
 
 
