@@ -1,4 +1,5 @@
 // What the headers of this glibc, and GCC's C++ library, ask of one newer than the oldest that we run with.
+#define _DEFAULT_SOURCE
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>

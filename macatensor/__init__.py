@@ -14,8 +14,8 @@ from macatensor.integration import pytorch_versions  # isort: skip
 pytorch_versions.warn_of_unknown()
 
 # ffi then: it loads the library, or says why not
-from macatensor.runtime import ffi, layout, switches  # noqa: F401  isort: skip
-from macatensor.integration import logs, registration
+from macatensor.runtime import ffi, layout, switches  # noqa: E402, F401  isort: skip
+from macatensor.integration import logs, registration  # noqa: E402
 
 registration.register()
 logs.begin()
