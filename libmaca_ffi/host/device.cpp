@@ -115,9 +115,7 @@ maca_status device_open(int32_t index, maca_device** device, maca_reason* reason
                         isa_name(chosen) + " (the processor's, or MACA_SIMD's); build it with MACA_ISAS=all");
     return MACA_INVALID;
   }
-#if MACA_ONEDNN
   onednn::limit_instruction_set();
-#endif
   *device = new (std::nothrow) maca_device;
   return *device ? MACA_OK : MACA_OUT_OF_MEMORY;
 }
@@ -141,13 +139,9 @@ maca_status device_info(maca_device*, maca_device_info* info) {
   full.alignment = kMemoryAlignment;
   std::snprintf(full.name, sizeof full.name, "MACA host CPU");
   std::snprintf(full.simd, sizeof full.simd, "%s", bfloat16_tiles::available() ? "amx" : isa_name(kernels().isa));
-#if MACA_ONEDNN
   const dnnl_version_t* v = dnnl_version();
   std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d (%s), OpenBLAS (%s)", v->major, v->minor,
                 v->patch, onednn::instruction_set().c_str(), scipy_openblas_get_corename());
-#else
-  std::snprintf(full.libraries, sizeof full.libraries, "OpenBLAS (%s)", scipy_openblas_get_corename());
-#endif
   give(info, full);
   return MACA_OK;
 }

@@ -1,8 +1,5 @@
 // oneDNN from a plan: the engine, memory descriptors of our operands, and primitives that any thread may execute.
 #pragma once
-#include "onednn/workspace.h"
-
-#if MACA_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <atomic>
@@ -84,5 +81,20 @@ template <class F> auto declined_if_refused(F&& f) {
   }
 }
 
+// Pieces of one workspace, each on its own cache line.
+class Workspace {
+ public:
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t take(uint64_t bytes) {
+    const uint64_t offset = bytes_;
+    bytes_ += (bytes + 63) / 64 * 64;
+    return offset;
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+inline char* at(void* workspace, uint64_t offset) { return static_cast<char*>(workspace) + offset; }
+
 }  // namespace maca::onednn
-#endif

@@ -4,7 +4,6 @@
 #include "ways.h"
 
 namespace maca::convolution {
-#if MACA_ONEDNN
 namespace {
 
 using onednn::at;
@@ -214,7 +213,6 @@ class BackwardPlan final : public Plan {
 };
 
 }  // namespace
-#endif
 
 // What sums of no terms are: new results, without gaps.
 static std::unique_ptr<Plan> zeros(std::vector<Operand> results) {
@@ -260,7 +258,6 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
   if (dy.numel() == 0) return zeros({r.out(0), r.out(1), r.out(2)});
   if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
   try {
-#if MACA_ONEDNN
     // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
     // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
     // depth.
@@ -273,9 +270,6 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
     return onednn::plan_in(wrong ? Dtype::F32 : x.dtype, [&](Dtype type) {
       return std::make_unique<BackwardPlan>(r, g, algorithms, type, input_way, weight_way);
     });
-#else
-    return own_backward(r, g, algorithms, input_way, weight_way);
-#endif
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     if (!asked.empty()) throw;
     return direct_backward(r, g);

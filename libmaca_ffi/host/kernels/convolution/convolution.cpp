@@ -10,12 +10,10 @@
 namespace maca::convolution {
 
 using onednn::at;
-using onednn::Workspace;
-#if MACA_ONEDNN
 using onednn::Call;
 using onednn::Desc;
 using onednn::Dims;
-#endif
+using onednn::Workspace;
 
 uint64_t Geometry::work() const {
   // every value of the smaller image meets the whole kernel
@@ -76,14 +74,11 @@ Geometry read_geometry(const Request& r, const Operand& input, const Operand& we
 
 bool fast(Dtype d) { return d == Dtype::F32 || d == Dtype::BF16 || d == Dtype::F16; }
 
-#if MACA_ONEDNN
 Window::Window(const Geometry& g) : stride(g.stride), dilation(g.dilation), before(g.padding), after(g.padding) {
   for (auto& d : dilation) --d;  // oneDNN counts the gaps
   if (g.transposed)
     for (size_t i = 0; i < after.size(); ++i) after[i] -= g.output_padding[i];
 }
-
-#endif
 
 // ---- operands
 
@@ -103,10 +98,7 @@ Staged::Staged(const Operand& user, Dtype type, Workspace& space) : user_(user),
   if (!equal) offset_ = space.take(static_cast<uint64_t>(user.numel()) * static_cast<uint64_t>(item_size(type)));
 }
 
-#if MACA_ONEDNN
 Desc Staged::desc() const { return {user_.sizes, onednn::data_type(type_), strides_}; }
-
-#endif
 
 void* Staged::input(const Launch& launch) const {
   if (!copied()) return launch.data(user_.slot);
@@ -124,7 +116,6 @@ void Staged::finish(const Launch& launch, void* from) const {
     onednn::copy_strided(user_.sizes, {type_, from, strides_}, {user_.dtype, launch.data(user_.slot), user_.strides});
 }
 
-#if MACA_ONEDNN
 Desc weight_desc(const Geometry& g, Dtype type, const Sizes& strides) {
   const int64_t out = g.out_channels / g.groups, in = g.in_channels / g.groups;
   Dims dims, steps;
@@ -190,8 +181,6 @@ void Weight::finish(const Launch& launch) const {
                          {user_.dtype, launch.data(user_.slot), user_.strides});
 }
 
-#endif
-
 // ---- 3 x 3 weights at stride 1
 
 bool is_stencil(const Geometry& g) {
@@ -229,7 +218,6 @@ bool PlacedProduct::run(const Launch& launch, const void* image, const void* wei
 
 // ---- forward
 
-#if MACA_ONEDNN
 namespace {
 
 class ForwardPlan final : public Plan {
@@ -335,7 +323,6 @@ class ForwardPlan final : public Plan {
   uint64_t scratch_ = 0, columns_space_ = 0;
 };
 }  // namespace
-#endif
 
 std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorithms) {
   const Operand &x = r.in(0), &w = r.in(1), &bias = r.in(2), &y = r.out();
@@ -351,12 +338,8 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
   if (way.asked() && std::ranges::find(kWays.begin(), kWays.begin() + 4, way.name()) == kWays.begin() + 4)
     throw Declined("no convolution like this one goes by \"" + way.name() + '"');
   try {
-#if MACA_ONEDNN
     return onednn::plan_in(x.dtype,
                            [&](Dtype type) { return std::make_unique<ForwardPlan>(r, g, algorithms, type, way); });
-#else
-    return own_forward(r, g, algorithms, way);
-#endif
   } catch (const Declined&) {  // e.g. an output padding beyond the stride
     if (way.asked()) throw;
     return direct_forward(r, g);

@@ -57,9 +57,7 @@ class Staged {
  public:
   Staged() = default;
   Staged(const Operand& user, Dtype type, onednn::Workspace& space);
-#if MACA_ONEDNN
   onednn::Desc desc() const;
-#endif
   void* input(const Launch& launch) const;            // the values, copied when needed
   void* target(const Launch& launch) const;           // where to compute a result
   void finish(const Launch& launch, void* at) const;  // and from there to the user's tensor
@@ -72,7 +70,6 @@ class Staged {
   uint64_t offset_ = onednn::Workspace::kNone;
 };
 
-#if MACA_ONEDNN
 // A weight between the user's layout and the one that a primitive prefers.
 class Weight {
  public:
@@ -138,8 +135,6 @@ template <class Describe> auto primitive_for(const Geometry& g, Describe&& descr
   }
   return first;
 }
-
-#endif
 
 // Results of few channels of a convolution that spreads an image by a stride.
 bool strided_to_few(const Geometry& g, bool input_gradient);
@@ -263,15 +258,6 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
 std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algorithms);
 
 std::unique_ptr<Plan> direct_forward(const Request& r, const Geometry& g);
-// `wanted`: of the input, the weight and the bias, which gradients that the request asks for.
-std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g,
-                                      std::array<bool, 3> wanted = {true, true, true});
-
-// Of float32, where oneDNN is not there: gathered and Winograd's products, and loops where those do not serve or are
-// not finite.
-std::unique_ptr<Plan> own_forward(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms,
-                                  const Way& way);
-std::unique_ptr<Plan> own_backward(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms,
-                                   const Way& input_way, const Way& weight_way);
+std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g);
 
 }  // namespace maca::convolution

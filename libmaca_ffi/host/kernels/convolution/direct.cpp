@@ -266,9 +266,8 @@ std::unique_ptr<Plan> direct_forward(const Request& r, const Geometry& g) {
   return plan;
 }
 
-std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g, std::array<bool, 3> wanted) {
+std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g) {
   const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1), &db = r.out(2);
-  const auto slot_of = [&](int i) { return wanted[static_cast<size_t>(i)] && r.out(i).present() ? r.out(i).slot : -1; };
   const Loops data = loops(g, dx.present() ? dx : x, w, dy), weights = loops(g, x, dw.present() ? dw : w, dy);
   const int64_t bias_stride = db.present() ? db.strides[0] : 0;
   std::unique_ptr<Plan> plan;
@@ -276,8 +275,8 @@ std::unique_ptr<Plan> direct_backward(const Request& r, const Geometry& g, std::
     using T = decltype(t);
     plan = make_plan(2 * g.work() + static_cast<uint64_t>(dy.numel() + w.numel()),
                      [data, weights, grad = image(dy), bias_stride, batch = g.batch, transposed = g.transposed,
-                      idy = dy.slot, ix = x.slot, iw = w.slot, idx = slot_of(0), idw = slot_of(1),
-                      idb = slot_of(2)](const Launch& launch) {
+                      idy = dy.slot, ix = x.slot, iw = w.slot, idx = dx.present() ? dx.slot : -1,
+                      idw = dw.present() ? dw.slot : -1, idb = db.present() ? db.slot : -1](const Launch& launch) {
                        const T *d = launch.data<T>(idy), *in = launch.data<T>(ix), *k = launch.data<T>(iw),
                                *none = nullptr;
                        if (idx >= 0) (transposed ? gather<T> : scatter<T>)(data, d, k, none, 0, launch.data<T>(idx));

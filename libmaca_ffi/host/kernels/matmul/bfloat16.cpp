@@ -2,7 +2,7 @@
 // left one, rows of the whole depth stay in the second-level cache; of the right one, a slice of a panel stays in the
 // first-level cache while these rows go by.
 #include "tiles.h"
-#include "onednn/workspace.h"
+#include "onednn/engine.h"
 
 namespace maca::matmul {
 namespace {

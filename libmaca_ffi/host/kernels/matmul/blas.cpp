@@ -20,11 +20,9 @@ void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, T alpha, const T* a
   const auto i = [](int64_t v) { return static_cast<blasint>(v); };
   const CBLAS_TRANSPOSE ta = at ? CblasTrans : CblasNoTrans, tb = bt ? CblasTrans : CblasNoTrans;
   if constexpr (std::is_same_v<T, float>) {
-#if MACA_ONEDNN
     if (onednn)
       dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     else
-#endif
       scipy_cblas_sgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
   } else if constexpr (std::is_same_v<T, double>)
     scipy_cblas_dgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
@@ -72,8 +70,7 @@ template <class T> T number(const maca_scalar& s) {
 
 template <class T> class BlasPlan final : public Plan {
  public:
-  BlasPlan(const Problem& p, bool own_float)
-      : p_(p), a_(p.a), b_(p.b), out_(p.out), own_float_(own_float || !onednn::kIsThere) {
+  BlasPlan(const Problem& p, bool own_float) : p_(p), a_(p.a), b_(p.b), out_(p.out), own_float_(own_float) {
     one_blas_thread();
     constexpr int64_t limit = 0x7fffffff;
     for (const Matrix* x : {&p.a, &p.b, &p.out})
@@ -92,7 +89,7 @@ template <class T> class BlasPlan final : public Plan {
     if (!p.out.row_major()) stage(p.out, out_, out_offset_);
     workspace_bytes = space.bytes();
     work = p.work();
-    implementation = std::is_same_v<T, float> && !own_float_ && on_onednn() ? "onednn sgemm" : "openblas gemm";
+    implementation = std::is_same_v<T, float> && !own_float && on_onednn() ? "onednn sgemm" : "openblas gemm";
   }
 
   void run(const Launch& launch) const override {

@@ -1,6 +1,6 @@
 // Integer matrix products: sums wrap in the operands' own type, as PyTorch's do.
 #include "matmul.h"
-#include "onednn/workspace.h"
+#include "onednn/engine.h"
 
 namespace maca::matmul {
 namespace {

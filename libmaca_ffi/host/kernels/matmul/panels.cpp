@@ -2,7 +2,7 @@
 // error is 2 to 17 times that of MKL's; here kChain terms are, their sums within kSlice in order, and those of the
 // slices in order to the result.
 #include "tiles.h"
-#include "onednn/workspace.h"
+#include "onednn/engine.h"
 #include "panel_product.h"
 #include "scratch.h"
 

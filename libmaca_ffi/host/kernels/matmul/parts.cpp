@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tiles.h"
-#include "onednn/workspace.h"
+#include "onednn/engine.h"
 #include "processor.h"
 
 namespace maca::matmul {

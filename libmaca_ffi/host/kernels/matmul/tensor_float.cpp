@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "onednn/workspace.h"
+#include "onednn/engine.h"
 
 namespace maca::tensor_float {
 

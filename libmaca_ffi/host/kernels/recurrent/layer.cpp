@@ -7,8 +7,8 @@
 //
 // The workspace [steps, batch, 5 * hidden] keeps for backward the gates i, f, g, o after their nonlinearities and the
 // new cell state.
+#include "onednn/engine.h"
 #include "onednn/staging.h"
-#include "onednn/workspace.h"
 #include "kernels/matmul/panel_product.h"
 #include "shared/cells.h"
 #include "scratch.h"
