@@ -11,13 +11,12 @@ namespace {
 
 // One float32 holds a byte of the weight, which holds two neighbours along a row, less 8 each.
 [[gnu::always_inline]] inline Pairs weight_pairs(const float* p) {
-  constexpr int32_t kEight = 8 | 8 << 16;
 #if defined(__AVX512F__)
   const Pairs bytes = (Pairs)_mm512_maskz_cvttps_epi32(0xffff, _mm512_loadu_ps(p));
-  return (Pairs)_mm512_sub_epi16((__m512i)((bytes & 15) | (bytes >> 4 << 16)), _mm512_set1_epi32(kEight));
+  return (Pairs)_mm512_sub_epi16((__m512i)((bytes & 15) | (bytes >> 4 << 16)), _mm512_set1_epi32(8 | 8 << 16));
 #elif defined(__AVX2__)
   const Pairs bytes = (Pairs)_mm256_cvttps_epi32(_mm256_loadu_ps(p));
-  return (Pairs)_mm256_sub_epi16((__m256i)((bytes & 15) | (bytes >> 4 << 16)), _mm256_set1_epi32(kEight));
+  return (Pairs)_mm256_sub_epi16((__m256i)((bytes & 15) | (bytes >> 4 << 16)), _mm256_set1_epi32(8 | 8 << 16));
 #else
   Pairs value;
   for (int64_t l = 0; l < kPairLanes; ++l) {
