@@ -57,5 +57,7 @@ def unpad_input_for_concatenated_sequences(
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """[batch, seqlen, ...] of tokens [total, ...] at positions ``indices`` [total]; zeros elsewhere."""
-    padded: Tensor = index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
+    padded: Tensor = index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(
+        0, (batch, seqlen)
+    )
     return padded
