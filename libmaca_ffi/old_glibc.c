@@ -20,7 +20,8 @@ int __fxstat(int version, int file, struct stat* facts);
 HIDDEN int stat(const char* path, struct stat* facts) { return __xstat(kStatVersion, path, facts); }
 HIDDEN int fstat(int file, struct stat* facts) { return __fxstat(kStatVersion, file, facts); }
 
-// In each program's own part of every glibc, which is not linked here: what goes on at exit goes on when we are unloaded.
+// In each program's own part of every glibc, which is not linked here: what goes on at exit goes on when we are
+// unloaded.
 extern void* __dso_handle;
 int __cxa_atexit(void (*call)(void*), void* argument, void* library);
 HIDDEN int atexit(void (*call)(void)) { return __cxa_atexit((void (*)(void*))call, 0, __dso_handle); }

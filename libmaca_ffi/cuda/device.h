@@ -36,7 +36,8 @@ class Errors {
   ~Errors();
   void push(int code, uint64_t correlation, const std::string& text, bool is_sticky = false);
   // A cleared finding for the launch that the caller submits next on `stream`, and what is to be done behind it. `text`
-  // is the error's when there is one, with up to three %lld for index, dimension and size; it lives as the library does.
+  // is the error's when there is one, with up to three %lld for index, dimension and size; it lives as the library
+  // does.
   cudaError_t begin(cudaStream_t stream, uint64_t correlation, int code, const char* text, Finding** finding);
   cudaError_t end(cudaStream_t stream, Finding* finding);
   maca_error take();

@@ -24,8 +24,7 @@ void Errors::push(int code, uint64_t correlation, const std::string& text, bool 
   errors_.push_back(e);
 }
 
-cudaError_t Errors::begin(cudaStream_t stream, uint64_t correlation, int code, const char* text,
-                          Finding** finding) {
+cudaError_t Errors::begin(cudaStream_t stream, uint64_t correlation, int code, const char* text, Finding** finding) {
   constexpr size_t kMostPending = 256;
   const std::lock_guard<std::mutex> lock(mutex_);
   collect(false);

@@ -33,8 +33,8 @@ inline dim3 threads_for(int64_t n) {
 // Blocks that take the next of n pieces a whole grid away.
 inline dim3 blocks_of(int64_t n) { return dim3(static_cast<unsigned>(n < (1 << 20) ? n : 1 << 20)); }
 
-// A launch some thread of which may find what it does not take: `run` gives the kernel the finding to fill in. `text`, the
-// error's, lives as the library does.
+// A launch some thread of which may find what it does not take: `run` gives the kernel the finding to fill in. `text`,
+// the error's, lives as the library does.
 template <class F> cudaError_t checked_launch(const Launching& l, maca_error_code code, const char* text, F&& run) {
   Finding* finding = nullptr;
   const cudaError_t begun = l.device.errors.begin(l.stream, l.launch.correlation, code, text, &finding);
