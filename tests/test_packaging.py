@@ -55,7 +55,7 @@ def test_a_library_exports_its_entries_alone(folder: str) -> None:
     assert exported and not others
 
 
-def test_the_page_of_versions_is_made_of_what_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_versions_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / ".ci"))
     import versions
 
