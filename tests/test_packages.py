@@ -12,7 +12,7 @@ import torch
 from running import ROOT, run_python
 
 from macatensor import packages
-from macatensor.packages import accelerate, lightning, stand_ins, transformers
+from macatensor.packages import accelerate, lightning, stand_ins, torchvision, transformers
 
 
 def test_adapters_import_nothing_themselves() -> None:
@@ -26,7 +26,7 @@ def test_adapters_import_nothing_themselves() -> None:
     )
 
 
-@pytest.mark.parametrize("adapter", [accelerate, lightning, transformers])
+@pytest.mark.parametrize("adapter", [accelerate, lightning, torchvision, transformers])
 def test_adapters_state_their_upstream_versions(adapter: ModuleType) -> None:
     low, high = adapter.UPSTREAM
     assert tuple(map(int, low.split("."))) < tuple(map(int, high.split(".")))
@@ -78,7 +78,7 @@ def test_torchvision_imports_without_its_library() -> None:
         """
         import sys, types, torch
         extension = types.ModuleType("torchvision.extension")
-        extension._has_ops = lambda: False
+        extension._has_ops, extension._assert_has_ops = lambda: False, lambda: None
         from maca_autoload import torchvision
         if not hasattr(torch.ops.torchvision, "nms"):
             torchvision.define(extension)
@@ -108,7 +108,7 @@ PAGE = (ROOT / "docs" / "packages.md").read_text()
 SNIPPETS = [
     program
     for title, program in re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", PAGE, flags=re.S)
-    if title in ("flash_attn", "apex")
+    if title in ("flash_attn", "apex", "torchvision")
 ]
 
 
@@ -120,7 +120,7 @@ def test_documented_programs_run(program: str) -> None:
 
 
 def test_each_documented_stand_in_has_a_program() -> None:
-    assert len(SNIPPETS) == 2
+    assert len(SNIPPETS) == 3
 
 
 def test_unknown_names_are_not_provided() -> None:

@@ -52,6 +52,7 @@ from macatensor.operators import (
     segments,
     synchronized_normalization,
     transformer,
+    vision,
 )
 from macatensor.profiling import hooks
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
@@ -76,6 +77,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     resize,
     segments,
     transformer,
+    vision,
     sparse_arithmetic,
     sparse_members,
     sparse_products,

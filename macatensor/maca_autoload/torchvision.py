@@ -1,13 +1,17 @@
 """torchvision without its library: PyPI's wheel is one for CUDA, whose ``_C.so`` does not load beside a PyTorch without.
 
 ``import torchvision`` then ends at "operator torchvision::nms does not exist", and with it every package that imports it.
-With the operators' schemas defined the import goes on, and what needs the library says so when it is called.
+With the operators' schemas defined the import goes on. On maca they have kernels (``macatensor/operators/vision.py``);
+elsewhere what needs the library says so when it is called.
 Schemas of torchvision 0.20 to 0.28, ``torchvision/csrc/ops/``.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from types import ModuleType
+from typing import NoReturn
 
 import torch
 
@@ -47,3 +51,12 @@ def define(extension: ModuleType) -> None:
         name = schema.partition("(")[0]
         if not hasattr(torch.ops.torchvision, name):
             _library[0].define(schema)
+            _library[0].impl(name, functools.partial(_refuse, extension._assert_has_ops), "CPU")
+    # whether there is an operator for them, tensors decide: the host's have none
+    extension._assert_has_ops = lambda: None  # type: ignore[attr-defined]
+
+
+def _refuse(theirs: Callable[[], object], *_: object, **__: object) -> NoReturn:
+    """Raises RuntimeError in torchvision's words."""
+    theirs()
+    raise RuntimeError("torchvision's library is not loaded")

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from importlib import metadata
 
-from maca_autoload import torchvision
+from maca_autoload.torchvision import define
 
 from macatensor.runtime.after_import import after_import
 from macatensor.runtime.boxed import Value
@@ -24,6 +24,8 @@ _ADAPTERS = {
     "accelerate.utils.modeling": ("accelerate", "modeling"),
     "accelerate.utils.offload": ("accelerate", "offload"),
     "accelerate.accelerator": ("accelerate", "accelerator"),
+    "torchvision.extension": ("torchvision", "extension"),
+    "torchvision.ops.roi_align": ("torchvision", "roi_align"),
     "transformers.training_args": ("transformers", "training_arguments"),
     "transformers.pipelines.base": ("transformers", "pipelines"),
     "lightning.pytorch.trainer.connectors.accelerator_connector": ("lightning", "trainer"),
@@ -35,7 +37,8 @@ _ADAPTERS = {
 
 def register() -> None:
     """Adapts what is imported, and the rest when it is."""
-    after_import("torchvision.extension", lambda: torchvision.define(sys.modules["torchvision.extension"]))
+    after_import("torchvision.extension", lambda: define(sys.modules["torchvision.extension"]))
+    # after the one above: it needs the schemas
     for module, (adapter, function) in _ADAPTERS.items():
         after_import(module, functools.partial(_adapt, module, adapter, function))
 
