@@ -11,7 +11,6 @@ import torch
 import macatensor
 from macatensor.bench.decoding import generate
 from macatensor.bench.measure import interleave
-from macatensor.bench.models import TINY_SIZES
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT, GPTConfig
 
@@ -19,6 +18,7 @@ from macatensor.demo.models import GPT, GPTConfig
 DECODING = {"int8": 0.5, "int4": 0.4, "bfloat16": 0.65}
 INT_MM = 1.0
 SIZES = GPTConfig(vocabulary=8192, layers=4, width=1024, heads=16, context=128)  # 235 MB of float32
+TINY_SIZES = GPTConfig(vocabulary=96, layers=2, width=64, heads=2, context=64)
 GROUP = 128  # neighbours of a row of int4 that share a scale and a zero
 
 
