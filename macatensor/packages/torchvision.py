@@ -32,7 +32,7 @@ def roi_align(module: ModuleType) -> None:
         sampling_ratio: int = -1,
         aligned: bool = False,
     ) -> Any:
-        if torch.jit.is_scripting() or input.device.type != "maca":
+        if input.device.type != "maca":
             return theirs(input, boxes, output_size, spatial_scale, sampling_ratio, aligned)
         module.check_roi_boxes_shape(boxes)
         rois = boxes if isinstance(boxes, torch.Tensor) else module.convert_boxes_to_roi_format(boxes)

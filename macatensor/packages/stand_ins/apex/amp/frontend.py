@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from macatensor.runtime.boxed import Value
 
 from .casts import converted, disable_casts, switch_off, switch_on
 from .masters import Stash
@@ -58,7 +59,7 @@ def initialize(
     max_loss_scale: float = 2.0**24,
     combine_grad: bool | None = None,
     combine_ddp: bool | None = None,
-) -> Any:
+) -> Value:
     """Prepares models and optimizers in place, and returns them as they were given: one, or lists.
 
     O0: float32. O1: autocast in float16 from now on, for the whole program. O2: the model in float16 but for its batch
@@ -125,10 +126,10 @@ def _convert(model: torch.nn.Module, dtype: torch.dtype, keep_norms: bool) -> No
 
 
 def _cast_around(model: torch.nn.Module, inputs: torch.dtype | None, outputs: torch.dtype) -> None:
-    forward: Callable[..., Any] = model.forward
+    forward: Callable[..., Value] = model.forward
 
     @functools.wraps(forward)
-    def cast(*args: Any, **kwargs: Any) -> Any:
+    def cast(*args: Value, **kwargs: Value) -> Value:
         if inputs is not None:
             args, kwargs = converted((args, kwargs), inputs)
         return converted(forward(*args, **kwargs), outputs)
@@ -136,7 +137,7 @@ def _cast_around(model: torch.nn.Module, inputs: torch.dtype | None, outputs: to
     model.forward = cast
 
 
-def _in_float32(module: torch.nn.Module, state: dict[str, Any], *_: object) -> None:
+def _in_float32(module: torch.nn.Module, state: dict[str, Value], *_: object) -> None:
     for name, value in state.items():
         if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
             state[name] = value.float()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from macatensor.runtime.boxed import Value
+
 from ..multi_tensor_apply import functions, multi_tensor_applier
 
-Params = Iterable[Tensor] | Iterable[dict[str, Any]]
+Params = Iterable[Tensor] | Iterable[dict[str, Value]]
 
 
 class _OnLists(torch.optim.Optimizer):
@@ -22,7 +23,7 @@ class _OnLists(torch.optim.Optimizer):
         """Lets gradients go where ``set_grad_none`` was given, else fills them with zeros."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
-    def _lists(self, group: dict[str, Any]) -> list[list[list[Tensor]]]:
+    def _lists(self, group: dict[str, Value]) -> list[list[list[Tensor]]]:
         """Gradients, parameters and both moments of the group, by dtype. Raises RuntimeError for sparse gradients."""
         by_dtype: dict[torch.dtype, list[list[Tensor]]] = {}
         for p in group["params"]:
@@ -78,7 +79,7 @@ class FusedAdam(_OnLists):
         self.adam_w_mode, self.set_grad_none = int(adam_w_mode), set_grad_none
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Value] | None = None) -> Value:
         """One step; the loss of ``closure``, if there is one."""
         loss = None
         if closure is not None:
@@ -124,7 +125,7 @@ class FusedLAMB(_OnLists):
         self.adam_w_mode, self.set_grad_none, self.use_nvlamb = int(adam_w_mode), set_grad_none, use_nvlamb
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Value] | None = None) -> Value:
         """One step; the loss of ``closure``, if there is one."""
         loss = None
         if closure is not None:
