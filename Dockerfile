@@ -2,15 +2,16 @@
 # `docker run --rm --publish 127.0.0.1:8888:8888 macatensor`. Whatever else the folder holds stays outside: .dockerignore.
 FROM python:3.13-slim-bookworm
 
-# PyTorch's builds for the CPU have an index of their own: PyPI's bring gigabytes for GPUs.
+# PyPI's build of PyTorch brings gigabytes for GPUs. pip reads its index from this argument, too:
+# `--build-arg PIP_EXTRA_INDEX_URL=...` and `--build-arg TORCH=torch==2.13.0+cpu` take one for the CPU from another.
 ARG TORCH="torch==2.13.0"
-ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"
+ARG PIP_EXTRA_INDEX_URL
 
 RUN useradd --create-home macatensor
 WORKDIR /home/macatensor
 
 COPY dist/*.whl /tmp/wheels/
-RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" "${TORCH}" \
+RUN pip install --no-cache-dir "${TORCH}" \
     && pip install --no-cache-dir --find-links /tmp/wheels "macatensor[demo]" jupyterlab==4.4.* \
     && rm -r /tmp/wheels \
     && macatensor check
