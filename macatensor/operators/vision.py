@@ -79,10 +79,12 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     return kept[: int(found.item())]
 
 
-def _aligned(
-    input: Tensor, rois: Tensor, size: Sequence[int], sensitive: bool, scale: float, ratio: int, aligned: bool
-) -> Tensor:
-    operands, dtype = _in_float32(input, rois)
+def _align(
+    kernel: str, first: Tensor, rois: Tensor, size: Sequence[int],
+    sensitive: bool, scale: float, ratio: int, aligned: bool,
+) -> Tensor:  # fmt: skip
+    """The result of the kernel, of this size and the dtype of ``first``, which is the input or its result's gradient."""
+    operands, dtype = _in_float32(first, rois)
     attributes = {
         "spatial_scale": float(scale),
         "sampling_ratio": int(ratio),
@@ -90,21 +92,7 @@ def _aligned(
         "position_sensitive": sensitive,
     }
     results: list[Meta | None] = [_row_major(size, operands[0].dtype)]
-    return launch("vision_roi_align", operands, results, attributes)[0].to(dtype)
-
-
-def _aligned_backward(
-    grad: Tensor, rois: Tensor, size: Sequence[int], sensitive: bool, scale: float, ratio: int, aligned: bool
-) -> Tensor:
-    operands, dtype = _in_float32(grad, rois)
-    attributes = {
-        "spatial_scale": float(scale),
-        "sampling_ratio": int(ratio),
-        "aligned": bool(aligned),
-        "position_sensitive": sensitive,
-    }
-    results: list[Meta | None] = [_row_major(size, operands[0].dtype)]
-    return launch("vision_roi_align_backward", operands, results, attributes)[0].to(dtype)
+    return launch(kernel, operands, results, attributes)[0].to(dtype)
 
 
 def _bins_of(name: str, input: Tensor, height: int, width: int) -> int:
@@ -127,7 +115,8 @@ def roi_align(
 ) -> Tensor:
     """[K, C, height, width] of input [N, C, H, W] and rois [K, 5]."""
     _check_boxes("roi_align", input, rois)
-    return _aligned(input, rois, (rois.shape[0], input.shape[1], height, width), False, scale, ratio, aligned)
+    size = rois.shape[0], input.shape[1], height, width
+    return _align("vision_roi_align", input, rois, size, False, scale, ratio, aligned)
 
 
 def roi_align_backward(
@@ -135,7 +124,7 @@ def roi_align_backward(
     n: int, c: int, h: int, w: int, ratio: int, aligned: bool,
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C, height, width] and rois [K, 5]."""
-    return _aligned_backward(grad, rois, (n, c, h, w), False, scale, ratio, aligned)
+    return _align("vision_roi_align_backward", grad, rois, (n, c, h, w), False, scale, ratio, aligned)
 
 
 def ps_roi_align(
@@ -144,7 +133,8 @@ def ps_roi_align(
     """[K, C / (height width), height, width] of input [N, C, H, W], each bin of channels of its own, and which."""
     _check_boxes("ps_roi_align", input, rois)
     channels = _bins_of("ps_roi_align", input, height, width)
-    pooled = _aligned(input, rois, (rois.shape[0], channels, height, width), True, scale, ratio, True)
+    size = rois.shape[0], channels, height, width
+    pooled = _align("vision_roi_align", input, rois, size, True, scale, ratio, True)
     return pooled, _mapping(rois, channels, height, width)
 
 
@@ -153,7 +143,7 @@ def ps_roi_align_backward(
     n: int, c: int, h: int, w: int,
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C / (height width), height, width]."""
-    return _aligned_backward(grad, rois, (n, c, h, w), True, scale, ratio, True)
+    return _align("vision_roi_align_backward", grad, rois, (n, c, h, w), True, scale, ratio, True)
 
 
 def roi_pool(input: Tensor, rois: Tensor, scale: float, height: int, width: int) -> tuple[Tensor, Tensor]:

@@ -14,14 +14,23 @@ from ..multi_tensor_apply import functions, multi_tensor_applier
 Params = Iterable[Tensor] | Iterable[dict[str, Value]]
 
 
-class _OnLists(torch.optim.Optimizer):
-    """Groups count their own steps, as apex's do."""
-
+class _Zeroing(torch.optim.Optimizer):
     set_grad_none: bool
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Lets gradients go where ``set_grad_none`` was given, else fills them with zeros."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+
+def _loss(closure: Callable[[], Value] | None) -> Value:
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+class _OnLists(_Zeroing):
+    """Groups count their own steps, as apex's do."""
 
     def _lists(self, group: dict[str, Value]) -> list[list[list[Tensor]]]:
         """Gradients, parameters and both moments of the group, by dtype. Raises RuntimeError for sparse gradients."""
@@ -81,10 +90,7 @@ class FusedAdam(_OnLists):
     @torch.no_grad()
     def step(self, closure: Callable[[], Value] | None = None) -> Value:
         """One step; the loss of ``closure``, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss(closure)
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             beta1, beta2 = group["betas"]
@@ -127,10 +133,7 @@ class FusedLAMB(_OnLists):
     @torch.no_grad()
     def step(self, closure: Callable[[], Value] | None = None) -> Value:
         """One step; the loss of ``closure``, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss(closure)
         flag = self._flag()
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
@@ -148,7 +151,7 @@ class FusedLAMB(_OnLists):
         return loss
 
 
-class FusedSGD(torch.optim.SGD):
+class FusedSGD(_Zeroing, torch.optim.SGD):
     """``torch.optim.SGD`` on lists of tensors. ``materialize_master_grads`` changes nothing. Raises NotImplementedError for
     ``wd_after_momentum``."""
 
@@ -168,7 +171,3 @@ class FusedSGD(torch.optim.SGD):
             raise NotImplementedError("FusedSGD with wd_after_momentum is not served on maca; leave it False")
         super().__init__(params, lr, momentum, dampening, weight_decay, nesterov, foreach=True)
         self.set_grad_none = set_grad_none
-
-    def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Lets gradients go where ``set_grad_none`` was given, else fills them with zeros."""
-        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
