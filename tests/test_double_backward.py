@@ -26,10 +26,12 @@ _FUNCTIONS = {
     "graphed_callables.Graphed": "test_graphed_callable_refuses",
     "double_backward._Once": "test_graphed_callable_refuses",
     "steps._UsedUp": "test_a_compiled_steps_loss_refuses",
+    "vision._BoxesOnce": "test_gradients_of_pooled_boxes_refuse",
 }
 _OPERATORS = {
     "lstm.input": "test_recurrent",
     "scaled_dot_product_attention": "test_attention",
+    "deform_conv2d": "test_deformed_convolutions_have_second_derivatives",
     "one_hot": None,  # integers, which have no gradient
     "name": None,  # of guards.py: PyTorch's own composites behind a check
     "name.removesuffix('.default')": None,  # of sparse/members.py: factories, whose result requires no gradient
@@ -205,6 +207,26 @@ def test_graphed_callable_refuses() -> None:
     (grad,) = torch.autograd.grad(graphed(x, weight).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivatives"):
         grad.square().sum().backward()
+
+
+def test_gradients_of_pooled_boxes_refuse() -> None:
+    ops = pytest.importorskip("torchvision").ops
+    image = torch.rand(1, 2, 6, 6, dtype=torch.float64).to("maca").requires_grad_()
+    boxes = torch.tensor([[0.0, 0.5, 0.5, 4.0, 4.0]], dtype=torch.float64, device="maca")
+    (grad,) = torch.autograd.grad(ops.roi_align(image, boxes, 2).square().sum(), image, create_graph=True)
+    assert grad.requires_grad
+    with pytest.raises(RuntimeError, match="double backwards on roi_align not supported"):
+        grad.square().sum().backward()
+
+
+def test_deformed_convolutions_have_second_derivatives() -> None:
+    ops = pytest.importorskip("torchvision").ops
+    generator = torch.Generator().manual_seed(3)
+    image, weight, offset = (
+        torch.rand(*size, dtype=torch.float64, generator=generator).maca().requires_grad_()
+        for size in ((1, 2, 4, 4), (1, 2, 2, 2), (1, 8, 3, 3))
+    )
+    assert torch.autograd.gradgradcheck(ops.deform_conv2d, (image, offset, weight), eps=1e-5, atol=1e-3)
 
 
 def test_a_compiled_steps_loss_refuses() -> None:

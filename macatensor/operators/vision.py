@@ -79,7 +79,7 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     return kept[: int(found.item())]
 
 
-def _align(
+def _launch_align(
     kernel: str, first: Tensor, rois: Tensor, size: Sequence[int],
     sensitive: bool, scale: float, ratio: int, aligned: bool,
 ) -> Tensor:  # fmt: skip
@@ -116,7 +116,7 @@ def roi_align(
     """[K, C, height, width] of input [N, C, H, W] and rois [K, 5]."""
     _check_boxes("roi_align", input, rois)
     size = rois.shape[0], input.shape[1], height, width
-    return _align("vision_roi_align", input, rois, size, False, scale, ratio, aligned)
+    return _launch_align("vision_roi_align", input, rois, size, False, scale, ratio, aligned)
 
 
 def roi_align_backward(
@@ -124,7 +124,7 @@ def roi_align_backward(
     n: int, c: int, h: int, w: int, ratio: int, aligned: bool,
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C, height, width] and rois [K, 5]."""
-    return _align("vision_roi_align_backward", grad, rois, (n, c, h, w), False, scale, ratio, aligned)
+    return _launch_align("vision_roi_align_backward", grad, rois, (n, c, h, w), False, scale, ratio, aligned)
 
 
 def ps_roi_align(
@@ -134,7 +134,7 @@ def ps_roi_align(
     _check_boxes("ps_roi_align", input, rois)
     channels = _bins_of("ps_roi_align", input, height, width)
     size = rois.shape[0], channels, height, width
-    pooled = _align("vision_roi_align", input, rois, size, True, scale, ratio, True)
+    pooled = _launch_align("vision_roi_align", input, rois, size, True, scale, ratio, True)
     return pooled, _mapping(rois, channels, height, width)
 
 
@@ -143,7 +143,7 @@ def ps_roi_align_backward(
     n: int, c: int, h: int, w: int,
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C / (height width), height, width]."""
-    return _align("vision_roi_align_backward", grad, rois, (n, c, h, w), True, scale, ratio, True)
+    return _launch_align("vision_roi_align_backward", grad, rois, (n, c, h, w), True, scale, ratio, True)
 
 
 def roi_pool(input: Tensor, rois: Tensor, scale: float, height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -246,7 +246,7 @@ def _differentiable(name: str, ordered: Callable[..., tuple[Any, ...]]) -> Calla
     operator = getattr(torch.ops.torchvision, name)
     backward_operator = getattr(torch.ops.torchvision, f"_{name}_backward")
 
-    class Function(torch.autograd.Function):
+    class _BoxesOnce(torch.autograd.Function):
         @staticmethod
         def forward(ctx: _Context, input: Tensor, rois: Tensor, *rest: Any) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
@@ -268,7 +268,7 @@ def _differentiable(name: str, ordered: Callable[..., tuple[Any, ...]]) -> Calla
             (found_once,) = differentiated_once([found], [grad], _TWICE.format(name))
             return (found_once, None, *[None] * len(rest))
 
-    apply: Callable[..., Any] = Function.apply
+    apply: Callable[..., Any] = _BoxesOnce.apply
 
     def call(input: Tensor, rois: Tensor, *rest: Any) -> Any:
         if not torch.is_autocast_enabled("maca"):
