@@ -101,11 +101,9 @@ std::unique_ptr<Plan> binary_tensor(const Request& r) {
 std::unique_ptr<Plan> power(const Request& r) {
   const Op& op = op_named("pow");
   return for_each(r, [&](size_t i, const Operand& out) {
-    const bool has_base = r.scalar("self") >= 0;  // then the list is the exponents
-    return apply(op,
-                 {has_base ? input_named(r, {"self"}, 0, i) : PointwiseInput{member(r, 0, i)},
-                  has_base ? PointwiseInput{member(r, 0, i)} : input_named(r, {"exponent"}, 1, i)},
-                 out);
+    const PointwiseInput listed{member(r, 0, i), -1};
+    if (r.scalar("self") < 0) return apply(op, {listed, input_named(r, {"exponent"}, 1, i)}, out);
+    return apply(op, {input_named(r, {"self"}, 0, i), listed}, out);  // then the list is the exponents
   });
 }
 std::unique_ptr<Plan> ternary(const Request& r) {
@@ -121,6 +119,13 @@ std::unique_ptr<Plan> lerp(const Request& r) {
   return for_each(r, [&](size_t i, const Operand& out) {
     return apply(op, {{member(r, 0, i)}, {member(r, 1, i)}, input_named(r, {"weight"}, 2, i)}, out);
   });
+}
+
+std::unique_ptr<Plan> zero(const Request& r) {
+  return for_each(r, [](size_t, const Operand& out) { return make_zero(out); });
+}
+template <int Argument> std::unique_ptr<Plan> copy_of(const Request& r) {
+  return for_each(r, [&](size_t i, const Operand& out) { return make_copy(member(r, Argument, i), out); });
 }
 
 const bool is_announced = [] {
@@ -143,14 +148,9 @@ MACA_KERNEL("_foreach_pow", power);
 MACA_KERNEL("_foreach_addcmul", ternary);
 MACA_KERNEL("_foreach_addcdiv", ternary);
 MACA_KERNEL("_foreach_lerp", lerp);
-MACA_KERNEL("_foreach_zero",
-            [](const Request& r) { return for_each(r, [](size_t, const Operand& out) { return make_zero(out); }); });
-MACA_KERNEL("_foreach_clone", [](const Request& r) {
-  return for_each(r, [&](size_t i, const Operand& out) { return make_copy(member(r, 0, i), out); });
-});
-MACA_KERNEL("_foreach_copy", [](const Request& r) {
-  return for_each(r, [&](size_t i, const Operand& out) { return make_copy(member(r, 1, i), out); });
-});
+MACA_KERNEL("_foreach_zero", zero);
+MACA_KERNEL("_foreach_clone", copy_of<0>);
+MACA_KERNEL("_foreach_copy", copy_of<1>);
 
 }  // namespace
 }  // namespace maca_cuda

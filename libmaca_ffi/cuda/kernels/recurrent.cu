@@ -84,10 +84,11 @@ template <class Cell> std::unique_ptr<Plan> cell(const Request& r) {
         state.dtype == Dtype::F64 ? run_cell<Cell, double, kIn, kOut> : run_cell<Cell, float, kIn, kOut>;
     return start(l, kernel, blocks_for(l, a.batch * a.hidden), dim3(kThreads), mine);
   }));
-  for (size_t k = 0; k < Cell::kSummed.size(); ++k) {  // gradients of biases
-    const int result = kOut + static_cast<int>(k);
+  int result = kOut;
+  for (const size_t summed : Cell::kSummed) {  // gradients of biases
     if (result < r.outputs() && r.out(result).present())
-      plans.push_back(make_sum(out[Cell::kSummed[k]], {true, false}, false, r.out(result)));
+      plans.push_back(make_sum(out[summed], {true, false}, false, r.out(result)));
+    ++result;
   }
   return in_turn(std::move(plans), "a thread for each hidden unit");
 }

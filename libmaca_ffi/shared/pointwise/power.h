@@ -7,7 +7,7 @@
 namespace maca::MACA_ISA::pointwise {
 
 // Integer powers wrap; a negative exponent leaves only the powers of 1 and -1.
-static MACA_DEVICE_FUNCTION int64_t integer_power(int64_t base, int64_t exponent) {
+[[maybe_unused]] static MACA_DEVICE_FUNCTION int64_t integer_power(int64_t base, int64_t exponent) {
   if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
   uint64_t result = 1, square = static_cast<uint64_t>(base);
   for (uint64_t e = static_cast<uint64_t>(exponent); e != 0; e >>= 1, square *= square)
