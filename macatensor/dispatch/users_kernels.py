@@ -105,7 +105,7 @@ def follow() -> None:
         result = plain_impl(self, op_name, fn, dispatch_key, **options)
         if (dispatch_key or self.dispatch_key) != _KEY:
             return result
-        name = _qualified(self.ns, self._resolve_op_name(op_name, "impl"))
+        name = _qualified(self.ns, op_name if isinstance(op_name, str) else op_name.name())
         origin = _origin(name, fn)
         if origin.startswith(("macatensor.", "torch.")) or fn is torch.library.fallthrough_kernel:
             _ours.add(name)
