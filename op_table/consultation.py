@@ -26,7 +26,7 @@ CHECKING = frozenset(
     _fused_moving_avg_obs_fq_helper _fused_sdp_choice _int_mm _linalg_check_errors _linalg_det _linalg_eigh
     _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _log_softmax _make_dep_token _neg_view
     _reshape_alias _scaled_mm _scaled_mm_v2 _softmax _spdiags _to_copy _to_sparse _to_sparse_bsc _to_sparse_bsr
-    _to_sparse_csc _to_sparse_csr _trilinear _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
+    _to_sparse_csc _to_sparse_csr _trilinear _unique _unique2 _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
     _upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
     elu_backward leaky_relu_backward native_dropout_backward
     """.split()
@@ -56,7 +56,7 @@ TRUSTING = frozenset(
     _slow_conv2d_forward _softmax_backward_data _stack _standard_gamma _standard_gamma_grad
     _test_functorch_fallback _test_optional_filled_intlist _test_optional_floatlist _test_optional_intlist
     _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
-    _transform_bias_rescale_qkv _transformer_encoder_layer_fwd _unique _unique2 _unsafe_index _unsafe_index_put
+    _transform_bias_rescale_qkv _transformer_encoder_layer_fwd _unsafe_index _unsafe_index_put
     _unsafe_masked_index _unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa_backward
     _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward _upsample_nearest_exact1d_backward
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward _validate_compressed_sparse_indices

@@ -12,13 +12,14 @@ from torch._ops import OpOverload
 from macatensor.dispatch.consultation import may_ask_cpu
 from macatensor.dispatch.resize import restride
 from macatensor.dispatch.signature import find_row
-from macatensor.dispatch.transfer import to_device
+from macatensor.dispatch.transfer import overwrite, to_device, to_host
 from macatensor.runtime import counters, ffi, switches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.callers import warn
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind
 
+_COPIES = (torch.ops.aten.clone.default, torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 _modes: list[str] = []  # process-wide: backward runs on a thread of its own and must see it too
 _warned: set[str] = set()
 
@@ -81,13 +82,14 @@ def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> 
             "that only PyTorch's public functions check. Call one of these, or register a kernel for PrivateUse1."
         )
     announce(func, reason)
+    is_copy = func in _COPIES  # what brings operands here and back would launch these
     pairs: list[tuple[MacaTensor, torch.Tensor]] = []
 
     def down(t: MacaTensor) -> torch.Tensor:
         for ours, theirs in pairs:
             if ours is t:
                 return theirs
-        host = t.cpu()
+        host = to_host(t, launches=False) if is_copy else t.cpu()
         pairs.append((t, host))
         return host
 
@@ -99,7 +101,7 @@ def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> 
         if any(ours is w for w in written):
             if ours.shape != theirs.shape:  # an out= tensor that the host made fit
                 restride(ours, tuple(theirs.shape), theirs.stride())
-            ours.copy_(theirs)
+            overwrite(ours, theirs) if is_copy else ours.copy_(theirs)
     return _up(result, pairs)
 
 

@@ -392,7 +392,7 @@ class KernelLauncher(native.KernelCall):
 
     def declined(self, full: list[Value], reason: str) -> Run:
         """The library has no kernel for this signature: PyTorch's own error, or the next way."""
-        consult_cpu(self.signature, full)
+        consult_cpu(self.signature, full, with_values=True)  # many a factorization trusts its pivots
 
         def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
             # keyword-only arguments came here by position

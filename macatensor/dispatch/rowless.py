@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 from torch._ops import OpOverload
@@ -10,6 +11,7 @@ from torch._ops import OpOverload
 from macatensor.dispatch import host_fallback
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.request import Declined
 from macatensor.dispatch.signature import Form, functional
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 
@@ -69,3 +71,15 @@ def without_row(func: OpOverload, args: Arguments, kwargs: Keywords | None, reas
     ):  # whatever computes it, tensors of the caller are written by us, which checks them
         return in_form(func, Form.OUT, allocating, allocating)(args, kwargs)
     return host_fallback.on_cpu(func, args, kwargs, reason)
+
+
+def with_a_next_way(func: OpOverload, body: Callable[..., Value]) -> Callable[..., Value]:
+    """``body``, which computes ``func``, and what serves ``func`` without it where the library lacks a kernel of its."""
+
+    def run(*args: Value, **kwargs: Value) -> Value:
+        try:
+            return body(*args, **kwargs)
+        except Declined as error:
+            return without_row(func, args, kwargs, str(error))
+
+    return run

@@ -8,7 +8,7 @@ from macatensor.dispatch.errors import not_strided
 from macatensor.runtime import counters, layout
 from macatensor.runtime.ffi import allocate
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
-from macatensor.runtime.meta import meta_of_tensor
+from macatensor.runtime.meta import meta_of_tensor, set_lazy_bits
 from macatensor.runtime.tensor import MacaTensor, plain, wrap
 
 
@@ -70,13 +70,16 @@ _COMPUTABLE = frozenset(
 )
 
 
-def to_host(source: MacaTensor, non_blocking: bool = False) -> torch.Tensor:
-    """A copy on the host with the same sizes, dtype and (where they are dense) strides; lazy bits are resolved."""
+def to_host(source: MacaTensor, non_blocking: bool = False, launches: bool = True) -> torch.Tensor:
+    """A copy on the host with the same sizes, dtype and (where they are dense) strides; lazy bits are resolved.
+
+    ``launches``: may the device close large gaps first? Not where the host computes what it would launch.
+    """
     buffer, offset, meta = source._payload
     held = meta
     if not meta.dense:
         counters.count("strided_copies")
-        if meta.extent > _GAPS * meta.numel and meta.dtype in _COMPUTABLE:
+        if launches and meta.extent > _GAPS * meta.numel and meta.dtype in _COMPUTABLE:
             copied = plain(source).clone()
             assert isinstance(copied, MacaTensor)
             buffer, offset, held = copied._payload
@@ -92,3 +95,15 @@ def to_host(source: MacaTensor, non_blocking: bool = False) -> torch.Tensor:
     if meta.neg:
         host.neg_()
     return host
+
+
+def overwrite(target: MacaTensor, source: torch.Tensor) -> None:
+    """Writes a host tensor of the same sizes without a launch: what lies between ``target``'s elements goes to the host
+    and back."""
+    buffer, offset, meta = target._payload
+    if not meta.numel:
+        return
+    begin, memory = offset * meta.itemsize, torch.empty(meta.extent, dtype=meta.dtype)
+    download(memory, buffer, begin, meta.nbytes)
+    set_lazy_bits(memory.as_strided(meta.size, meta.stride), meta).copy_(source)
+    upload(buffer, begin, host_address(memory), meta.nbytes, False)

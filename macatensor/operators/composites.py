@@ -15,6 +15,7 @@ from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import Run
 from macatensor.dispatch.plan import flatten, infer
 from macatensor.dispatch.request import Declined, Scalar
+from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.dispatch.signature import Form, Signature, read
 from macatensor.runtime import counters
 from macatensor.runtime.boxed import Arguments, Launcher, Value
@@ -335,7 +336,7 @@ def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launch
         except _STUMBLES as error:  # over operands that it took for granted
             refuse(signature, signature.fill(args, kwargs), error)
 
-    return in_form(func, form, twin, counted)
+    return in_form(func, form, twin, with_a_next_way(twin, counted))
 
 
 class _KernelOrComposite(KernelLauncher):

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.dispatch.signature import Form
 from macatensor.runtime.boxed import Launcher, Value
 from op_table import Row
@@ -28,7 +29,7 @@ def dynamic(function: _Function) -> _Function:
 
 def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
     """Calls of an overload that a dynamic row serves."""
-    return in_form(func, form, twin, FUNCTIONS[row.via])
+    return in_form(func, form, twin, with_a_next_way(twin, FUNCTIONS[row.via]))
 
 
 def launch_kernel(

@@ -18,8 +18,7 @@ from torch.nn import functional
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
-from macatensor.dispatch.request import Declined
-from macatensor.dispatch.rowless import without_row
+from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import differentiated_once
 from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
@@ -298,14 +297,12 @@ _OPERATORS: dict[str, Callable[..., Value]] = {
 
 @special(*(f"torchvision.{name}.default" for name in _OPERATORS))
 def _below_autograd(func: OpOverload) -> Launcher:
-    function = _OPERATORS[func._schema.name.partition("::")[2]]
+    # a device library of somebody else's may be without these kernels
+    function = with_a_next_way(func, _OPERATORS[func._schema.name.partition("::")[2]])
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         check_devices(str(func), [*args, *(kwargs or {}).values()])
-        try:
-            return function(*args, **(kwargs or {}))
-        except Declined as error:  # a device library of somebody else's, without these kernels
-            return without_row(func, args, kwargs, str(error))
+        return function(*args, **(kwargs or {}))
 
     return run
 
