@@ -3,6 +3,8 @@
 
 #include <new>
 
+#include "vendor.h"
+
 namespace maca_cuda {
 
 maca_status status_of(maca_device* device, cudaError_t said) {
@@ -79,7 +81,9 @@ maca_status device_info(maca_device* device, maca_device_info* info) {
                 device->properties.warpSize);
   int version = 0;
   cudaRuntimeGetVersion(&version);
-  std::snprintf(full.libraries, sizeof full.libraries, "CUDA runtime %d.%d", version / 1000, version % 1000 / 10);
+  const std::string others = vendor_libraries();
+  std::snprintf(full.libraries, sizeof full.libraries, "CUDA runtime %d.%d%s%s", version / 1000, version % 1000 / 10,
+                others.empty() ? "" : ", ", others.c_str());
   give(info, full);
   return MACA_OK;
 }

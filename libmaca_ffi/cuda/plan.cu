@@ -23,13 +23,14 @@ const char* kernel_name(maca_device*, int32_t index) {
   return at->first.c_str();
 }
 
-maca_status plan_create(maca_device*, const maca_plan_request* raw, maca_plan** plan, maca_reason* reason) try {
+maca_status plan_create(maca_device* device, const maca_plan_request* raw, maca_plan** plan, maca_reason* reason) try {
   const auto found = kernels().find(raw->kernel);
   if (found == kernels().end()) {
     explain(reason, std::string("the CUDA library has no kernel ") + raw->kernel);
     return MACA_DECLINED;
   }
-  const Request request(*raw);
+  use(device);
+  const Request request(*raw, *device);
   if (request.has("implementation")) throw Declined("there is one way alone");
   std::unique_ptr<Plan> made = found->second(request);
   made->kernel = raw->kernel;

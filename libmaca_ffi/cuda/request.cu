@@ -52,8 +52,9 @@ int64_t Operand::numel() const {
   return n;
 }
 
-Request::Request(const maca_plan_request& raw)
-    : flags_(raw.flags),
+Request::Request(const maca_plan_request& raw, maca_device& device)
+    : device_(device),
+      flags_(raw.flags),
       scalar_count_(raw.scalar_count),
       kernel_(raw.kernel),
       attributes_(raw.attributes),

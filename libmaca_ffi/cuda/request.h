@@ -33,8 +33,10 @@ struct Operand {
 
 class Request {
  public:
-  explicit Request(const maca_plan_request& raw);
+  Request(const maca_plan_request& raw, maca_device& device);
   bool is_deterministic() const { return flags_ & MACA_PLAN_DETERMINISTIC; }
+  bool allows_tf32() const { return flags_ & MACA_PLAN_TF32; }
+  maca_device& device() const { return device_; }  // the thread's current one while the factory runs
   const std::string& kernel() const { return kernel_; }
   int inputs() const { return static_cast<int>(inputs_.size()); }
   int outputs() const { return static_cast<int>(outputs_.size()); }
@@ -58,6 +60,7 @@ class Request {
 
  private:
   const maca_attribute* find(const std::string& name) const;
+  maca_device& device_;
   uint32_t flags_ = 0;
   int operand_count_ = 0, scalar_count_ = 0;
   std::string kernel_;

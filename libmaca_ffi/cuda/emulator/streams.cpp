@@ -282,6 +282,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return outcome(cudaSuccess);
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
+  return submit(stream, "a function of the host", [function, data] { return function(data), Touched{}; });
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st{!(flags & cudaEventDisableTiming), {}, {}};
   return outcome(cudaSuccess);

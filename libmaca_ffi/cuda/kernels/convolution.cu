@@ -3,6 +3,7 @@
 #include "../walk.h"
 #include "reduction.h"
 #include "tiles.h"
+#include "vendor_convolutions.h"
 
 namespace maca_cuda {
 namespace {
@@ -190,24 +191,48 @@ template <class Problem> Problem problem_of(const Geometry& g) {
 
 constexpr const char* kHow = "an implicit product in tiles of 16 x 16";
 
+// One of the three, by the vendor's library or in tiles. `g` has no addresses yet; `c` says whose they are.
+ConvolutionStep step(const Request& r, const Geometry& g, const ConvolutionRequest& c) {
+  Geometry base = g;
+  base.in = volume_of(c.in), base.out = volume_of(c.out), base.weight = volume_of(c.weight);
+  base.bias_dtype = c.bias.dtype;
+  if (c.bias.present()) base.bias_stride = c.bias.strides[0];
+  ConvolutionStep tiles;
+  tiles.implementation = kHow;
+  tiles.run = [base, c](const Launching& l) {
+    Geometry mine = base;
+    mine.in.memory = l.data(c.in), mine.out.memory = l.data(c.out), mine.weight.memory = l.data(c.weight);
+    if (c.bias.present()) mine.bias = l.data(c.bias);
+    switch (c.result) {
+      case ConvolutionRequest::Out: return start_tiles(l, c.in.dtype, problem_of<ToOutput>(mine));
+      case ConvolutionRequest::In: return start_tiles(l, c.in.dtype, problem_of<ToInput>(mine));
+      default: return start_tiles(l, c.in.dtype, problem_of<ToWeight>(mine));
+    }
+  };
+  return vendor_convolution(r, c, std::move(tiles));
+}
+
+ConvolutionRequest asked_for(const Request& r, const Operand& image, const Operand& weight, const Operand& result) {
+  ConvolutionRequest c{};
+  const bool is_transposed = r.boolean("transposed");
+  c.in = is_transposed ? result : image, c.out = is_transposed ? image : result, c.weight = weight;
+  c.stride = r.integers("stride"), c.padding = r.integers("padding"), c.dilation = r.integers("dilation");
+  c.groups = r.integer("groups");
+  return c;
+}
+
 std::unique_ptr<Plan> convolution(const Request& r) {
   const Operand image = r.memory(0), weight = r.memory(1), bias = r.in(2), out = r.out();
-  Geometry g = geometry(r, image, weight, out);
-  const bool is_transposed = r.boolean("transposed");
-  if (bias.present()) {
-    if (bias.scalar() || bias.rank() != 1 || bias.sizes[0] != out.sizes[1]) throw Invalid("a bias for each channel");
-    g.bias_dtype = bias.dtype, g.bias_stride = bias.strides[0];
-  }
-  return make_plan(
-      [=](const Launching& l) {
-        Geometry mine = g;
-        mine.in.memory = l.data(is_transposed ? out : image), mine.out.memory = l.data(is_transposed ? image : out);
-        mine.weight.memory = l.data(weight);
-        if (bias.present()) mine.bias = l.data(bias);
-        return is_transposed ? start_tiles(l, image.dtype, problem_of<ToInput>(mine))
-                             : start_tiles(l, image.dtype, problem_of<ToOutput>(mine));
-      },
-      kHow);
+  const Geometry g = geometry(r, image, weight, out);
+  if (bias.present() && (bias.scalar() || bias.rank() != 1 || bias.sizes[0] != out.sizes[1]))
+    throw Invalid("a bias for each channel");
+  ConvolutionRequest c = asked_for(r, image, weight, out);
+  c.result = r.boolean("transposed") ? ConvolutionRequest::In : ConvolutionRequest::Out;
+  c.bias = bias;
+  ConvolutionStep made = step(r, g, c);
+  auto plan = make_plan(std::move(made.run), made.implementation);
+  plan->workspace_bytes = made.workspace_bytes;
+  return plan;
 }
 MACA_KERNEL("convolution", convolution);
 
@@ -225,35 +250,39 @@ std::unique_ptr<Plan> convolution_backward(const Request& r) {
     throw Invalid("the image's gradient is of another size");
   if (to_weight.present() && (to_weight.sizes != weight.sizes || to_weight.dtype != weight.dtype))
     throw Invalid("the weight's gradient is of another size");
-  std::function<cudaError_t(const Launching&)> sum;
+  std::vector<ConvolutionStep> steps;
   if (to_bias.present()) {
     std::vector<bool> reduced(grad.sizes.size(), true);
     reduced[1] = false;
-    sum = make_sum(grad, reduced, false, to_bias)->run;
+    steps.emplace_back().run = make_sum(grad, reduced, false, to_bias)->run;
   }
-  return make_plan(
-      [=](const Launching& l) {
-        Geometry mine = g;
-        mine.in.memory = l.data(is_transposed ? grad : image), mine.out.memory = l.data(is_transposed ? image : grad);
-        mine.weight.memory = l.data(weight);
-        cudaError_t said = sum ? sum(l) : cudaSuccess;
-        if (said == cudaSuccess && to_image.present()) {
-          Geometry to = mine;
-          Volume& moved = is_transposed ? to.out : to.in;
-          moved = volume_of(to_image);
-          moved.memory = l.data(to_image);
-          said = is_transposed ? start_tiles(l, image.dtype, problem_of<ToOutput>(to))
-                               : start_tiles(l, image.dtype, problem_of<ToInput>(to));
-        }
-        if (said == cudaSuccess && to_weight.present()) {
-          Geometry to = mine;
-          to.weight = volume_of(to_weight);
-          to.weight.memory = l.data(to_weight);
-          said = start_tiles(l, image.dtype, problem_of<ToWeight>(to));
-        }
-        return said;
+  if (to_image.present()) {
+    ConvolutionRequest c = asked_for(r, image, weight, grad);
+    (is_transposed ? c.out : c.in) = to_image;
+    c.result = is_transposed ? ConvolutionRequest::Out : ConvolutionRequest::In;
+    steps.push_back(step(r, g, c));
+  }
+  if (to_weight.present()) {
+    ConvolutionRequest c = asked_for(r, image, weight, grad);
+    c.weight = to_weight;
+    c.result = ConvolutionRequest::Weight;
+    steps.push_back(step(r, g, c));
+  }
+  const char* how = kHow;
+  uint64_t bytes = 0;  // one step after the other: they share it
+  for (const ConvolutionStep& s : steps) {
+    bytes = std::max(bytes, s.workspace_bytes);
+    if (s.implementation && s.implementation != kHow) how = s.implementation;
+  }
+  auto plan = make_plan(
+      [steps](const Launching& l) {
+        for (const ConvolutionStep& s : steps)
+          if (const cudaError_t said = s.run(l); said != cudaSuccess) return said;
+        return cudaSuccess;
       },
-      kHow);
+      how);
+  plan->workspace_bytes = bytes;
+  return plan;
 }
 MACA_KERNEL("convolution_backward", convolution_backward);
 

@@ -1,6 +1,7 @@
 // Products of matrices: mm, bmm, addmm, baddbmm, and of matrices with vectors. Halves are added up in float.
 #include "../walk.h"
 #include "tiles.h"
+#include "vendor_products.h"
 
 namespace maca_cuda {
 namespace {
@@ -107,7 +108,7 @@ template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
     p.alpha = p.beta = value_of(1.0);
     alpha = r.scalar("alpha"), beta = r.scalar("beta");
   }
-  return make_plan(
+  auto tiles = make_plan(
       [=](const Launching& l) {
         MatrixProduct mine = p;
         mine.a.memory = l.data(a), mine.b.memory = l.data(b), mine.out.memory = l.data(out);
@@ -117,6 +118,16 @@ template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
         return start_tiles(l, a.dtype, mine);
       },
       "tiles of 16 x 16 in shared memory");
+  const auto as_operand = [](const Operand& o, const Matrix& m, int64_t rows, int64_t columns) {
+    return MatrixOperand{o, rows, columns, m.batch, m.row, m.column};
+  };
+  ProductRequest asked{};
+  asked.a = as_operand(a, p.a, p.rows, p.terms), asked.b = as_operand(b, p.b, p.terms, p.columns);
+  asked.out = as_operand(out, p.out, p.rows, p.columns);
+  if (kind.has_sum) asked.added = as_operand(added, p.added, p.rows, p.columns);
+  asked.has_sum = kind.has_sum, asked.batches = p.batches, asked.alpha = alpha, asked.beta = beta;
+  asked.allows_tf32 = r.allows_tf32() && kind.b == Shape::Matrices;  // with a vector float32 stays, as in PyTorch
+  return vendor_product(r, asked, std::move(tiles));
 }
 
 constexpr Kind kMm{}, kBmm{true}, kAddmm{false, true}, kBaddbmm{true, true};
