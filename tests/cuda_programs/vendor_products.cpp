@@ -2,13 +2,9 @@
 // double and rounded once, as work of the stream. It is as strict as the vendor's: layouts that overlap, matrices that
 // do not fit, addresses less aligned than the algorithm was asked for, and a missing workspace are refused. The file
 // STAND_IN_LOG gets a line a product.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
+#include "vendor_stand_in.h"
 
-extern "C" int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data);
+using namespace stand_in;
 
 namespace {
 
@@ -42,37 +38,8 @@ struct Heuristic {
   int reserved[4];
 };
 
-const char* plain(const void* address) {  // without the emulator's tag
-  return reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) & ((uintptr_t{1} << 48) - 1));
-}
-
-double read(const void* memory, int type, int64_t i) {
-  const char* at = plain(memory);
-  const auto number = [&](auto value) {
-    std::memcpy(&value, at + i * static_cast<int64_t>(sizeof value), sizeof value);
-    return value;
-  };
-  if (type == 0) return static_cast<double>(number(float{}));
-  if (type == 1) return number(double{});
-  if (type == 2) return static_cast<double>(number(_Float16{}));
-  const uint32_t bits = static_cast<uint32_t>(number(uint16_t{})) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return static_cast<double>(value);
-}
-void write(void* memory, int type, int64_t i, double value) {
-  char* at = const_cast<char*>(plain(memory));
-  const auto put = [&](auto number) {
-    std::memcpy(at + i * static_cast<int64_t>(sizeof number), &number, sizeof number);
-  };
-  if (type == 0) return put(static_cast<float>(value));
-  if (type == 1) return put(value);
-  if (type == 2) return put(static_cast<_Float16>(value));
-  const auto single = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &single, sizeof bits);
-  const bool is_nan = single != single;
-  put(static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+Type type_of(int data_type) {
+  return data_type == 0 ? Type::Float : data_type == 1 ? Type::Double : data_type == 2 ? Type::Half : Type::Bfloat16;
 }
 
 template <class T> int set(T& to, const void* value, size_t bytes) {
@@ -175,47 +142,36 @@ int cublasLtMatmul(void*, void* product, const void* alpha, const void* a, void*
                ld = *static_cast<Layout*>(of_d);
   if (!fits(p, la, lb, lc, ld)) return kInvalid;
   for (const void* address : {a, b, c, static_cast<const void*>(d)})
-    if (!address || reinterpret_cast<uintptr_t>(address) % algorithm->data[0] != 0) return kInvalid;
+    if (!address || !is_multiple(address, algorithm->data[0])) return kInvalid;
   if (!workspace || workspace_bytes < kWorkspaceBytes) return kInvalid;
-  const double one = read(alpha, p.scale, 0), other = read(beta, p.scale, 0);
+  const Type scale = type_of(p.scale), type = type_of(ld.type);
+  const double one = read(alpha, scale, 0), other = read(beta, scale, 0);
   const int64_t terms = p.transposes_a ? la.rows : la.columns;
-  if (const char* log = std::getenv("STAND_IN_LOG")) {
-    std::FILE* file = std::fopen(log, "a");
-    std::fprintf(file, "type %d, %lld x %lld x %lld, %d batches, %c%c, %s, compute %d, alignment %d\n", ld.type,
-                 static_cast<long long>(ld.rows), static_cast<long long>(ld.columns), static_cast<long long>(terms),
-                 ld.batches, p.transposes_a ? 'T' : 'N', p.transposes_b ? 'T' : 'N',
-                 p.epilogue == 4 ? "bias"
-                 : other == 0    ? "alone"
-                 : c == d        ? "onto itself"
-                                 : "added",
-                 p.compute, static_cast<int>(algorithm->data[0]));
-    std::fclose(file);
-  }
-  auto* work = new std::function<void()>([=] {
-    std::memset(const_cast<char*>(plain(workspace)), 0xff, workspace_bytes);
+  note("type %d, %lld x %lld x %lld, %d batches, %c%c, %s, compute %d, alignment %d\n", ld.type,
+       static_cast<long long>(ld.rows), static_cast<long long>(ld.columns), static_cast<long long>(terms), ld.batches,
+       p.transposes_a ? 'T' : 'N', p.transposes_b ? 'T' : 'N',
+       p.epilogue == 4 ? "bias"
+       : other == 0    ? "alone"
+       : c == d        ? "onto itself"
+                       : "added",
+       p.compute, static_cast<int>(algorithm->data[0]));
+  return queue(stream, [=] {
+    std::memset(plain(workspace), 0xff, workspace_bytes);
     for (int64_t batch = 0; batch < ld.batches; ++batch)
       for (int64_t column = 0; column < ld.columns; ++column)
         for (int64_t row = 0; row < ld.rows; ++row) {
           double total = 0;
-          for (int64_t k = 0; k < terms; ++k)
-            total +=
-                read(a, la.type, batch * la.offset + (p.transposes_a ? k + row * la.leading : row + k * la.leading)) *
-                read(b, lb.type,
-                     batch * lb.offset + (p.transposes_b ? column + k * lb.leading : k + column * lb.leading));
+          for (int64_t k = 0; k < terms; ++k) {
+            const int64_t at_a = p.transposes_a ? k + row * la.leading : row + k * la.leading;
+            const int64_t at_b = p.transposes_b ? column + k * lb.leading : k + column * lb.leading;
+            total += read(a, type, batch * la.offset + at_a) * read(b, type, batch * lb.offset + at_b);
+          }
           total *= one;
-          if (other != 0) total += other * read(c, lc.type, batch * lc.offset + row + column * lc.leading);
-          if (p.epilogue == 4) total += read(p.bias, ld.type, row);
-          write(d, ld.type, batch * ld.offset + row + column * ld.leading, total);
+          if (other != 0) total += other * read(c, type, batch * lc.offset + row + column * lc.leading);
+          if (p.epilogue == 4) total += read(p.bias, type, row);
+          write(d, type, batch * ld.offset + row + column * ld.leading, total);
         }
   });
-  return cudaLaunchHostFunc(
-      stream,
-      [](void* data) {
-        auto* run = static_cast<std::function<void()>*>(data);
-        (*run)();
-        delete run;
-      },
-      work);
 }
 
 }  // extern "C"
