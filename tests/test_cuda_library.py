@@ -100,6 +100,86 @@ except IndexError as error:
     assert "index out of range in self" in done.stdout
 
 
+# Stand-ins of the vendors' libraries, by the file names under which those are looked for.
+STAND_INS = {"vendor_products.cpp": "libcublasLt.so.13", "vendor_convolutions.cpp": "libcudnn.so.9"}
+PROGRAMS = ROOT / "tests" / "cuda_programs"
+
+
+@pytest.fixture(scope="module")
+def vendors(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vendors")
+    for source, name in STAND_INS.items():
+        command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run([*command, PROGRAMS / source, library, "-o", folder / name], check=True)
+    return folder
+
+
+def _ran(program: str | Path, library: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = [str(program)] if isinstance(program, Path) else ["-c", program]
+    more = ["--small"] if isinstance(program, Path) else []
+    return subprocess.run(
+        [sys.executable, *given, *more], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "MACA_LIBRARY": str(library), "MACA_FALLBACK": "error", **environment},
+    )  # fmt: skip
+
+
+def test_vendors_libraries_are_called_with_care(library: Path, vendors: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = _ran(PROGRAMS / "products.py", library, MACA_VENDOR_FOLDER=str(vendors), STAND_IN_LOG=str(log))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["libraries"].endswith("cuBLAS 13.2.3, cuDNN 9.19.5") and said["results"] > 500
+    ways = {(w["call"].split()[0], w["implementation"]) for w in said["worst"]}
+    products = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot"}
+    assert {(name, "cuBLAS") for name in products} | {("convolution", "cuDNN"), ("gradient", "cuDNN")} <= ways
+    calls = [line.split(", ") for line in log.read_text().splitlines()]
+    seen = {part for call in calls for part in call}
+    wanted = "NN, NT, TN, TT, alone, bias, added, onto itself, forward, backward data, backward filter, format 0, format 1"
+    assert set(wanted.split(", ")) <= seen
+    # float32 is neither TF32 nor of halves; sums of halves are floats; addresses that are not aligned are said to be so
+    of = {
+        kind: {tuple(call[-2:]) for call in calls if kind in call} for kind in ("type 0", "type 14", "type 1")
+    }
+    assert {("compute 68", "alignment 4"), ("compute 68", "alignment 16"), ("4 groups", "math 3")} <= of[
+        "type 0"
+    ]
+    assert {("compute 68", "alignment 2"), ("4 groups", "math 0")} <= of["type 14"]
+    assert {("compute 70", "alignment 8")} <= of["type 1"]
+
+
+ASKED = """
+import torch
+from macatensor import maca
+from macatensor.runtime.launches import implementations, launches
+with launches() as made:
+    got = maca(torch.ones(8, 4)) @ maca(torch.ones(4, 8)), torch.conv2d(maca(torch.ones(1, 2, 4, 4)), maca(torch.ones(2, 2, 3, 3)))
+    print([float(t.cpu().sum()) for t in got], implementations(made))
+print(torch.maca.library_info()["libraries"])
+"""
+
+
+def test_without_vendors_libraries_there_are_tiles(library: Path, vendors: Path, tmp_path: Path) -> None:
+    sums = "[256.0, 144.0]"
+    with_them = _ran(ASKED, library, MACA_VENDOR_FOLDER=str(vendors)).stdout
+    assert sums in with_them and "cuBLAS, cuDNN" in with_them
+    off = _ran(ASKED, library, MACA_VENDOR_FOLDER=str(vendors), MACA_VENDOR_LIBRARIES="0").stdout
+    assert sums in off and "tiles" in off and "cu" not in off.lower().replace("cuda", "")
+    for name in STAND_INS.values():  # libraries of those names that lack the functions
+        subprocess.run(["gcc", "-shared", "-o", tmp_path / name, "-x", "c", os.devnull], check=True)
+    empty = _ran(ASKED, library, MACA_VENDOR_FOLDER=str(tmp_path)).stdout
+    assert sums in empty and "tiles" in empty
+
+
+def test_errors_of_vendors_libraries_are_named(library: Path, vendors: Path) -> None:
+    for call, words in (
+        ("maca(torch.ones(8, 4)) @ maca(torch.ones(4, 8))", "cuBLAS fails with CUBLAS_STATUS_NOT_SUPPORTED"),
+        ("torch.conv1d(maca(torch.ones(1, 1, 4)), maca(torch.ones(1, 1, 3)))", "cuDNN fails with CUDNN_STATUS_NOT_SUPPORTED"),
+    ):  # fmt: skip
+        program = f"import torch\nfrom macatensor import maca\n{call}\ntorch.maca.synchronize()"
+        done = _ran(program, library, MACA_VENDOR_FOLDER=str(vendors), STAND_IN_FAILS="1")
+        assert done.returncode == 1 and f"RuntimeError: {words}" in done.stderr, done.stderr
+
+
 # What is planted in a kernel: the file, what stands there, what stands there then, the row and dtype that are asked, and
 # who finds it with which words: the emulator, or the kit, which compares results and looks at what was written.
 PLANTED = {

@@ -52,22 +52,23 @@ std::set<std::string> package_folders() {
 }
 
 void* open_entry(const Entry& entry) {
-  for (const char* file : entry.files)
-    if (void* handle = dlopen(file, RTLD_NOW | RTLD_NOLOAD)) return handle;
   std::vector<std::string> paths;
-  if (const char* named = environment("MACA_VENDOR_FOLDER")) {
-    const std::string folders = std::string(named) + ":";
-    for (size_t begin = 0, end; (end = folders.find(':', begin)) != std::string::npos; begin = end + 1)
-      for (const char* file : entry.files)
-        if (end > begin) paths.push_back(folders.substr(begin, end - begin) + "/" + file);
-  }
+  const auto open = [&](int flags) -> void* {
+    for (const std::string& path : paths)
+      if (void* handle = dlopen(path.c_str(), RTLD_NOW | flags)) return handle;
+    paths.clear();
+    return nullptr;
+  };
+  if (const char* folder = environment("MACA_VENDOR_FOLDER"))
+    for (const char* file : entry.files) paths.push_back(std::string(folder) + "/" + file);
+  if (void* handle = open(RTLD_LOCAL)) return handle;
+  for (const char* file : entry.files) paths.push_back(file);
+  if (void* handle = open(RTLD_NOLOAD)) return handle;
   for (const char* file : entry.files) paths.push_back(file);
   for (const std::string& packages : package_folders())
     for (const char* folder : entry.folders)
       for (const char* file : entry.files) paths.push_back(packages + folder + "/" + file);
-  for (const std::string& path : paths)
-    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-  return nullptr;
+  return open(RTLD_LOCAL);
 }
 
 std::mutex& opening() {

@@ -1,8 +1,8 @@
 // The vendors' libraries, opened when a plan first asks for one. Nothing is linked, and no header of theirs is needed:
 // the files that call one declare what they call, with the vendor's names and numbers.
 //
-// Looked for are, in this order: a copy that the process has already (a PyTorch for GPUs brings one), the folders of
-// MACA_VENDOR_FOLDER, the loader's paths, and the folders where the vendors' Python wheels put them. With
+// Looked for are, in this order: the folder MACA_VENDOR_FOLDER, a copy that the process has already (a PyTorch for GPUs
+// brings one), the loader's paths, and the folders where the vendors' Python wheels put them. With
 // MACA_VENDOR_LIBRARIES=0 there are none.
 #pragma once
 #include <string>

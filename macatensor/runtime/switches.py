@@ -177,6 +177,22 @@ SPLIT_FLOAT32 = Switch(
     True,
     "library",
 )
+VENDOR_LIBRARIES = Switch(
+    "MACA_VENDOR_LIBRARIES",
+    "0: a library for GPUs multiplies with its own kernels alone",
+    "with cuBLAS and cuDNN, or the vendor's likes of them, where they are found",
+    _flag,
+    True,
+    "library",
+)
+VENDOR_FOLDER: Switch[Path | None] = Switch(
+    "MACA_VENDOR_FOLDER",
+    "where a library for GPUs looks for the vendor's libraries first",
+    "what the process has loaded, the loader's paths, and where wheels put them",
+    Path,
+    None,
+    "library",
+)
 COLLECTIVES = Switch(
     "MACA_COLLECTIVES",
     "who carries collectives: library: the device library where it can, staged: it, from ordinary memory alone, gloo",
@@ -264,6 +280,8 @@ ALL: dict[str, Switch[object]] = {
         SIMD,
         WINOGRAD,
         SPLIT_FLOAT32,
+        VENDOR_LIBRARIES,
+        VENDOR_FOLDER,
         LAUNCH_BLOCKING,
         TASK_QUEUE,
         BACKWARD_THREAD,
