@@ -138,13 +138,13 @@ def test_vendors_libraries_are_called_with_care(library: Path, vendors: Path, tm
     assert set(wanted.split(", ")) <= seen
     # float32 is neither TF32 nor of halves; sums of halves are floats; addresses that are not aligned are said to be so
     of = {
-        kind: {tuple(call[-2:]) for call in calls if kind in call} for kind in ("type 0", "type 14", "type 1")
+        kind: {tuple(call[-2:]) for call in calls if kind in call} for kind in seen if kind.startswith("type")
     }
     assert {("compute 68", "alignment 4"), ("compute 68", "alignment 16"), ("4 groups", "math 3")} <= of[
         "type 0"
     ]
-    assert {("compute 68", "alignment 2"), ("4 groups", "math 0")} <= of["type 14"]
-    assert {("compute 70", "alignment 8")} <= of["type 1"]
+    assert {("compute 68", "alignment 2"), ("compute 68", "alignment 16")} <= of["type 14"]
+    assert ("4 groups", "math 0") in of["type 9"] and ("compute 70", "alignment 8") in of["type 1"]
 
 
 ASKED = """
