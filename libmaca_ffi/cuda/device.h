@@ -85,8 +85,12 @@ inline cudaStream_t stream_of(const maca_device* device, const maca_stream* stre
   return stream ? stream->stream : device->usual;
 }
 
-// The runtime's current device is one a thread; maca.h has none.
-inline cudaError_t use(const maca_device* device) { return cudaSetDevice(device->index); }
+// The runtime's current device is one a thread; maca.h has none. To ask costs less than to set.
+inline cudaError_t use(const maca_device* device) {
+  int current = -1;
+  return cudaGetDevice(&current) == cudaSuccess && current == device->index ? cudaSuccess
+                                                                            : cudaSetDevice(device->index);
+}
 
 // An answer of the runtime as a status. What is no lack of memory and no "not yet" is the end of the device.
 maca_status status_of(maca_device* device, cudaError_t said);

@@ -1,7 +1,14 @@
-// Element types: what memory holds, and the three types that kernels compute in. Halves are converted by integer
-// arithmetic, so that every compiler gives the same bits; the vendors' own conversions are a later step.
+// Element types: what memory holds, and the three types that kernels compute in. Halves are converted by instructions
+// where MACA_CONVERTS_HALVES says that there are, else by integer arithmetic to the same bits, but for those of NaN.
 #pragma once
 #include <cuda_runtime.h>
+#if defined(__NVCC__) && !defined(__MACACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#ifdef __CUDA_ARCH__
+#define MACA_CONVERTS_HALVES 1
+#endif
+#endif
 
 #include <cstdint>
 #include <cstring>
@@ -46,19 +53,30 @@ __host__ __device__ inline float from_bfloat16(uint16_t bits) {
   return same_bits<float>(static_cast<uint32_t>(bits) << 16);
 }
 __host__ __device__ inline uint16_t to_bfloat16(float value) {
+#ifdef MACA_CONVERTS_HALVES
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#else
   const uint32_t u = same_bits<uint32_t>(value);
   if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(0x7fc0u | ((u >> 16) & 0x8000u));
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+#endif
 }
 
 __host__ __device__ inline float from_float16(uint16_t bits) {
+#ifdef MACA_CONVERTS_HALVES
+  return __half2float(__ushort_as_half(bits));
+#else
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
   if (rest >= 0x7c00u) return same_bits<float>(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
   if (rest >= 0x400u) return same_bits<float>(sign | ((rest << 13) + (112u << 23)));
   const float small = static_cast<float>(rest) * 5.9604644775390625e-8f;  // 2^-24: denormal, exact
   return same_bits<float>(sign | same_bits<uint32_t>(small));
+#endif
 }
 __host__ __device__ inline uint16_t to_float16(float value) {
+#ifdef MACA_CONVERTS_HALVES
+  return __half_as_ushort(__float2half_rn(value));
+#else
   const uint32_t u = same_bits<uint32_t>(value), sign = (u >> 16) & 0x8000u, rest = u & 0x7fffffffu;
   if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more round to infinity
@@ -67,6 +85,7 @@ __host__ __device__ inline uint16_t to_float16(float value) {
     return static_cast<uint16_t>(sign | (same_bits<uint32_t>(shifted) - 0x3f000000u));
   }
   return static_cast<uint16_t>(sign | ((rest - (112u << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13));
+#endif
 }
 
 // PyTorch's casts on the host: floats truncate towards zero, and reach the narrow integers through a wider one.

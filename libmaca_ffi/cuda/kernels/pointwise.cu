@@ -23,6 +23,47 @@ std::map<std::string, Op>& ops() {
   return all;
 }
 
+// The op's kernel in vectors, where memory is all of one dtype.
+VectorKernel kernel_in_vectors(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
+                               const Operand& out) {
+  const int which = common == Dtype::F32 ? 0 : common == Dtype::BF16 ? 1 : common == Dtype::F16 ? 2 : -1;
+  if (which < 0 || out.dtype != (op.gives_truths ? Dtype::Bool : common)) return {};
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Operand& o = inputs[k].operand;
+    if (inputs[k].value_slot >= 0 || o.scalar_slot >= 0 || o.numel() == 1) continue;
+    const bool is_mask = static_cast<int>(k) == op.mask;
+    if (is_mask ? o.dtype != Dtype::Bool && o.dtype != Dtype::U8 : o.dtype != common) return {};
+  }
+  return {op.in_vectors[static_cast<size_t>(which)], kVectorBytes / item_size(common)};
+}
+
+// Makes vectors of the elements, or does not where those of a line are no whole ones. `whole`: lines of the operand
+// begin at whole vectors if the first does.
+bool arrange(PointwiseArguments& a, int64_t width, size_t inputs, std::array<bool, kMaxInputs + 1>& whole) {
+  auto& w = a.walk;
+  if (w.rank == 0 || w.strides[0][0] != 1) return false;  // of one element in place, every thread would read it
+  if (w.rank > 1 && w.sizes[0] % width != 0) return false;
+  for (size_t k = 0; k <= inputs; ++k) {
+    bool is_fixed = true;
+    whole[k] = w.strides[k][0] == 1;
+    for (int d = 0; d < w.rank; ++d) {
+      is_fixed = is_fixed && w.strides[k][d] == 0;
+      if (d > 0) whole[k] = whole[k] && w.strides[k][d] % width == 0;
+    }
+    if (k == 0) continue;
+    Source& s = a.in[k - 1];
+    s.step = w.strides[k][0];
+    s.way = s.dtype == Dtype::None || is_fixed ? Way::Fixed : Way::OneByOne;
+  }
+  a.tail = w.rank > 1 ? 0 : w.count % width;
+  a.rest = w.count - a.tail;
+  w.count /= width;
+  w.sizes[0] /= width;
+  for (size_t k = 0; k <= inputs; ++k) w.strides[k][0] *= width;
+  if (w.count > 0) w.prepare();
+  return true;
+}
+
 }  // namespace
 
 AnnouncedOp::AnnouncedOp(const char* name, const Op& op) { ops()[name] = op; }
@@ -34,7 +75,8 @@ const Op& op_named(const std::string& name) {
 }
 
 std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
-                                     const Operand& out, const std::vector<PointwiseValue>& values) {
+                                     const Operand& out, const std::vector<PointwiseValue>& values,
+                                     VectorKernel in_vectors) {
   common = computed_in(op, common, out);
   const bool is_truth = common == Dtype::Bool && op.truths;
   const PointwiseKernel kernel = is_truth                                        ? op.truths
@@ -68,8 +110,11 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vect
   }
   a.walk = walk_along_first<kMaxInputs + 1>(out.sizes, strides);
   const char* const wrong = kernel == op.integers ? op.wrong : nullptr;
-  return make_plan([=](const Launching& l) {
-    if (a.walk.count == 0) return cudaSuccess;
+  if (a.walk.count == 0) return in_turn({}, "nothing");
+  std::array<bool, kMaxInputs + 1> whole{};
+  if (!in_vectors.kernel) in_vectors = kernel_in_vectors(op, common, inputs, out);
+  const bool is_in_vectors = in_vectors.kernel && arrange(a, in_vectors.width, inputs.size(), whole);
+  const auto run_all = [=](const Launching& l) {
     PointwiseArguments mine = a;
     mine.out = l.data(out);
     for (size_t k = 0; k < inputs.size(); ++k)
@@ -79,12 +124,25 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vect
         mine.in[k].memory = l.data(inputs[k].operand);
     for (size_t k = 0; k < values.size(); ++k)
       mine.values[k] = values[k].slot >= 0 ? value_of(l.scalar(values[k].slot)) : values[k].constant;
+    if (is_in_vectors) {
+      const auto may = [&](size_t k, const void* memory, Dtype dtype) {
+        return whole[k] && is_aligned(memory, in_vectors.width * item_size(dtype));
+      };
+      mine.out_way = may(0, mine.out, out.dtype) ? Way::InVectors : Way::OneByOne;
+      for (size_t k = 0; k < inputs.size(); ++k)
+        if (mine.in[k].way == Way::OneByOne && may(k + 1, mine.in[k].memory, mine.in[k].dtype))
+          mine.in[k].way = Way::InVectors;
+      const int64_t each = kVectorThreads * vectors_each(in_vectors.width);
+      const int64_t blocks = std::max<int64_t>((a.walk.count + each - 1) / each, 1);
+      return start(l, in_vectors.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kVectorThreads), mine);
+    }
     const auto run = [&](Finding* finding) {
       mine.wrong = finding;
       return start(l, kernel, blocks_for(l, a.walk.count), dim3(kThreads), mine);
     };
     return wrong ? checked_launch(l, MACA_ERROR_VALUE, wrong, run) : run(nullptr);
-  });
+  };
+  return make_plan(run_all, is_in_vectors ? "vectors of 16 bytes" : "one thread an element");
 }
 
 std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& r) {

@@ -1,12 +1,11 @@
 // The engine of the pointwise family: what the operators of shared/pointwise/ become here. A functor is a kernel for
 // each of the types it computes in. Memory of any dtype is converted where it is loaded and stored, so that there are
-// functors x 4 instances and not functors x dtypes x dtypes.
+// functors x 4 instances and not functors x dtypes x dtypes. Where all memory is float32, bfloat16 or float16 three
+// more instances go through it in vectors.
 #pragma once
 #include <optional>
 
-#include "../launch.h"
-#include "../walk.h"
-#include "shared/pointwise/values.h"
+#include "vectors.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -14,18 +13,24 @@ using namespace maca_cuda;
 
 constexpr int kMaxInputs = 3, kMaxValues = 4;
 
+enum class Way : int32_t { Fixed, InVectors, OneByOne };  // one element for all, 16 bytes at once, or not
+
 struct Source {
   const void* memory;
   Dtype dtype;    // of memory; None: a number
   Dtype rounded;  // through which the value goes, None: as it is
   Value number;
+  int64_t step;  // from element to element of a vector
+  Way way;
+  int32_t reserved;
 };
 
 struct PointwiseArguments {
-  Walk<kMaxInputs + 1> walk;  // of the result, then the inputs
+  Walk<kMaxInputs + 1> walk;  // of the result, then the inputs; of kernels in vectors: over these
   void* out;
   Dtype out_dtype;
-  int32_t reserved;
+  Way out_way;
+  int64_t rest, tail;  // where elements that make no whole vector begin, and how many they are
   Source in[kMaxInputs];
   Value values[kMaxValues];
   Finding* wrong;  // of elements that have no result
@@ -65,6 +70,93 @@ template <class F, class C, int N, int V> __global__ void pointwise(PointwiseArg
       write(a, at[0], F::of(x, read<C>(a.in[1], at[2]), read<C>(a.in[2], at[3]), v));
   }
 }
+
+// --- in vectors
+constexpr int kVectorThreads = 128;
+constexpr int vectors_each(int width) { return width > 4 ? 1 : 2; }  // of a thread: eight elements make enough code
+
+template <class T, int W> __device__ inline void fetch(Vector<T, W>& to, const Source& s, int64_t at) {
+  const T* const from = static_cast<const T*>(s.memory) + at;
+  if (s.way == Way::InVectors) {
+    to = *reinterpret_cast<const Vector<T, W>*>(from);
+  } else if (s.way == Way::OneByOne) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) to.at[j] = from[j * s.step];
+  }
+}
+template <class T> __device__ inline computed_t<T> fixed(const Source& s) {
+  return s.way == Way::Fixed ? read<computed_t<T>>(s, 0) : computed_t<T>(0);
+}
+template <class T> __device__ inline computed_t<T> element(T x, const Source& s, computed_t<T> fixed) {
+  return s.way == Way::Fixed ? fixed : decoded(x);
+}
+template <class T> __device__ inline computed_t<T> element_at(int64_t i, const Source& s, computed_t<T> fixed) {
+  return s.way == Way::Fixed ? fixed : decoded(static_cast<const T*>(s.memory)[i * s.step]);
+}
+template <class F, int N, class A, class B, class C> __device__ inline auto result_of(A x, B y, C z, const Value* v) {
+  if constexpr (N == 1)
+    return F::of(x, v);
+  else if constexpr (N == 2)
+    return F::of(x, y, v);
+  else
+    return F::of(x, y, z, v);
+}
+
+// Of operands in memory of A, B and C; W elements are a vector of the widest.
+template <class F, int N, int V, int W, class Out, class A, class B = A, class C = A>
+__global__ void __launch_bounds__(kVectorThreads) in_vectors(PointwiseArguments a) {
+  constexpr int kVectorsEach = vectors_each(W);
+  Value v[V > 0 ? V : 1];
+  for (int k = 0; k < V; ++k) v[k] = a.values[k];
+  const auto fixed_x = fixed<A>(a.in[0]);
+  computed_t<B> fixed_y{};
+  computed_t<C> fixed_z{};
+  if constexpr (N > 1) fixed_y = fixed<B>(a.in[1]);
+  if constexpr (N > 2) fixed_z = fixed<C>(a.in[2]);
+
+  Vector<A, W> x[kVectorsEach] = {};
+  Vector<B, W> y[kVectorsEach] = {};
+  Vector<C, W> z[kVectorsEach] = {};
+  int64_t to[kVectorsEach];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kVectorThreads * kVectorsEach) + threadIdx.x;
+#pragma unroll
+  for (int u = 0; u < kVectorsEach; ++u) {
+    to[u] = -1;
+    if (first + u * kVectorThreads >= a.walk.count) continue;
+    int64_t at[kMaxInputs + 1];
+    a.walk.offsets(first + u * kVectorThreads, at);
+    to[u] = at[0];
+    fetch(x[u], a.in[0], at[1]);
+    if constexpr (N > 1) fetch(y[u], a.in[1], at[2]);
+    if constexpr (N > 2) fetch(z[u], a.in[2], at[3]);
+  }
+#pragma unroll
+  for (int u = 0; u < kVectorsEach; ++u) {
+    if (to[u] < 0) continue;
+    Vector<Out, W> result;
+#pragma unroll
+    for (int j = 0; j < W; ++j)
+      result.at[j] = encoded<Out>(result_of<F, N>(element<A>(x[u].at[j], a.in[0], fixed_x),
+                                                  element<B>(y[u].at[j], a.in[1], fixed_y),
+                                                  element<C>(z[u].at[j], a.in[2], fixed_z), v));
+    Out* const out = static_cast<Out*>(a.out) + to[u];
+    if (a.out_way == Way::InVectors) {
+      *reinterpret_cast<Vector<Out, W>*>(out) = result;
+    } else {
+#pragma unroll
+      for (int j = 0; j < W; ++j) out[j] = result.at[j];
+    }
+  }
+  if (blockIdx.x != 0 || static_cast<int64_t>(threadIdx.x) >= a.tail) return;
+  const int64_t i = a.rest + threadIdx.x;
+  const auto last_x = element_at<A>(i, a.in[0], fixed_x);
+  computed_t<B> last_y{};
+  computed_t<C> last_z{};
+  if constexpr (N > 1) last_y = element_at<B>(i, a.in[1], fixed_y);
+  if constexpr (N > 2) last_z = element_at<C>(i, a.in[2], fixed_z);
+  static_cast<Out*>(a.out)[i] = encoded<Out>(result_of<F, N>(last_x, last_y, last_z, v));
+}
+
 // Operand Yes where operand Mask is true, operand No elsewhere.
 template <class C, int Mask, int Yes, int No> __global__ void selection(PointwiseArguments a) {
   for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
@@ -74,6 +166,12 @@ template <class C, int Mask, int Yes, int No> __global__ void selection(Pointwis
     write(a, at[0], is_yes ? read<C>(a.in[Yes], at[Yes + 1]) : read<C>(a.in[No], at[No + 1]));
   }
 }
+template <int Mask, int Yes, int No> struct Choice {
+  template <class A, class B, class C> static __device__ float of(A a, B b, C c, const Value*) {
+    const float of[] = {static_cast<float>(a), static_cast<float>(b), static_cast<float>(c)};
+    return of[Mask] != 0 ? of[Yes] : of[No];
+  }
+};
 // Quotients of integers: one by 0 has no result, and is an error of the launch.
 template <class F> __global__ void integer_division(PointwiseArguments a) {
   for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
@@ -102,16 +200,32 @@ struct Op {
   Promotion promotion = Promotion::Common;
   std::array<const char*, kMaxInputs> operands = {};  // schema names, needed where one may be a scalar of the launch
   std::array<ValueName, kMaxValues> values = {};
-  int mask = -1;                // this operand is a truth value whatever the others are
-  bool round_scalars = false;   // numbers are rounded to the common dtype first (comparisons)
-  const char* wrong = nullptr;  // the error of an element without a result
+  int mask = -1;                                   // this operand is a truth value whatever the others are
+  bool round_scalars = false;                      // numbers are rounded to the common dtype first (comparisons)
+  const char* wrong = nullptr;                     // the error of an element without a result
+  std::array<PointwiseKernel, 3> in_vectors = {};  // all memory, but masks and truths, of float32, bfloat16, float16
+  bool gives_truths = false;
 };
+
+template <class F, class T, int N, int V>
+constexpr PointwiseKernel all_in_vectors = in_vectors<
+    F, N, V, kWidth<T>,
+    std::conditional_t<std::is_same_v<decltype(result_of<F, N>(0.0f, 0.0f, 0.0f, nullptr)), bool>, uint8_t, T>, T>;
+template <class T, int Mask, int Yes, int No>
+constexpr PointwiseKernel choice_in_vectors =
+    in_vectors<Choice<Mask, Yes, No>, 3, 0, kWidth<T>, T, std::conditional_t<Mask == 0, uint8_t, T>,
+               std::conditional_t<Mask == 1, uint8_t, T>, T>;
 
 // Complex numbers have no kernels here, so their bits count for nothing.
 template <class F, int N, unsigned Types, int V = 0> constexpr Op op_of() {
   Op op;
   op.inputs = N;
-  if constexpr (Types & kF32) op.floats = pointwise<F, float, N, V>;
+  if constexpr (Types & kF32) {
+    op.floats = pointwise<F, float, N, V>;
+    op.gives_truths = std::is_same_v<decltype(result_of<F, N>(0.0f, 0.0f, 0.0f, nullptr)), bool>;
+    op.in_vectors = {all_in_vectors<F, float, N, V>, all_in_vectors<F, Bfloat16, N, V>,
+                     all_in_vectors<F, Float16, N, V>};
+  }
   if constexpr (Types & kF64) op.doubles = pointwise<F, double, N, V>;
   if constexpr (Types & kI64) op.integers = pointwise<F, int64_t, N, V>;
   if constexpr (Types & kBool) op.truths = pointwise<F, uint8_t, N, V>;
@@ -151,6 +265,8 @@ template <int Mask, int Yes, int No> constexpr Op selection_op() {
   op.mask = Mask;
   op.floats = selection<float, Mask, Yes, No>, op.doubles = selection<double, Mask, Yes, No>;
   op.integers = selection<int64_t, Mask, Yes, No>, op.truths = selection<uint8_t, Mask, Yes, No>;
+  op.in_vectors = {choice_in_vectors<float, Mask, Yes, No>, choice_in_vectors<Bfloat16, Mask, Yes, No>,
+                   choice_in_vectors<Float16, Mask, Yes, No>};
   return op;
 }
 
@@ -165,10 +281,17 @@ struct PointwiseValue {
   Value constant;
 };
 
+// A kernel of in_vectors, and how many elements a vector has.
+struct VectorKernel {
+  PointwiseKernel kernel = nullptr;
+  int width = 0;
+};
+
 // The plan of `op` for a request whose tensor and Scalar arguments are the op's operands and values.
 std::unique_ptr<Plan> make_pointwise(const Op& op, const Request& request);
 std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vector<PointwiseInput>& inputs,
-                                     const Operand& out, const std::vector<PointwiseValue>& values);
+                                     const Operand& out, const std::vector<PointwiseValue>& values,
+                                     VectorKernel in_vectors = {});
 
 template <const Op& op> std::unique_ptr<Plan> pointwise_kernel(const Request& request) {
   return make_pointwise(op, request);

@@ -15,6 +15,7 @@ struct Reduced {
 };
 Reduced reduced_walks(const Operand& in, const std::vector<bool>& reduced, bool keeps, const Operand& out);
 
+// Without a workspace, which is the caller's.
 std::unique_ptr<Plan> make_sum(const Operand& in, const std::vector<bool>& reduced, bool keeps, const Operand& out);
 
 // A dimension that PyTorch counts from the end where it is negative.
