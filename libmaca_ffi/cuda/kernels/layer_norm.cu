@@ -1,7 +1,6 @@
-// native_layer_norm and its gradients: a block for each line; the mean first, then the squares of the distances from
-// it.
-#include "../warp.h"
-#include "reduction.h"
+// native_layer_norm and its gradients: the mean first, then the squares of the distances from it. Lines that lie
+// together are read once into the registers of a warp or a block; a block takes any others, and reads them three times.
+#include "line_vectors.h"
 
 namespace maca_cuda {
 namespace {
@@ -58,6 +57,89 @@ template <class C> __global__ void layer_norm(NormArguments a) {
   }
 }
 
+// A mean in two floats: the difference from one is as good as in double.
+struct Mean {
+  float high, low;
+  __device__ explicit Mean(double mean) : high(static_cast<float>(mean)), low(static_cast<float>(mean - high)) {}
+  __device__ float distance(float x) const { return (x - high) - low; }
+};
+
+template <class T, bool ByWarp>
+__global__ void __launch_bounds__(kLineThreads) layer_norm_of_lines(NormArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  const Team<ByWarp> team;
+  const int64_t length = a.within.count;
+  for (int64_t i = team.first; i < a.lines.count; i += team.step) {
+    int64_t line[4];
+    a.lines.offsets(i, line);
+    Held<T, ByWarp> x = {};
+    x.load(team, static_cast<const T*>(a.in) + line[1], length, aligned);
+    const double n = static_cast<double>(length);
+    double total = 0, squares = 0;
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) total += static_cast<double>(decoded(x.at[v].at[j]));  // 0 behind the end
+    const double exact = team.sum(total) / n;
+    const Mean mean(exact);
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float d = x.place(team, v, j, aligned) < length ? mean.distance(decoded(x.at[v].at[j])) : 0.0f;
+        squares += static_cast<double>(d) * static_cast<double>(d);
+      }
+    const double deviation = 1 / std::sqrt(team.sum(squares) / n + a.epsilon);
+    const float scale = static_cast<float>(deviation);
+    Held<T, ByWarp> weight = {}, bias = {};
+    if (a.weight) weight.load(team, static_cast<const T*>(a.weight), length, aligned);
+    if (a.bias) bias.load(team, static_cast<const T*>(a.bias), length, aligned);
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        float y = mean.distance(decoded(x.at[v].at[j])) * scale;
+        if (a.weight) y *= decoded(weight.at[v].at[j]);
+        if (a.bias) y += decoded(bias.at[v].at[j]);
+        x.at[v].at[j] = encoded<T>(y);
+      }
+    x.store(team, static_cast<T*>(a.out) + line[0], length, aligned);
+    if (team.lane == 0) {
+      store(a.means, a.statistics_dtype, line[2], exact);
+      store(a.deviations, a.statistics_dtype, line[3], deviation);
+    }
+  }
+}
+
+// Operands of the input's dtype within lines that lie together, and what of them begins at whole vectors.
+struct InLines {
+  bool serves = false;
+  LineLaunch launch;  // none where registers do not hold a line, too
+  std::vector<Operand> operands;
+  bool whole = true;
+
+  template <int L, int N>
+  InLines(const Walk<L>& lines, const Walk<N>& within, Dtype dtype, const std::vector<Operand>& of_lines,
+          const std::vector<Operand>& of_weights) {
+    const int64_t width = kVectorBytes / item_size(dtype);
+    serves = (dtype == Dtype::F32 || is_half(dtype)) && within.rank == 1 && lines.count > 0;
+    whole = within.count % width == 0;
+    for (size_t k = 0; k < of_lines.size() + of_weights.size(); ++k) {
+      const Operand& o = k < of_lines.size() ? of_lines[k] : of_weights[k - of_lines.size()];
+      if (!o.present()) continue;
+      serves = serves && o.dtype == dtype && within.strides[k][0] == 1;
+      if (k < of_lines.size()) whole = whole && begins_at_vectors(lines, static_cast<int>(k), width);
+      operands.push_back(o);
+    }
+    if (serves) launch = line_launch(within.count);
+  }
+  bool aligned(const Launching& l) const {
+    bool all = whole;
+    for (const Operand& o : operands) all = all && is_aligned(l.data(o), kVectorBytes);
+    return all;
+  }
+};
+
 // Walks over lines and within them, of operands of the input's sizes, of statistics (ones within), and of weights (the
 // normalized shape alone); an operand that is missing has strides of 0.
 struct Places {
@@ -106,6 +188,11 @@ std::unique_ptr<Plan> native_layer_norm(const Request& r) {
   a.dtype = in.dtype, a.weight_dtype = weight.dtype, a.bias_dtype = bias.dtype, a.statistics_dtype = mean.dtype;
   a.epsilon = r.number("eps");
   const auto kernel = in.dtype == Dtype::F64 ? layer_norm<double> : layer_norm<float>;
+  const InLines in_lines(a.lines, a.within, in.dtype, {out, in}, {weight, bias});
+  const auto of_lines = with_float_type(in.dtype, [&](auto t) {
+    using T = decltype(t);
+    return in_lines.launch.by_warp ? layer_norm_of_lines<T, true> : layer_norm_of_lines<T, false>;
+  });
   return make_plan(
       [=](const Launching& l) {
         if (a.lines.count == 0) return cudaSuccess;
@@ -113,9 +200,12 @@ std::unique_ptr<Plan> native_layer_norm(const Request& r) {
         mine.out = l.data(out), mine.means = l.data(mean), mine.deviations = l.data(rstd), mine.in = l.data(in);
         mine.weight = weight.present() ? l.data(weight) : nullptr;
         mine.bias = bias.present() ? l.data(bias) : nullptr;
+        if (in_lines.launch)
+          return start(l, of_lines, in_lines.launch.grid(l, a.lines.count), in_lines.launch.block(), mine,
+                       in_lines.aligned(l));
         return start(l, kernel, blocks_of(a.lines.count), threads_for(a.within.count), mine);
       },
-      "a block for each line");
+      in_lines.launch ? "a warp or a block for each line, in registers" : "a block for each line");
 }
 MACA_KERNEL("native_layer_norm", native_layer_norm);
 
@@ -125,6 +215,9 @@ struct GradientArguments {
   void *out, *to_weight, *to_bias;
   const void *grad, *in, *means, *deviations, *weight;
   Dtype dtype, weight_dtype, statistics_dtype;
+  double* parts;  // of both sums over slices of lines, beside one another
+  int64_t slices, length;
+  int32_t across, aligned;
 };
 
 // With x^ the normalized input and g the gradient times the weight: (g - mean(g) - x^ mean(g x^)) / deviation.
@@ -151,6 +244,105 @@ __global__ void to_input(GradientArguments a) {
       const Sum2 e = element(k);
       store(a.out, a.dtype, line[0] + at[0], (e.a - sums.a / n - e.b * (sums.b / n)) * scale);
     }
+  }
+}
+
+template <class T, bool ByWarp>
+__global__ void __launch_bounds__(kLineThreads) to_input_of_lines(GradientArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  const Team<ByWarp> team;
+  const int64_t length = a.within.count;
+  for (int64_t i = team.first; i < a.lines.count; i += team.step) {
+    int64_t line[5];
+    a.lines.offsets(i, line);
+    const Mean mean(load<double>(a.means, a.statistics_dtype, line[3]));
+    const float scale = static_cast<float>(load<double>(a.deviations, a.statistics_dtype, line[4]));
+    Held<T, ByWarp> grad = {}, x = {}, weight = {};
+    grad.load(team, static_cast<const T*>(a.grad) + line[1], length, aligned);
+    x.load(team, static_cast<const T*>(a.in) + line[2], length, aligned);
+    if (a.weight) weight.load(team, static_cast<const T*>(a.weight), length, aligned);
+    const auto weighted = [&](int v, int j) {  // 0 behind the end
+      const float g = decoded(grad.at[v].at[j]);
+      return a.weight ? g * decoded(weight.at[v].at[j]) : g;
+    };
+    Sum2 sums{0, 0};
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float g = weighted(v, j), d = mean.distance(decoded(x.at[v].at[j]));
+        sums.a += static_cast<double>(g), sums.b += static_cast<double>(g) * static_cast<double>(d);
+      }
+    sums = team.fold(sums, [](Sum2 p, Sum2 q) { return Sum2{p.a + q.a, p.b + q.b}; });
+    const double n = static_cast<double>(length);
+    const float lift = static_cast<float>(sums.a / n), slope = static_cast<float>(sums.b / n) * scale * scale;
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        grad.at[v].at[j] = encoded<T>((weighted(v, j) - lift - mean.distance(decoded(x.at[v].at[j])) * slope) * scale);
+    grad.store(team, static_cast<T*>(a.out) + line[0], length, aligned);
+  }
+}
+
+// Slices of columns: threads beside one another have neighbouring columns, the others of a block other lines.
+constexpr int kColumns = 4;  // of a thread
+template <class T> __global__ void to_weight_in_columns(GradientArguments a) {
+  __shared__ Sum2 parts[kColumns][kThreads];
+  const int across = a.across, x = static_cast<int>(threadIdx.x) % across, y = static_cast<int>(threadIdx.x) / across;
+  const int down = kThreads / across;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * across * kColumns, column = first + x * kColumns;
+  const int64_t end = (blockIdx.y + int64_t{1}) * a.length;
+  Sum2 sums[kColumns] = {};
+#pragma unroll 2
+  for (int64_t i = blockIdx.y * a.length + y; i < (end < a.lines.count ? end : a.lines.count); i += down) {
+    if (column >= a.within.count) break;
+    int64_t line[5];
+    a.lines.offsets(i, line);
+    const double mean = load<double>(a.means, a.statistics_dtype, line[3]);
+    const double scale = load<double>(a.deviations, a.statistics_dtype, line[4]);
+    const T *const grad = static_cast<const T*>(a.grad) + line[1] + column, *const in = static_cast<const T*>(a.in) +
+                                                                                        line[2] + column;
+    Vector<T, kColumns> g = {}, d = {};
+    if (a.aligned) {
+      g = *reinterpret_cast<const Vector<T, kColumns>*>(grad), d = *reinterpret_cast<const Vector<T, kColumns>*>(in);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j)
+        if (column + j < a.within.count) g.at[j] = grad[j], d.at[j] = in[j];
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const double of = static_cast<double>(decoded(g.at[j]));
+      sums[j].a += of * ((static_cast<double>(decoded(d.at[j])) - mean) * scale), sums[j].b += of;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) parts[j][threadIdx.x] = sums[j];
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < across * kColumns && first + c < a.within.count; c += kThreads) {
+    Sum2 all = parts[c % kColumns][c / kColumns];
+    for (int i = 1; i < down; ++i) {
+      const Sum2 next = parts[c % kColumns][i * across + c / kColumns];
+      all.a += next.a, all.b += next.b;
+    }
+    double* const to = a.parts + ((first + c) * a.slices + blockIdx.y) * 2;
+    to[0] = all.a, to[1] = all.b;
+  }
+}
+// A warp for each column.
+__global__ void to_weight_of_parts(GradientArguments a) {
+  const int lane = static_cast<int>(threadIdx.x) % warpSize;
+  for (int64_t k = first_element() / warpSize; k < a.within.count; k += element_step() / warpSize) {
+    Sum2 sums{0, 0};
+    for (int64_t i = lane; i < a.slices; i += warpSize)
+      sums.a += a.parts[(k * a.slices + i) * 2], sums.b += a.parts[(k * a.slices + i) * 2 + 1];
+    sums = fold_warp(sums, [](Sum2 p, Sum2 q) { return Sum2{p.a + q.a, p.b + q.b}; });
+    int64_t at[6];
+    a.within.offsets(k, at);
+    if (lane != 0) continue;
+    if (a.to_weight) store(a.to_weight, a.weight_dtype, at[4], sums.a);
+    if (a.to_bias) store(a.to_bias, a.weight_dtype, at[5], sums.b);
   }
 }
 
@@ -192,7 +384,23 @@ std::unique_ptr<Plan> native_layer_norm_backward(const Request& r) {
   GradientArguments a{};
   a.lines = walk_of<5>(p.lines), a.within = walk_of<6>(p.within);
   a.dtype = in.dtype, a.weight_dtype = weight_dtype, a.statistics_dtype = mean.dtype;
-  return make_plan(
+  const InLines in_lines(a.lines, a.within, in.dtype, {out, grad, in}, {weight});
+  const InLines in_columns(a.lines, a.within, in.dtype, {Operand(), grad, in}, {});
+  const auto of_lines = with_float_type(in.dtype, [&](auto t) {
+    using T = decltype(t);
+    return in_lines.launch.by_warp ? to_input_of_lines<T, true> : to_input_of_lines<T, false>;
+  });
+  const auto of_columns = with_float_type(in.dtype, [](auto t) { return to_weight_in_columns<decltype(t)>; });
+  constexpr int64_t kEnough = 512, kEachThread = 8;  // blocks that fill any device; lines of a thread at least
+  const int64_t groups = (a.within.count + kColumns - 1) / kColumns;
+  a.across = 1;
+  while (a.across < 32 && a.across < groups) a.across *= 2;
+  const int64_t blocks = std::max<int64_t>((groups + a.across - 1) / a.across, 1);
+  const int64_t slices = std::min((kEnough + blocks - 1) / blocks, a.lines.count / (kThreads / a.across * kEachThread));
+  a.length = (a.lines.count + std::max<int64_t>(slices, 1) - 1) / std::max<int64_t>(slices, 1);
+  a.slices = a.length ? (a.lines.count + a.length - 1) / a.length : 1;
+  const bool has_columns = in_columns.serves && (to_w.present() || to_b.present());
+  auto plan = make_plan(
       [=](const Launching& l) {
         GradientArguments mine = a;
         mine.grad = l.data(grad), mine.in = l.data(in), mine.means = l.data(mean), mine.deviations = l.data(rstd);
@@ -200,14 +408,27 @@ std::unique_ptr<Plan> native_layer_norm_backward(const Request& r) {
         cudaError_t said = cudaSuccess;
         if (out.present() && a.lines.count > 0) {
           mine.out = l.data(out);
-          said = start(l, to_input, blocks_of(a.lines.count), threads_for(a.within.count), mine);
+          said = in_lines.launch ? start(l, of_lines, in_lines.launch.grid(l, a.lines.count), in_lines.launch.block(),
+                                         mine, in_lines.aligned(l))
+                                 : start(l, to_input, blocks_of(a.lines.count), threads_for(a.within.count), mine);
         }
         if (said != cudaSuccess || !(to_w.present() || to_b.present()) || a.within.count == 0) return said;
         if (to_w.present()) mine.to_weight = l.data(to_w);
         if (to_b.present()) mine.to_bias = l.data(to_b);
+        if (has_columns) {
+          mine.parts = static_cast<double*>(l.launch.workspace), mine.aligned = in_columns.aligned(l);
+          const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(a.slices));
+          said = start(l, of_columns, grid, dim3(kThreads), mine);
+          const int64_t warps = kThreads / l.device.properties.warpSize;
+          return said != cudaSuccess ? said
+                                     : start(l, to_weight_of_parts, blocks_of((a.within.count + warps - 1) / warps),
+                                             dim3(kThreads), mine);
+        }
         return start(l, to_weight, blocks_of(a.within.count), threads_for(a.lines.count), mine);
       },
-      "a block for each line, and for each weight");
+      in_lines.launch ? "lines in registers, and slices of columns" : "a block for each line, and for each weight");
+  if (has_columns) plan->workspace_bytes = static_cast<uint64_t>(a.within.count * a.slices) * 2 * sizeof(double);
+  return plan;
 }
 MACA_KERNEL("native_layer_norm_backward", native_layer_norm_backward);
 

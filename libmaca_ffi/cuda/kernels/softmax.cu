@@ -1,6 +1,6 @@
-// Softmax, its logarithm, and the gradients of both: a block for each line. Sums are made in double.
-#include "../warp.h"
-#include "lines.h"
+// Softmax, its logarithm, and the gradients of both. Lines that lie together are read once into registers, or where
+// they are too long twice; of others each has a block, which reads it three times. Sums are made in double.
+#include "line_vectors.h"
 #include "shared/folds.h"
 
 namespace maca_cuda {
@@ -37,6 +37,148 @@ template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
   }
 }
 
+template <class T, bool IsLog, bool ByWarp>
+__global__ void __launch_bounds__(kLineThreads) softmax_of_lines(SoftmaxArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  using Most = Extremum<float, true>;
+  const Team<ByWarp> team;
+  for (int64_t i = team.first; i < a.lines.starts.count; i += team.step) {
+    int64_t at[2];
+    a.lines.starts.offsets(i, at);
+    Held<T, ByWarp> x = {};
+    x.load(team, static_cast<const T*>(a.in) + at[1], a.lines.length, aligned);
+    float held[kHeld<T>][W], top = Most::identity();
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        held[v][j] = x.place(team, v, j, aligned) < a.lines.length ? decoded(x.at[v].at[j]) : Most::identity();
+        top = Most::join(top, held[v][j]);
+      }
+    top = team.fold(top, [](float p, float q) { return Most::join(p, q); });
+    double total = 0;
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const bool is_there = x.place(team, v, j, aligned) < a.lines.length;
+        held[v][j] -= top;
+        const float e = is_there ? vm::exp(held[v][j]) : 0.0f;
+        total += static_cast<double>(e);
+        if (!IsLog) held[v][j] = e;
+      }
+    total = team.sum(total);
+    const float low = IsLog ? static_cast<float>(vm::log(total)) : 0.0f, whole = static_cast<float>(total);
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) x.at[v].at[j] = encoded<T>(IsLog ? held[v][j] - low : held[v][j] / whole);
+    x.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
+  }
+}
+
+// The maximum of what was read, and the sum of powers below it.
+struct Scaled {
+  float top;
+  double total;
+};
+__device__ inline Scaled of_lane_across(Scaled s, int step) {
+  return {maca_cuda::of_lane_across(s.top, step), maca_cuda::of_lane_across(s.total, step)};
+}
+__device__ inline Scaled joined(Scaled p, Scaled q) {
+  const float top = Extremum<float, true>::join(p.top, q.top);
+  // of a total that is 0 nothing is to be lowered: -inf less -inf would be NaN
+  const double of_p = p.total == 0 ? 0 : p.total * static_cast<double>(vm::exp(p.top - top));
+  const double of_q = q.total == 0 ? 0 : q.total * static_cast<double>(vm::exp(q.top - top));
+  return {top, of_p + of_q};
+}
+
+// Lines that are too long for registers: a vector's powers are added up below its maximum.
+template <class T, bool IsLog>
+__global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  using Most = Extremum<float, true>;
+  const int64_t length = a.lines.length;
+  for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
+    int64_t at[2];
+    a.lines.starts.offsets(i, at);
+    const T* const in = static_cast<const T*>(a.in) + at[1];
+    T* const out = static_cast<T*>(a.out) + at[0];
+    const int64_t stride = aligned ? 1 : blockDim.x, step = static_cast<int64_t>(blockDim.x) * W;
+    const auto fetch = [&](int64_t k, float (&x)[W]) {  // from element k on
+      Vector<T, W> v;
+      if (aligned) v = *reinterpret_cast<const Vector<T, W>*>(in + k);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const bool is_there = k + j * stride < length;
+        x[j] = !is_there ? Most::identity() : decoded(aligned ? v.at[j] : in[k + j * stride]);
+      }
+    };
+    const int64_t first = aligned ? static_cast<int64_t>(threadIdx.x) * W : threadIdx.x;
+    Scaled all{Most::identity(), 0};
+    for (int64_t k = first; k < length; k += step) {
+      float x[W];
+      fetch(k, x);
+      float top = all.top;
+#pragma unroll
+      for (int j = 0; j < W; ++j) top = Most::join(top, x[j]);
+      if (top != all.top && all.total != 0) all.total *= static_cast<double>(vm::exp(all.top - top));
+      all.top = top;
+#pragma unroll
+      for (int j = 0; j < W; ++j)  // nothing is a distance from -inf: where that is all, so far, powers are 0
+        if (k + j * stride < length && top != Most::identity()) all.total += static_cast<double>(vm::exp(x[j] - top));
+    }
+    all = fold_block(all, [](Scaled p, Scaled q) { return joined(p, q); });
+    const float low = IsLog ? static_cast<float>(vm::log(all.total)) : 0.0f, whole = static_cast<float>(all.total);
+    for (int64_t k = first; k < length; k += step) {
+      float x[W];
+      fetch(k, x);
+      Vector<T, W> y;
+#pragma unroll
+      for (int j = 0; j < W; ++j) y.at[j] = encoded<T>(IsLog ? x[j] - all.top - low : vm::exp(x[j] - all.top) / whole);
+      if (aligned) {
+        *reinterpret_cast<Vector<T, W>*>(out + k) = y;
+      } else {
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+          if (k + j * stride < length) out[k + j * stride] = y.at[j];
+      }
+    }
+  }
+}
+
+// Lines of one dtype that lie together in all operands; their threads.
+template <int K> struct InLines {
+  bool serves = false;
+  LineLaunch launch;  // none where lines are too long
+  std::array<bool, K> whole = {};
+
+  InLines(const Lines<K>& lines, const std::array<const Operand*, K>& operands) {
+    const Dtype dtype = operands[0]->dtype;
+    serves = dtype == Dtype::F32 || is_half(dtype);
+    const int64_t width = kVectorBytes / item_size(dtype);
+    for (size_t k = 0; k < K; ++k) {
+      serves = serves && operands[k]->dtype == dtype && (lines.strides[k] == 1 || lines.length == 1);
+      whole[k] = lines.length % width == 0 && begins_at_vectors(lines.starts, static_cast<int>(k), width);
+    }
+    launch = line_launch(lines.length);
+  }
+  bool aligned(const std::array<const void*, K>& memory) const {
+    bool all = true;
+    for (size_t k = 0; k < K; ++k) all = all && whole[k] && is_aligned(memory[k], kVectorBytes);
+    return all;
+  }
+};
+
+template <bool IsLog> auto kernel_of_lines(Dtype dtype, const LineLaunch& launch) {
+  return with_float_type(dtype, [&](auto t) {
+    using T = decltype(t);
+    return !launch          ? softmax_of_long_lines<T, IsLog>
+           : launch.by_warp ? softmax_of_lines<T, IsLog, true>
+                            : softmax_of_lines<T, IsLog, false>;
+  });
+}
+
 template <bool IsLog> std::unique_ptr<Plan> forward(const Request& r) {
   const Operand in = r.memory(0), out = r.out();
   if (!is_floating(in.dtype) || !is_floating(out.dtype)) throw Declined("integers");
@@ -44,6 +186,22 @@ template <bool IsLog> std::unique_ptr<Plan> forward(const Request& r) {
   a.lines = lines_along<2>(dim_of(r, in), {&out, &in});
   a.out_dtype = out.dtype, a.in_dtype = in.dtype;
   const auto kernel = in.dtype == Dtype::F64 ? softmax<double, IsLog> : softmax<float, IsLog>;
+  const InLines<2> in_lines(a.lines, {&out, &in});
+  if (in_lines.serves) {
+    const auto of_lines = kernel_of_lines<IsLog>(in.dtype, in_lines.launch);
+    return make_plan(
+        [=](const Launching& l) {
+          if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
+          SoftmaxArguments mine = a;
+          mine.out = l.data(out), mine.in = l.data(in);
+          const dim3 block = in_lines.launch ? in_lines.launch.block() : dim3(kLineThreads);
+          return start(l, of_lines, in_lines.launch.grid(l, a.lines.starts.count), block, mine,
+                       in_lines.aligned({mine.out, mine.in}));
+        },
+        in_lines.launch.by_warp ? "a warp for each line, in registers"
+        : in_lines.launch       ? "a block for each line, in registers"
+                                : "a block for each line, read twice");
+  }
   return make_plan(
       [=](const Launching& l) {
         if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
@@ -79,6 +237,36 @@ template <class C, bool IsLog> __global__ void softmax_gradient(GradientArgument
   }
 }
 
+template <class T, bool IsLog, bool ByWarp>
+__global__ void __launch_bounds__(kLineThreads) gradient_of_lines(GradientArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  const Team<ByWarp> team;
+  for (int64_t i = team.first; i < a.lines.starts.count; i += team.step) {
+    int64_t at[3];
+    a.lines.starts.offsets(i, at);
+    Held<T, ByWarp> grad = {}, result = {};
+    grad.load(team, static_cast<const T*>(a.grad) + at[1], a.lines.length, aligned);
+    result.load(team, static_cast<const T*>(a.result) + at[2], a.lines.length, aligned);
+    double total = 0;
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const double g = static_cast<double>(decoded(grad.at[v].at[j]));  // 0 behind the end
+        total += IsLog ? g : g * static_cast<double>(decoded(result.at[v].at[j]));
+      }
+    const float whole = static_cast<float>(team.sum(total));
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float g = decoded(grad.at[v].at[j]), y = decoded(result.at[v].at[j]);
+        grad.at[v].at[j] = encoded<T>(IsLog ? g - vm::exp(y) * whole : (g - whole) * y);
+      }
+    grad.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
+  }
+}
+
 template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
   const Operand grad = r.memory(0), result = r.memory(1), out = r.out();
   for (const Operand* o : {&grad, &result, &out})
@@ -86,6 +274,22 @@ template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
   GradientArguments a{};
   a.lines = lines_along<3>(dim_of(r, grad), {&out, &grad, &result});
   a.out_dtype = out.dtype, a.grad_dtype = grad.dtype, a.result_dtype = result.dtype;
+  const InLines<3> in_lines(a.lines, {&out, &grad, &result});
+  if (in_lines.serves && in_lines.launch) {
+    const auto of_lines = with_float_type(grad.dtype, [&](auto t) {
+      using T = decltype(t);
+      return in_lines.launch.by_warp ? gradient_of_lines<T, IsLog, true> : gradient_of_lines<T, IsLog, false>;
+    });
+    return make_plan(
+        [=](const Launching& l) {
+          if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
+          GradientArguments mine = a;
+          mine.out = l.data(out), mine.grad = l.data(grad), mine.result = l.data(result);
+          return start(l, of_lines, in_lines.launch.grid(l, a.lines.starts.count), in_lines.launch.block(), mine,
+                       in_lines.aligned({mine.out, mine.grad, mine.result}));
+        },
+        "a warp or a block for each line, in registers");
+  }
   const auto kernel = grad.dtype == Dtype::F64 ? softmax_gradient<double, IsLog> : softmax_gradient<float, IsLog>;
   return make_plan(
       [=](const Launching& l) {
