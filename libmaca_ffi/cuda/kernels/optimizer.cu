@@ -1,8 +1,8 @@
-// Fused steps of optimizers: a launch for each parameter. Numbers that lie in device memory, the steps among them, are
-// read by the kernel. The host library keeps its own loops, in which a step's flags become factors of vectors.
-#include "../walk.h"
-#include "../launch.h"
-#include "shared/pointwise/values.h"
+// Fused steps of optimizers: a launch for as many parameters as its own parameters have room for, where they and their
+// state are of one dtype and lie together; a launch for each of the others. Numbers that lie in device memory, the
+// steps among them, are read by the kernel. The host library keeps its own loops, in which a step's flags become
+// factors of vectors.
+#include "lists.h"
 
 namespace maca_cuda {
 namespace {
@@ -20,27 +20,31 @@ struct Number {  // in device memory, or of the launch
   __device__ double get() const { return memory ? load<double>(memory, dtype, 0) : value; }
 };
 
+struct Flags {
+  Number lr, grad_scale, found_inf;
+  double beta1, beta2, weight_decay, eps, momentum, dampening, lr_decay;
+  bool decoupled, amsgrad, maximize, nesterov, is_first, is_scaled;
+};
 struct Step {
+  Flags flags;
   Walk<kMostStreams> walk;
   void* memory[kMostStreams];
   Dtype dtypes[kMostStreams];
-  Number lr, step, grad_scale, found_inf;
-  double beta1, beta2, weight_decay, eps, momentum, dampening, lr_decay;
-  bool decoupled, amsgrad, maximize, nesterov, is_first, is_scaled;
+  Number step;
 };
 
 // What an algorithm does to one element: x is the parameter, the gradient, the state.
 struct Adam {
-  double size, root;
-  __device__ explicit Adam(const Step& s) {
-    const double t = s.step.get();
+  double size, root, decay;
+  __device__ void begin(const Flags& s, double t) {
     size = s.lr.get() / (1 - std::pow(s.beta1, t));
     root = std::sqrt(1 - std::pow(s.beta2, t));
+    decay = 1 - s.lr.get() * s.weight_decay;
   }
-  template <class T> __device__ void step(const Step& s, T (&x)[kMostStreams]) const {
+  template <class T> __device__ void step(const Flags& s, T (&x)[kMostStreams]) const {
     T param = x[0], grad = s.maximize ? -x[1] : x[1];
     if (s.decoupled)
-      param *= static_cast<T>(1 - s.lr.get() * s.weight_decay);
+      param *= static_cast<T>(decay);
     else if (s.weight_decay != 0)
       grad = mul_add(param, static_cast<T>(s.weight_decay), grad);
     x[2] = mul_add(x[2], static_cast<T>(s.beta1), grad * static_cast<T>(1 - s.beta1));
@@ -51,8 +55,9 @@ struct Adam {
   }
 };
 struct Sgd {
-  __device__ explicit Sgd(const Step&) {}
-  template <class T> __device__ void step(const Step& s, T (&x)[kMostStreams]) const {
+  double size;
+  __device__ void begin(const Flags& s, double) { size = s.lr.get(); }
+  template <class T> __device__ void step(const Flags& s, T (&x)[kMostStreams]) const {
     T grad = s.maximize ? -x[1] : x[1];
     if (s.weight_decay != 0) grad = mul_add(x[0], static_cast<T>(s.weight_decay), grad);
     if (s.momentum != 0) {
@@ -61,13 +66,13 @@ struct Sgd {
       x[2] = s.is_first ? grad : mul_add(x[2], momentum, grad * static_cast<T>(1 - s.dampening));
       grad = s.nesterov ? mul_add(x[2], momentum, grad) : x[2];
     }
-    x[0] = mul_add(-static_cast<T>(s.lr.get()), grad, x[0]);
+    x[0] = mul_add(-static_cast<T>(size), grad, x[0]);
   }
 };
 struct Adagrad {
   double size;
-  __device__ explicit Adagrad(const Step& s) { size = s.lr.get() / (1 + (s.step.get() - 1) * s.lr_decay); }
-  template <class T> __device__ void step(const Step& s, T (&x)[kMostStreams]) const {
+  __device__ void begin(const Flags& s, double t) { size = s.lr.get() / (1 + (t - 1) * s.lr_decay); }
+  template <class T> __device__ void step(const Flags& s, T (&x)[kMostStreams]) const {
     T grad = s.maximize ? -x[1] : x[1];
     if (s.weight_decay != 0) grad = mul_add(x[0], static_cast<T>(s.weight_decay), grad);
     x[2] = mul_add(grad, grad, x[2]);
@@ -76,39 +81,102 @@ struct Adagrad {
 };
 
 template <class Algorithm, class T> __global__ void take_step(Step s) {
-  if (s.found_inf.get() == 1) return;
-  const Algorithm algorithm(s);
-  const T scale = static_cast<T>(s.grad_scale.get());
+  if (s.flags.found_inf.get() == 1) return;
+  Algorithm algorithm;
+  algorithm.begin(s.flags, s.step.get());
+  const T scale = static_cast<T>(s.flags.grad_scale.get());
   for (int64_t i = first_element(); i < s.walk.count; i += element_step()) {
     int64_t at[kMostStreams];
     s.walk.offsets(i, at);
     T x[kMostStreams] = {};
     for (int k = 0; k < kMostStreams; ++k)
       if (s.memory[k]) x[k] = load<T>(s.memory[k], s.dtypes[k], at[k]);
-    if (s.is_scaled) x[1] /= scale;  // and stays so, in memory too
-    algorithm.step(s, x);
+    if (s.flags.is_scaled) x[1] /= scale;  // and stays so, in memory too
+    algorithm.step(s.flags, x);
     for (int k = 0; k < kMostStreams; ++k)
-      if (s.memory[k] && (k != 1 || s.is_scaled)) store(s.memory[k], s.dtypes[k], at[k], x[k]);
+      if (s.memory[k] && (k != 1 || s.flags.is_scaled)) store(s.memory[k], s.dtypes[k], at[k], x[k]);
+  }
+}
+
+struct Steps {
+  static constexpr int kTensors = 62;
+  Flags flags;
+  const void* steps[kTensors];
+  Dtype step_dtype;
+  int32_t reserved;
+  TensorList<kMostStreams, kTensors> list;
+};
+static_assert(sizeof(Steps) <= kParameterBytes, "a list that no launch takes");
+
+template <class Algorithm, class T> __global__ void __launch_bounds__(kThreads) take_steps(Steps s) {
+  using C = computed_t<T>;
+  constexpr int W = kWidth<T>;
+  __shared__ Algorithm algorithm;  // made by one thread: powers take long
+  if (s.flags.found_inf.get() == 1) return;
+  int64_t begin;
+  const int tensor = s.list.place(begin);
+  if (threadIdx.x == 0)
+    algorithm.begin(s.flags, s.steps[tensor] ? load<double>(s.steps[tensor], s.step_dtype, 0) : 1.0);
+  __syncthreads();
+  const Algorithm mine = algorithm;
+  const C scale = static_cast<C>(s.flags.grad_scale.get());
+  const int64_t left = s.list.counts[tensor] - begin, count = left < kChunk ? left : kChunk;
+  T* memory[kMostStreams];
+#pragma unroll
+  for (int k = 0; k < kMostStreams; ++k) {
+    T* const whole = static_cast<T*>(s.list.memory[k][tensor]);
+    memory[k] = whole ? whole + begin : nullptr;
+  }
+  const auto step = [&](C(&x)[kMostStreams]) {
+    if (s.flags.is_scaled) x[1] /= scale;
+    mine.step(s.flags, x);
+  };
+  const auto is_written = [&](int k) { return memory[k] && (k != 1 || s.flags.is_scaled); };
+  const int64_t whole = s.list.is_aligned(tensor) ? count / W * W : 0;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * W; i < whole; i += kThreads * W) {
+    Vector<T, W> v[kMostStreams] = {};
+#pragma unroll
+    for (int k = 0; k < kMostStreams; ++k)
+      if (memory[k]) v[k] = *reinterpret_cast<const Vector<T, W>*>(memory[k] + i);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      C x[kMostStreams];
+#pragma unroll
+      for (int k = 0; k < kMostStreams; ++k) x[k] = decoded(v[k].at[j]);
+      step(x);
+#pragma unroll
+      for (int k = 0; k < kMostStreams; ++k) v[k].at[j] = encoded<T>(x[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kMostStreams; ++k)
+      if (is_written(k)) *reinterpret_cast<Vector<T, W>*>(memory[k] + i) = v[k];
+  }
+  for (int64_t i = whole + threadIdx.x; i < count; i += kThreads) {
+    C x[kMostStreams];
+#pragma unroll
+    for (int k = 0; k < kMostStreams; ++k) x[k] = memory[k] ? decoded(memory[k][i]) : C(0);
+    step(x);
+#pragma unroll
+    for (int k = 0; k < kMostStreams; ++k)
+      if (is_written(k)) memory[k][i] = encoded<T>(x[k]);
   }
 }
 
 double number(const Request& r, const char* name) { return r.number(name, 0.0); }
 
+// A parameter with its gradient, state and step.
+struct Parameter {
+  std::array<Operand, kMostStreams> streams;
+  Operand step;
+  Walk<kMostStreams> walk;
+};
+
 // `state`: how many lists follow the gradients; optional ones may be empty. `has_steps`: then come the steps.
-template <class Algorithm> std::unique_ptr<Plan> step_plan(const Request& r, int state, bool has_steps, Step flags) {
+std::vector<Parameter> read_parameters(const Request& r, int state, bool has_steps) {
   const auto& params = r.in_list(0);
-  const int after = 2 + state + (has_steps ? 1 : 0);
-  const bool has_lr = r.inputs() == after + 3;
-  const Operand lr = has_lr ? r.in(after) : Operand(), grad_scale = r.in(after + has_lr),
-                found_inf = r.in(after + has_lr + 1);
-  const int lr_slot = has_lr ? -1 : r.scalar("lr");
-  if (!has_lr && lr_slot < 0) flags.lr.value = r.number("lr");
-  flags.weight_decay = number(r, "weight_decay"), flags.eps = number(r, "eps");
-  flags.maximize = r.boolean("maximize"), flags.is_scaled = grad_scale.present();
-  std::vector<std::unique_ptr<Plan>> plans;
+  std::vector<Parameter> read(params.size());
   for (size_t i = 0; i < params.size(); ++i) {
     if (!is_floating(params[i].dtype)) throw Declined("the parameters are not real floating point");
-    std::array<Operand, kMostStreams> streams;
     std::array<Dims, kMostStreams> strides;
     strides.fill(Dims(params[i].sizes.size(), 0));
     for (int k = 0; k < 2 + state; ++k) {
@@ -118,41 +186,101 @@ template <class Algorithm> std::unique_ptr<Plan> step_plan(const Request& r, int
       if (list.size() != params.size()) throw Invalid("the lists have different lengths");
       if (list[i].sizes != params[i].sizes) throw Invalid("a state or gradient has other sizes than its parameter");
       if (!is_floating(list[i].dtype)) throw Invalid("a state or gradient is not floating point");
-      streams[at] = list[i], strides[at] = list[i].strides;
+      read[i].streams[at] = list[i], strides[at] = list[i].strides;
     }
-    Operand step;
     if (has_steps) {
       if (r.in_list(2 + state).size() != params.size()) throw Invalid("the lists have different lengths");
-      step = r.in_list(2 + state)[i];
+      read[i].step = r.in_list(2 + state)[i];
     }
-    Step s = flags;
-    s.walk = walk_along_first<kMostStreams>(params[i].sizes, strides);
-    for (size_t k = 0; k < kMostStreams; ++k) s.dtypes[k] = streams[k].dtype;
-    const auto kernel = params[i].dtype == Dtype::F64 ? take_step<Algorithm, double> : take_step<Algorithm, float>;
+    read[i].walk = walk_along_first<kMostStreams>(params[i].sizes, strides);
+  }
+  return read;
+}
+
+// The number that a launch brings, or where it lies.
+Number placed(const Launching& l, const Operand& o, double otherwise) {
+  Number n{};
+  if (!o.present())
+    n.value = otherwise;
+  else if (o.scalar())
+    n.value = value_of(l.scalar(o.scalar_slot)).real;
+  else
+    n.memory = l.data(o), n.dtype = o.dtype;
+  return n;
+}
+
+// Those of a dtype whose operands lie together, and that have their steps in memory of one dtype.
+bool is_listed(const Parameter& p, Dtype dtype, Dtype step_dtype) {
+  std::array<const Operand*, kMostStreams> streams;
+  for (size_t k = 0; k < kMostStreams; ++k) streams[k] = &p.streams[k];
+  if (p.step.present() && (p.step.scalar() || p.step.dtype != step_dtype)) return false;
+  return dense_count<kMostStreams>(p.walk, streams, dtype) >= 0;
+}
+
+template <class Algorithm>
+std::unique_ptr<Plan> step_plan(const Request& r, int state, bool has_steps, const Flags& given) {
+  const int after = 2 + state + (has_steps ? 1 : 0);
+  const bool has_lr = r.inputs() == after + 3;
+  const Operand lr = has_lr ? r.in(after) : Operand(), grad_scale = r.in(after + has_lr),
+                found_inf = r.in(after + has_lr + 1);
+  const int lr_slot = has_lr ? -1 : r.scalar("lr");
+  Flags flags = given;
+  if (!has_lr && lr_slot < 0) flags.lr.value = r.number("lr");
+  flags.weight_decay = number(r, "weight_decay"), flags.eps = number(r, "eps");
+  flags.maximize = r.boolean("maximize"), flags.is_scaled = grad_scale.present();
+  const std::vector<Parameter> all = read_parameters(r, state, has_steps);
+
+  const auto flags_at = [=](const Launching& l) {
+    Flags mine = flags;
+    mine.lr = placed(l, lr, lr_slot >= 0 ? value_of(l.scalar(lr_slot)).real : flags.lr.value);
+    mine.grad_scale = placed(l, grad_scale, 1), mine.found_inf = placed(l, found_inf, 0);
+    return mine;
+  };
+  std::vector<std::unique_ptr<Plan>> plans;
+  std::vector<bool> is_done(all.size(), false);
+  for (const Dtype dtype : {Dtype::F32, Dtype::BF16, Dtype::F16}) {
+    std::vector<Parameter> listed;
+    std::vector<int64_t> counts;
+    const Dtype step_dtype = !all.empty() && all[0].step.present() ? all[0].step.dtype : Dtype::F32;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (is_listed(all[i], dtype, step_dtype)) {
+        listed.push_back(all[i]), counts.push_back(all[i].walk.count);
+        is_done[i] = true;
+      }
+    if (listed.empty()) continue;
+    const auto kernel = with_float_type(dtype, [](auto t) { return take_steps<Algorithm, decltype(t)>; });
     plans.push_back(make_plan([=](const Launching& l) {
-      if (s.walk.count == 0) return cudaSuccess;
-      Step mine = s;
-      for (size_t k = 0; k < kMostStreams; ++k)
-        if (streams[k].present()) mine.memory[k] = l.data(streams[k]);
-      const auto place = [&](Number& n, const Operand& o, double otherwise) {
-        if (!o.present()) {
-          n.value = otherwise;
-        } else if (o.scalar()) {
-          n.value = value_of(l.scalar(o.scalar_slot)).real;
-        } else {
-          n.memory = l.data(o), n.dtype = o.dtype;
-        }
+      Steps s{};
+      s.flags = flags_at(l), s.step_dtype = step_dtype;
+      const auto put = [&](int place, size_t i) {
+        const Parameter& p = listed[i];
+        for (size_t k = 0; k < kMostStreams; ++k)
+          s.list.memory[k][place] = p.streams[k].present() ? l.data(p.streams[k]) : nullptr;
+        s.steps[place] = p.step.present() ? l.data(p.step) : nullptr;
       };
-      place(mine.lr, lr, lr_slot >= 0 ? value_of(l.scalar(lr_slot)).real : s.lr.value);
-      place(mine.step, step, 1), place(mine.grad_scale, grad_scale, 1), place(mine.found_inf, found_inf, 0);
-      return start(l, kernel, blocks_for(l, s.walk.count), dim3(kThreads), mine);
+      return for_lists<decltype(s.list), Steps::kTensors>(
+          s.list, counts, put, [&](unsigned blocks) { return start(l, kernel, dim3(blocks), dim3(kThreads), s); });
     }));
   }
-  return in_turn(std::move(plans), "a launch for each parameter");
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (is_done[i] || all[i].walk.count == 0) continue;
+    const Parameter p = all[i];
+    const auto kernel = p.streams[0].dtype == Dtype::F64 ? take_step<Algorithm, double> : take_step<Algorithm, float>;
+    plans.push_back(make_plan([=](const Launching& l) {
+      Step s{};
+      s.flags = flags_at(l), s.walk = p.walk, s.step = placed(l, p.step, 1);
+      for (size_t k = 0; k < kMostStreams; ++k) {
+        s.dtypes[k] = p.streams[k].dtype;
+        if (p.streams[k].present()) s.memory[k] = l.data(p.streams[k]);
+      }
+      return start(l, kernel, blocks_for(l, p.walk.count), dim3(kThreads), s);
+    }));
+  }
+  return in_turn(std::move(plans), "a launch for many parameters");
 }
 
 template <bool Decoupled> std::unique_ptr<Plan> adam(const Request& r) {
-  Step flags{};
+  Flags flags{};
   flags.beta1 = r.number("beta1"), flags.beta2 = r.number("beta2");
   flags.amsgrad = r.boolean("amsgrad"), flags.decoupled = Decoupled;
   if (flags.amsgrad && r.in_list(4).size() != r.in_list(0).size()) throw Invalid("amsgrad needs its maxima");
@@ -161,14 +289,14 @@ template <bool Decoupled> std::unique_ptr<Plan> adam(const Request& r) {
   return step_plan<Adam>(r, 3, true, flags);
 }
 std::unique_ptr<Plan> sgd(const Request& r) {
-  Step flags{};
+  Flags flags{};
   flags.momentum = r.number("momentum"), flags.dampening = r.number("dampening");
   flags.nesterov = r.boolean("nesterov"), flags.is_first = r.boolean("is_first_step");
   if (r.in_list(2).empty() && !r.in_list(0).empty() && flags.momentum != 0) throw Invalid("momentum needs its buffers");
   return step_plan<Sgd>(r, 1, false, flags);
 }
 std::unique_ptr<Plan> adagrad(const Request& r) {
-  Step flags{};
+  Flags flags{};
   flags.lr_decay = r.number("lr_decay");
   if (r.in_list(2).empty() && !r.in_list(0).empty()) throw Invalid("the sums are missing");
   return step_plan<Adagrad>(r, 1, true, flags);
