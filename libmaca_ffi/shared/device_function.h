@@ -4,6 +4,8 @@
 #pragma once
 #if defined(__CUDACC__) || defined(__MACACC__)
 #define MACA_DEVICE_FUNCTION __host__ __device__
+#define MACA_DEVICE_TABLE static __constant__ const  // an array of numbers that such functions read
 #else
 #define MACA_DEVICE_FUNCTION
+#define MACA_DEVICE_TABLE constexpr
 #endif

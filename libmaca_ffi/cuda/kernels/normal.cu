@@ -1,0 +1,3 @@
+// What stands there, as kernels.
+#include "pointwise.h"
+#include "shared/pointwise/normal.h"
