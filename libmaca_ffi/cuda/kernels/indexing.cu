@@ -2,6 +2,7 @@
 // Every index is checked before it is used. What several indices name is written in their order, by one thread: the
 // last stays, and sums have the same bits in every run.
 #include "copy.h"
+#include "indexed_writes.h"
 #include "reduction.h"
 #include "shared/pointwise/values.h"
 
@@ -150,7 +151,7 @@ template <class C, bool Adds> __global__ void scatter(ScatterArguments a) {
 }
 
 template <bool Adds> std::unique_ptr<Plan> scattered(const Request& r) {
-  if (r.has("reduce")) throw Declined("a scatter that reduces");
+  if (r.has("reduce")) return make_scatter_reduce(r, true);
   const Operand self = at_least_1d(r.memory(0)), index = at_least_1d(r.memory(1)), out = at_least_1d(r.out());
   const int slot = r.scalar("value");
   const Operand source = slot < 0 ? at_least_1d(r.memory(2)) : Operand();

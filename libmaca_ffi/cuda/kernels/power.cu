@@ -1,4 +1,4 @@
-// What stands there, as kernels. The next half steps in its own bits, which no kernel does here.
+// What stands there, as kernels; and what is known of the exponent at launch, and the next half.
 #include "pointwise.h"
 #include "shared/pointwise/power.h"
 
@@ -41,5 +41,26 @@ static std::unique_ptr<Plan> pow(const Request& r) {
 }
 MACA_KERNEL("pow", pow);
 MACA_OP("pow", pow_op);
+
+// The next half is not the rounding of the next float: it steps in its own bits.
+template <bool IsFloat16> struct NextafterHalf {
+  static MACA_DEVICE_FUNCTION float of(float a, float b, const Value*) {
+    if (a != a || b != b) return vm::kNanF;
+    if (a == b) return b;
+    const auto number = [](uint16_t bits) { return IsFloat16 ? from_float16(bits) : from_bfloat16(bits); };
+    if (a == 0.0f) return vm::with_sign(number(1), b);
+    const uint16_t bits = IsFloat16 ? to_float16(a) : to_bfloat16(a);
+    return number(static_cast<uint16_t>((a < b) == (a > 0.0f) ? bits + 1 : bits - 1));
+  }
+};
+static constexpr Op nextafter_float16_op = op_of<NextafterHalf<true>, 2, kF32>();
+static constexpr Op nextafter_bfloat16_op = op_of<NextafterHalf<false>, 2, kF32>();
+MACA_KERNEL("nextafter", [](const Request& r) {
+  const Dtype d = r.out().dtype;
+  return make_pointwise(d == Dtype::F16    ? nextafter_float16_op
+                        : d == Dtype::BF16 ? nextafter_bfloat16_op
+                                           : nextafter_op,
+                        r);
+});
 
 }  // namespace maca::MACA_ISA::pointwise
