@@ -117,8 +117,8 @@ std::string vendor_libraries() {
     if (!vendor) continue;
     size_t (*version)() = nullptr;
     vendor->get(which == VendorLibrary::Products ? "LtGetVersion" : "GetVersion", version);
+    if (!version) continue;  // a file of that name, and no more
     text += std::string(text.empty() ? "" : ", ") + vendor->name();
-    if (!version) continue;
     const size_t v = version();  // 130100: 13.1.0, and of cuDNN 91900: 9.19.0
     text += " " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
   }

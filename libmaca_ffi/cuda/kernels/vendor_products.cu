@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "../vendor.h"
-#include "copy.h"
+#include "staged.h"
 #include "shared/pointwise/values.h"
 
 namespace maca_cuda {
@@ -189,17 +189,16 @@ class Multiplication {
   size_t workspace_bytes() const { return chosen_.workspace_bytes; }
 
   template <class Scalar>
-  void run(const Launching& l, Scalar alpha, const void* a, const void* b, Scalar beta, const void* c, void* d,
-           const void* bias) const {
+  void run(const Launching& l, void* workspace, Scalar alpha, const void* a, const void* b, Scalar beta, const void* c,
+           void* d, const void* bias) const {
     std::unique_lock<std::mutex> lock(bias_mutex_, std::defer_lock);
     if (has_bias_) {  // its address stands in the descriptor, which is read before the call returns
       lock.lock();
       if (const int said = library_.product_set(product_.get(), kBiasPointer, &bias, sizeof bias); said != kSuccess)
         fail(said);
     }
-    const int said =
-        library_.multiply(handle_, product_.get(), &alpha, a, a_.get(), b, b_.get(), &beta, c, c_.get(), d, d_.get(),
-                          &chosen_.algorithm, l.launch.workspace, chosen_.workspace_bytes, l.stream);
+    const int said = library_.multiply(handle_, product_.get(), &alpha, a, a_.get(), b, b_.get(), &beta, c, c_.get(), d,
+                                       d_.get(), &chosen_.algorithm, workspace, chosen_.workspace_bytes, l.stream);
     if (said != kSuccess) fail(said);
   }
 
@@ -264,9 +263,15 @@ struct Made {
   bool has_sum, adds_in_place;  // else `added` is copied to the result first
   int alpha, beta;
   Pair usual, with_bias;  // the latter where what is added is a row for all rows
-  std::function<cudaError_t(const Launching&)> copy, otherwise;
+  Staged staged;
+  using Run = std::function<cudaError_t(const Launching&)>;
+  std::vector<Run> before, behind;  // copies of what lies as the library does not take it
+  Run add, otherwise;
 
-  template <class Scalar> cudaError_t run(const Launching& l) const {
+  explicit Made(const Request& r) : staged(r) {}
+
+  // `l` knows what is staged, `given` is the launch as it came.
+  template <class Scalar> cudaError_t run(const Launching& l, const Launching& given) const {
     const auto number = [&](int slot) { return slot < 0 ? Scalar(1) : value_of(l.scalar(slot)).template as<Scalar>(); };
     const Scalar one = has_sum ? number(alpha) : Scalar(1);
     Scalar other = has_sum ? number(beta) : Scalar(0);
@@ -274,23 +279,41 @@ struct Made {
     void* to = l.data(out);
     const bool is_good = is_aligned(left) && is_aligned(right) && is_aligned(to) && is_aligned(third);
     const auto choose = [is_good](const Pair& p) { return is_good && p.good ? p.good.get() : p.any.get(); };
-    if (has_sum && other == Scalar(1))
-      if (const Multiplication* m = choose(with_bias)) {
-        m->run(l, one, left, right, Scalar(0), to, to, third);
-        return cudaSuccess;
+    const Multiplication* const m = choose(usual);
+    if (!m) return otherwise(given);
+    for (const Run& run : before)
+      if (const cudaError_t said = run(l); said != cudaSuccess) return said;
+    const Multiplication* const biased = has_sum && other == Scalar(1) ? choose(with_bias) : nullptr;
+    void* const workspace = static_cast<char*>(l.launch.workspace) + staged.bytes();
+    if (biased) {
+      biased->run(l, workspace, one, left, right, Scalar(0), to, to, third);
+    } else {
+      const void* c = to;
+      if (adds_in_place) {
+        c = third;
+      } else if (has_sum && other != Scalar(0)) {  // with 0 what is added does not count, NaN included
+        if (const cudaError_t said = add(l); said != cudaSuccess) return said;
       }
-    const Multiplication* m = choose(usual);
-    if (!m) return otherwise(l);
-    const void* c = to;
-    if (adds_in_place) {
-      c = third;
-    } else if (has_sum && other != Scalar(0)) {  // with 0 what is added does not count, NaN included
-      if (const cudaError_t said = copy(l); said != cudaSuccess) return said;
+      m->run(l, workspace, one, left, right, other, c, to, nullptr);
     }
-    m->run(l, one, left, right, other, c, to, nullptr);
+    for (const Run& run : behind)
+      if (const cudaError_t said = run(l); said != cudaSuccess) return said;
     return cudaSuccess;
   }
 };
+
+// The operand as the library takes it: itself, or a dense copy.
+MatrixOperand taken(const MatrixOperand& m, bool is_result, Made& made) {
+  const auto lies = by_columns(m);
+  if (lies) return m;
+  const Operand& from = m.memory;
+  Dims strides(from.sizes.size());
+  int64_t step = 1;
+  for (size_t d = from.sizes.size(); d-- > 0;) strides[d] = step, step *= from.sizes[d];
+  const Operand other = made.staged.place(from, strides);
+  (is_result ? made.behind : made.before).push_back((is_result ? make_copy(other, from) : make_copy(from, other))->run);
+  return {other, m.rows, m.columns, m.rows * m.columns, m.columns, 1};
+}
 
 }  // namespace
 
@@ -304,16 +327,18 @@ std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, 
   const Handle handle = library ? handle_of(*library, r.device()) : nullptr;
   if (!handle) return otherwise;
 
+  auto made = std::make_shared<Made>(r);
+  MatrixOperand a = taken(p.a, false, *made), b = taken(p.b, false, *made), out = taken(p.out, true, *made);
+  MatrixOperand added = p.added;
   // Of a result that lies by rows the transposed one is computed: it lies by columns.
-  MatrixOperand a = p.a, b = p.b, out = p.out, added = p.added;
   const auto lies_by_rows = by_columns(transposed(out));
   if (lies_by_rows && !lies_by_rows->is_transposed && out.columns != 1) {
-    a = transposed(p.b), b = transposed(p.a), out = transposed(out), added = transposed(added);
+    std::swap(a, b);
+    a = transposed(a), b = transposed(b), out = transposed(out), added = transposed(added);
   }
   const auto first = by_columns(a), second = by_columns(b), result = by_columns(out);
   if (!first || !second || !result || result->is_transposed) return otherwise;
 
-  auto made = std::make_shared<Made>();
   made->dtype = dtype;
   made->a = a.memory, made->b = b.memory, made->out = out.memory, made->added = added.memory;
   made->has_sum = p.has_sum, made->adds_in_place = false, made->alpha = p.alpha, made->beta = p.beta;
@@ -323,20 +348,25 @@ std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, 
     if (lies && !lies->is_transposed && (p.batches == 1 || lies->batch >= lies->leading * lies->columns))
       third = *lies, made->adds_in_place = true;
     else
-      made->copy = make_copy(added.memory, out.memory)->run;
+      made->add = make_copy(added.memory, out.memory)->run;
   }
-  made->usual =
-      Pair::make(dtype, *library, handle, dtype, p.allows_tf32, p.batches, *first, *second, third, *result, false);
+  const auto pair = [&](const ByColumns& c, bool has_bias) {
+    return Pair::make(dtype, *library, handle, dtype, p.allows_tf32, p.batches, *first, *second, c, *result, has_bias);
+  };
+  made->usual = pair(third, false);
   if (!made->usual.good && !made->usual.any) return otherwise;
   const bool is_bias =
       p.has_sum && p.batches == 1 && added.column == 0 && out.columns > 1 && (added.row == 1 || out.rows == 1);
-  if (is_bias)
-    made->with_bias =
-        Pair::make(dtype, *library, handle, dtype, p.allows_tf32, p.batches, *first, *second, *result, *result, true);
-  const size_t bytes = std::max(made->usual.workspace_bytes(), made->with_bias.workspace_bytes());
+  if (is_bias) made->with_bias = pair(*result, true);
+  const size_t bytes =
+      made->staged.bytes() + std::max(made->usual.workspace_bytes(), made->with_bias.workspace_bytes());
   made->otherwise = std::move(otherwise->run);
   auto plan = make_plan(
-      [made](const Launching& l) { return made->dtype == Dtype::F64 ? made->run<double>(l) : made->run<float>(l); },
+      [made](const Launching& given) {
+        return made->staged.with(given, [&](const Launching& l) {
+          return made->dtype == Dtype::F64 ? made->run<double>(l, given) : made->run<float>(l, given);
+        });
+      },
       library->vendor->name());
   plan->workspace_bytes = bytes;
   return plan;
