@@ -1,6 +1,6 @@
-// Batch normalization and its gradients: a block for each channel. Sums are made in double.
-#include "../warp.h"
-#include "reduction.h"
+// Batch normalization and its gradients, in the passes of channels.h, or where operands lie in other ways with a block
+// for each channel. Sums are made in double.
+#include "channels.h"
 
 namespace maca_cuda {
 namespace {
@@ -34,6 +34,21 @@ struct ForwardArguments {
   bool is_training;
 };
 
+// In place, or in results of their own in the functional form.
+__device__ inline void put_statistics(const ForwardArguments& a, int64_t c, double mean, double var) {
+  const double n = static_cast<double>(a.within.count);
+  const double old_mean = a.running_mean.at(c, 0), old_var = a.running_var.at(c, 1);
+  a.save_mean.put(c, mean), a.save_invstd.put(c, 1 / std::sqrt(var + a.epsilon));
+  const bool moves = a.is_training && a.within.count > 0;
+  const double unbiased = a.within.count > 1 ? var * (n / (n - 1)) : static_cast<double>(INFINITY);
+  const double next_mean = moves ? a.momentum * mean + (1 - a.momentum) * old_mean : old_mean;
+  const double next_var = moves ? a.momentum * unbiased + (1 - a.momentum) * old_var : old_var;
+  if (a.running_mean.memory && (moves || a.new_mean.memory))
+    (a.new_mean.memory ? a.new_mean : a.running_mean).put(c, next_mean);
+  if (a.running_var.memory && (moves || a.new_var.memory))
+    (a.new_var.memory ? a.new_var : a.running_var).put(c, next_var);
+}
+
 __global__ void batch_norm(ForwardArguments a) {
   for (int64_t c = blockIdx.x; c < a.channels; c += gridDim.x) {
     int64_t at[2];
@@ -61,17 +76,25 @@ __global__ void batch_norm(ForwardArguments a) {
       store(a.out, a.out_dtype, c * a.out_stride + at[0], (x - mean) * scale + shift);
     }
     __syncthreads();  // everyone has read the running statistics
-    if (threadIdx.x != 0) continue;
-    a.save_mean.put(c, mean), a.save_invstd.put(c, invstd);
-    const bool moves = a.is_training && a.within.count > 0;
-    const double unbiased = a.within.count > 1 ? var * (n / (n - 1)) : static_cast<double>(INFINITY);
-    const double next_mean = moves ? a.momentum * mean + (1 - a.momentum) * old_mean : old_mean;
-    const double next_var = moves ? a.momentum * unbiased + (1 - a.momentum) * old_var : old_var;
-    // in place, or in results of their own in the functional form
-    if (a.running_mean.memory && (moves || a.new_mean.memory))
-      (a.new_mean.memory ? a.new_mean : a.running_mean).put(c, next_mean);
-    if (a.running_var.memory && (moves || a.new_var.memory))
-      (a.new_var.memory ? a.new_var : a.running_var).put(c, next_var);
+    if (threadIdx.x == 0) put_statistics(a, c, mean, var);
+  }
+}
+
+// With the sums of squared distances from a channel's first element, or the running statistics: what is kept, and the
+// lines on which the elements lie.
+__global__ void statistics_of_channels(ForwardArguments a, ChannelArguments of) {
+  for (int64_t c = first_element() / warpSize; c < a.channels; c += element_step() / warpSize) {
+    const TwoSums sums = a.is_training ? sums_of_channel(of, c) : TwoSums{0, 0};
+    if (threadIdx.x % warpSize != 0) continue;
+    double mean = a.running_mean.at(c, 0), var = a.running_var.at(c, 1);
+    if (a.is_training) {
+      const double n = static_cast<double>(a.within.count), distance = sums.first / n;
+      mean = load<double>(a.in, a.in_dtype, c * a.in_stride) + distance;
+      var = sums.second / n - distance * distance;
+      if (var < 0) var = 0;
+    }
+    put_line(of, c, mean, 0, a.weight.at(c, 1) / std::sqrt(var + a.epsilon), a.bias.at(c, 0));
+    put_statistics(a, c, mean, var);
   }
 }
 
@@ -126,7 +149,8 @@ std::unique_ptr<Plan> forward(const Request& r, bool stats, bool is_training, do
   a.save_invstd = channel_of(save_invstd, a.channels, "save_invstd");
   a.new_mean = channel_of(new_mean, a.channels, "running_mean");
   a.new_var = channel_of(new_var, a.channels, "running_var");
-  return make_plan(
+  const Channels channels(in, out, Operand());
+  auto plan = make_plan(
       [=](const Launching& l) {
         if (a.channels == 0) return cudaSuccess;
         ForwardArguments mine = a;
@@ -137,9 +161,16 @@ std::unique_ptr<Plan> forward(const Request& r, bool stats, bool is_training, do
         mine.save_mean = with_memory(l, save_mean, a.save_mean);
         mine.save_invstd = with_memory(l, save_invstd, a.save_invstd);
         mine.new_mean = with_memory(l, new_mean, a.new_mean), mine.new_var = with_memory(l, new_var, a.new_var);
-        return start(l, batch_norm, blocks_of(a.channels), threads_for(a.within.count), mine);
+        if (!channels) return start(l, batch_norm, blocks_of(a.channels), threads_for(a.within.count), mine);
+        const ChannelArguments of = channels.arguments(l);
+        cudaError_t said = a.is_training ? channels.add_up<false>(l, of) : cudaSuccess;
+        if (said != cudaSuccess) return said;
+        said = start(l, statistics_of_channels, channels.warps_for_channels(l), dim3(kThreads), mine, of);
+        return said != cudaSuccess ? said : channels.draw<false>(l, of);
       },
-      "a block for each channel");
+      channels ? "slices of channels" : "a block for each channel");
+  if (channels) plan->workspace_bytes = channels.workspace_bytes();
+  return plan;
 }
 
 std::unique_ptr<Plan> native(const Request& r) {
@@ -192,6 +223,24 @@ __global__ void batch_norm_gradient(BackwardArguments a) {
   }
 }
 
+// Before the sums: means, as distances need them. Behind them: gradients of weight and bias, and the lines on which the
+// input's gradient lies.
+__global__ void means_of_channels(BackwardArguments a, double* means) {
+  for (int64_t c = first_element(); c < a.channels; c += element_step()) means[c] = a.mean.at(c, 0);
+}
+__global__ void gradients_of_channels(BackwardArguments a, ChannelArguments of) {
+  for (int64_t c = first_element() / warpSize; c < a.channels; c += element_step() / warpSize) {
+    const TwoSums sums = sums_of_channel(of, c);
+    if (threadIdx.x % warpSize != 0) continue;
+    const double invstd = a.is_training ? a.var.at(c, 1) : 1 / std::sqrt(a.var.at(c, 1) + a.epsilon);
+    const double n = static_cast<double>(a.within.count), scale = invstd * a.weight.at(c, 1);
+    const double lift = a.is_training ? sums.first / n : 0,
+                 slope = a.is_training ? sums.second * invstd * invstd / n : 0;
+    put_line(of, c, a.mean.at(c, 0), scale, -slope * scale, -lift * scale);
+    a.to_weight.put(c, sums.second * invstd), a.to_bias.put(c, sums.first);
+  }
+}
+
 // Arguments: grad_out, input, weight, running_mean, running_var, save_mean, save_invstd.
 std::unique_ptr<Plan> backward(const Request& r, bool is_training) {
   const Operand grad = r.memory(0), in = r.memory(1), weight = r.in(2);
@@ -216,7 +265,8 @@ std::unique_ptr<Plan> backward(const Request& r, bool is_training) {
   a.weight = channel_of(weight, a.channels, "weight"), a.mean = channel_of(mean, a.channels, "mean");
   a.var = channel_of(var, a.channels, "variance");
   a.to_weight = channel_of(to_weight, a.channels, "weight"), a.to_bias = channel_of(to_bias, a.channels, "bias");
-  return make_plan(
+  const Channels channels(in, out, grad);
+  auto plan = make_plan(
       [=](const Launching& l) {
         if (a.channels == 0) return cudaSuccess;
         BackwardArguments mine = a;
@@ -224,9 +274,18 @@ std::unique_ptr<Plan> backward(const Request& r, bool is_training) {
         mine.weight = with_memory(l, weight, a.weight), mine.mean = with_memory(l, mean, a.mean);
         mine.var = with_memory(l, var, a.var);
         mine.to_weight = with_memory(l, to_weight, a.to_weight), mine.to_bias = with_memory(l, to_bias, a.to_bias);
-        return start(l, batch_norm_gradient, blocks_of(a.channels), threads_for(a.within.count), mine);
+        if (!channels) return start(l, batch_norm_gradient, blocks_of(a.channels), threads_for(a.within.count), mine);
+        const ChannelArguments of = channels.arguments(l);
+        cudaError_t said =
+            start(l, means_of_channels, blocks_for(l, a.channels), dim3(kThreads), mine, const_cast<double*>(of.means));
+        if (said == cudaSuccess) said = channels.add_up<true>(l, of);
+        if (said == cudaSuccess)
+          said = start(l, gradients_of_channels, channels.warps_for_channels(l), dim3(kThreads), mine, of);
+        return said != cudaSuccess || !mine.out ? said : channels.draw<true>(l, of);
       },
-      "a block for each channel");
+      channels ? "slices of channels" : "a block for each channel");
+  if (channels) plan->workspace_bytes = channels.workspace_bytes();
+  return plan;
 }
 MACA_KERNEL("native_batch_norm_backward", [](const Request& r) { return backward(r, r.boolean("train")); });
 MACA_KERNEL("batch_norm_backward", [](const Request& r) { return backward(r, r.boolean("update")); });

@@ -97,7 +97,6 @@ template <class F, bool Alone> __global__ void reduce(ReductionArguments a) {
     int64_t at[2];
     a.kept.offsets(of, at);
     Acc folded = F::identity();
-#pragma unroll 4
     for (int64_t k = slice * a.length + (Alone ? 0 : threadIdx.x); k < end; k += stride)
       folded = F::step(folded, element<C>(a, at[1], k));
     if constexpr (!Alone) folded = fold_block(folded, [](Acc x, Acc y) { return F::join(x, y); });
