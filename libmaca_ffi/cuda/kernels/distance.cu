@@ -83,7 +83,9 @@ MACA_KERNEL("_cdist_forward", [](const Request& r) {
   const Dims batch = before_matrix(out);
   return with_real(out.dtype, [&](auto t) {
     using Body = Between<decltype(t)>;
-    const Body body{Points(r.memory(0), batch), Points(r.memory(1), batch), Points(out, batch),
+    const Body body{Points(r.memory(0), batch),
+                    Points(r.memory(1), batch),
+                    Points(out, batch),
                     {static_cast<decltype(t)>(order_of(r))}};
     if (body.x.width != body.y.width || body.out.count != body.x.count || body.out.width != body.y.count)
       throw Invalid("sizes do not fit");
@@ -125,7 +127,8 @@ MACA_KERNEL("_cdist_backward", [](const Request& r) {
         body.out.width != body.x.width)
       throw Invalid("sizes do not fit");
     return make_plan([=, count = out.numel()](const Launching& l) {
-      return each(l, count, Body{body.grad.on(l), body.x.on(l), body.y.on(l), body.dist.on(l), body.out.on(l), body.norm});
+      return each(l, count,
+                  Body{body.grad.on(l), body.x.on(l), body.y.on(l), body.dist.on(l), body.out.on(l), body.norm});
     });
   });
 });
@@ -174,7 +177,8 @@ MACA_KERNEL("_pdist_backward", [](const Request& r) {
   const Operand grad = r.memory(0), dist = r.memory(2), out = r.out();
   return with_real(out.dtype, [&](auto t) {
     using Body = PairsGradient<decltype(t)>;
-    const Body body{Points(r.memory(1), {}), Points(out, {}), View(grad), View(dist), {static_cast<decltype(t)>(order_of(r))}};
+    const Body body{
+        Points(r.memory(1), {}), Points(out, {}), View(grad), View(dist), {static_cast<decltype(t)>(order_of(r))}};
     const int64_t pairs = body.x.count * (body.x.count - 1) / 2;
     if (grad.numel() != pairs || dist.numel() != pairs || body.out.count != body.x.count ||
         body.out.width != body.x.width)

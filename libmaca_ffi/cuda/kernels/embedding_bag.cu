@@ -31,7 +31,8 @@ struct Table {
   // Is the word a row? Reported with where it stands.
   __device__ bool has(int64_t word, int64_t i, Finding* outside) const {
     if (word >= 0 && word < rows) return true;
-    if (!atomicExch(&outside->is_found, 1)) outside->index = i, outside->dimension = static_cast<int32_t>(word), outside->extent = rows;
+    if (!atomicExch(&outside->is_found, 1))
+      outside->index = i, outside->dimension = static_cast<int32_t>(word), outside->extent = rows;
     return false;
   }
 };
@@ -238,8 +239,9 @@ MACA_KERNEL("_embedding_bag_per_sample_weights_backward", [](const Request& r) {
   if (!is_floating(out.dtype)) throw Declined("gradients are floating");
   for (const Operand* o : {&indices, &offsets, &bag_of}) expect_index(*o);
   if (out.numel() != indices.numel()) throw Invalid("a gradient for each index");
-  const ScaleGradient body{Table(grad),  Table(weight), View(indices), View(offsets), View(bag_of),
-                           View(out), r.integer("padding_idx", -1), nullptr};
+  const ScaleGradient body{
+      Table(grad), Table(weight), View(indices), View(offsets), View(bag_of), View(out), r.integer("padding_idx", -1),
+      nullptr};
   if (body.grad.width != body.table.width) throw Invalid("the gradient has another width");
   return make_plan([=](const Launching& l) {
     return checked_launch(l, MACA_ERROR_VALUE, kOutside, [&](Finding* outside) {

@@ -207,8 +207,10 @@ MACA_KERNEL("index_add", [](const Request& r) {
     g.code = MACA_ERROR_VALUE;
   else
     g.text = kOutsideOfSelf;
-  if (r.memory(0).dtype == Dtype::Bool) g.how = Combine::Most;  // a sum of truth values is one where any is
-  else g.how = Combine::Add;
+  if (r.memory(0).dtype == Dtype::Bool)
+    g.how = Combine::Most;  // a sum of truth values is one where any is
+  else
+    g.how = Combine::Add;
   g.source = r.memory(2), g.factor_slot = r.scalar("alpha");
   return by_vector(r, g);
 });
@@ -328,7 +330,8 @@ template <class C> struct Put {
 };
 MACA_KERNEL("put", [](const Request& r) {
   const Operand self = r.memory(0), index = r.memory(1), source = r.memory(2), out = r.outputs() ? r.out() : self;
-  if (index.dtype != Dtype::I64 || index.numel() != source.numel()) throw Invalid("put(): an int64 index for each element");
+  if (index.dtype != Dtype::I64 || index.numel() != source.numel())
+    throw Invalid("put(): an int64 index for each element");
   if (source.dtype != out.dtype || self.dtype != out.dtype) throw Declined("several dtypes");
   const bool adds = r.boolean("accumulate", false);
   const auto copy = make_copy(self, out);

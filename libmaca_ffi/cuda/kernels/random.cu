@@ -76,6 +76,43 @@ struct Normal {  // Box, Muller: of two words two numbers
     a.is_wide ? pairs<double>(a, words, n, at) : pairs<float>(a, words, n, at);
   }
 };
+struct LogNormal {
+  template <class T>
+  static __device__ void pairs(const DrawArguments& a, const uint32_t* words, int n, const Offsets& at) {
+    for (int k = 0; k < n; k += 2) {
+      const T radius = std::sqrt(T(-2) * vm::log(open_unit(own_word<T>(words, k))));
+      const Turn<T> t = turn(own_word<T>(words, k + 1));
+      const T mean = static_cast<T>(a.a), deviation = static_cast<T>(a.b);
+      store(a.out, a.out_dtype, at[k][0], vm::exp(maca::mul_add(radius * t.cosine, deviation, mean)));
+      if (k + 1 < n) store(a.out, a.out_dtype, at[k + 1][0], vm::exp(maca::mul_add(radius * t.sine, deviation, mean)));
+    }
+  }
+  static __device__ void make(const DrawArguments& a, const uint32_t* words, int n, const Offsets& at) {
+    a.is_wide ? pairs<double>(a, words, n, at) : pairs<float>(a, words, n, at);
+  }
+};
+struct Cauchy {
+  static __device__ void make(const DrawArguments& a, const uint32_t* words, int n, const Offsets& at) {
+    for (int i = 0; i < n; ++i) {
+      const double u =
+          a.is_wide ? open_unit(own_word<double>(words, i)) : static_cast<double>(open_unit(own_word<float>(words, i)));
+      const double drawn = a.a + a.b * std::tan(3.141592653589793 * (u - 0.5));
+      store(a.out, a.out_dtype, at[i][0], a.is_wide ? drawn : static_cast<double>(static_cast<float>(drawn)));
+    }
+  }
+};
+struct Geometric {
+  static __device__ void make(const DrawArguments& a, const uint32_t* words, int n, const Offsets& at) {
+    const double scale = 1.0 / std::log1p(-a.a);
+    for (int i = 0; i < n; ++i) {
+      const double v = std::ceil(vm::log(open_unit(word64(words, i))) * scale), drawn = v < 1.0 ? 1.0 : v;
+      if (is_floating(a.out_dtype))
+        store(a.out, a.out_dtype, at[i][0], drawn);
+      else
+        store(a.out, a.out_dtype, at[i][0], static_cast<int64_t>(drawn));
+    }
+  }
+};
 struct Exponential {
   template <class T>
   static __device__ void each(const DrawArguments& a, const uint32_t* words, int n, const Offsets& at) {
@@ -243,6 +280,24 @@ MACA_KERNEL("normal", [](const Request& r) {
     if (!(p.b >= 0.0)) bad_value("normal expects std >= 0.0, but found std " + plain(p.b));
   });
 });
+MACA_KERNEL("log_normal", [](const Request& r) {
+  return continuous<LogNormal>(r, "mean", "std", [](DrawArguments& p) {
+    if (!(p.b > 0.0)) bad_value("log_normal_ expects std > 0.0, but found std=" + plain(p.b));
+  });
+});
+MACA_KERNEL("cauchy", [](const Request& r) {
+  return continuous<Cauchy>(r, "median", "sigma", [](DrawArguments& p) {
+    if (!(p.b > 0.0)) bad_value("cauchy_ expects sigma > 0.0, but found sigma=" + plain(p.b));
+  });
+});
+MACA_KERNEL("geometric", [](const Request& r) {
+  return plan_of<Geometric>(
+      r, 2, Operand(), Operand(), Parameter(r, "p"), Parameter(),
+      [](DrawArguments& p) {
+        if (!(p.a > 0.0 && p.a < 1.0)) bad_value("geometric_ expects p to be in (0, 1), but got p=" + plain(p.a));
+      },
+      nullptr);
+});
 MACA_KERNEL("exponential", [](const Request& r) {
   return continuous<Exponential>(r, "lambd", nullptr, [](DrawArguments& p) {
     if (!(p.a > 0.0)) bad_value("exponential_ expects lambda > 0.0, but found lambda=" + plain(p.a));
@@ -267,23 +322,55 @@ MACA_KERNEL("bernoulli_of", [](const Request& r) {
       "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
 });
 
-// random_(): as far as every integer is one. Bounds that the program gives are the host library's: it has PyTorch's
-// words for each dtype's range.
+// The integers of a dtype, and its name in PyTorch's errors.
+struct Bounds {
+  int64_t low, high;
+  const char* name;
+};
+Bounds bounds_of(Dtype d) {
+  switch (d) {
+    case Dtype::Bool: return {0, 1, "bool"};
+    case Dtype::U8: return {0, 255, "unsigned char"};
+    case Dtype::I8: return {-128, 127, "signed char"};
+    case Dtype::I16: return {-32768, 32767, "short"};
+    case Dtype::I32: return {-0x7fffffff - int64_t{1}, 0x7fffffff, "int"};
+    case Dtype::F16: return {-65504, 65504, "c10::Half"};
+    case Dtype::BF16: return {INT64_MIN, INT64_MAX, "c10::BFloat16"};
+    case Dtype::F32: return {INT64_MIN, INT64_MAX, "float"};
+    case Dtype::F64: return {INT64_MIN, INT64_MAX, "double"};
+    default: return {INT64_MIN, INT64_MAX, "long"};
+  }
+}
+// random_(), random_(to), random_(from, to). Without bounds as far as every integer is one.
 MACA_KERNEL("random", [](const Request& r) {
-  if (r.scalar("to") >= 0 || r.has("to") || r.scalar("from") >= 0 || r.has("from")) throw Declined("bounds of random_");
   const Dtype d = r.out(0).dtype;
-  const int64_t most = d == Dtype::Bool   ? 1
-                       : d == Dtype::U8   ? 255
-                       : d == Dtype::I8   ? 127
-                       : d == Dtype::I16  ? 32767
-                       : d == Dtype::I32  ? 0x7fffffff
-                       : d == Dtype::F64  ? int64_t{1} << 53
+  const int from_slot = r.scalar("from"), to_slot = r.scalar("to");
+  const bool has_to = to_slot >= 0 || r.has("to");
+  const int64_t fixed_from = from_slot >= 0 ? 0 : r.integer("from", 0);
+  const int64_t fixed_to = has_to && to_slot < 0 ? r.integer("to") : 0;
+  const Bounds bounds = bounds_of(d);
+  const int64_t most = d == Dtype::F64    ? int64_t{1} << 53
                        : d == Dtype::F32  ? int64_t{1} << 24
                        : d == Dtype::F16  ? int64_t{1} << 11
                        : d == Dtype::BF16 ? int64_t{1} << 8
-                                          : INT64_MAX;
-  return plan_of<Integers>(r, 2, Operand(), Operand(), Parameter(), Parameter(), nullptr,
-                           [most](const Launching&, DrawArguments& p) { p.range = static_cast<uint64_t>(most) + 1; });
+                                          : bounds.high;
+  return plan_of<Integers>(
+      r, 2, Operand(), Operand(), Parameter(), Parameter(), nullptr, [=](const Launching& l, DrawArguments& p) {
+        p.from = from_slot >= 0 ? value_of(l.scalar(from_slot)).integer : fixed_from;
+        if (!has_to) {
+          p.range = static_cast<uint64_t>(most) - static_cast<uint64_t>(p.from) + 1;
+          return;
+        }
+        const int64_t end = to_slot >= 0 ? value_of(l.scalar(to_slot)).integer : fixed_to;
+        if (p.from >= end)
+          bad_value("random_ expects 'from' to be less than 'to', but got from=" + std::to_string(p.from) +
+                    " >= to=" + std::to_string(end));
+        if (p.from < bounds.low || p.from > bounds.high)
+          bad_value(std::string("from is out of bounds for ") + bounds.name);
+        if (end - 1 < bounds.low || end - 1 > bounds.high)
+          bad_value(std::string("to - 1 is out of bounds for ") + bounds.name);
+        p.range = static_cast<uint64_t>(end) - static_cast<uint64_t>(p.from);
+      });
 });
 
 MACA_KERNEL("native_dropout", [](const Request& r) {
