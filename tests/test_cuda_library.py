@@ -14,6 +14,7 @@ import pytest
 from macatensor.conformance import interface
 from macatensor.conformance.kernels import ask_kernels
 from macatensor.conformance.outcome import Line
+from op_table import TABLE, Kind
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,6 +58,44 @@ def test_kernels_keep_their_bounds(library: Path, warp: int) -> None:
     lines = list(ask_kernels(library, kernels, rows, ["float32", "bfloat16", "int64"], ["sliced"], 1))
     assert not _wrong(lines) and len(lines) > 2 * len(rows)
     assert {line.name.partition(" ")[0] for line in lines if line.samples} == set(rows)
+
+
+# A row or two of every engine; those whose blocks work together are asked with both sizes of a warp.
+TOGETHER = [
+    "mse_loss", "var.correction", "linalg_vector_norm", "logsumexp", "aminmax", "_safe_softmax", "cumsum", "cummax",
+    "logcumsumexp", "sort", "topk", "nanmedian.dim", "mode", "nonzero", "masked_scatter", "_unique2",
+]  # fmt: skip
+ALONE = [
+    "binary_cross_entropy_backward", "glu_backward", "_prelu_kernel_backward", "frexp.Tensor", "nextafter",
+    "upsample_bicubic2d", "upsample_trilinear3d_backward", "_upsample_bilinear2d_aa_backward",
+    "_upsample_nearest_exact1d", "reflection_pad2d_backward", "replication_pad3d", "avg_pool3d_backward",
+    "adaptive_max_pool2d", "fractional_max_pool2d", "max_unpool2d", "grid_sampler_2d_backward", "grid_sampler_3d",
+    "im2col", "col2im", "unfold_backward", "pixel_shuffle", "block_diag", "linspace", "triu_indices", "linalg_cross",
+    "addr", "index_add", "index_reduce", "scatter_reduce.two", "put", "take", "searchsorted.Tensor",
+    "_embedding_bag", "_embedding_bag_dense_backward", "embedding_renorm_", "_cdist_backward", "_pdist_forward",
+    "digamma", "igamma", "erfinv", "special_bessel_y1", "special_hermite_polynomial_h", "normal.Tensor_Tensor",
+    "binomial", "multinomial", "log_normal",
+]  # fmt: skip
+
+
+def _ask(library: Path, rows: list[str], dtypes: list[str]) -> None:
+    lines = list(ask_kernels(library, interface.kernels_of(library) or [], rows, dtypes, ["sliced"], 1))
+    assert not _wrong(lines)
+    assert {line.name.partition(" ")[0] for line in lines} == set(rows)
+
+
+def test_blocks_that_work_together_are_exact(library: Path, warp: int) -> None:
+    _ask(library, TOGETHER, ["float32", "int64"])
+
+
+def test_every_other_engine_is_exact(library: Path) -> None:
+    _ask(library, ALONE, ["float32", "bfloat16"])
+
+
+def test_nine_rows_of_ten_have_a_kernel(library: Path) -> None:
+    rows = [row for row in TABLE.values() if row.kind is Kind.KERNEL]
+    have = set(interface.kernels_of(library) or [])
+    assert sum(row.kernel_name in have for row in rows) >= 0.9 * len(rows)
 
 
 def test_three_models_train_as_on_the_host(library: Path, warp: int) -> None:
