@@ -109,8 +109,7 @@ struct WriteFacts {
   __device__ void operator()(int64_t i) const { to[i] = numbers[i]; }
 };
 
-template <class Body>
-std::unique_ptr<Plan> lattice(const Request& r, Body body, int at, const Operand& alpha) {
+template <class Body> std::unique_ptr<Plan> lattice(const Request& r, Body body, int at, const Operand& alpha) {
   const Operand scores = r.memory(at), targets = r.memory(at + 1);
   if (!is_floating(scores.dtype)) throw Declined("ctc_loss of floating numbers only");
   if (scores.rank() != 3) throw Invalid("ctc_loss: log_probs is [time, batch, class]");
@@ -129,7 +128,9 @@ std::unique_ptr<Plan> lattice(const Request& r, Body body, int at, const Operand
   for (size_t b = 0; b < samples; ++b) {
     if (lengths[b] < 0 || inputs[b] < 0 || inputs[b] > body.times) throw Invalid("ctc_loss: lengths");
     if (targets.rank() == 2 && lengths[b] > targets.sizes[1]) throw Invalid("ctc_loss: target lengths");
-    facts.insert(facts.end(), {inputs[b], lengths[b], targets.rank() == 1 ? position * body.target_step : static_cast<int64_t>(b) * targets.strides[0]});
+    facts.insert(facts.end(),
+                 {inputs[b], lengths[b],
+                  targets.rank() == 1 ? position * body.target_step : static_cast<int64_t>(b) * targets.strides[0]});
     position += lengths[b], widest = std::max(widest, lengths[b]);
   }
   if (targets.rank() == 1 && position > targets.sizes[0]) throw Invalid("ctc_loss: target lengths");

@@ -43,7 +43,8 @@ struct Boxes {
   template <class T> __device__ Box<T> get(int64_t k) const {
     const auto at = [&](int i) { return view.get_at<T>(k * steps[0] + i * steps[1]); };
     const T image = at(0);
-    if (image > T(-1) && image < static_cast<T>(images)) return {static_cast<int64_t>(image), at(1), at(2), at(3), at(4)};
+    if (image > T(-1) && image < static_cast<T>(images))
+      return {static_cast<int64_t>(image), at(1), at(2), at(3), at(4)};
     report(outside, image == image ? static_cast<int64_t>(image) : -1, static_cast<int32_t>(images));
     return {-1, T(0), T(0), T(0), T(0)};
   }
@@ -63,7 +64,8 @@ template <class T> struct Samples {
     const int64_t n = static_cast<int64_t>(std::ceil(bin));
     return n > 0 ? n : 0;
   }
-  __device__ Samples(const Boxes& boxes, const Box<T>& box, int64_t pooled_h, int64_t pooled_w, int64_t ratio, bool is_aligned, int64_t h, int64_t w)
+  __device__ Samples(const Boxes& boxes, const Box<T>& box, int64_t pooled_h, int64_t pooled_w, int64_t ratio,
+                     bool is_aligned, int64_t h, int64_t w)
       : height(h), width(w) {
     const T scale = static_cast<T>(boxes.scale), offset = is_aligned ? T(0.5) : T(0);
     x = box.x1 * scale - offset, y = box.y1 * scale - offset;
@@ -112,7 +114,8 @@ template <class T> __device__ inline int64_t whole(T x) {
 }
 // `extra`: 1 where the second corner is part of the box. `less`: rows and columns that are left out at the end.
 template <class T>
-__device__ inline Region region_of(const Boxes& boxes, const Box<T>& box, const Images& pooled, const Images& images, int64_t ph, int64_t pw, int64_t extra, int64_t less) {
+__device__ inline Region region_of(const Boxes& boxes, const Box<T>& box, const Images& pooled, const Images& images,
+                                   int64_t ph, int64_t pw, int64_t extra, int64_t less) {
   const T scale = static_cast<T>(boxes.scale);
   const int64_t x = whole(box.x1 * scale), y = whole(box.y1 * scale);
   const int64_t wide = whole(box.x2 * scale) - x + extra, tall = whole(box.y2 * scale) - y + extra;
@@ -218,7 +221,8 @@ template <class T, class Give> struct PlaneGradient : Pooling {
 };
 struct GiveSamples {
   template <class T, class F>
-  static __device__ void give(const Pooling& p, const Box<T>& box, int64_t, int64_t, int64_t ph, int64_t pw, T grad, F&& add) {
+  static __device__ void give(const Pooling& p, const Box<T>& box, int64_t, int64_t, int64_t ph, int64_t pw, T grad,
+                              F&& add) {
     const Samples<T> s = p.samples(box);
     const T share = grad / s.count();
     s.taps(ph, pw, [&](int64_t h, int64_t w, T weight) { add(h, w, share * weight); });
@@ -226,8 +230,10 @@ struct GiveSamples {
 };
 struct GiveLargest {
   template <class T, class F>
-  static __device__ void give(const Pooling& p, const Box<T>&, int64_t k, int64_t c, int64_t ph, int64_t pw, T grad, F&& add) {
-    const int64_t chosen = p.places.get<int64_t>(((k * p.pooled.sizes[1] + c) * p.pooled.sizes[2] + ph) * p.pooled.sizes[3] + pw);
+  static __device__ void give(const Pooling& p, const Box<T>&, int64_t k, int64_t c, int64_t ph, int64_t pw, T grad,
+                              F&& add) {
+    const int64_t chosen =
+        p.places.get<int64_t>(((k * p.pooled.sizes[1] + c) * p.pooled.sizes[2] + ph) * p.pooled.sizes[3] + pw);
     if (chosen >= 0 && chosen < p.images.sizes[2] * p.images.sizes[3])
       add(chosen / p.images.sizes[3], chosen % p.images.sizes[3], grad);
     else if (chosen != -1)
@@ -236,7 +242,8 @@ struct GiveLargest {
 };
 struct GiveMean {
   template <class T, class F>
-  static __device__ void give(const Pooling& p, const Box<T>& box, int64_t, int64_t, int64_t ph, int64_t pw, T grad, F&& add) {
+  static __device__ void give(const Pooling& p, const Box<T>& box, int64_t, int64_t, int64_t ph, int64_t pw, T grad,
+                              F&& add) {
     const Region r = region_of(p.boxes, box, p.pooled, p.images, ph, pw, 0, 1);
     for (int64_t h = r.top; h < r.bottom; ++h)
       for (int64_t w = r.left; w < r.right; ++w) add(h, w, grad / static_cast<T>(r.area()));
@@ -244,7 +251,8 @@ struct GiveMean {
 };
 
 template <class Body>
-std::unique_ptr<Plan> pooling(const Request& r, Body body, const Operand& images, const Operand& pooled, bool is_gradient) {
+std::unique_ptr<Plan> pooling(const Request& r, Body body, const Operand& images, const Operand& pooled,
+                              bool is_gradient) {
   const Operand boxes = r.memory(1);
   if (images.dtype != pooled.dtype || boxes.dtype != images.dtype) throw Invalid("boxes have the input's dtype");
   if (boxes.rank() != 2 || boxes.sizes[1] != 5) throw Invalid("boxes are [K, 5]");
