@@ -171,7 +171,11 @@ def _asked_by_name() -> set[str]:
                 function = (
                     node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 )
-                if function.lstrip("_").startswith("launch") or function in ("program", "program_of", "Request"):
+                if function.lstrip("_").startswith("launch") or function in (
+                    "program",
+                    "program_of",
+                    "Request",
+                ):
                     found.add(node.args[0].value)
     return found
 

@@ -47,9 +47,18 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option(help="Draw ratios and shares of the ceilings: .png, .svg or .pdf.", show_default=False)
     ] = None,
+    device_report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False,
+                     help="Instead: the device's rules, operators, bandwidth, products and training steps, beside PyTorch "
+                     "for CUDA where that has a GPU, as JSON within ten minutes."),
+    ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Measure the device as ratios to native PyTorch, interleaved in the same run, and judge them by their bars."""
+    if device_report is not None:
+        _report_on_device(device_report, quick, as_json)
+        return
     from macatensor.bench import runner, stored
 
     if plot is not None:
@@ -84,6 +93,31 @@ def bench(
         or comparison is not None
         and comparison.slower
     ):
+        raise typer.Exit(1)
+
+
+def _report_on_device(to: Path, quick: bool, as_json: bool) -> None:
+    from macatensor.bench.device import report
+    from macatensor.device.properties import library_info
+
+    library = Path(str(library_info()["path"]))
+    page = table("The device", "section", "status", "seconds", right=("seconds",))
+    complete = True
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=err, transient=True,
+                  disable=as_json) as bar:  # fmt: skip
+        task = bar.add_task("the library")
+        for name, found in report.report(library, to, quick):
+            bar.update(task, description=f"behind {name}")
+            complete &= found["status"] is not None and found["found"] is not None
+            page.add_row(
+                name, "ended" if found["status"] is None else str(found["status"]), f"{found['seconds']:.0f}"
+            )
+    if as_json:
+        print(to.read_text(encoding="utf-8"), end="")
+    else:
+        out.print(page)
+        out.print(f"All of it: {to}", markup=False, highlight=False, soft_wrap=True)
+    if not complete:
         raise typer.Exit(1)
 
 

@@ -22,7 +22,10 @@ asked = 0
 
 def _moved(x: Tensor) -> Tensor:
     """On the device, with the same strides and the same place within 16 bytes."""
-    offset, extent = x.storage_offset(), 1 + sum((s - 1) * t for s, t in zip(x.shape, x.stride(), strict=True))
+    offset, extent = (
+        x.storage_offset(),
+        1 + sum((s - 1) * t for s, t in zip(x.shape, x.stride(), strict=True)),
+    )
     if x.numel() == 0:
         return maca(x)
     whole = x.as_strided((offset + extent,), (1,), 0).clone()
@@ -37,7 +40,9 @@ def _random(*shape: int, dtype: torch.dtype = torch.float32, offset: int = 0) ->
     return torch.randn(count + offset).to(dtype)[offset:].view(shape)
 
 
-def ask(what: str, call: Callable[..., Tensor], *xs: Tensor, terms: Callable[..., Tensor] | None = None) -> None:
+def ask(
+    what: str, call: Callable[..., Tensor], *xs: Tensor, terms: Callable[..., Tensor] | None = None
+) -> None:
     """One call on the device beside the same in float64."""
     global asked
     asked += 1
@@ -138,14 +143,37 @@ def reductions() -> None:
 def lines() -> None:
     """Softmax, its logarithm and layer norm, with their gradients."""
     for dtype in FLOATS:
-        for rows, columns in ((1, 1), (3, 7), (5, 8), (2, 64), (3, 1000), (2, 1024), (2, 1027), (2, 5000), (40, 24)):
+        for rows, columns in (
+            (1, 1),
+            (3, 7),
+            (5, 8),
+            (2, 64),
+            (3, 1000),
+            (2, 1024),
+            (2, 1027),
+            (2, 5000),
+            (40, 24),
+        ):
             for offset in (0, 1):
-                x, grad = _random(rows, columns, dtype=dtype, offset=offset), _random(rows, columns, dtype=dtype)
+                x, grad = (
+                    _random(rows, columns, dtype=dtype, offset=offset),
+                    _random(rows, columns, dtype=dtype),
+                )
                 here = f"{dtype} {rows} x {columns} from {offset}"
                 least = 6e-5 if dtype == torch.float16 else 0.0  # below it halves lose digits
-                ask(f"softmax {here}", lambda a: a.softmax(1), x, terms=lambda a, e=least: 2 * a.softmax(1) + e)
+                ask(
+                    f"softmax {here}",
+                    lambda a: a.softmax(1),
+                    x,
+                    terms=lambda a, e=least: 2 * a.softmax(1) + e,
+                )
                 ask(f"softmax of columns {here}", lambda a: a.softmax(0), x)
-                ask(f"log_softmax {here}", lambda a: a.log_softmax(1), x, terms=lambda a: a.log_softmax(1).abs() + 1)
+                ask(
+                    f"log_softmax {here}",
+                    lambda a: a.log_softmax(1),
+                    x,
+                    terms=lambda a: a.log_softmax(1).abs() + 1,
+                )
                 for name, log in (("softmax", False), ("log_softmax", True)):
                     ask(
                         f"gradient of {name} {here}",
@@ -180,7 +208,9 @@ def lines() -> None:
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """A mean and a reciprocal deviation for each line, which are round numbers: as exact in each dtype."""
-    mean = torch.full((x.shape[0], 1), 0.125, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    mean = torch.full(
+        (x.shape[0], 1), 0.125, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32
+    )
     on = (mean, torch.full_like(mean, 1.5))
     return on if x.device.type == "cpu" else (maca(on[0]), maca(on[1]))
 

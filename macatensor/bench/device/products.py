@@ -84,14 +84,14 @@ def _products(sizes: list[tuple[int, int, int]]) -> Iterator[Checked]:
     def laid(t: Tensor, how: str) -> Tensor:
         """The same elements: by rows, by columns, as part of rows that are longer, or with gaps everywhere."""
         if how == "N":
-            return maca(t)
+            return t.to("maca")
         if how == "T":
-            return maca(t.mT.contiguous()).mT
+            return t.mT.contiguous().to("maca").mT
         more = 3 if how == "part" else 0
         gap = 2 if how == "gaps" else 1
         wide = torch.zeros(*t.shape[:-1], t.shape[-1] * gap + more, dtype=t.dtype)
         wide[..., more::gap] = t
-        return maca(wide)[..., more::gap]
+        return wide.to("maca")[..., more::gap]
 
     for dtype in DTYPES:
         name = str(dtype).removeprefix("torch.")
@@ -223,9 +223,11 @@ def _convolutions() -> Iterator[Checked]:
 
 def _time(call: Callable[[], object], synchronize: Callable[[], None], seconds: float = 0.06) -> float:
     """Microseconds a call, of many that are queued one behind the other: the best of three."""
-    call(), synchronize()
+    call()
+    synchronize()
     start = time.perf_counter()
-    call(), synchronize()
+    call()
+    synchronize()
     count = max(3, min(200, int(seconds / max(time.perf_counter() - start, 1e-6))))
     best = float("inf")
     for _ in range(3):

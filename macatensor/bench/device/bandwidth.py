@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import macatensor  # noqa: F401  (the device)
+import macatensor
 
 HAS_CUDA = torch.cuda.is_available()
 REFERENCE = "cuda" if HAS_CUDA else "cpu"
@@ -169,7 +169,10 @@ def _worst(got: Tensor, want: Tensor, size: Tensor, epsilon: float) -> float:
 
 def _operands(case: Case, n: int, dtype: torch.dtype) -> list[Tensor]:
     generator = torch.Generator(REFERENCE).manual_seed(0)
-    xs = [torch.randn(case.shape(n), device=REFERENCE, generator=generator).to(dtype) for _ in range(case.operands)]
+    xs = [
+        torch.randn(case.shape(n), device=REFERENCE, generator=generator).to(dtype)
+        for _ in range(case.operands)
+    ]
     if case.name == "where":
         xs[0] = xs[0] > 0
     if case.name == "layer_norm backward":
@@ -216,7 +219,11 @@ def _adam(n: int, seconds: float) -> dict[str, object]:
             p.requires_grad_().grad = g
         return torch.optim.Adam(params, lr=1e-2, fused=True)
 
-    ours, theirs, exact = steps("maca", torch.float32), steps(REFERENCE, torch.float32), steps(REFERENCE, torch.float64)
+    ours, theirs, exact = (
+        steps("maca", torch.float32),
+        steps(REFERENCE, torch.float32),
+        steps(REFERENCE, torch.float64),
+    )
     for optimizer in (ours, exact):
         optimizer.step()
         optimizer.step()
@@ -247,6 +254,13 @@ def _host_microseconds(device: str) -> float:
     return statistics.median(rounds) * 1e6
 
 
+def _copy_bytes_a_second(n: int, seconds: float) -> float:
+    """The ceiling: a copy of float32 by PyTorch, read and written."""
+    from_memory = torch.ones(n, device=REFERENCE)
+    into = torch.empty_like(from_memory)
+    return 8.0 * n / _seconds(lambda: into.copy_(from_memory), seconds)
+
+
 def main() -> None:
     """Measures, prints a table, and JSON behind it; ends with 1 where a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -255,14 +269,10 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     begin = time.perf_counter()
-    from_memory = torch.ones(options.elements, device=REFERENCE)
-    into = torch.empty_like(from_memory)
-    copy = 8.0 * options.elements / _seconds(lambda: into.copy_(from_memory), options.seconds)
-    del from_memory, into
+    copy = _copy_bytes_a_second(options.elements, options.seconds)
     results: list[dict[str, object]] = []
 
-    def measure(what: Callable[[], dict[str, object]]) -> None:
-        line = what()
+    def tell(line: dict[str, object]) -> None:
         line["share_of_copy"] = float(str(line["bytes_a_second"])) / copy
         results.append(line)
         print(
@@ -274,9 +284,9 @@ def main() -> None:
     for case in CASES:
         for dtype in (torch.float32, torch.bfloat16):
             if options.only in case.name:
-                measure(lambda case=case, dtype=dtype: _measured(case, options.elements, dtype, options.seconds))  # type: ignore[misc]
+                tell(_measured(case, options.elements, dtype, options.seconds))
     if options.only in "fused Adam, 100 tensors":
-        measure(lambda: _adam(options.elements, options.seconds))
+        tell(_adam(options.elements, options.seconds))
     wrong = [line for line in results if not float(str(line["epsilons"])) <= 16]
     print(
         json.dumps(
