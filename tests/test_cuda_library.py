@@ -237,7 +237,7 @@ PLANTED = {
         "kernels/softmax.cu", "at[1] + k * a.lines.strides[1]);", "at[1] + k);", "_softmax", "float32", "",
     ),
     "a barrier too few": (
-        "kernels/tiles.h", "right[i][x]);\n      __syncthreads();", "right[i][x]);", "mm", "float32", "",
+        "kernels/tiles.h", "      }\n      __syncthreads();\n    }", "      }\n    }", "mm", "float32", "",
     ),
     "a grid one too large": (
         "kernels/pooling.cu", "i < count; i += element_step()", "i <= count; i += element_step()",

@@ -80,6 +80,7 @@ __device__ inline void put(const Geometry& g, const Volume& v, int64_t image, in
 // A batch is a group. Rows are places of the images, columns channels.
 struct ToOutput : Geometry {
   int64_t batches, rows, columns, terms;
+  __device__ bool rows_are_near() const { return in.channel != 1; }  // places: channels come first
   void count() {
     batches = groups, rows = images * to_count, columns = out_channels, terms = in_channels * kernel_count;
   }
@@ -95,6 +96,7 @@ struct ToOutput : Geometry {
 };
 struct ToInput : Geometry {
   int64_t batches, rows, columns, terms;
+  __device__ bool rows_are_near() const { return out.channel != 1; }
   void count() {
     batches = groups, rows = images * from_count, columns = in_channels, terms = out_channels * kernel_count;
   }
@@ -112,6 +114,7 @@ struct ToInput : Geometry {
 // Rows are output channels, columns a weight's other dimensions, terms the places of all images.
 struct ToWeight : Geometry {
   int64_t batches, rows, columns, terms;
+  __device__ bool rows_are_near() const { return out.channel == 1; }
   void count() {
     batches = groups, rows = out_channels, columns = in_channels * kernel_count, terms = images * to_count;
   }
@@ -189,7 +192,7 @@ template <class Problem> Problem problem_of(const Geometry& g) {
   return p;
 }
 
-constexpr const char* kHow = "an implicit product in tiles of 16 x 16";
+constexpr const char* kHow = "an implicit product in tiles";
 
 // One of the three, by the vendor's library or in tiles. `g` has no addresses yet; `c` says whose they are.
 ConvolutionStep step(const Request& r, const Geometry& g, const ConvolutionRequest& c) {

@@ -24,6 +24,7 @@ struct MatrixProduct {
   int64_t batches, rows, columns, terms;
   Value alpha, beta;
 
+  __device__ bool rows_are_near() const { return a.row < a.column; }
   template <class C> __device__ C left(int64_t batch, int64_t row, int64_t k) const {
     return a.template at<C>(batch, row, k);
   }
@@ -117,7 +118,7 @@ template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
         if (beta >= 0) mine.beta = value_of(l.scalar(beta));
         return start_tiles(l, a.dtype, mine);
       },
-      "tiles of 16 x 16 in shared memory");
+      "tiles in shared memory");
   const auto as_operand = [](const Operand& o, const Matrix& m, int64_t rows, int64_t columns) {
     return MatrixOperand{o, rows, columns, m.batch, m.row, m.column};
   };

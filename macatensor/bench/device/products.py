@@ -302,7 +302,7 @@ def main() -> int:
     options = parser.parse_args()
     begun = time.perf_counter()
     sizes = (
-        [(5, 7, 9)]
+        [(5, 7, 9), (70, 33, 50)]
         if options.small
         else [(5, 7, 9), (64, 48, 80), (1, 96, 33), (130, 257, 65), (256, 512, 384)]
     )
