@@ -149,7 +149,8 @@ def vendors(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vendors")
     for source, name in STAND_INS.items():
         command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([*command, PROGRAMS / source, library, "-o", folder / name], check=True)
+        command += [str(PROGRAMS / source), str(library), "-o", str(folder / name)]
+        subprocess.run(command, check=True)
     return folder
 
 
@@ -261,7 +262,7 @@ def test_what_is_planted_in_a_kernel_is_found(library: Path, tmp_path: Path, def
         unit = tree / "cuda" / "kernels" / f"{made.stem}.cu"
         changed = unit.exists() and (unit == source or f'#include "{source.name}"' in unit.read_text())
         os.utime(made, (0, 0) if changed else None)
-    command = ["make", "-C", tree / "cuda", "emulated", f"BUILD={build}"]
+    command = ["make", "-C", str(tree / "cuda"), "emulated", f"BUILD={build}"]
     subprocess.run(command, check=True, capture_output=True, text=True)
     planted = build / library.name
     found = _wrong(list(ask_kernels(planted, interface.kernels_of(planted) or [], [row], [dtype], [], 1)))
