@@ -304,11 +304,49 @@ def lists() -> None:
                 wrong.append(f"{name} {tuple(b.shape)}")
 
 
+def windows() -> None:
+    """Pooling over images of both layouts, with gradients; gradients of embeddings."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in ((2, 3, 9, 8), (1, 16, 7, 7), (3, 1, 6, 5)):
+            for last in (False, True):
+                x = _random(*shape, dtype=dtype)
+                x = x.contiguous(memory_format=torch.channels_last) if last else x
+                here = f"{dtype} {shape} {'channels last' if last else ''}"
+                index = F.max_pool2d(x.double(), 3, 2, 1, return_indices=True)[1]
+                grad = _random(*index.shape, dtype=dtype).contiguous(
+                    memory_format=torch.channels_last if last else torch.contiguous_format
+                )
+                ask(f"max_pool {here}", lambda a: F.max_pool2d(a, 3, 2, 1), x)
+                ask(f"places of max_pool {here}", lambda a: F.max_pool2d(a, 3, 2, 1, return_indices=True)[1], x)
+                ask(
+                    f"gradient of max_pool {here}",
+                    lambda g, a, i: torch.ops.aten.max_pool2d_with_indices_backward(
+                        g, a, [3, 3], [2, 2], [1, 1], [1, 1], False, i
+                    ),
+                    grad, x, index, terms=lambda g, a, i: torch.full_like(a, 9.0),
+                )  # fmt: skip
+                ask(f"avg_pool {here}", lambda a: F.avg_pool2d(a, 3, 2, 1), x, terms=_largest)
+                ask(f"adaptive {here}", lambda a: F.adaptive_avg_pool2d(a, 1), x, terms=_largest)
+    for count, lines, columns in ((5, 7, 3), (300, 11, 9), (1000, 40, 300), (64, 1000, 2100), (900, 3, 5)):
+        for scales in (False, True):
+            index, grad = torch.randint(0, lines, (count,)), _random(count, columns)
+            call = lambda g, i, n=lines, s=scales: torch.ops.aten.embedding_dense_backward(g, i, n, 1, s)  # noqa: E731
+            ask(
+                f"embedding {count} {lines} {columns} {scales}", call, grad, index,
+                terms=lambda g, i, call=call: call(g.abs(), i),
+            )  # fmt: skip
+
+
+def _largest(x: Tensor) -> Tensor:
+    """Of means of windows, whose terms cancel."""
+    return torch.full((), float(x.abs().max()), dtype=torch.float64)
+
+
 def _seeded(size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(size + 1))
 
 
-PARTS = {part.__name__: part for part in (pointwise, reductions, lines, channels, lists)}
+PARTS = {part.__name__: part for part in (pointwise, reductions, lines, channels, windows, lists)}
 
 
 def main() -> None:

@@ -7,7 +7,9 @@ namespace maca_cuda {
 namespace {
 
 struct Arguments {
-  Walk<3> images;                   // batch and channels: of the result, the input (or gradient), the indices
+  // As the result lies in memory: it, and of batch and channels the input (or gradient) and the indices; then the
+  // places in the result's planes, which are dimensions like those, of one step.
+  Walk<5> walk;
   int64_t in_size[2], out_size[2];  // of a plane
   int64_t in_stride[2], out_stride[2], index_stride[2];
   int64_t kernel[2], step[2], padding[2], dilation[2];
@@ -49,89 +51,72 @@ struct Arguments {
   }
 };
 
-struct Place {
-  int64_t image, y, x;
-};
-__device__ inline Place place_of(int64_t i, const int64_t (&size)[2]) {
-  const int64_t line = i / size[1];
-  return {line / size[0], line % size[0], i % size[1]};
-}
-
 template <class C> __global__ void most(Arguments a) {
-  const int64_t count = a.images.count * a.out_size[0] * a.out_size[1];
-  for (int64_t i = first_element(); i < count; i += element_step()) {
-    const Place p = place_of(i, a.out_size);
-    int64_t at[3];
-    a.images.offsets(p.image, at);
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[5];
+    a.walk.offsets(i, at);
     C top = C(0);
     int64_t where = -1;
     for (int64_t ky = 0; ky < a.kernel[0]; ++ky) {
-      const int64_t y = p.y * a.step[0] - a.padding[0] + ky * a.dilation[0];
+      const int64_t y = at[3] * a.step[0] - a.padding[0] + ky * a.dilation[0];
       if (y < 0 || y >= a.in_size[0]) continue;
       for (int64_t kx = 0; kx < a.kernel[1]; ++kx) {
-        const int64_t x = p.x * a.step[1] - a.padding[1] + kx * a.dilation[1];
+        const int64_t x = at[4] * a.step[1] - a.padding[1] + kx * a.dilation[1];
         if (x < 0 || x >= a.in_size[1]) continue;
         const C value = load<C>(a.in, a.in_dtype, at[1] + y * a.in_stride[0] + x * a.in_stride[1]);
         if (where < 0 || value > top || value != value) top = value, where = y * a.in_size[1] + x;
       }
     }
-    store(a.out, a.out_dtype, at[0] + p.y * a.out_stride[0] + p.x * a.out_stride[1], top);
-    static_cast<int64_t*>(a.index)[at[2] + p.y * a.index_stride[0] + p.x * a.index_stride[1]] = where;
+    store(a.out, a.out_dtype, at[0], top);
+    static_cast<int64_t*>(a.index)[at[2] + at[3] * a.index_stride[0] + at[4] * a.index_stride[1]] = where;
   }
 }
 
 // `in` is the gradient of the windows, `out` that of the elements: sizes and strides are those of elements and windows.
 __global__ void most_gradient(Arguments a) {
-  const int64_t count = a.images.count * a.in_size[0] * a.in_size[1];
-  for (int64_t i = first_element(); i < count; i += element_step()) {
-    const Place p = place_of(i, a.in_size);
-    int64_t at[3], y0, y1, x0, x1;
-    a.images.offsets(p.image, at);
-    a.windows(0, p.y, y0, y1), a.windows(1, p.x, x0, x1);
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[5], y0, y1, x0, x1;
+    a.walk.offsets(i, at);
+    a.windows(0, at[3], y0, y1), a.windows(1, at[4], x0, x1);
     double total = 0;
     for (int64_t y = y0; y < y1; ++y)
       for (int64_t x = x0; x < x1; ++x)
         if (static_cast<const int64_t*>(a.index)[at[2] + y * a.index_stride[0] + x * a.index_stride[1]] ==
-            p.y * a.in_size[1] + p.x)
+            at[3] * a.in_size[1] + at[4])
           total += load<double>(a.in, a.in_dtype, at[1] + y * a.out_stride[0] + x * a.out_stride[1]);
-    store(a.out, a.out_dtype, at[0] + p.y * a.in_stride[0] + p.x * a.in_stride[1], total);
+    store(a.out, a.out_dtype, at[0], total);
   }
 }
 
 __global__ void mean(Arguments a) {
-  const int64_t count = a.images.count * a.out_size[0] * a.out_size[1];
-  for (int64_t i = first_element(); i < count; i += element_step()) {
-    const Place p = place_of(i, a.out_size);
-    int64_t at[3], y0, y1, x0, x1;
-    a.images.offsets(p.image, at);
-    const int64_t whole = a.window(0, p.y, y0, y1) * a.window(1, p.x, x0, x1);
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[5], y0, y1, x0, x1;
+    a.walk.offsets(i, at);
+    const int64_t whole = a.window(0, at[3], y0, y1) * a.window(1, at[4], x0, x1);
     double total = 0;
     for (int64_t y = y0; y < y1; ++y)
       for (int64_t x = x0; x < x1; ++x)
         total += load<double>(a.in, a.in_dtype, at[1] + y * a.in_stride[0] + x * a.in_stride[1]);
     const int64_t covered = y1 > y0 && x1 > x0 ? (y1 - y0) * (x1 - x0) : 0;
-    store(a.out, a.out_dtype, at[0] + p.y * a.out_stride[0] + p.x * a.out_stride[1],
-          covered ? total / a.share(whole, covered) : 0.0);
+    store(a.out, a.out_dtype, at[0], covered ? total / a.share(whole, covered) : 0.0);
   }
 }
 
 __global__ void mean_gradient(Arguments a) {
-  const int64_t count = a.images.count * a.in_size[0] * a.in_size[1];
-  for (int64_t i = first_element(); i < count; i += element_step()) {
-    const Place p = place_of(i, a.in_size);
-    int64_t at[3], y0, y1, x0, x1;
-    a.images.offsets(p.image, at);
-    a.windows(0, p.y, y0, y1), a.windows(1, p.x, x0, x1);
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[5], y0, y1, x0, x1;
+    a.walk.offsets(i, at);
+    a.windows(0, at[3], y0, y1), a.windows(1, at[4], x0, x1);
     double total = 0;
     for (int64_t y = y0; y < y1; ++y)
       for (int64_t x = x0; x < x1; ++x) {
         int64_t top, bottom, left, right;
         const int64_t whole = a.window(0, y, top, bottom) * a.window(1, x, left, right);
-        if (p.y < top || p.y >= bottom || p.x < left || p.x >= right) continue;
+        if (at[3] < top || at[3] >= bottom || at[4] < left || at[4] >= right) continue;
         total += load<double>(a.in, a.in_dtype, at[1] + y * a.out_stride[0] + x * a.out_stride[1]) /
                  a.share(whole, (bottom - top) * (right - left));
       }
-    store(a.out, a.out_dtype, at[0] + p.y * a.in_stride[0] + p.x * a.in_stride[1], total);
+    store(a.out, a.out_dtype, at[0], total);
   }
 }
 
@@ -142,15 +127,19 @@ Arguments geometry(const Operand& elements, const Operand& windows, const Operan
   if (index && (index->sizes != windows.sizes || index->dtype != Dtype::I64))
     throw Invalid("an index for each window, of int64");
   Arguments a{};
-  std::vector<Dim> images;
-  for (size_t d = 0; d + 2 < rank; ++d) {
+  const Operand &result = is_gradient ? elements : windows, &other = is_gradient ? windows : elements;
+  std::array<Dims, 5> strides;
+  strides.fill(Dims(rank, 0));
+  for (size_t d = 0; d < rank; ++d) {
+    strides[0][d] = result.strides[d];
+    if (d + 2 >= rank) {
+      strides[d + 2 == rank ? 3 : 4][d] = 1;
+      continue;
+    }
     if (elements.sizes[d] != windows.sizes[d]) throw Invalid("another number of images");
-    const int64_t of_elements = elements.strides[d], of_windows = windows.strides[d];
-    images.push_back({elements.sizes[d],
-                      {is_gradient ? of_elements : of_windows, is_gradient ? of_windows : of_elements,
-                       index ? index->strides[d] : 0}});
+    strides[1][d] = other.strides[d], strides[2][d] = index ? index->strides[d] : 0;
   }
-  a.images = walk_of<3>(images);
+  a.walk = walk_along_first<5>(result.sizes, strides);
   for (size_t d = 0; d < 2; ++d) {
     const size_t at = rank - 2 + d;
     a.in_size[d] = elements.sizes[at], a.out_size[d] = windows.sizes[at];

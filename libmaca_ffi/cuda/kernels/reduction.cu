@@ -177,9 +177,7 @@ template <class F, class T> __global__ void reduce_columns(ReductionArguments a)
 #pragma unroll 4
   for (int64_t k = slice * a.length + y; k < end; k += down) {
     if (column >= a.kept.count) break;
-    int64_t line[1];
-    a.folded.offsets(k, line);
-    const T* const from = top + line[0];
+    const T* const from = top + k * a.folded.strides[0][0];
     if (a.aligned) {
       const auto v = *reinterpret_cast<const Vector<T, W>*>(from);
 #pragma unroll
@@ -231,7 +229,7 @@ Layout layout_of(ReductionArguments& a, bool in_vectors, bool may_split) {
     return {Layout::LinesByBlock, width, 0, "blocks for each line, in vectors"};
   }
   const int64_t columns = a.kept.rank > 0 ? a.kept.sizes[0] : 1;
-  if (in_vectors && a.kept.rank > 0 && a.kept.strides[1][0] == 1 && columns >= width && length > 1 &&
+  if (in_vectors && a.kept.rank > 0 && a.kept.strides[1][0] == 1 && columns >= width && a.folded.rank == 1 &&
       (a.kept.rank == 1 || columns % width == 0)) {
     const int64_t groups = (lines + width - 1) / width;
     a.across = 1;
@@ -245,6 +243,12 @@ Layout layout_of(ReductionArguments& a, bool in_vectors, bool may_split) {
   return {Layout::ByBlock, 1, 0, "blocks for each element of the result"};
 }
 
+// Those that programs spend their time in; the others are read one by one.
+template <class F>
+constexpr bool kInVectors =
+    std::is_same_v<F, folds::Sum<float>> || std::is_same_v<F, folds::Mean<float>> ||
+    std::is_same_v<F, folds::Extremum<float, true>> || std::is_same_v<F, folds::Extremum<float, false>>;
+
 template <class F, class T> ReductionKernel kernel_in_vectors(Layout::Kind kind) {
   return kind == Layout::LinesByWarp    ? reduce_lines<F, T, true>
          : kind == Layout::LinesByBlock ? reduce_lines<F, T, false>
@@ -254,7 +258,7 @@ template <class F, class T> ReductionKernel kernel_in_vectors(Layout::Kind kind)
 template <class F>
 std::unique_ptr<Plan> fold(const Operand& in, const std::vector<bool>& reduced, bool keeps, const Operand& out,
                            bool may_split = true) {
-  constexpr bool kIsFloat = std::is_same_v<typename F::Input, float>;
+  constexpr bool kIsFloat = std::is_same_v<typename F::Input, float> && kInVectors<F>;
   const Reduced walks = reduced_walks(in, reduced, keeps, out);
   ReductionArguments a{};
   a.kept = walks.kept, a.folded = walks.folded;
