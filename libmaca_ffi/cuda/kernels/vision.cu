@@ -262,7 +262,7 @@ std::unique_ptr<Plan> pooling(const Request& r, Body body, const Operand& images
   if (body.images.sizes[1] != body.pooled.sizes[1] * bins) throw Invalid("channels of images and bins do not match");
   body.boxes.view = View(boxes), body.boxes.count = boxes.sizes[0], body.boxes.images = body.images.sizes[0];
   body.boxes.steps[0] = boxes.strides[0], body.boxes.steps[1] = boxes.strides[1];
-  body.boxes.scale = r.number("spatial_scale");
+  body.boxes.scale = r.number("spatial_scale", 1.0);  // the largest's gradient knows its places
   const int64_t count = is_gradient ? body.images.sizes[0] * body.images.sizes[1] : pooled.numel();
   return make_plan(
       [=](const Launching& l) {
