@@ -1,55 +1,11 @@
-// Scaled dot product attention and its gradients. A block has a row of queries (for the gradients of keys and values: a
-// key), its threads the keys of a round; what they weigh passes through shared memory, and the threads add up columns.
-// No matrix of scores is made: the gradients compute them again from the saved logarithms of the sums.
-#include "../warp.h"
-#include "../launch.h"
-#include "../walk.h"
-#include "shared/vector_math.h"
+// Scaled dot product attention and its gradients where no vendor's library multiplies matrices, or their scores have no
+// room. A block has a row of queries (for the gradients of keys and values: a key), its threads the keys of a round;
+// what they weigh passes through shared memory, and the threads add up columns. No matrix of scores is made: the
+// gradients compute them again from the saved logarithms of the sums.
+#include "attention.h"
 
-namespace maca_cuda {
+namespace maca_cuda::attention {
 namespace {
-
-namespace vm = maca::MACA_ISA::vm;
-using maca::mul_add;
-
-// Matrices, one for each head: [heads..., rows, columns].
-struct Stack {
-  void* memory;
-  Dtype dtype;
-  int32_t reserved;
-  int64_t row, column;  // strides
-};
-constexpr int kStacks = 9;
-enum Name { kQuery, kKey, kValue, kOut, kGrad, kToQuery, kToKey, kToValue, kSums };
-
-struct Arguments {
-  Walk<kStacks> heads;
-  Stack stacks[kStacks];
-  int64_t queries, keys, width, value_width;
-  double scale;
-  bool is_causal;
-
-  template <class C> __device__ C at(Name n, const int64_t (&head)[kStacks], int64_t row, int64_t column) const {
-    const Stack& s = stacks[n];
-    return load<C>(s.memory, s.dtype, head[n] + row * s.row + column * s.column);
-  }
-  template <class C>
-  __device__ void put(Name n, const int64_t (&head)[kStacks], int64_t row, int64_t column, C value) const {
-    const Stack& s = stacks[n];
-    store(s.memory, s.dtype, head[n] + row * s.row + column * s.column, value);
-  }
-  template <class C>
-  __device__ C dot(Name a, int64_t i, Name b, int64_t j, int64_t columns, const int64_t (&head)[kStacks]) const {
-    C total = C(0);
-    for (int64_t e = 0; e < columns; ++e) total = mul_add(at<C>(a, head, i, e), at<C>(b, head, j, e), total);
-    return total;
-  }
-  template <class C> __device__ C score(int64_t i, int64_t j, const int64_t (&head)[kStacks]) const {
-    return static_cast<C>(scale) * dot<C>(kQuery, i, kKey, j, width, head);
-  }
-  // A query sees the keys up to its own place.
-  __device__ int64_t keys_of(int64_t i) const { return is_causal && i + 1 < keys ? i + 1 : keys; }
-};
 
 template <class C> __global__ void attend(Arguments a) {
   __shared__ C weights[kThreads];
@@ -144,8 +100,6 @@ template <class C> __global__ void to_key_and_value(Arguments a) {
   }
 }
 
-using Operands = std::array<Operand, kStacks>;  // those that are missing are not present
-
 Arguments arguments(const Request& r, const Operands& operands) {
   const Operand &query = operands[kQuery], &key = operands[kKey], &value = operands[kValue];
   const size_t rank = query.sizes.size();
@@ -180,11 +134,6 @@ Arguments arguments(const Request& r, const Operands& operands) {
   if (a.keys == 0) throw Declined("no keys");
   return a;
 }
-Arguments placed(const Launching& l, Arguments a, const Operands& operands) {
-  for (size_t k = 0; k < kStacks; ++k)
-    if (operands[k].present()) a.stacks[k].memory = l.data(operands[k]);
-  return a;
-}
 void refuse_mask(const Operand& mask) {
   if (mask.present()) throw Declined("attention with a mask");
 }
@@ -194,6 +143,7 @@ MACA_KERNEL("sdpa_forward", [](const Request& r) {
   Operands o;
   o[kQuery] = r.memory(0), o[kKey] = r.memory(1), o[kValue] = r.memory(2), o[kOut] = r.out(0), o[kSums] = r.out(1);
   const Arguments a = arguments(r, o);
+  if (auto plan = by_products(r, a, o)) return plan;
   const auto kernel = o[kQuery].dtype == Dtype::F64 ? attend<double> : attend<float>;
   return make_plan(
       [=](const Launching& l) {
@@ -211,6 +161,7 @@ MACA_KERNEL("sdpa_backward", [](const Request& r) {
   o[kOut] = r.memory(5), o[kSums] = r.memory(6);
   o[kToQuery] = r.out(0), o[kToKey] = r.out(1), o[kToValue] = r.out(2);
   const Arguments a = arguments(r, o);
+  if (auto plan = gradients_by_products(r, a, o)) return plan;
   const bool is_wide = o[kQuery].dtype == Dtype::F64;
   return make_plan(
       [=](const Launching& l) {
@@ -228,4 +179,4 @@ MACA_KERNEL("sdpa_backward", [](const Request& r) {
 });
 
 }  // namespace
-}  // namespace maca_cuda
+}  // namespace maca_cuda::attention

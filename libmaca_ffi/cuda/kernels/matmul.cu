@@ -1,5 +1,6 @@
 // Products of matrices: mm, bmm, addmm, baddbmm, and of matrices with vectors. Halves are added up in float.
 #include "../walk.h"
+#include "../warp.h"
 #include "tiles.h"
 #include "vendor_products.h"
 
@@ -41,6 +42,49 @@ struct MatrixProduct {
     store(out.memory, out.dtype, batch * out.batch + row * out.row + column * out.column, total);
   }
 };
+
+// Results of one row and one column, which tiles would leave to a thread, and which cuBLAS does not take: slices of the
+// terms by a block each, then a block for what became of them. `parts` is null where there is one slice.
+template <class C> __device__ inline C sum_of_block(C total) {
+  return fold_block(total, [](C x, C y) { return x + y; });
+}
+template <class C> __global__ void number_of_slices(MatrixProduct p, C* parts, int64_t slices) {
+  const int64_t length = (p.terms + slices - 1) / slices;
+  for (int64_t piece = blockIdx.x; piece < p.batches * slices; piece += gridDim.x) {
+    const int64_t batch = piece / slices, begin = piece % slices * length;
+    const int64_t end = begin + length < p.terms ? begin + length : p.terms;
+    C total = C(0);
+    for (int64_t k = begin + threadIdx.x; k < end; k += blockDim.x)
+      total = plus_product(total, p.template left<C>(batch, 0, k), p.template right<C>(batch, k, 0));
+    total = sum_of_block(total);
+    if (threadIdx.x != 0) continue;
+    if (parts)
+      parts[piece] = total;
+    else
+      p.template finish<C>(batch, 0, 0, total);
+  }
+}
+template <class C> __global__ void number_of_parts(MatrixProduct p, const C* parts, int64_t slices) {
+  for (int64_t batch = blockIdx.x; batch < p.batches; batch += gridDim.x) {
+    C total = C(0);
+    for (int64_t k = threadIdx.x; k < slices; k += blockDim.x) total += parts[batch * slices + k];
+    total = sum_of_block(total);
+    if (threadIdx.x == 0) p.template finish<C>(batch, 0, 0, total);
+  }
+}
+int64_t slices_of(const MatrixProduct& p) {
+  constexpr int64_t kSliceTerms = 16 * kThreads, kMostSlices = 1024;
+  const int64_t wanted = p.terms / kSliceTerms, most = kMostSlices / p.batches;
+  return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
+}
+template <class C> cudaError_t start_numbers(const Launching& l, const MatrixProduct& p) {
+  const int64_t slices = slices_of(p);
+  C* const parts = slices > 1 ? static_cast<C*>(l.launch.workspace) : nullptr;
+  const cudaError_t said =
+      start(l, number_of_slices<C>, blocks_of(p.batches * slices), threads_for(p.terms), p, parts, slices);
+  if (said != cudaSuccess || !parts) return said;
+  return start(l, number_of_parts<C>, blocks_of(p.batches), threads_for(slices), p, parts, slices);
+}
 
 // A vector is a matrix of one row, or of one column.
 enum class Shape : uint8_t { Matrices, Row, Column };
@@ -109,16 +153,23 @@ template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
     p.alpha = p.beta = value_of(1.0);
     alpha = r.scalar("alpha"), beta = r.scalar("beta");
   }
-  auto tiles = make_plan(
+  const bool is_one = p.rows == 1 && p.columns == 1 && p.batches > 0 && is_floating(a.dtype);
+  auto own = make_plan(
       [=](const Launching& l) {
         MatrixProduct mine = p;
         mine.a.memory = l.data(a), mine.b.memory = l.data(b), mine.out.memory = l.data(out);
         if (kind.has_sum) mine.added.memory = l.data(added);
         if (alpha >= 0) mine.alpha = value_of(l.scalar(alpha));
         if (beta >= 0) mine.beta = value_of(l.scalar(beta));
+        if (is_one) return a.dtype == Dtype::F64 ? start_numbers<double>(l, mine) : start_numbers<float>(l, mine);
         return start_tiles(l, a.dtype, mine);
       },
-      "tiles in shared memory");
+      is_one ? "a block for each slice of the terms" : "tiles in shared memory");
+  if (is_one) {
+    const int64_t slices = slices_of(p);
+    own->workspace_bytes = slices > 1 ? static_cast<uint64_t>(p.batches * slices) * sizeof(double) : 0;
+    return own;
+  }
   const auto as_operand = [](const Operand& o, const Matrix& m, int64_t rows, int64_t columns) {
     return MatrixOperand{o, rows, columns, m.batch, m.row, m.column};
   };
@@ -128,7 +179,7 @@ template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
   if (kind.has_sum) asked.added = as_operand(added, p.added, p.rows, p.columns);
   asked.has_sum = kind.has_sum, asked.batches = p.batches, asked.alpha = alpha, asked.beta = beta;
   asked.allows_tf32 = r.allows_tf32() && kind.b == Shape::Matrices;  // with a vector float32 stays, as in PyTorch
-  return vendor_product(r, asked, std::move(tiles));
+  return vendor_product(r, asked, std::move(own));
 }
 
 constexpr Kind kMm{}, kBmm{true}, kAddmm{false, true}, kBaddbmm{true, true};

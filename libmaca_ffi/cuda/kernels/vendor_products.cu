@@ -149,7 +149,7 @@ constexpr uint32_t kGoodAlignment = 16;                   // what the quick algo
 // One way to compute it: with these layouts, this epilogue and addresses of this alignment.
 class Multiplication {
  public:
-  Multiplication(const Library& library, Handle handle, Dtype dtype, bool allows_tf32, int64_t batches,
+  Multiplication(const Library& library, Handle handle, Dtype dtype, Dtype result, bool allows_tf32, int64_t batches,
                  const ByColumns& a, const ByColumns& b, const ByColumns& c, const ByColumns& d, bool has_bias,
                  uint32_t alignment)
       : library_(library), handle_(handle), has_bias_(has_bias) {
@@ -170,7 +170,7 @@ class Multiplication {
       set_product(kBiasPointer, reinterpret_cast<const void*>(uintptr_t{4096} + (alignment & (kGoodAlignment - 1))));
     }
     a_ = layout(dtype, a, batches), b_ = layout(dtype, b, batches);
-    c_ = layout(dtype, c, batches), d_ = layout(dtype, d, batches);
+    c_ = layout(result, c, batches), d_ = layout(result, d, batches);
     check(library.preference_create(&made));
     const Held preference(made, library.preference_destroy);
     const auto prefer = [&](int attribute, auto value) {
@@ -318,10 +318,11 @@ MatrixOperand taken(const MatrixOperand& m, bool is_result, Made& made) {
 }  // namespace
 
 std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, std::unique_ptr<Plan> otherwise) {
-  const Dtype dtype = p.out.memory.dtype;
+  const Dtype dtype = p.a.memory.dtype, result_dtype = p.out.memory.dtype;
+  if (result_dtype != dtype && !(is_half(dtype) && result_dtype == Dtype::F32)) return otherwise;
   const int64_t terms = p.a.columns;
   if (!is_floating(dtype) || p.batches == 0 || p.out.rows == 0 || p.out.columns == 0 || terms == 0) return otherwise;
-  if (p.has_sum && p.added.memory.dtype != dtype) return otherwise;
+  if (p.has_sum && p.added.memory.dtype != result_dtype) return otherwise;
   if (p.batches > 65535) return otherwise;  // a grid's third dimension has no more
   const Library* library = find_library();
   const Handle handle = library ? handle_of(*library, r.device()) : nullptr;
@@ -351,16 +352,17 @@ std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, 
       made->add = make_copy(added.memory, out.memory)->run;
   }
   const auto pair = [&](const ByColumns& c, bool has_bias) {
-    return Pair::make(dtype, *library, handle, dtype, p.allows_tf32, p.batches, *first, *second, c, *result, has_bias);
+    return Pair::make(dtype, *library, handle, dtype, result_dtype, p.allows_tf32, p.batches, *first, *second, c,
+                      *result, has_bias);
   };
   made->usual = pair(third, false);
-  if (!made->usual.good && !made->usual.any) return otherwise;
+  if (!made->usual.any && (!otherwise || !made->usual.good)) return otherwise;
   const bool is_bias =
       p.has_sum && p.batches == 1 && added.column == 0 && out.columns > 1 && (added.row == 1 || out.rows == 1);
   if (is_bias) made->with_bias = pair(*result, true);
   const size_t bytes =
       made->staged.bytes() + std::max(made->usual.workspace_bytes(), made->with_bias.workspace_bytes());
-  made->otherwise = std::move(otherwise->run);
+  if (otherwise) made->otherwise = std::move(otherwise->run);
   auto plan = make_plan(
       [made](const Launching& given) {
         return made->staged.with(given, [&](const Launching& l) {

@@ -11,7 +11,7 @@ struct MatrixOperand {
   int64_t batch, row, column;  // strides
 };
 
-// out = a b, or with something added alpha a b + beta added.
+// out = a b, or with something added alpha a b + beta added. The result of halves may be float.
 struct ProductRequest {
   MatrixOperand a, b, out, added;
   bool has_sum;
@@ -21,7 +21,7 @@ struct ProductRequest {
 };
 
 // The plan that the vendor's library makes of it, with `otherwise` for launches whose addresses it does not take;
-// `otherwise` itself, where there is no library or it does not compute this one.
+// `otherwise` itself, which may be null, where there is no library or it does not compute this one.
 std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, std::unique_ptr<Plan> otherwise);
 
 }  // namespace maca_cuda
