@@ -158,7 +158,7 @@ def _ran(program: str | Path, library: Path, **environment: str) -> subprocess.C
     given = [str(program)] if isinstance(program, Path) else ["-c", program]
     more = ["--small"] if isinstance(program, Path) else []
     return subprocess.run(
-        [sys.executable, *given, *more], capture_output=True, text=True, timeout=300,
+        [sys.executable, *given, *more], capture_output=True, text=True, timeout=600,
         env={**os.environ, "MACA_LIBRARY": str(library), "MACA_FALLBACK": "error", **environment},
     )  # fmt: skip
 

@@ -9,6 +9,7 @@
 #include "../vendor.h"
 #include "../launch.h"
 #include "staged.h"
+#include "vendor_products.h"
 
 namespace maca_cuda {
 namespace {
@@ -324,12 +325,48 @@ Run step_in(Format format, const Library& library, Shared& shared, const Request
   return nullptr;
 }
 
+bool is_all(const Dims& list, int64_t what) {
+  return std::all_of(list.begin(), list.end(), [what](int64_t i) { return i == what; });
+}
+
+// A convolution of single places, channels last, is a product of matrices: a row a place, a column a channel.
+ConvolutionStep as_product(const Request& r, const ConvolutionRequest& c, const ConvolutionStep& otherwise) {
+  const Operand& w = c.weight;
+  const int64_t places = c.in.numel() / c.in.sizes[1], from = c.in.sizes[1], to = c.out.sizes[1];
+  if (c.groups != 1 || w.numel() != to * from || !is_all(c.stride, 1) || !is_all(c.padding, 0) ||
+      c.out.numel() != places * to || !lies(c.in, kChannelsLast) || !lies(c.out, kChannelsLast) ||
+      !(lies(w, kChannelsFirst) || lies(w, kChannelsLast)))
+    return {};
+  const MatrixOperand in{c.in, places, from, 0, from, 1}, out{c.out, places, to, 0, to, 1};
+  const MatrixOperand weight{w, to, from, 0, from, 1};
+  const auto transposed = [](const MatrixOperand& m) {
+    return MatrixOperand{m.memory, m.columns, m.rows, 0, m.column, m.row};
+  };
+  ProductRequest p{};
+  switch (c.result) {
+    case ConvolutionRequest::Out: p.a = in, p.b = transposed(weight), p.out = out; break;
+    case ConvolutionRequest::In: p.a = out, p.b = weight, p.out = in; break;
+    case ConvolutionRequest::Weight: p.a = transposed(out), p.b = in, p.out = weight; break;
+  }
+  p.batches = 1, p.alpha = p.beta = -1, p.allows_tf32 = r.allows_tf32(), p.has_sum = c.bias.present();
+  if (p.has_sum) {
+    Operand bias = c.bias;  // aligned with the channels, where it is copied to the result
+    bias.sizes.assign(c.in.sizes.size(), 1), bias.strides.assign(c.in.sizes.size(), 0);
+    bias.sizes[1] = c.bias.sizes[0], bias.strides[1] = c.bias.strides[0];
+    p.added = {bias, places, c.bias.sizes[0], 0, 0, c.bias.strides[0]};
+  }
+  const auto plan = vendor_product(r, p, make_plan(otherwise.run, otherwise.implementation));
+  if (plan->implementation == otherwise.implementation) return {};
+  return {plan->run, plan->workspace_bytes, plan->implementation};
+}
+
 }  // namespace
 
 ConvolutionStep vendor_convolution(const Request& r, const ConvolutionRequest& c, ConvolutionStep otherwise) {
   if (!is_floating(c.in.dtype)) return otherwise;
   for (const Operand* o : {&c.in, &c.out, &c.weight})  // the library counts elements in 32 bits
     if (o->numel() == 0 || o->numel() > INT_MAX) return otherwise;
+  if (ConvolutionStep product = as_product(r, c, otherwise); product.run) return product;
   const Library* library = find_library();
   Shared* shared = library ? shared_of(*library, r.device()) : nullptr;
   if (!shared) return otherwise;

@@ -206,7 +206,9 @@ def _convolutions() -> Iterator[Checked]:
                     continue
                 last = torch.channels_last if spatial == 2 else torch.channels_last_3d
                 form = last if layout != "first" else torch.contiguous_format
-                xs, gs = (maca(t.contiguous(memory_format=form)) for t in (x, grad))
+                xs, gs = (
+                    maca(t).contiguous(memory_format=form) for t in (x, grad)
+                )  # maca() alone says channels last
                 ws = maca(w.contiguous(memory_format=last if layout == "last" else torch.contiguous_format))
                 call = f"{'transposed ' if is_transposed else ''}{sizes} {of_weight} /{stride} +{padding} *{dilation} g{groups}, channels {layout}"
                 (got,), way = _run(aten.convolution, xs, ws, maca(bias), *how)
