@@ -139,7 +139,7 @@ template <class F> std::unique_ptr<Plan> plan_of(const Request& r, const Samples
       [=](const Launching& l) {
         return checked_launch(l, MACA_ERROR_VALUE, F::kOutside, [&](Finding* outside) {
           Samples mine = s;
-          for (View Samples::* v :
+          for (const auto v :
                {&Samples::input, &Samples::target, &Samples::weight, &Samples::grad, &Samples::out, &Samples::marks})
             mine.*v = (s.*v).on(l);
           if (p_slot >= 0) mine.p = value_of(l.scalar(p_slot)).real;

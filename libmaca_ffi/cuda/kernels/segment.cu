@@ -152,7 +152,7 @@ template <class Body> std::unique_ptr<Plan> plan_of(const Request& r, const Segm
               [&](Finding* incomplete) {
                 Body mine{};
                 static_cast<Segments&>(mine) = g;
-                for (View Segments::* v :
+                for (const auto v :
                      {&Segments::data, &Segments::lengths, &Segments::result, &Segments::grad, &Segments::out})
                   mine.*v = (g.*v).on(l);
                 mine.outside = outside, mine.incomplete = incomplete, mine.has_initial = initial >= 0;
