@@ -33,6 +33,14 @@ class Vendor {
   const char *name_ = nullptr, *prefix_ = nullptr;
 };
 
+// Scratch memory as those libraries take it: cuBLAS refuses an address between two multiples of 256, where a plan's
+// workspace may well begin. A plan asks for kScratchSlack bytes more than it hands on.
+constexpr uint64_t kScratchAlignment = 256, kScratchSlack = kScratchAlignment - 1;
+inline void* scratch_from(const void* workspace, uint64_t offset) {
+  const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;
+  return reinterpret_cast<void*>((at + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment);
+}
+
 // For device_info: those that are open, with versions. "" where there are none.
 std::string vendor_libraries();
 

@@ -1,6 +1,7 @@
 // nll_loss and nll_loss2d, forward and backward: one class index a position. The sums of a loss are made by one block,
 // in double, in an order that the launch alone decides.
 #include "../warp.h"
+#include "copy.h"
 #include "reduction.h"
 
 namespace maca_cuda {
@@ -52,16 +53,16 @@ __global__ void loss(Arguments a) {
   store(a.total_out, a.total_dtype, 0, weights);
 }
 
-// Every element of the gradient: a thread writes a position's classes.
+// What of the gradient is not 0: a thread writes the class of a position.
 __global__ void loss_gradient(Arguments a) {
   const double total = a.reduce == kMean ? load<double>(a.total, a.total_dtype, 0) : 1.0;
   for (int64_t i = first_element(); i < a.positions.count; i += element_step()) {
     int64_t at[4];
     a.positions.offsets(i, at);
     const int64_t t = a.target_at(at[1]);
+    if (t < 0) continue;
     const double g = load<double>(a.grad, a.grad_dtype, a.reduce == kNone ? at[3] : 0) / total;
-    for (int64_t c = 0; c < a.classes; ++c)
-      store(a.out, a.out_dtype, at[2] + c * a.out_step, c == t ? -g * a.factor(t) : 0.0);
+    store(a.out, a.out_dtype, at[2] + t * a.out_step, -g * a.factor(t));
   }
 }
 
@@ -103,8 +104,11 @@ std::unique_ptr<Plan> plan(const Request& r, bool is_backward) {
   a.positions = walk_of<4>(dims);
   a.in_dtype = in.dtype, a.target_dtype = target.dtype, a.weight_dtype = weight.dtype, a.grad_dtype = grad.dtype;
   a.out_dtype = out.dtype, a.total_dtype = total.dtype;
+  const auto clear = is_backward ? make_zero(out)->run : nullptr;
   return make_plan(
       [=](const Launching& l) {
+        if (clear)
+          if (const cudaError_t said = clear(l); said != cudaSuccess) return said;
         Arguments mine = a;
         mine.in = l.data(in), mine.target = l.data(target), mine.out = l.data(out);
         if (weight.present()) mine.weight = l.data(weight);

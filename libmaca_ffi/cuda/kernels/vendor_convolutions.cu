@@ -298,7 +298,7 @@ Run step_in(Format format, const Library& library, Shared& shared, const Request
   const Operand second = c.result == ConvolutionRequest::Out ? weight : out;
   const Operand result = c.result == ConvolutionRequest::Out ? out : c.result == ConvolutionRequest::In ? in : weight;
   const uint64_t own = staged.bytes();  // the library's own scratch memory lies behind
-  bytes = own + made->bytes;
+  bytes = own + made->bytes + (made->bytes ? kScratchSlack : 0);
   const Operand bias = c.bias;
   const int64_t channels = result.sizes[1];
   const int64_t inner = format == kChannelsLast ? 1 : result.numel() / result.sizes[0] / channels;
@@ -310,7 +310,7 @@ Run step_in(Format format, const Library& library, Shared& shared, const Request
         if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return otherwise(usual);
       for (const Run& run : before)
         if (const cudaError_t said = run(l); said != cudaSuccess) return said;
-      made->run(l.stream, a, b, to, made->bytes ? static_cast<char*>(l.launch.workspace) + own : nullptr);
+      made->run(l.stream, a, b, to, made->bytes ? scratch_from(l.launch.workspace, own) : nullptr);
       cudaError_t said = cudaSuccess;
       if (bias.present()) {
         const int64_t count = result.numel();

@@ -284,7 +284,7 @@ struct Made {
     for (const Run& run : before)
       if (const cudaError_t said = run(l); said != cudaSuccess) return said;
     const Multiplication* const biased = has_sum && other == Scalar(1) ? choose(with_bias) : nullptr;
-    void* const workspace = static_cast<char*>(l.launch.workspace) + staged.bytes();
+    void* const workspace = scratch_from(l.launch.workspace, staged.bytes());
     if (biased) {
       biased->run(l, workspace, one, left, right, Scalar(0), to, to, third);
     } else {
@@ -370,7 +370,7 @@ std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, 
         });
       },
       library->vendor->name());
-  plan->workspace_bytes = bytes;
+  plan->workspace_bytes = bytes ? bytes + kScratchSlack : 0;
   return plan;
 }
 
