@@ -47,17 +47,23 @@ inline std::unique_ptr<Plan> make_plan(std::function<cudaError_t(const Launching
   return plan;
 }
 
-// One after the other, on the launch's stream.
+// One after the other, on the launch's stream. They share a workspace.
 inline std::unique_ptr<Plan> in_turn(std::vector<std::unique_ptr<Plan>> plans, const char* implementation) {
   std::vector<std::function<cudaError_t(const Launching&)>> runs;
-  for (const auto& plan : plans) runs.push_back(std::move(plan->run));
-  return make_plan(
+  uint64_t workspace_bytes = 0;
+  for (const auto& plan : plans) {
+    runs.push_back(std::move(plan->run));
+    if (plan->workspace_bytes > workspace_bytes) workspace_bytes = plan->workspace_bytes;
+  }
+  auto whole = make_plan(
       [runs](const Launching& l) {
         for (const auto& run : runs)
           if (const cudaError_t said = run(l); said != cudaSuccess) return said;
         return cudaSuccess;
       },
       implementation);
+  whole->workspace_bytes = workspace_bytes;
+  return whole;
 }
 
 struct Announced {

@@ -317,7 +317,11 @@ def windows() -> None:
                     memory_format=torch.channels_last if last else torch.contiguous_format
                 )
                 ask(f"max_pool {here}", lambda a: F.max_pool2d(a, 3, 2, 1), x)
-                ask(f"places of max_pool {here}", lambda a: F.max_pool2d(a, 3, 2, 1, return_indices=True)[1], x)
+                ask(
+                    f"places of max_pool {here}",
+                    lambda a: F.max_pool2d(a, 3, 2, 1, return_indices=True)[1],
+                    x,
+                )
                 ask(
                     f"gradient of max_pool {here}",
                     lambda g, a, i: torch.ops.aten.max_pool2d_with_indices_backward(

@@ -136,7 +136,6 @@ CASES = [
 
 
 def _wait() -> None:
-    macatensor.maca  # noqa: B018
     torch.maca.synchronize()  # type: ignore[attr-defined]
     if HAS_CUDA:
         torch.cuda.synchronize()
