@@ -258,7 +258,8 @@ MACA_KERNEL("_amp_update_scale", [](const Request& r) {
     const double constant = slot >= 0 ? 0 : r.number(name);
     return [=](const Launching& l) { return slot >= 0 ? value_of(l.scalar(slot)).real : constant; };
   };
-  const auto growth = number("scale_growth_factor"), backoff = number("scale_backoff_factor");
+  const auto growth = number("scale_growth_factor");
+  const auto backoff = number("scale_backoff_factor");
   const int interval_slot = r.scalar("growth_interval");
   const int64_t interval = interval_slot >= 0 ? 0 : r.integer("growth_interval");
   return make_plan([=](const Launching& l) {
