@@ -50,40 +50,67 @@ struct Axis {
     const float at = static_cast<float>(o) + (filter == Filter::Nearest ? 0.f : 0.5f);
     return whole(static_cast<double>(std::floor(at * rounded)), inputs - 1);
   }
+  // What coordinate o takes: `count` elements from `low` on, before they are held within the input.
+  struct Taken {
+    int64_t low, count;
+    double part, center, whole;  // of the first, before the coordinate; of a smoothing window, and its weights' sum
+  };
   // In R as PyTorch: where a window ends hangs on the rounding of its center.
-  template <class R, class F> __device__ void smoothed(R step, int64_t o, F&& f) const {
-    const R width = filter == Filter::Cubic ? R(2) : R(1);
-    const R support = step >= R(1) ? width * step : width, shrink = step >= R(1) ? R(1) / step : R(1);
+  template <class R> __device__ R smoothing_weight(R step, R center, int64_t i) const {
+    const R shrink = step >= R(1) ? R(1) / step : R(1);
+    const R x = static_cast<R>((static_cast<double>(static_cast<R>(i) - center) + 0.5) * static_cast<double>(shrink));
+    if (filter == Filter::Cubic) return cubic(x, R(-0.5));
+    const R left = R(1) - (x < 0 ? -x : x);
+    return left > 0 ? left : R(0);
+  }
+  template <class R> __device__ Taken smoothed(R step, int64_t o) const {
+    const R width = filter == Filter::Cubic ? R(2) : R(1), support = step >= R(1) ? width * step : width;
     const R center = static_cast<R>(static_cast<double>(step) * (static_cast<double>(o) + 0.5));
     const int64_t low = whole(static_cast<double>(center - support) + 0.5, inputs);
     const int64_t most = 2 * whole(std::ceil(static_cast<double>(support)), inputs) + 1;
     const int64_t end = whole(static_cast<double>(center + support) + 0.5, inputs);
     const int64_t high = end < low ? low : end > low + most ? low + most : end;
-    const auto weight = [&](int64_t i) {
-      const R x = static_cast<R>((static_cast<double>(static_cast<R>(i) - center) + 0.5) * static_cast<double>(shrink));
-      if (filter == Filter::Cubic) return cubic(x, R(-0.5));
-      const R left = R(1) - (x < 0 ? -x : x);
-      return left > 0 ? left : R(0);
-    };
     R sum = 0;
-    for (int64_t i = low; i < high; ++i) sum += weight(i);
-    for (int64_t i = low; i < high; ++i) f(i, static_cast<double>(weight(i) / (sum != R(0) ? sum : R(1))));
+    for (int64_t i = low; i < high; ++i) sum += smoothing_weight(step, center, i);
+    return {low, high - low, 0, static_cast<double>(center), static_cast<double>(sum != R(0) ? sum : R(1))};
   }
-  template <class F> __device__ void taps(int64_t o, F&& f) const {
-    if (filter == Filter::Nearest || filter == Filter::NearestExact) return f(nearest(o), 1.0);
-    if (is_smoothed) return is_float ? smoothed<float>(rounded, o, f) : smoothed<double>(ratio, o, f);
+  __device__ Taken taken(int64_t o) const {
+    if (filter == Filter::Nearest || filter == Filter::NearestExact) return {nearest(o), 1, 0, 0, 1};
+    if (is_smoothed) return is_float ? smoothed<float>(rounded, o) : smoothed<double>(ratio, o);
     const double at = is_aligned ? ratio * static_cast<double>(o) : ratio * (static_cast<double>(o) + 0.5) - 0.5;
     if (filter == Filter::Linear) {
-      if (inputs == outputs && !(scale > 0 && scale != 1 && !is_aligned)) return f(o, 1.0);
+      if (inputs == outputs && !(scale > 0 && scale != 1 && !is_aligned)) return {o, 1, 0, 0, 1};
       const double source = at > 0 ? at : 0;
-      const int64_t low = whole(source, inputs - 1), high = low + 1 < inputs ? low + 1 : inputs - 1;
-      const double over = source - static_cast<double>(low), part = over > 1 ? 1 : over;
-      f(low, 1 - part);
-      f(high, part);
-      return;
+      const int64_t low = whole(source, inputs - 1);
+      const double over = source - static_cast<double>(low);
+      return {low, 2, over > 1 ? 1 : over, 0, 1};
     }
-    const double below = std::floor(at), part = at - below;
-    for (int k = -1; k <= 2; ++k) f(whole(below + k, inputs - 1), cubic(part - k, -0.75));
+    const double below = std::floor(at);
+    return {0, 4, at - below, below, 1};
+  }
+  __device__ double tap(const Taken& t, int64_t k, int64_t& i) const {
+    i = t.low + k;
+    if (is_smoothed) {
+      if (!is_float) return smoothing_weight<double>(ratio, t.center, i) / t.whole;
+      return static_cast<double>(smoothing_weight<float>(rounded, static_cast<float>(t.center), i) /
+                                 static_cast<float>(t.whole));
+    }
+    if (t.count == 4) {
+      i = whole(t.center + static_cast<double>(k - 1), inputs - 1);
+      return cubic(t.part - static_cast<double>(k - 1), -0.75);
+    }
+    if (t.count == 1) return 1;
+    if (i > inputs - 1) i = inputs - 1;
+    return k ? t.part : 1 - t.part;
+  }
+  // One place calls f: three dimensions nest it, and the compiler repeats it for each.
+  template <class F> __device__ void taps(int64_t o, F&& f) const {
+    const Taken t = taken(o);
+    for (int64_t k = 0; k < t.count; ++k) {
+      int64_t i;
+      const double weight = tap(t, k, i);
+      f(i, weight);
+    }
   }
   // Sources lie at ratio * o, within half a step; those at the ends are also taken from beyond.
   __device__ void takers(int64_t i, int64_t& first, int64_t& last) const {
