@@ -63,7 +63,7 @@ def test_kernels_keep_their_bounds(library: Path, warp: int) -> None:
 # A row or two of every engine; those whose blocks work together are asked with both sizes of a warp.
 TOGETHER = [
     "mse_loss", "var.correction", "linalg_vector_norm", "logsumexp", "aminmax", "_safe_softmax", "cumsum", "cummax",
-    "logcumsumexp", "sort", "topk", "nanmedian.dim", "mode", "nonzero", "masked_scatter", "_unique2",
+    "logcumsumexp", "sort", "topk", "nanmedian.dim", "mode", "masked_scatter",
 ]  # fmt: skip
 ALONE = [
     "binary_cross_entropy_backward", "glu_backward", "_prelu_kernel_backward", "frexp.Tensor", "nextafter",
@@ -81,7 +81,7 @@ ALONE = [
 def _ask(library: Path, rows: list[str], dtypes: list[str]) -> None:
     lines = list(ask_kernels(library, interface.kernels_of(library) or [], rows, dtypes, ["sliced"], 1))
     assert not _wrong(lines)
-    assert {line.name.partition(" ")[0] for line in lines} == set(rows)
+    assert {line.name.partition(" ")[0] for line in lines} >= set(rows)
 
 
 def test_blocks_that_work_together_are_exact(library: Path, warp: int) -> None:
@@ -108,6 +108,35 @@ def test_odd_extents_are_exact(library: Path, warp: int, part: str) -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["asked"] >= 70 and not said["wrong"]
+
+
+def test_long_lines_are_ordered_and_chosen_from(library: Path, warp: int) -> None:
+    program = """
+import torch
+import macatensor
+from macatensor import maca
+torch.manual_seed(0)
+x, u = torch.randn(3, 5000), torch.randint(0, 50, (4000,))
+x[1, 7], x[2, 9] = float("nan"), float("-inf")
+same = torch.testing.assert_close
+for got, want in zip(maca(x).sort(1), x.sort(1)):
+    same(got.cpu(), want, equal_nan=True)
+same(maca(x).flatten().topk(7).values.cpu(), x.flatten().topk(7).values, equal_nan=True)
+same(maca(x).nanmedian().cpu(), x.nanmedian())
+for name in ("var", "norm", "cumsum", "logsumexp"):
+    for row, dim in ((0, 0), (2, 0)):
+        call = getattr(torch, name)
+        same(call(maca(x)[row], dim=dim).cpu(), call(x[row].double(), dim=dim).float(), equal_nan=True)
+for got, want in zip(maca(u).unique(return_inverse=True, return_counts=True), u.unique(return_inverse=True, return_counts=True)):
+    same(got.cpu(), want)
+same(maca(u > 25).nonzero().cpu(), (u > 25).nonzero())
+same(maca(u)[maca(u > 25)].cpu(), u[u > 25])
+"""
+    environment = {**os.environ, "MACA_LIBRARY": str(library), "MACA_FALLBACK": "error"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_three_models_train_as_on_the_host(library: Path, warp: int) -> None:

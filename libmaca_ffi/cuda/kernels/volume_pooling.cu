@@ -45,11 +45,12 @@ struct Axis {
     if (last > outputs) last = outputs;
   }
 };
+using Number = int64_t Axis::*;
 struct Axes {
   Axis of[3];
 };
 // A name's numbers, one a spatial dimension.
-void read(const Request& r, const char* name, int spatial, Axes& axes, int64_t Axis::* field, const char* otherwise) {
+void read(const Request& r, const char* name, int spatial, Axes& axes, Number field, const char* otherwise) {
   Dims given = r.integers(name, Dims());
   if (given.empty() && otherwise) given = r.integers(otherwise);
   if (given.empty()) return;
