@@ -37,21 +37,58 @@ template <class C> __global__ void weigh(Rows r) {
   }
 }
 
+// The same for lines that a warp holds in registers, Each elements a lane.
+template <class C, int Each> __global__ void weigh_by_warp(Rows r) {
+  const Arguments& a = r.a;
+  const auto most = [](C x, C y) { return (x != x) | (x > y) ? x : y; };
+  const auto add = [](C x, C y) { return x + y; };
+  const Dtype dtype = a.stacks[kQuery].dtype;
+  const C scale = static_cast<C>(a.scale);
+  const int64_t lanes = warpSize, lane = static_cast<int64_t>(threadIdx.x) % lanes;
+  for (int64_t row = first_element() / lanes; row < r.heads * a.queries; row += element_step() / lanes) {
+    const int64_t i = row % a.queries, keys = a.keys_of(i), start = row * a.keys;
+    C held[Each], top = static_cast<C>(-INFINITY), sum = C(0);
+#pragma unroll
+    for (int e = 0; e < Each; ++e) {
+      const int64_t j = lane + e * lanes;
+      held[e] = j < keys ? scale * static_cast<const C*>(r.scores)[start + j] : static_cast<C>(-INFINITY);
+      top = most(top, held[e]);
+    }
+    top = fold_warp(top, most);
+#pragma unroll
+    for (int e = 0; e < Each; ++e) {
+      held[e] = lane + e * lanes < keys ? vm::exp(held[e] - top) : C(0);
+      sum += held[e];
+    }
+    sum = fold_warp(sum, add);
+    const C share = C(1) / sum;
+#pragma unroll
+    for (int e = 0; e < Each; ++e)
+      if (const int64_t j = lane + e * lanes; j < a.keys) store(r.weights, dtype, start + j, held[e] * share);
+    int64_t head[kStacks];
+    a.heads.offsets(r.first + row / a.queries, head);
+    if (lane == 0) a.put(kSums, head, i, 0, top + vm::log(sum));
+  }
+}
+
+// A warp for each row.
 template <class C> __global__ void weigh_gradients(Rows r) {
   const Arguments& a = r.a;
   const auto add = [](C x, C y) { return x + y; };
   const Dtype dtype = a.stacks[kQuery].dtype;
   const C scale = static_cast<C>(a.scale);
-  for (int64_t row = blockIdx.x; row < r.heads * a.queries; row += gridDim.x) {
+  const int64_t lanes = warpSize, lane = static_cast<int64_t>(threadIdx.x) % lanes;
+  for (int64_t row = first_element() / lanes; row < r.heads * a.queries; row += element_step() / lanes) {
     const int64_t i = row % a.queries, keys = a.keys_of(i), start = row * a.keys;
     int64_t head[kStacks];
     a.heads.offsets(r.first + row / a.queries, head);
     C delta = C(0);
-    for (int64_t e = threadIdx.x; e < a.value_width; e += blockDim.x)
+    for (int64_t e = lane; e < a.value_width; e += lanes)
       delta = mul_add(a.at<C>(kGrad, head, i, e), a.at<C>(kOut, head, i, e), delta);
-    delta = fold_block(delta, add);
+    delta = fold_warp(delta, add);
     const C low = a.at<C>(kSums, head, i, 0);
-    for (int64_t j = threadIdx.x; j < a.keys; j += blockDim.x) {
+#pragma unroll 4
+    for (int64_t j = lane; j < a.keys; j += lanes) {
       const C score = static_cast<const C*>(r.scores)[start + j];
       const C gradient = static_cast<const C*>(r.gradients)[start + j];
       const C weight = j < keys ? vm::exp(scale * score - low) : C(0);
@@ -59,6 +96,16 @@ template <class C> __global__ void weigh_gradients(Rows r) {
       store(r.slopes, dtype, start + j, j < keys ? scale * weight * (gradient - delta) : C(0));
     }
   }
+}
+
+dim3 blocks_of_warps(const Launching& l, const Rows& rows) {
+  return blocks_for(l, rows.heads * rows.a.queries * l.device.properties.warpSize);
+}
+template <class C> cudaError_t start_weighing(const Launching& l, const Rows& rows) {
+  const int64_t lanes = l.device.properties.warpSize;
+  if (rows.a.keys <= 16 * lanes) return start(l, weigh_by_warp<C, 16>, blocks_of_warps(l, rows), dim3(kThreads), rows);
+  if (rows.a.keys <= 64 * lanes) return start(l, weigh_by_warp<C, 64>, blocks_of_warps(l, rows), dim3(kThreads), rows);
+  return start(l, weigh<C>, blocks_of(rows.heads * rows.a.queries), threads_for(rows.a.keys), rows);
 }
 
 using Run = std::function<cudaError_t(const Launching&)>;
@@ -190,7 +237,7 @@ std::unique_ptr<Plan> by_products(const Request& r, const Arguments& a, const Op
   if (!is_worth_it(a) || !s.has_room()) return nullptr;
   const Operand query = s.read(kQuery), key = s.read(kKey), value = s.read(kValue), out = s.written(kOut);
   const Operand scores = s.scores(), weights = s.weights(scores);
-  const auto kernel = operands[kQuery].dtype == Dtype::F64 ? weigh<double> : weigh<float>;
+  const auto weigh_lines = operands[kQuery].dtype == Dtype::F64 ? start_weighing<double> : start_weighing<float>;
   const auto step = [&](int64_t heads) -> std::optional<Stacks::Step> {
     std::vector<Run> runs;
     if (!s.multiply(runs, heads, query, false, key, true, scores) ||
@@ -200,7 +247,7 @@ std::unique_ptr<Plan> by_products(const Request& r, const Arguments& a, const Op
       if (const cudaError_t said = runs[0](l); said != cudaSuccess) return said;
       Rows rows{a, first, count, l.data(scores), nullptr, l.data(weights), nullptr};
       rows.a.stacks[kSums].memory = l.data(operands[kSums]);
-      const cudaError_t said = start(l, kernel, blocks_of(count * a.queries), threads_for(a.keys), rows);
+      const cudaError_t said = weigh_lines(l, rows);
       return said != cudaSuccess ? said : runs[1](l);
     };
   };
@@ -237,7 +284,7 @@ std::unique_ptr<Plan> gradients_by_products(const Request& r, const Arguments& a
       if (grad.slot == operands[kGrad].slot)
         rows.a.stacks[kGrad].memory =
             static_cast<char*>(rows.a.stacks[kGrad].memory) - first * a.queries * a.value_width * item;
-      if (const cudaError_t said = start(l, kernel, blocks_of(count * a.queries), threads_for(a.keys), rows);
+      if (const cudaError_t said = start(l, kernel, blocks_of_warps(l, rows), dim3(kThreads), rows);
           said != cudaSuccess)
         return said;
       for (const Run& run : behind)

@@ -19,8 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import macatensor
-
 HAS_CUDA = torch.cuda.is_available()
 REFERENCE = "cuda" if HAS_CUDA else "cpu"
 EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
