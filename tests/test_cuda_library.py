@@ -70,7 +70,7 @@ ALONE = [
     "upsample_bicubic2d", "upsample_trilinear3d_backward", "_upsample_bilinear2d_aa_backward",
     "_upsample_nearest_exact1d", "reflection_pad2d_backward", "replication_pad3d", "avg_pool3d_backward",
     "adaptive_max_pool2d", "fractional_max_pool2d", "max_unpool2d", "grid_sampler_2d_backward", "grid_sampler_3d",
-    "im2col", "col2im", "unfold_backward", "pixel_shuffle", "block_diag", "linspace", "triu_indices", "linalg_cross",
+    "im2col", "col2im", "unfold_backward", "pixel_shuffle", "block_diag", "linspace", "linalg_cross",
     "addr", "index_add", "index_reduce", "scatter_reduce.two", "put", "take", "searchsorted.Tensor",
     "_embedding_bag", "_embedding_bag_dense_backward", "embedding_renorm_", "_cdist_backward", "_pdist_forward",
     "digamma", "igamma", "erfinv", "special_bessel_y1", "special_hermite_polynomial_h", "normal.Tensor_Tensor",
