@@ -27,9 +27,11 @@ def _moved(x: Tensor) -> Tensor:
         1 + sum((s - 1) * t for s, t in zip(x.shape, x.stride(), strict=True)),
     )
     if x.numel() == 0:
-        return maca(x)
+        empty: Tensor = maca(x)
+        return empty
     whole = x.as_strided((offset + extent,), (1,), 0).clone()
-    return maca(whole).as_strided(x.shape, x.stride(), offset)
+    moved: Tensor = maca(whole)
+    return moved.as_strided(x.shape, x.stride(), offset)
 
 
 def _random(*shape: int, dtype: torch.dtype = torch.float32, offset: int = 0) -> Tensor:
@@ -276,8 +278,8 @@ def lists() -> None:
             "norm": lambda xs: torch._foreach_norm(xs),
             "largest": lambda xs: torch._foreach_norm([x for x in xs if x.numel()], float("inf")),
         }.items():
-            got = call([_moved(x) for x in whole])
-            want = call([x.double() for x in whole])
+            got = call([_moved(x) for x in whole])  # type: ignore[no-untyped-call]
+            want = call([x.double() for x in whole])  # type: ignore[no-untyped-call]
             for a, b in zip(got, want, strict=True):
                 global asked
                 asked += 1
@@ -293,7 +295,7 @@ def lists() -> None:
         for params in (ours, exact):
             for p in params:
                 p.requires_grad_()
-            optimizer = make(params)
+            optimizer = make(params)  # type: ignore[no-untyped-call]
             for step in range(3):
                 for p in params:
                     p.grad = (p.detach() * 0.5 + step).contiguous()
