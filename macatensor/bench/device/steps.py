@@ -111,6 +111,9 @@ def _seconds(step: Step, wait: Callable[[], None], quick: bool) -> float:
 def _launch_seconds(device: str, wait: Callable[[], None]) -> float:
     """What ``a + b`` of 16 floats costs the host: the median of rounds that no queue slows down."""
     a, b = torch.ones(16).to(device), torch.ones(16).to(device)
+    for _ in range(1000):
+        a + b
+    wait()
     rounds = []
     for _ in range(30):
         begin = time.perf_counter()
@@ -137,6 +140,7 @@ def measured(device: str, quick: bool) -> dict[str, object]:
     """Seconds of each case, or what it raised; on maca also of its replays, and how many operators ran on the host."""
     if device == "maca":
         import macatensor  # noqa: F401  (the device)
+    torch.backends.cudnn.allow_tf32 = False  # float32 is IEEE's on both sides
     wait = torch.get_device_module(device).synchronize
     found: dict[str, object] = {"launch": _launch_seconds(device, wait)}
     for name, (make, dtype) in CASES.items():
