@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import macatensor  # noqa: F401  (the device)
+
 HAS_CUDA = torch.cuda.is_available()
 REFERENCE = "cuda" if HAS_CUDA else "cpu"
 EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
