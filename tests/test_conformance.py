@@ -84,6 +84,57 @@ def test_the_new_device_keeps_every_rule(small: Path) -> None:
     assert len(absent - optional - joined) == 5, "nor reserved or pinned memory, nor a kernel with an index"
 
 
+# Calls whose kernels the small library lacks: composites, counts, decompositions, creation, complex numbers with gaps,
+# factorizations that trust their pivots. Each gives what the host gives.
+LACKING = """
+import torch
+import macatensor
+
+torch.manual_seed(0)
+a = torch.rand(5, 5)
+a = a @ a.T + torch.eye(5)
+x, v = torch.rand(5, 6, 7), torch.tensor([3, 1, 3, 2, 1])
+lu, pivots = torch.linalg.lu_factor(a)
+ldl, ldl_pivots = torch.linalg.ldl_factor(a)
+calls = {
+    "nonzero": (lambda t: (t > 0.5).nonzero(), x),
+    "unique": (torch.unique, v),
+    "unique rows": (lambda t: torch.unique(t, dim=0), v),
+    "masked": (lambda t: t[t > 0.5], x),
+    "bincount": (torch.bincount, v),
+    "repeat_interleave": (torch.repeat_interleave, v),
+    "arange": (lambda t: t + torch.arange(5, device=t.device), v),
+    "lstsq": (lambda t: torch.linalg.lstsq(t, t)[0], a),
+    "fft2": (lambda t: torch.fft.fft2(t, s=[3, 10], dim=[1, 2]), x),
+    "irfft": (lambda t: torch.fft.irfft(torch.fft.rfft(t, dim=1), dim=1), x),
+    "complex": (lambda t: torch.complex(t, t)[::2, :, ::3].conj().contiguous(), x),
+    "cholesky": (lambda t: torch.cholesky(t, upper=True), a),
+    "lu_solve": (lambda t: torch.linalg.lu_solve(lu.to(t.device), pivots.to(t.device), t), a),
+    "ldl_solve": (lambda t: torch.linalg.ldl_solve(ldl.to(t.device), ldl_pivots.to(t.device), t), a),
+    "binary_cross_entropy": (lambda t: torch.nn.functional.binary_cross_entropy(t, t), x),
+    "attention": (lambda t: torch.nn.functional.scaled_dot_product_attention(t, t, t), x),
+}
+for name, (call, given) in calls.items():
+    got = call(given.to("maca"))
+    assert got.device.type == "maca", name
+    torch.testing.assert_close(got.cpu(), call(given), rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+print(len(macatensor.counters()["fallbacks"]), "operators on the host")
+"""
+
+
+def test_what_a_library_lacks_the_host_computes(small: Path) -> None:
+    environment = {**_environment(), "MACA_LIBRARY": str(small), "MACA_FALLBACK": "silent"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LACKING],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 20
+
+
 ABSENT_RESULTS = """
 import sys
 from pathlib import Path

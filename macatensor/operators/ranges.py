@@ -71,7 +71,8 @@ def _arange(func: OpOverload) -> Launcher:
     if found is None:
         raise LookupError("the op table has no row for arange.start_step")
     kernel = KernelLauncher(torch.ops.aten.arange.start_step, *found)
-    cache: PlanCache[Run] = PlanCache()  # by length: a decode loop's ranges differ in their start only
+    # by length, since a decode loop's ranges differ in their start only; with the arguments behind the numbers
+    cache: PlanCache[tuple[Run, tuple[Value, ...]]] = PlanCache()
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         options = dict(kwargs or {})
@@ -94,13 +95,14 @@ def _arange(func: OpOverload) -> Launcher:
         if n < 0 or (dtype is torch.int64 and float in kinds):
             return kernel(numbers, options)
         key = (n, dtype, kinds)
-        launch = cache.get(key)
-        if launch is None:
+        known = cache.get(key)
+        if known is None:
             generation = plan_caches.generation
-            full = kernel.signature.fill(numbers, {**options, "dtype": dtype})
-            launch = kernel.build(tuple(full), len(full))
-            cache.remember(key, launch, generation)
-        return launch(numbers, [], list(numbers))
+            full = tuple(kernel.signature.fill(numbers, {**options, "dtype": dtype}))
+            known = kernel.build(full, len(full)), full[len(numbers) :]
+            cache.remember(key, known, generation)
+        launch, rest = known
+        return launch((*numbers, *rest), [], list(numbers))
 
     return run
 
