@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -25,13 +26,17 @@ ABSENT = {"memory_reserve", "comm_id", "plan_candidates", "profile_set"}
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cuda")
-    subprocess.run(
-        ["make", "-j2", "-C", ROOT / "libmaca_ffi" / "cuda", "emulated", f"BUILD={folder}"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    """Built once for all workers of a run: whoever comes later waits and finds it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cuda_library"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(
+            ["make", "-j2", "-C", ROOT / "libmaca_ffi" / "cuda", "emulated", f"BUILD={folder}"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     return folder / "libmaca_cuda_emulated.so"
 
 

@@ -26,6 +26,7 @@ _OPERATORS = {name for r in TABLE.values() for name in (r.name, r.operator, r.op
 LISTS = {
     "parity/calls": "generators of sample calls, each for the operators whose arguments it draws",
     "bench/kernels.py": "the cases that the benchmark measures",
+    "bench/device/bandwidth.py": "the cases that a device's bandwidth is measured by",
     "accuracy/comparison/columns.py": "columns of a report: max, mean and norm of a tensor",
     "accuracy/comparison/page.py": "columns of a report: max, mean and norm of a tensor",
 }
