@@ -237,22 +237,6 @@ def _adam(n: int, seconds: float) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _host_microseconds(device: str) -> float:
-    """What a sum of two small tensors costs the host."""
-    a, b = torch.ones(16, device=REFERENCE).cpu().to(device), torch.ones(16).to(device)
-    for _ in range(200):
-        a + b
-    _wait()
-    rounds = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        for _ in range(100):
-            a + b
-        rounds.append((time.perf_counter() - begin) / 100)
-        _wait()
-    return statistics.median(rounds) * 1e6
-
-
 def _copy_bytes_a_second(n: int, seconds: float) -> float:
     """The ceiling: a copy of float32 by PyTorch, read and written."""
     from_memory = torch.ones(n, device=REFERENCE)
@@ -291,7 +275,6 @@ def main() -> None:
         json.dumps(
             {
                 "elements": options.elements, "copy_bytes_a_second": copy, "results": results,
-                "host_microseconds": {d: _host_microseconds(d) for d in ("maca", REFERENCE)},
                 "wrong": [f"{line['case']} {line['dtype']}" for line in wrong],
                 "seconds": time.perf_counter() - begin,
             }

@@ -20,7 +20,7 @@ import torch
 
 _HERE = Path(__file__).parent
 _SMALL = 1 << 12  # elements of each operand where only the way is tried
-_WITHOUT_US = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a process where CUDA is the one accelerator
+_WITHOUT_US = (("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),)  # a process where CUDA is the one accelerator
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def sections(library: Path, quick: bool) -> list[Section]:
                               os.devnull if quick else "device-report-conformance.html"), 2),
         Section("steps", _script("steps.py", "maca", quick=("--quick",)), 2),
     ]  # fmt: skip
-    if _has_cuda():
+    if torch.cuda.is_available():
         found.append(Section("steps of PyTorch for CUDA", _script("steps.py", "cuda", quick=("--quick",)), 2,
-                             tuple(_WITHOUT_US.items())))  # fmt: skip
+                             _WITHOUT_US))  # fmt: skip
     found += [
         Section("bandwidth", _script("bandwidth.py", quick=("--elements", str(_SMALL), "--seconds", "0.001")), 2),
         Section("products", _script("products.py", quick=("--small",)), 2),
@@ -67,11 +67,6 @@ def sections(library: Path, quick: bool) -> list[Section]:
         Section("rows", _cli("parity", "--dtype", "float32", "--dtype", "bfloat16", "--json", quick=("add",)), 3),
     ]  # fmt: skip
     return found
-
-
-def _has_cuda() -> bool:
-    """Has PyTorch's own build a GPU? This process may be without macatensor's library or with it."""
-    return torch.version.cuda is not None and torch.cuda.is_available()
 
 
 def _last_json(text: str) -> object:

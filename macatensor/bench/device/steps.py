@@ -150,8 +150,9 @@ def measured(device: str, quick: bool) -> dict[str, object]:
             if device == "maca":
                 found[f"{name}, replayed"] = _seconds(_replay(make(device, dtype, quick, True)), wait, quick)
         except Exception as error:  # a figure less, and why
-            found.setdefault(name, f"{type(error).__name__}: {error}"[:400])
-            found[f"{name}, error"] = f"{type(error).__name__}: {error}"[:400]
+            said = f"{type(error).__name__}: {error}"[:400]
+            found.setdefault(name, said)
+            found[f"{name}, error"] = said
     if device == "maca":
         from macatensor.runtime import counters
 
