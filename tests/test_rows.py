@@ -163,6 +163,9 @@ def test_more_fields_of_one_overload() -> None:
     assert not row.Row("x", Kind.VIEW).jumps
 
 
+_ASKING = ("launch", "_launch", "_launch_align", "launch_kernel", "program", "program_of", "Request")
+
+
 def _asked_by_name() -> set[str]:
     """Kernels that the runtime, the benchmark or a test asks for: first arguments of calls."""
     found = set()
@@ -172,11 +175,7 @@ def _asked_by_name() -> set[str]:
                 function = (
                     node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 )
-                if function.lstrip("_").startswith("launch") or function in (
-                    "program",
-                    "program_of",
-                    "Request",
-                ):
+                if function in _ASKING:
                     found.add(node.args[0].value)
     return found
 
