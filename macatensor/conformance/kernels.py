@@ -26,8 +26,6 @@ def behind_the_layer(library: Path, layouts: Sequence[str], folder: Path) -> Ite
     """The environment in which workers load the library; gives what is missing, or ``""``."""
     missing = ""
     changed = {"MACA_LIBRARY": str(library), "MACA_FALLBACK": "error", LAYOUTS: ",".join(layouts)}
-    # A question may take so much processor time, of which PyTorch's threads use all there is where they wait spinning.
-    changed["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
     try:
         layer = compile_layer(folder)
         changed |= {"MACA_LIBRARY": str(layer), "MACA_VALIDATION_TARGET": str(library), REPORTS: str(folder)}

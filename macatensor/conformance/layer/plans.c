@@ -1,13 +1,20 @@
 /* The plans of the library: what their operands are like, and requests that are wrong in one place. */
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "validation.h"
 
-static known_plan* plans;
+enum { BUCKETS = 1 << 14 }; /* a process that asks for every row keeps 40,000 plans */
+static known_plan* plans[BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static known_plan** bucket_of(const maca_plan* plan) {
+  const uintptr_t address = (uintptr_t)plan >> 4; /* allocations are aligned to so many bytes */
+  return &plans[(address ^ address >> 14) % BUCKETS];
+}
 
 /* Which arguments kernels write though they are no results: set by validation_writes. */
 enum { MOST_WRITES = 4096 };
@@ -58,22 +65,23 @@ static void know(const maca_plan* plan, const maca_plan_request* r, int is_deter
     }
   }
   pthread_mutex_lock(&lock);
-  p->next = plans;
-  plans = p;
+  known_plan** bucket = bucket_of(plan);
+  p->next = *bucket;
+  *bucket = p;
   pthread_mutex_unlock(&lock);
 }
 
 known_plan* plans_find(const maca_plan* plan) {
   pthread_mutex_lock(&lock);
-  known_plan* p = plans;
+  known_plan* p = *bucket_of(plan);
   while (p && (p->plan != plan || p->is_gone)) p = p->next;
   if (p) ++p->users;
   pthread_mutex_unlock(&lock);
   return p;
 }
 
-static void sweep(void) {
-  for (known_plan** at = &plans; *at;) {
+static void sweep(known_plan** at) {
+  while (*at) {
     known_plan* p = *at;
     if (p->is_gone && !p->users) {
       *at = p->next;
@@ -85,16 +93,16 @@ static void sweep(void) {
 
 void plans_release(known_plan* p) {
   pthread_mutex_lock(&lock);
-  --p->users;
-  sweep();
+  if (--p->users == 0 && p->is_gone) sweep(bucket_of(p->plan));
   pthread_mutex_unlock(&lock);
 }
 
 maca_status plans_destroy(maca_device* device, maca_plan* plan) {
   pthread_mutex_lock(&lock);
-  for (known_plan* p = plans; p; p = p->next)
+  known_plan** bucket = bucket_of(plan);
+  for (known_plan* p = *bucket; p; p = p->next)
     if (p->plan == plan) p->is_gone = 1;
-  sweep();
+  sweep(bucket);
   pthread_mutex_unlock(&lock);
   return target->plan_destroy(device, plan);
 }
