@@ -190,6 +190,24 @@ def test_no_room_for_shared_memory_means_gloo(tmp_path: Path) -> None:
     assert all(text.count("gloo carries collectives") == 1 for text in said), said
 
 
+def test_a_pool_of_memory_that_ranks_share(tmp_path: Path) -> None:
+    run_ranks(
+        """
+        from macatensor.runtime.ffi import lib, pointer
+        pool = torch.maca.MemPool(dist.group.WORLD.mem_allocator)
+        dist.group.WORLD.register_mem_pool(pool)
+        with torch.maca.use_mem_pool(pool):
+            x = torch.full((100_000,), rank + 1.0, device="maca")
+        assert lib.maca_buffer_is_shared(pointer(x._payload[0])) and pool.snapshot()[0]["allocated_size"] >= 400_000
+        dist.all_reduce(x)
+        assert x.unique().tolist() == [3.0]
+        dist.group.WORLD.deregister_mem_pool(pool)
+        """,
+        tmp_path,
+        ranks=2,
+    )
+
+
 def test_a_forked_child_keeps_its_hands_off(tmp_path: Path) -> None:
     run_ranks(
         """

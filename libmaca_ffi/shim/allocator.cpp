@@ -9,12 +9,9 @@ namespace {
 // Up to kSmall a freed block keeps its size and waits in the bin of that size: a push and a pop. Above, blocks are cut
 // from and merged into what lies beside them, so that activations of changing sizes share memory. With bins up to 256
 // KiB instead of 64 a ResNet-18 reserved 10 % more.
-constexpr int64_t kGranule = 512;  // the smallest block
 constexpr int64_t kSmall = 64 << 10;
 constexpr int64_t kBinful = 32 << 10;  // bytes that an empty bin takes, or one block
 constexpr int64_t kLargest = int64_t{1} << 50;
-
-int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 bool is_idle(const Block* b) { return b && b->free && !b->in_bin && !b->is_hole; }
 bool has_memory(const Block* b) { return b && !b->is_hole; }
@@ -39,9 +36,9 @@ void add(maca_statistic (&to)[3], bool is_small, int64_t n) {
 // Smaller steps of the large range cost calls of the library while a program warms up, larger ones memory: 2 MiB are 1
 // % of what a ResNet-18 takes, and a huge page of the host.
 Allocator::Allocator()
-    : small_{true, 128, 2 << 20, 256 << 10, nullptr, false, {}, {}},
-      large_{false, 4096, 16 << 20, 2 << 20, nullptr, false, {}, {}},
-      shared_{false, 4096, 2 << 20, 0, nullptr, true, {}, {}, true} {
+    : small_{.small = true, .unit = 128, .segment_bytes = 2 << 20, .step = 256 << 10},
+      large_{.small = false, .unit = 4096, .segment_bytes = 16 << 20, .step = 2 << 20},
+      shared_{.small = false, .unit = 4096, .segment_bytes = 2 << 20, .step = 0, .asked = true, .is_shared = true} {
   statistics_.limit_bytes = -1;
 }
 
@@ -70,8 +67,9 @@ Segment* Allocator::make_segment(Pool& pool, int64_t bytes) {
   const int status =
       pool.is_shared ? library_->comm_allocate(size, &address) : library_->memory_allocate(size, &address);
   if (status != MACA_OK) return nullptr;
-  auto* segment = new Segment{static_cast<char*>(address), bytes, pool.small, pool.is_shared};
+  auto* segment = new Segment{static_cast<char*>(address), bytes, &pool};
   segments_.insert(segment);
+  ++pool.segments;
   add(statistics_.reserved_bytes, pool.small, bytes);
   add(statistics_.segment, pool.small, 1);
   segment->first = new Block{.address = segment->address, .bytes = bytes, .segment = segment};
@@ -99,7 +97,7 @@ int Allocator::make_range(Pool& pool) {
   }
   granularity_ = static_cast<int64_t>(granularity);
   pool.step = round_up(pool.step, granularity_);
-  pool.range = new Segment{static_cast<char*>(address), 0, pool.small, false, true};
+  pool.range = new Segment{static_cast<char*>(address), 0, &pool, true};
   segments_.insert(pool.range);
   pool.range->first = new Block{.address = pool.range->address,
                                 .bytes = bytes / granularity_ * granularity_,
@@ -195,7 +193,7 @@ Block* Allocator::take(Pool& pool, int64_t bytes) {
     block = find();
   }
   if (!block) return nullptr;
-  if (block->bytes - bytes >= pool.unit) {
+  if (!pool.is_whole && block->bytes - bytes >= pool.unit) {
     split(block, bytes);
     pool.free.insert(block->after);
   }
@@ -222,8 +220,8 @@ bool Allocator::fill_bin(int bin) {
 void Allocator::settle(Segment* segment) {
   const int64_t blocks = segment->live ? segment->blocks - segment->live : 0;
   const int64_t bytes = segment->live ? segment->bytes - segment->used : 0;
-  add(statistics_.inactive, segment->small, blocks - segment->idle_blocks);
-  add(statistics_.inactive_bytes, segment->small, bytes - segment->idle_bytes);
+  add(statistics_.inactive, segment->pool->small, blocks - segment->idle_blocks);
+  add(statistics_.inactive_bytes, segment->pool->small, bytes - segment->idle_bytes);
   segment->idle_blocks = blocks;
   segment->idle_bytes = bytes;
 }
@@ -231,7 +229,7 @@ void Allocator::settle(Segment* segment) {
 // Takes a block into or out of use.
 void Allocator::count(Block* block, int64_t requested, int sign) {
   Segment* segment = block->segment;
-  const bool small = segment->small;
+  const bool small = segment->pool->small;
   segment->live += sign;
   segment->used += sign * block->bytes;
   add(statistics_.allocation, small, sign);
@@ -241,23 +239,28 @@ void Allocator::count(Block* block, int64_t requested, int sign) {
     profile.memory(block->address, sign * block->bytes, statistics_.allocated_bytes[0].current);
 }
 
-Block* Allocator::allocate(int64_t bytes, int64_t site) {
+Block* Allocator::allocate_common(int64_t bytes) {
+  if (bytes > kSmall) return take(large_, bytes);
+  auto& waiting = bins_[bin_of(bytes)];
+  if (waiting.empty() && !fill_bin(bin_of(bytes))) return nullptr;
+  Block* const block = waiting.back();
+  waiting.pop_back();
+  block->in_bin = false;
+  return block;
+}
+
+Block* Allocator::allocate(int64_t bytes, int64_t site, int64_t pool) {
   std::lock_guard lock(mutex_);
   const int64_t requested = bytes;
   bytes = std::max<int64_t>(bytes, 1);
   Block* block = nullptr;
-  if (bytes <= kSmall) {
-    auto& waiting = bins_[bin_of(bytes)];
-    if (!waiting.empty() || fill_bin(bin_of(bytes))) {
-      block = waiting.back();
-      waiting.pop_back();
-      block->in_bin = false;
-    }
-  } else if (bytes <= kLargest) {
-    block = take(large_, bytes);
-  } else {
+  const auto own = pool ? private_.find(pool) : private_.end();
+  if (bytes > kLargest)
     forget_failure();
-  }
+  else if (own != private_.end())
+    block = take(own->second, bytes);
+  else if (block = allocate_common(bytes); !block)
+    block = serve_last(bytes);
   if (!block) {
     ++statistics_.out_of_memory;
     statistics_.failed_bytes = bytes;
@@ -313,11 +316,11 @@ void Allocator::release(Block* block) {
   count(block, block->requested, -1);
   block->free = true;
   block->requested = block->site = 0;
-  if (segment->small) {
+  if (segment->pool->small) {
     block->in_bin = true;
     bins_[bin_of(block->bytes)].push_back(block);
   } else {
-    Pool& pool = pool_of(*segment);
+    Pool& pool = *segment->pool;
     pool.free.insert(merge(pool, block));
   }
   settle(segment);
@@ -329,11 +332,13 @@ void Allocator::free_segment(Segment* segment) {
     delete b;
     b = next;
   }
-  report(segment->is_shared ? library_->comm_free(segment->address) : library_->memory_free(segment->address));
-  add(statistics_.reserved_bytes, segment->small, -segment->bytes);
-  add(statistics_.segment, segment->small, -segment->runs);
+  Pool& pool = *segment->pool;
+  report(pool.is_shared ? library_->comm_free(segment->address) : library_->memory_free(segment->address));
+  add(statistics_.reserved_bytes, pool.small, -segment->bytes);
+  add(statistics_.segment, pool.small, -segment->runs);
   segments_.erase(segment);
   delete segment;
+  if (--pool.segments == 0 && pool.id && !pool.is_open) private_.erase(pool.id);
 }
 
 // Takes the memory from behind a free block, which is in no set; what it has of broken pages stays, as free blocks.
@@ -381,9 +386,9 @@ std::vector<Block*> Allocator::merge_all(Pool& pool, Segment* segment) {
   return idle;
 }
 
-// Gives memory without a live block back to the device. Streams may still run on it, so wait first. True when there is
-// more room than before.
-bool Allocator::drop_unused(int* status) {
+// Gives memory without a live block back to the device, of one pool or of all but the private ones that are open.
+// Streams may still run on it, so wait first. True when there is more room than before.
+bool Allocator::drop_unused(int* status, const Pool* only) {
   const int64_t reserved = statistics_.reserved_bytes[0].current;
   const auto count_pieces = [&] { return small_.free.size() + large_.free.size() + shared_.free.size(); };
   const size_t pieces = count_pieces();
@@ -399,7 +404,8 @@ bool Allocator::drop_unused(int* status) {
   }
   for (auto i = segments_.begin(); i != segments_.end();) {
     Segment* s = *i++;
-    Pool& pool = pool_of(*s);
+    Pool& pool = *s->pool;
+    if (only ? &pool != only : pool.is_open) continue;
     const std::vector<Block*> idle = merge_all(pool, s);
     if (s->is_range) {
       const int64_t bytes = s->bytes, runs = s->runs;
@@ -407,8 +413,8 @@ bool Allocator::drop_unused(int* status) {
         pool.free.erase(b);
         hollow(pool, b);
       }
-      add(statistics_.reserved_bytes, s->small, s->bytes - bytes);
-      add(statistics_.segment, s->small, s->runs - runs);
+      add(statistics_.reserved_bytes, pool.small, s->bytes - bytes);
+      add(statistics_.segment, pool.small, s->runs - runs);
     } else if (s->live == 0) {
       for (Block* b : idle) pool.free.erase(b);
       free_segment(s);

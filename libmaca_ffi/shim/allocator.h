@@ -25,6 +25,7 @@ struct StreamSlot {
 
 struct Segment;
 struct Block;
+struct Pool;
 
 // Whose a block is that does not go back to the allocator when it is released.
 struct BlockOwner {
@@ -53,8 +54,7 @@ struct Block {
 struct Segment {
   char* address;
   int64_t bytes;  // of memory; a range may have more addresses
-  bool small;
-  bool is_shared = false;  // with other ranks (comm_allocate of maca.h)
+  Pool* pool;
   bool is_range = false;
   Block* first = nullptr;                   // the block at `address`, for as long as the segment lives
   int64_t blocks = 0;                       // free or in use
@@ -64,13 +64,48 @@ struct Segment {
   int64_t idle_blocks = 0, idle_bytes = 0;  // as they stand in the statistics `inactive`
 };
 
+constexpr int64_t kGranule = 512;  // the smallest block of a program's own
+
+inline int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+struct BySize {
+  bool operator()(const Block* a, const Block* b) const {
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+  }
+};
+struct ByAddress {
+  template <class T> bool operator()(const T* a, const T* b) const { return a->address < b->address; }
+};
+
+// Segments that share their free blocks.
+struct Pool {
+  bool small;
+  int64_t unit;           // blocks are multiples of it
+  int64_t segment_bytes;  // of a segment
+  int64_t step;           // by which the range grows
+  Segment* range = nullptr;
+  bool asked = false;             // for a range
+  std::set<Block*, BySize> free;  // those in bins apart
+  std::set<Block*, ByAddress> holes;
+  bool is_shared = false;    // with other ranks: its segments are comm_allocate's
+  int64_t id = 0;            // of a private pool, which serves who names it
+  bool is_open = false;      // a private pool that may still be named: what it has stays its own
+  bool serves_last = false;  // what it has free serves others, too, where there is no other memory
+  bool is_whole = false;     // its blocks are not split
+  int64_t segments = 0;
+};
+
 class Allocator {
  public:
   Allocator();
   void attach(const Library* library) { library_ = library; }
-  Block* allocate(int64_t bytes, int64_t site);         // nullptr: see allocation_status()
+  // nullptr: see allocation_status(). `pool`: a private one that is open, or 0.
+  Block* allocate(int64_t bytes, int64_t site, int64_t pool = 0);
   Block* allocate_shared(int64_t bytes, int64_t site);  // of memory that other ranks reach; nullptr: there is none
   void release(Block* block);
+  // Makes a private pool, of memory that other ranks reach if it is shared.
+  int64_t open_pool(bool is_shared, bool serves_last, bool is_whole);
+  void close_pool(int64_t id);    // gives back what it has free, and the rest with the cache once that is free, too
   int empty_cache();              // a status
   void set_limit(int64_t bytes);  // negative: none
   void reset_peaks();
@@ -92,29 +127,8 @@ class Allocator {
   std::mutex& mutex() { return mutex_; }
 
  private:
-  struct BySize {
-    bool operator()(const Block* a, const Block* b) const {
-      return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
-    }
-  };
-  struct ByAddress {
-    template <class T> bool operator()(const T* a, const T* b) const { return a->address < b->address; }
-  };
-  struct Pool {
-    bool small;
-    int64_t unit;           // blocks are multiples of it
-    int64_t segment_bytes;  // of a segment
-    int64_t step;           // by which the range grows
-    Segment* range = nullptr;
-    bool asked = false;             // for a range
-    std::set<Block*, BySize> free;  // those in bins apart
-    std::set<Block*, ByAddress> holes;
-    bool is_shared = false;  // its segments are comm_allocate's
-  };
-
   static int bin_of(int64_t bytes);
   static int64_t bin_bytes(int bin);
-  Pool& pool_of(const Segment& segment) { return segment.is_shared ? shared_ : segment.small ? small_ : large_; }
   Segment* make_segment(Pool& pool, int64_t bytes);
   int make_range(Pool& pool);
   Block* extend(Pool& pool, int64_t bytes);
@@ -125,7 +139,9 @@ class Allocator {
   static Block* join(Block* left, Block* right);
   Block* merge(Pool& pool, Block* block);
   bool fill_bin(int bin);
-  bool drop_unused(int* status);
+  Block* allocate_common(int64_t bytes);
+  Block* serve_last(int64_t bytes);
+  bool drop_unused(int* status, const Pool* only = nullptr);
   std::vector<Block*> merge_all(Pool& pool, Segment* segment);
   void hollow(Pool& pool, Block* block);
   void free_segment(Segment* segment);
@@ -138,6 +154,8 @@ class Allocator {
   std::vector<Block*> bins_[64];
   Block* use(Block* block, int64_t requested, int64_t site);
   Pool small_, large_, shared_;
+  std::map<int64_t, Pool> private_;
+  int64_t last_private_ = 0;
   int64_t granularity_ = 4096;  // of ranges
   std::set<Segment*, ByAddress> segments_;
   maca_memory_statistics statistics_{};

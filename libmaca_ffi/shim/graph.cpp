@@ -41,7 +41,7 @@ Block* GraphPool::take(int64_t bytes) {
 
 Block* allocate_block(int64_t bytes) {
   Capture* const capture = capturing();
-  return capture ? capture->allocate(bytes) : runtime().allocator.allocate(bytes, t_site);
+  return capture ? capture->allocate(bytes) : runtime().allocator.allocate(bytes, t_site, t_pool);
 }
 
 void release_block(Block* block) {

@@ -23,6 +23,7 @@ Runtime& runtime() {
 }
 
 thread_local int64_t t_site = 0;
+thread_local int64_t t_pool = 0;
 
 maca_buffer* make_buffer(int64_t bytes, StreamSlot* stream) {
   Block* block = bytes < 0 ? nullptr : allocate_block(bytes);
@@ -333,7 +334,7 @@ int maca_buffer_resize(maca_buffer* buffer, int64_t bytes) {
 }
 
 int maca_buffer_move_to_shared(maca_buffer* buffer, int32_t keeps) {
-  if (!buffer->bytes || !maca_buffer_may_resize(buffer) || buffer->block->segment->is_shared) return MACA_OK;
+  if (!buffer->bytes || !maca_buffer_may_resize(buffer) || buffer->block->segment->pool->is_shared) return MACA_OK;
   StreamSlot* const stream = current_stream();
   order_block(buffer->block, stream);
   Block* const block = runtime().allocator.allocate_shared(buffer->bytes, t_site);
@@ -341,7 +342,7 @@ int maca_buffer_move_to_shared(maca_buffer* buffer, int32_t keeps) {
   order_block(block, stream);
   return take_over(buffer, new maca_buffer{block, buffer->bytes, block->writes, 1, {}}, keeps ? buffer->bytes : 0);
 }
-int32_t maca_buffer_is_shared(const maca_buffer* buffer) { return buffer->block->segment->is_shared; }
+int32_t maca_buffer_is_shared(const maca_buffer* buffer) { return buffer->block->segment->pool->is_shared; }
 
 int maca_buffer_fill(maca_buffer* buffer, int64_t offset, int32_t byte, int64_t bytes) {
   if (!within(buffer, offset, bytes)) return outside();
@@ -363,7 +364,8 @@ int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity) {
                    b.requested,
                    b.stream ? b.stream->id : 0,
                    b.site,
-                   s.small,
+                   s.pool->id,
+                   s.pool->small,
                    !b.free};
     ++n;
   });
@@ -371,6 +373,14 @@ int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity) {
 }
 void maca_memory_set_site(int64_t site) { t_site = site; }
 int64_t maca_memory_get_site(void) { return t_site; }
+int64_t maca_memory_open_pool(int32_t is_shared, int32_t serves_last, int32_t is_whole) {
+  return runtime().allocator.open_pool(is_shared, serves_last, is_whole);
+}
+void maca_memory_close_pool(int64_t pool) {
+  maca_task_queue_wait();
+  runtime().allocator.close_pool(pool);
+}
+int64_t maca_memory_set_pool(int64_t pool) { return std::exchange(t_pool, pool); }
 void maca_memory_reset_peaks(void) { runtime().allocator.reset_peaks(); }
 void maca_memory_reset_accumulated(void) { runtime().allocator.reset_accumulated(); }
 void maca_memory_set_limit(int64_t bytes) { runtime().allocator.set_limit(bytes); }

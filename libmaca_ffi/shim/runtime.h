@@ -57,6 +57,7 @@ struct Runtime {
 
 Runtime& runtime();  // never destroyed: buffers are released while the interpreter ends
 
+extern thread_local int64_t t_pool;  // the private pool that this thread's tensors come from; 0: none
 extern thread_local int64_t t_site;  // the number of what this thread runs, while Python records it; else 0
 StreamSlot* current_stream();
 StreamSlot* stream_slot(int64_t id);  // nullptr: no such stream

@@ -33,6 +33,7 @@ typedef struct maca_memory_block {
   uint64_t address;
   int64_t bytes, requested_bytes, stream;
   int64_t site; /* see maca_memory_set_site() */
+  int64_t pool; /* a private one, or 0 */
   int32_t is_small, is_live;
 } maca_memory_block;
 
@@ -134,7 +135,13 @@ int64_t maca_memory_blocks(maca_memory_block* blocks, int64_t capacity);
 /* What the calling thread runs from now on, as a number of Python's: allocations remember it. 0: not recorded. */
 void maca_memory_set_site(int64_t site);
 int64_t maca_memory_get_site(void);
-void maca_memory_set_limit(int64_t bytes); /* -1: no limit */
+/* Private pools: what a thread allocates while one is set comes from its segments. The numbers count from 1; 0 is none,
+ * and what is returned where there is no memory that ranks share. A pool that is closed gives back what it has free;
+ * the rest goes with the cache, once it is free. */
+int64_t maca_memory_open_pool(int32_t is_shared, int32_t serves_last, int32_t is_whole);
+void maca_memory_close_pool(int64_t pool);
+int64_t maca_memory_set_pool(int64_t pool); /* of this thread; the one before */
+void maca_memory_set_limit(int64_t bytes);  /* -1: no limit */
 int maca_memory_empty_cache(void);
 int maca_memory_info(uint64_t* free_bytes, uint64_t* total_bytes);
 

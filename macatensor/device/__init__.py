@@ -17,6 +17,7 @@ from macatensor.device.graphs import *  # noqa: F403
 from macatensor.device.graphs import MacaGraph
 from macatensor.device.memory import *  # noqa: F403
 from macatensor.device.memory_history import *  # noqa: F403
+from macatensor.device.memory_pools import *  # noqa: F403
 from macatensor.device.op_info import op_info as op_info
 from macatensor.device.options import *  # noqa: F403
 from macatensor.device.profiler import *  # noqa: F403

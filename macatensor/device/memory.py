@@ -15,6 +15,8 @@ from macatensor.device.memory_history import _dump_snapshot as _dump_snapshot
 from macatensor.device.memory_history import _record_memory_history as _record_memory_history
 from macatensor.device.memory_history import _snapshot as _snapshot
 from macatensor.device.memory_history import memory_snapshot as memory_snapshot
+from macatensor.device.memory_pools import MemPool as MemPool
+from macatensor.device.memory_pools import use_mem_pool as use_mem_pool
 from macatensor.runtime import capture
 from macatensor.runtime.ffi import MEMORY_LIMIT, allocate, check, ffi, lib, memory_statistics
 from macatensor.runtime.ordinal import ordinal

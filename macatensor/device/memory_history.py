@@ -73,13 +73,14 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
     """The allocator's segments and their blocks, in the form of ``torch.cuda.memory_snapshot``; sizes in bytes.
 
     ``frames`` of a live block are filled where ``_record_memory_history`` was on when it was allocated: the
-    operator first, then the Python stack, innermost first. There are no private pools, so any ``mempool_id`` but None
-    and ``(0, 0)`` gives an empty list.
+    operator first, then the Python stack, innermost first. ``mempool_id``: only segments of this pool, ``(0, 0)`` of
+    none of a user's own.
     """
-    if mempool_id is not None and tuple(mempool_id) != (0, 0):
-        return []
     segments: list[Segment] = []
     for block in _blocks():
+        pool = (0, int(block.pool))
+        if mempool_id is not None and pool != tuple(mempool_id):
+            continue
         address = int(block.segment_address)
         if not segments or segments[-1]["address"] != address:
             segments.append(
@@ -92,7 +93,7 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
                     "requested_size": 0,
                     "stream": int(block.stream),
                     "segment_type": "small" if block.is_small else "large",
-                    "segment_pool_id": (0, 0),
+                    "segment_pool_id": pool,
                     "is_expandable": False,
                     "frames": [],
                     "blocks": [],

@@ -40,6 +40,7 @@ from macatensor.distributed.operands import (
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
 from macatensor.distributed.shown import shown_as
+from macatensor.device.memory_pools import Memory, MemPool
 from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, is_part_of, only
 from macatensor.distributed.staging import as_bytes, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes
@@ -116,6 +117,19 @@ class MacaProcessGroup(splitting.Splits, Membership):
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Elements of any content, in memory that other ranks reach without a copy where there is such memory."""
         return in_shared_memory(torch.empty(size, dtype=dtype, device=device))
+
+    @property
+    def mem_allocator(self) -> Memory:
+        """For :class:`torch.maca.MemPool`. Raises RuntimeError where ranks share no memory, as c10d does."""
+        if not self._carriers.has_shared_memory():
+            raise RuntimeError("Backend mccl does not support mem allocator: its ranks share no memory")
+        return Memory.RANKS
+
+    def register_mem_pool(self, pool: MemPool, symm: bool = False) -> None:
+        """Nothing to do: memory of such a pool is known to the ranks where it is allocated."""
+
+    def deregister_mem_pool(self, pool: MemPool) -> None:
+        """Nothing to do, see :meth:`register_mem_pool`."""
 
     def _by_host(self, name: str, *args: Value) -> Work:
         with outside_of_modes():
