@@ -312,6 +312,36 @@ def test_deformed_convolutions_and_gradients_agree(
     assert layer(leaves[0], leaves[2].detach()).shape == found.shape  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", OPERATORS)
+def test_compiled_programs_are_one_graph(name: str) -> None:
+    channels, ours, _ = OPERATORS[name]
+    x, rois = drawn(2, channels, 7, 9).maca(), ROIS.maca()
+    results = []
+    for program in (ours, torch.compile(ours, fullgraph=True)):
+        leaf = x.clone().requires_grad_()
+        found = program(leaf, rois)
+        found.square().sum().backward()
+        results.append((found, leaf.grad))
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def test_compiled_and_exported_boxes_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    taken, scores = boxes(30, 9).maca(), drawn(30).maca()
+    kept = torch.compile(lambda b, s: OPS.nms(b, s, 0.3), fullgraph=True)(taken, scores)
+    assert torch.equal(kept, OPS.nms(taken, scores, 0.3))
+
+    class Net(torch.nn.Module):
+        def forward(
+            self, x: torch.Tensor, offset: torch.Tensor, weight: torch.Tensor, rois: torch.Tensor
+        ) -> torch.Tensor:
+            return OPS.roi_align(OPS.deform_conv2d(x, offset, weight), rois, (2, 2))
+
+    operands = [t.maca() for t in (drawn(2, 3, 7, 9), drawn(2, 18, 5, 7), drawn(4, 3, 3, 3), ROIS)]
+    exported = torch.export.export(Net(), tuple(operands)).module()
+    assert torch.equal(exported(*operands), Net()(*operands))
+
+
 def test_a_detection_model_trains() -> None:
     run_python(
         """

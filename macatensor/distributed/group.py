@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import (
     Work,
 )
 
+from macatensor.device.memory_pools import Memory, MemPool
 from macatensor.distributed import flight_recorder, reducer, splitting
 from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained, watched
@@ -40,7 +41,6 @@ from macatensor.distributed.operands import (
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
 from macatensor.distributed.shown import shown_as
-from macatensor.device.memory_pools import Memory, MemPool
 from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, is_part_of, only
 from macatensor.distributed.staging import as_bytes, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes

@@ -9,11 +9,13 @@ Schemas of torchvision 0.20 to 0.28, ``torchvision/csrc/ops/``.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
 import torch
+from maca_autoload.after_import import after_import
 
 _POOLED = "float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _SIZE = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
@@ -52,8 +54,20 @@ def define(extension: ModuleType) -> None:
         if not hasattr(torch.ops.torchvision, name):
             _library[0].define(schema)
             _library[0].impl(name, functools.partial(_refuse, extension._assert_has_ops), "CPU")
+    after_import("torchvision._meta_registrations", _describe)
     # whether there is an operator for them, tensors decide: the host's have none
     extension._assert_has_ops = lambda: None  # type: ignore[attr-defined]
+
+
+def _describe() -> None:
+    """Lets compiled and exported programs know what results are like: torchvision has functions for that, and registers
+    most of them only where its library is."""
+    described = sys.modules["torchvision._meta_registrations"]
+    for schema in _SCHEMAS:
+        name = schema.partition("(")[0]
+        function = getattr(described, f"meta_{name.lstrip('_')}", None)
+        if function and not torch._C._dispatch_has_kernel_for_dispatch_key(f"torchvision::{name}", "Meta"):
+            _library[0].impl(name, function, "Meta")
 
 
 def _refuse(theirs: Callable[[], object], *_: object, **__: object) -> NoReturn:
