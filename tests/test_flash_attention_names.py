@@ -440,3 +440,28 @@ def test_names_come_and_go_with_as_cuda() -> None:
             assert str(error) == "No module named 'triton'"
         """
     )
+
+
+def test_transformers_takes_flash_attention() -> None:
+    pytest.importorskip("transformers")
+    run_python(
+        """
+        import importlib.metadata, torch, macatensor.as_cuda
+        assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == "2.8.3"
+        from transformers import LlamaConfig, LlamaForCausalLM
+        shape = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2, vocab_size=100)
+        torch.manual_seed(0)
+        ours = LlamaForCausalLM(LlamaConfig(**shape, attn_implementation="flash_attention_2")).bfloat16().cuda().eval()
+        host = LlamaForCausalLM(LlamaConfig(**shape, attn_implementation="eager")).eval()
+        host.load_state_dict({name: value.cpu().float() for name, value in ours.state_dict().items()})
+        words, mask = torch.randint(0, 100, (2, 12)), torch.ones(2, 12, dtype=torch.int64)
+        mask[0, :4] = 0  # padded on the left: sequences of several lengths
+        found = ours(words.cuda(), attention_mask=mask.cuda()).logits.cpu().float()
+        expected = host(words, attention_mask=mask).logits
+        # rms of two layers of bfloat16, whose eps is 2^-8, over numbers of about 0.2
+        assert (found - expected)[mask.bool()].square().mean().sqrt() < 2**-8 * expected.square().mean().sqrt() * 4
+        made = ours.generate(words.cuda(), attention_mask=mask.cuda(), max_new_tokens=4, do_sample=False)
+        assert made.shape == (2, 16) and made.device.type == "maca"
+        """
+    )

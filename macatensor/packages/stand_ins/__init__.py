@@ -9,20 +9,40 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 _FOLDER = Path(__file__).parent
-NAMES = ("apex", "flash_attn")
+_VERSIONS = {"apex": "0.1", "flash_attn": "2.8.3"}  # of the packages whose functions these are
+NAMES = tuple(_VERSIONS)
 """What can be provided."""
 _ALONG = {"amp_C": "apex"}  # imported by a name of its own
 _WRITTEN_FOR_GPUS = {
     "triton": "its kernels are compiled for GPUs alone; on maca use PyTorch's operators, torch.compile (whose programs "
     "run without triton here), or a kernel of your own by macatensor.cpp_extension",
 }
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """What asks for the installed version of a package, as transformers before it takes flash_attn, reads."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def read_text(self, filename: str) -> str | None:
+        name = self._package.replace("_", "-")
+        return {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {_VERSIONS[self._package]}\n",
+            "top_level.txt": f"{self._package}\n",
+        }.get(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        return _FOLDER / path
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -45,6 +65,14 @@ class _Finder(importlib.abc.MetaPathFinder):
                 f"No module named {fullname!r}: {_WRITTEN_FOR_GPUS[fullname]}", name=fullname
             )
         return None
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context | None = None
+    ) -> Iterator[importlib.metadata.Distribution]:
+        asked = context.name if context else None
+        for package in sorted(self.names):
+            if asked is None or asked.lower().replace("-", "_") == package:
+                yield _Distribution(package)
 
 
 _finder = _Finder()

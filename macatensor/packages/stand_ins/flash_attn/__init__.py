@@ -1,5 +1,7 @@
 """The functions of flash_attn 2.8, on PyTorch's attention."""
 
+from importlib.metadata import version
+
 from .flash_attn_interface import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -10,7 +12,7 @@ from .flash_attn_interface import (
     flash_attn_with_kvcache,
 )
 
-__version__ = "2.8.3"
+__version__ = version("flash-attn")
 __all__ = [
     "flash_attn_func",
     "flash_attn_kvpacked_func",
