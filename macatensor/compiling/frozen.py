@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from macatensor.compiling.quantized import widens
 from macatensor.runtime.boxed import Value
 
 aten = torch.ops.aten
@@ -92,7 +93,12 @@ def freeze(module: fx.GraphModule, static: set[int]) -> Frozen | None:
     known = {n for i, n in enumerate(placeholders) if i in static and n not in written}
     weights = set(known)
     for node in graph.nodes:
-        if node.op == "call_function" and _is_lasting(node) and all(i in known for i in node.all_input_nodes):
+        if (
+            node.op == "call_function"
+            and _is_lasting(node)
+            and not widens(node)
+            and all(i in known for i in node.all_input_nodes)
+        ):
             known.add(node)
     for result in graph.output_node().all_input_nodes:
         _forget(result, known - weights, known)

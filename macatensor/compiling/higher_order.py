@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,28 @@ from macatensor.runtime.tensor import MacaTensor
 
 def register() -> None:
     """PyTorch asks a tensor subclass for a rule for each of them."""
+    rules: dict[type, Callable[[HigherOrderOperator], Callable[..., Any]]] = {MacaTensor: _Plain}
     made = HigherOrderOperator.__init__
 
     def init(self: HigherOrderOperator, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)  # type: ignore[no-untyped-call]
-        self.python_key_table[MacaTensor] = _Plain(self)
+        for kind, rule in rules.items():
+            self.python_key_table[kind] = rule(self)
+
+    def let_pass() -> None:
+        from torch._functorch._aot_autograd import runtime_wrappers
+
+        mode = getattr(runtime_wrappers, "_AnalyzeCustomOpInputOutputMode", None)
+        if mode is not None:
+            rules[mode] = _Passed
+            for operator in torch._ops._higher_order_ops.values():
+                operator.python_key_table[mode] = _Passed(operator)
 
     HigherOrderOperator.__init__ = init  # type: ignore[method-assign]
     for operator in torch._ops._higher_order_ops.values():
         operator.python_key_table[MacaTensor] = _Plain(operator)
+    after_import("torch._functorch._aot_autograd.runtime_wrappers", let_pass)
+    after_import("torch._higher_order_ops.out_dtype", _multiply_int8)
     after_import("torch.nn.attention.flex_attention", _accept_device)
     after_import("torch._prims.rng_prims", _keep_random_states)
 
@@ -37,6 +51,32 @@ class _Plain:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kernel = self.operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
         return NotImplemented if kernel is None else kernel(*args, **kwargs)
+
+
+class _Passed:
+    """For the mode in which PyTorch calls a compiled program first: it looks at operators of the user's own, and gives
+    NotImplemented as the result of all that has a subclass of tensors among its operands."""
+
+    def __init__(self, operator: HigherOrderOperator):
+        self.operator = operator
+
+    def __call__(self, mode: object, *args: Any, **kwargs: Any) -> Any:
+        return self.operator(*args, **kwargs)
+
+
+def _multiply_int8() -> None:
+    """Products of int8 with results of int32 are ``_int_mm``, as PyTorch has them on CUDA."""
+    module: Any = sys.modules["torch._higher_order_ops.out_dtype"]  # the name in the package is the operator's
+    others = module.is_int_mm
+
+    def is_int_mm(op: Any, output_dtype: torch.dtype, args: tuple[Any, ...]) -> bool:
+        return bool(others(op, output_dtype, args)) or (
+            op is torch.ops.aten.mm.default
+            and output_dtype is torch.int32
+            and all(a.dtype is torch.int8 and a.device.type == "maca" for a in args)
+        )
+
+    module.is_int_mm = is_int_mm
 
 
 def _keep_random_states() -> None:

@@ -32,7 +32,7 @@ from torch._inductor.output_code import OutputCode
 
 import macatensor
 import op_table
-from macatensor.compiling import frozen
+from macatensor.compiling import frozen, quantized
 from macatensor.compiling.compiled_graph import Choices, CompiledGraph
 from macatensor.runtime import counters, layout, switches
 from macatensor.runtime.boxed import Value
@@ -61,8 +61,10 @@ class Program(OutputCode):
     def _make(self, module: fx.GraphModule) -> None:
         self._boxed_call = True  # of the object: what wraps it takes it over
         kept = None
+        quantized.multiply_int8(module)
         if self.static is not None:
             frozen.fold_normalizations(module, self.static)
+            quantized.read_weights_as_stored(module)
             kept = frozen.freeze(module, self.static)
         run = CompiledGraph(module, self.choices)
 

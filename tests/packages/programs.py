@@ -152,7 +152,11 @@ def outcome(device, quantized_on):
     model.to(device)
     assert type(model[0].weight).__name__.endswith("Tensor") and model[0].weight.qdata.device.type == device
     with torch.no_grad():
-        return model(x.to(device)).cpu()
+        found = model(x.to(device)).cpu()
+        if device == "maca":
+            compiled = torch.compile(model, fullgraph=True)(x.to(device)).cpu()
+            assert (compiled - found).abs().max() <= 1e-6 * found.abs().max()
+        return found
 host = outcome("cpu", "cpu")
 for where in ("maca", "cpu"):
     assert (outcome("maca", where) - host).abs().max() <= 1e-5 * host.abs().max()
