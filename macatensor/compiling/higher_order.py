@@ -66,7 +66,9 @@ class _Passed:
 
 def _multiply_int8() -> None:
     """Products of int8 with results of int32 are ``_int_mm``, as PyTorch has them on CUDA."""
-    module: Any = sys.modules["torch._higher_order_ops.out_dtype"]  # the name in the package is the operator's
+    module: Any = sys.modules[
+        "torch._higher_order_ops.out_dtype"
+    ]  # the name in the package is the operator's
     others = module.is_int_mm
 
     def is_int_mm(op: Any, output_dtype: torch.dtype, args: tuple[Any, ...]) -> bool:

@@ -25,13 +25,15 @@ def launch(
     inputs: Sequence[torch.Tensor | None],
     results: list[Meta | None],
     attributes: Mapping[str, Attribute | None],
+    written: Sequence[int] = (),
 ) -> list[MacaTensor]:
-    """Runs ``kernel`` on ``inputs`` (None: absent) and returns new tensors of ``results``' metas.
+    """Runs ``kernel`` on ``inputs`` (None: absent) and returns new tensors of ``results``' metas. ``written``: which inputs
+    it writes.
 
     Raises :class:`macatensor.dispatch.request.Declined` when the library has no kernel for them.
     """
     payloads = [payload(t) if t is not None else ABSENT for t in inputs]
-    return program_of(kernel, inputs, results, attributes).launch(payloads, ())
+    return program_of(kernel, inputs, results, attributes, written).launch(payloads, ())
 
 
 def program_of(
@@ -39,6 +41,7 @@ def program_of(
     inputs: Sequence[torch.Tensor | None],
     results: list[Meta | None],
     attributes: Mapping[str, Attribute | None],
+    written: Sequence[int] = (),
 ) -> Program:
     """The ``Program`` that :func:`launch` runs."""
     key = (
@@ -46,11 +49,12 @@ def program_of(
         tuple(payload(t)[2] if t is not None else None for t in inputs),
         tuple(results),
         tuple((k, type(v), v) for k, v in attributes.items()),
+        tuple(written),
     )
     found = _programs.get(key)
     if found is None:
         generation = plan_caches.generation
-        found = _create(kernel, inputs, results, attributes)
+        found = _create(kernel, inputs, results, attributes, written)
         counters.count("plan_misses")
         _programs.remember(key, found, generation)
     return found
@@ -61,6 +65,7 @@ def _create(
     inputs: Sequence[torch.Tensor | None],
     results: list[Meta | None],
     attributes: Mapping[str, Attribute | None],
+    written: Sequence[int],
 ) -> Program:
     request = Request(kernel)
     for t in inputs:
@@ -69,6 +74,8 @@ def _create(
         request.add([Operand(meta)], is_list=False, is_output=True)
     request.attributes = [(k, v) for k, v in attributes.items() if v is not None]
     try:
-        return program(request, kernel, [False] * len(inputs), results, [-1] * len(results))
+        return program(
+            request, kernel, [i in written for i in range(len(inputs))], results, [-1] * len(results)
+        )
     except Declined as error:
         raise Declined(f"{kernel}: {error}") from None

@@ -50,6 +50,7 @@ from macatensor.operators import (
     ranges,
     recurrent,
     segments,
+    serving,
     synchronized_normalization,
     transformer,
     vision,
@@ -76,6 +77,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     parts,
     resize,
     segments,
+    serving,
     transformer,
     vision,
     sparse_arithmetic,
@@ -140,6 +142,7 @@ def register() -> None:
     dynamo.register()
     fakes.register()
     references.register()
+    serving.register()
     higher_order.register()
     plan_flags.follow_threads()
     backends.register()
