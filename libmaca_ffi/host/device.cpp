@@ -139,9 +139,8 @@ maca_status device_info(maca_device*, maca_device_info* info) {
   full.alignment = kMemoryAlignment;
   std::snprintf(full.name, sizeof full.name, "MACA host CPU");
   std::snprintf(full.simd, sizeof full.simd, "%s", bfloat16_tiles::available() ? "amx" : isa_name(kernels().isa));
-  const dnnl_version_t* v = dnnl_version();
-  std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d (%s), OpenBLAS (%s)", v->major, v->minor,
-                v->patch, onednn::instruction_set().c_str(), scipy_openblas_get_corename());
+  std::snprintf(full.libraries, sizeof full.libraries, "%s, OpenBLAS (%s)", onednn::description().c_str(),
+                scipy_openblas_get_corename());
   give(info, full);
   return MACA_OK;
 }

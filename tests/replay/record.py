@@ -1,0 +1,373 @@
+"""Records what a device library is asked, with what it should answer: ``python tests/replay/record.py FILE``.
+
+README.md beside this says what the file holds. Rows are asked as ``macatensor parity`` asks them, few samples of each
+dtype; a launch is kept when every element that it writes has an answer: the row's float64 reference with its bound, or,
+of numbers that only the kernel knows, what this machine's library wrote (integers and truth values the same, floating ones
+within :data:`RECORDED_ULP`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+MAGIC = b"MACARPL1"
+RECORDED_ULP = 8.0
+MOST_BYTES = 1 << 18  # of a launch's memory
+LISTS = 3  # kinds of attributes from MACA_ATTRIBUTE_INTS on
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<I", len(value)) + value
+
+
+@dataclass
+class Operand:
+    """A tensor operand of a request, and its place among a launch's pointers."""
+
+    code: int
+    bits: int
+    rank: int
+    slot: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    is_output: bool
+    address: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        return self.bits // 8
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if self.rank < 0 or 0 in self.sizes:
+            return 0
+        return (sum((n - 1) * s for n, s in zip(self.sizes, self.strides)) + 1) * self.itemsize
+
+    def addresses(self) -> np.ndarray:
+        """Of every element, in row-major order."""
+        at = np.zeros((), np.int64)
+        for n, s in zip(self.sizes, self.strides):
+            at = at[..., None] + np.arange(n, dtype=np.int64) * (s * self.itemsize)
+        return at.reshape(-1) + self.address
+
+    def packed(self) -> bytes:
+        head = struct.pack("<BBii", self.code, self.bits, self.rank, self.slot)
+        return head + struct.pack(f"<{2 * max(self.rank, 0)}q", *self.sizes, *self.strides)
+
+
+@dataclass
+class Request:
+    kernel: bytes
+    flags: int
+    attributes: bytes
+    arguments: list[tuple[int, int, list[Operand]]]
+
+
+@dataclass
+class Launch:
+    request: Request
+    operands: list[Operand]  # one for each pointer
+    scalars: bytes
+    seed: int
+    offset: int
+    before: dict[int, bytes]  # memory by its first address, no two of which overlap
+    after: dict[int, bytes] = field(default_factory=dict)
+
+
+class Recorder:
+    """Sees the launches of the library that ``recorder.c`` forwards to."""
+
+    def __init__(self) -> None:
+        from macatensor.runtime import ffi
+
+        self._ffi = ffi.ffi
+        self._library = ctypes.CDLL(os.environ["MACA_LIBRARY"])
+        self._library.recorder_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
+        of_plans = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._planned)
+        of_launches = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(self._launched)
+        self._kept = of_plans, of_launches
+        self._plans: dict[int, Request] = {}
+        self.made: list[Launch] | None = None
+        self._library.recorder_tell(*self._kept)
+
+    def _planned(self, request_address: int, plan: int) -> None:
+        r = self._ffi.cast("maca_plan_request*", request_address)
+        string = self._ffi.string
+        attributes = [struct.pack("<I", r.attribute_count)]
+        for i in range(r.attribute_count):
+            a = r.attributes[i]
+            attributes.append(text(string(a.name)) + struct.pack("<I", a.kind))
+            if a.kind in (0, 2):
+                attributes.append(struct.pack("<q", a.integer))
+            elif a.kind == 1:
+                attributes.append(struct.pack("<d", a.real))
+            elif a.kind == 3:
+                attributes.append(text(string(a.text)))
+            else:
+                values = [a.doubles[k] if a.kind == 5 else a.ints[k] for k in range(a.count)]
+                form = "d" if a.kind == 5 else "q"
+                attributes.append(struct.pack(f"<I{len(values)}{form}", len(values), *values))
+        arguments = []
+        for i in range(r.argument_count):
+            a = r.arguments[i]
+            operands = []
+            for k in range(max(a.count, 1) if a.kind != 2 else a.count):
+                if a.kind == 0:
+                    operands.append(Operand(0, 0, -1, -1, (), (), bool(a.is_output)))
+                    continue
+                o = a.operands[k]
+                ranks = range(max(o.rank, 0))
+                operands.append(
+                    Operand(
+                        o.dtype.code, o.dtype.bits, o.rank, o.scalar_slot,
+                        tuple(o.sizes[d] for d in ranks), tuple(o.strides[d] for d in ranks), bool(a.is_output),
+                    )
+                )  # fmt: skip
+            arguments.append((a.kind, a.is_output, operands))
+        self._plans[plan] = Request(string(r.kernel), r.flags, b"".join(attributes), arguments)
+
+    def _launched(self, plan: int, launch_address: int, is_over: int) -> None:
+        if self.made is None or plan not in self._plans:
+            return
+        if is_over:
+            last = self.made[-1]
+            last.after = {at: self._read(at, len(held)) for at, held in last.before.items()}
+            return
+        request = self._plans[plan]
+        l = self._ffi.cast("maca_launch*", launch_address)
+        address = lambda i: int(self._ffi.cast("uintptr_t", l.pointers[i]))  # noqa: E731
+        flat = [o for _, _, operands in request.arguments for o in operands]
+        assert len(flat) == l.pointer_count, (request.kernel, len(flat), l.pointer_count)
+        operands = [Operand(**{**vars(o), "address": address(i)}) for i, o in enumerate(flat)]
+        scalars = [struct.pack("<I", l.scalar_count)]
+        for i in range(l.scalar_count):
+            s = l.scalars[i]
+            scalars.append(struct.pack("<Iqd", s.tag, s.value.integer, s.imaginary))
+        spans = sorted((o.address, o.address + o.span) for o in operands if o.address and o.span)
+        merged: list[list[int]] = []
+        for first, end in spans:
+            if merged and first <= merged[-1][1]:
+                merged[-1][1] = max(end, merged[-1][1])
+            else:
+                merged.append([first, end])
+        small = sum(end - first for first, end in merged) <= MOST_BYTES
+        before = {first: self._read(first, end - first) for first, end in merged} if small else {}
+        self.made.append(
+            Launch(request, operands, b"".join(scalars), l.rng_seed, l.rng_offset, before)
+        )  # fmt: skip
+
+    def _read(self, address: int, count: int) -> bytes:
+        held = ctypes.create_string_buffer(count)
+        self._library.recorder_read(held, address, count)
+        return held.raw
+
+
+class Answers:
+    """Which value every address of the device should hold when a call is over: its results' and written operands'."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def add(self, addresses: np.ndarray, itemsize: int, low: np.ndarray, high: np.ndarray, raw: np.ndarray) -> None:
+        """``raw``: a row of bytes for each element, used where the bounds are empty."""
+        self._parts.append((addresses, low, high, raw))
+
+    def find(self, addresses: np.ndarray) -> tuple[str, np.ndarray, np.ndarray] | None:
+        """``("interval", low, high)`` or ``("bytes", raw, raw)`` of the elements there; None where one has no answer."""
+        for known, low, high, raw in self._parts:
+            if not len(known):
+                continue
+            order = np.argsort(known, kind="stable")
+            at = np.searchsorted(known[order], addresses).clip(max=len(known) - 1)
+            found = order[at]
+            if np.array_equal(known[found], addresses):
+                return ("bytes", raw[found], raw[found]) if not low.size else ("interval", low[found], high[found])
+        return None
+
+
+def _parts(t: torch.Tensor) -> torch.Tensor:
+    """Float64, a row for each element in row-major order: one number, or both parts of a complex one."""
+    if t.is_complex():
+        return torch.view_as_real(t.resolve_conj().contiguous()).double().reshape(-1, 2)
+    return t.contiguous().double().reshape(-1, 1)
+
+
+def interval(aim: Aim, have: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and highest number that passes for each element, and part, of a result like ``have``."""
+    want = _parts(aim.want)
+    if aim.bound is None:
+        return want.numpy(), want.numpy()
+    allowed = allowance(have.dtype, aim.want, aim.bound, aim.terms, aim.loose).reshape(-1, 1).numpy()
+    want = want.numpy()
+    low, high = want - allowed, want + allowed
+    at_once = ~np.isfinite(want)  # NaN asks for NaN, infinity for itself
+    low[at_once], high[at_once] = want[at_once], want[at_once]
+    part = have.dtype.to_real() if have.is_complex() else have.dtype
+    if part is not torch.float64:
+        # past the largest number lies infinity, one step on
+        ceiling = 2.0 ** (math.floor(math.log2(torch.finfo(part).max)) + 1)
+        overflows = torch.from_numpy(want).to(part).isinf().numpy()
+        high[(high >= ceiling) | (overflows & (want > 0))] = np.inf
+        low[(low <= -ceiling) | (overflows & (want < 0))] = -np.inf
+    return low, high
+
+
+def _around(have: torch.Tensor, aim: Aim | None) -> Aim:
+    """What another machine's result should be where only this one's is known: twice as far as either may be off."""
+    want = have.to(wide(have.dtype))
+    if aim is not None and aim.bound is not None:
+        return Aim(want, dataclasses.replace(aim.bound), aim.terms, aim.loose)
+    return Aim(want, _RECORDED)
+
+
+class Recording(Watch):
+    """Writes the launches of every operator that runs, each kept once for a kernel, its dtypes and strides."""
+
+    def __init__(self, recorder: Recorder, file: BinaryIO):
+        super().__init__()
+        self.recorder, self.file = recorder, file
+        self.label = ""
+        self.kept: Counter[str] = Counter()  # launches by kernel
+        self.left: Counter[str] = Counter()  # those left out, by reason
+        file.write(MAGIC)
+
+    def before(self, seen: Seen) -> None:
+        self.recorder.made = []
+
+    def after(self, seen: Seen) -> None:
+        made, self.recorder.made = self.recorder.made or [], None
+        if not made:
+            return
+        answers = self._answers(seen)
+        if answers is None:
+            return
+        later: list[np.ndarray] = []
+        for launch in reversed(made):
+            self._keep(launch, answers, later, seen)
+
+    def _answers(self, seen: Seen) -> Answers | None:
+        if seen.copies is None or seen.row is None:
+            self.left[seen.why_not or "no row"] += 1
+            return None
+        verdict = self.verdict(seen)
+        if verdict.failed:
+            self.left["wrong here"] += 1
+            print(f"{self.label} {seen.name}: {verdict.text}")
+            return None
+        haves = seen.host + seen.changed
+        aimed: list[Aim | None] = [None] * len(haves)
+        if verdict.expected is not None:
+            found = aims(seen.row, verdict.expected, haves, seen.copies[0])
+            aimed = found + aimed[len(found) :]
+        elif seen.state is not None and seen.row.numbers and haves[0] is not None:
+            named = random_numbers.by_name(seen.func, *seen.copies)
+            aimed[0] = random_numbers.aim(seen.row.numbers, seen.state, haves[0], named)
+        answers = Answers()
+        for t, have, aim in zip(seen.results + seen.operands, haves, aimed):
+            if not isinstance(t, MacaTensor) or have is None or have.is_conj() or have.is_neg():
+                continue
+            floating = (have.is_floating_point() or have.is_complex()) and have.element_size() > 1
+            if aim is None or aim.positions:
+                recorded = seen.row.form or is_drawn(seen.row) or (aim is not None and aim.positions)
+                if floating and not recorded:
+                    continue
+                aim = _around(have, None) if floating else Aim(have)
+            answers.add(_addresses(t), *self._bounds(aim, have, floating))
+        return answers
+
+    @staticmethod
+    def _bounds(aim: Aim, have: torch.Tensor, floating: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        nothing = np.empty((0, 1))
+        if not floating:
+            want = aim.want.to(have.dtype).contiguous().reshape(-1)
+            return nothing, nothing, want.view(torch.uint8).reshape(have.numel(), have.element_size()).numpy()
+        low, high = interval(aim, have)
+        return low, high, nothing
+
+    def _keep(self, launch: Launch, answers: Answers, later: list[np.ndarray], seen: Seen) -> None:
+        kernel = launch.request.kernel.decode()
+        checks = []
+        covered = []
+        for i, operand in enumerate(launch.operands):
+            if operand.rank < 0 or not operand.address or not operand.span:
+                continue
+            region = _region(launch.before, operand.address)
+            if region is None:
+                self.left["large"] += 1
+                return
+            start = operand.address - region
+            stop = start + operand.span
+            if not operand.is_output and launch.before[region][start:stop] == launch.after[region][start:stop]:
+                continue
+            addresses = operand.addresses()
+            found = None
+            if not any(np.isin(addresses, known).any() for known in later):
+                found = answers.find(addresses)
+            later.append(addresses)
+            if found is None and operand.code in (MACA_INT, MACA_UINT, MACA_BOOL):
+                held = np.frombuffer(launch.after[region], np.uint8)
+                raw = held[(addresses - region)[:, None] + np.arange(operand.itemsize)]
+                found = ("bytes", raw, raw)
+            if found is None:
+                self.left["no answer"] += 1
+                self.unanswered[kernel] += 1
+                return
+            checks.append((i, *found))
+            covered.append((addresses[:, None] + np.arange(operand.itemsize)).reshape(-1))
+        written = np.concatenate(covered) if covered else np.empty(0, np.int64)
+        for region, held in launch.before.items():
+            old, new = (np.frombuffer(b, np.uint8) for b in (held, launch.after[region]))
+            changed = np.flatnonzero(old != new) + region
+            if not np.isin(changed, written).all():
+                self.left["writes beside its results"] += 1
+                return
+        if not checks:
+            self.left["nothing written"] += 1
+        self.kept[kernel] += 1
+        self.file.write(self._record(launch, checks, kernel, seen))
+
+    def _record(self, launch: Launch, checks: list[Check], kernel: str, seen: Seen) -> bytes:
+        request = launch.request
+        body = [text(f"{seen.name} {self.label}".strip().encode()), text(request.kernel)]
+        body += [struct.pack("<I", request.flags), request.attributes, launch.scalars]
+        body.append(struct.pack("<QQ", launch.seed, launch.offset))
+        body.append(struct.pack("<I", len(request.arguments)))
+        for kind, is_output, operands in request.arguments:
+            body.append(struct.pack("<iiI", kind, is_output, len(operands)))
+            body += [operand.packed() for operand in operands]
+        regions = list(launch.before)
+        body.append(struct.pack("<I", len(regions)))
+        for region in regions:
+            held = launch.before[region]
+            body.append(struct.pack("<QI", len(held), region % 64) + held)
+        body.append(struct.pack("<I", len(launch.operands)))
+        for operand in launch.operands:
+            region = _region(launch.before, operand.address) if operand.span else None
+            number = -1 if region is None else regions.index(region)
+            body.append(struct.pack("<iQ", number, 0 if region is None else operand.address - region))
+        body.append(struct.pack("<I", len(checks)))
+        for pointer, kind, first, second in checks:
+            body.append(struct.pack("<II", pointer, int(kind == "interval")))
+            if kind == "bytes":
+                body.append(first.tobytes())
+            else:
+                body.append(np.stack([first, second], -1).astype("<f8").tobytes())
+        held = b"".join(body)
+        return struct.pack("<Q", len(held)) + held
