@@ -110,6 +110,10 @@ maca_status device_open(int32_t index, maca_device** device, maca_reason* reason
     explain(reason, "the host library has one device, index 0");
     return MACA_INVALID;
   }
+  if (const char* extension = missing_extension()) {
+    explain(reason, std::string("this processor has no ") + extension + ", which oneDNN and OpenBLAS need");
+    return MACA_UNSUPPORTED;
+  }
   if (const Isa chosen = kernels().isa, lowest = isa_of(MACA_LOWEST_ISA); chosen < lowest) {
     explain(reason, std::string("the host library was built for ") + isa_name(lowest) + " and better, here are only " +
                         isa_name(chosen) + " (the processor's, or MACA_SIMD's); build it with MACA_ISAS=all");

@@ -1,4 +1,4 @@
-/* A device library that forwards every call to the library that MACA_REPLAY_TARGET names and shows record.py each plan
+/* A device library that forwards every call to the library that REPLAY_TARGET names and shows record.py each plan
  * that is made, and each launch before and after it ran. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ EXPORT int32_t recorder_read(void* to, const void* address, uint64_t bytes) {
 
 EXPORT const maca_interface* maca_get_interface(int32_t major) {
   static maca_interface table;
-  const char* path = getenv("MACA_REPLAY_TARGET");
+  const char* path = getenv("REPLAY_TARGET");
   void* handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
   if (!handle) return NULL;
   const maca_interface* (*entry)(int32_t);
