@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 from release import ROOT, commit_time, write_hashes
 

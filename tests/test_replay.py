@@ -22,7 +22,9 @@ INCLUDE = HERE.parent / "libmaca_ffi" / "include"
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("replay") / "requests"
     done = subprocess.run(
-        [sys.executable, REPLAY / "record.py", file, "add.Tensor", "sort", "mm"], capture_output=True, text=True
+        [sys.executable, REPLAY / "record.py", file, "add.Tensor", "sort", "mm"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return file

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import math
 import os
 import struct
@@ -20,13 +19,13 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import torch
+from launches import Launch, Operand, Recorder, text
 
 import macatensor
 from macatensor.device.properties import library_info
@@ -48,8 +47,10 @@ INCLUDE = HERE.parents[1] / "libmaca_ffi" / "include"
 TARGET = "REPLAY_TARGET"
 MAGIC = b"MACARPL1"
 UNRECORDED = {"gate"}  # waits for a descriptor that the tests write
-MOST_BYTES = 1 << 18  # of a launch's memory
-CONTIGUOUS, OTHERS = 2, 1  # samples of a row and dtype in contiguous operands, and in each of two other layouts
+CONTIGUOUS, OTHERS = (
+    2,
+    1,
+)  # samples of a row and dtype in contiguous operands, and in each of two other layouts
 # Of what no float64 computation of ours says: as far from this machine's answer.
 _DRAWN = ulp("two machines' roundings of what is drawn", f32=8, f64=16, f16=2, bf16=2)
 _SUMMED = per_term("two machines' sums; of the largest number", f32=16, f64=16, f16=4, bf16=4)
@@ -58,151 +59,6 @@ _DTYPES = {
     (2, 16): torch.float16, (2, 32): torch.float32, (2, 64): torch.float64, (4, 16): torch.bfloat16,
     (5, 64): torch.complex64, (5, 128): torch.complex128,
 }  # fmt: skip
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<I", len(value)) + value
-
-
-@dataclass
-class Operand:
-    """A tensor operand of a request, and its place among a launch's pointers."""
-
-    code: int
-    bits: int
-    rank: int
-    slot: int
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    is_output: bool
-    address: int = 0
-
-    @property
-    def itemsize(self) -> int:
-        return self.bits // 8
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first element to the end of the last."""
-        if self.rank < 0 or 0 in self.sizes:
-            return 0
-        return (sum((n - 1) * s for n, s in zip(self.sizes, self.strides)) + 1) * self.itemsize
-
-    def addresses(self) -> np.ndarray:
-        """Of every element, in row-major order."""
-        at = np.zeros((), np.int64)
-        for n, s in zip(self.sizes, self.strides):
-            at = at[..., None] + np.arange(n, dtype=np.int64) * (s * self.itemsize)
-        return at.reshape(-1) + self.address
-
-    def packed(self) -> bytes:
-        head = struct.pack("<BBii", self.code, self.bits, self.rank, self.slot)
-        return head + struct.pack(f"<{2 * max(self.rank, 0)}q", *self.sizes, *self.strides)
-
-
-@dataclass
-class Request:
-    kernel: bytes
-    flags: int
-    attributes: bytes
-    arguments: list[tuple[int, int, list[Operand]]]
-
-
-@dataclass
-class Launch:
-    request: Request
-    operands: list[Operand]  # one for each pointer
-    scalars: bytes
-    seed: int
-    offset: int
-    before: dict[int, bytes]  # memory by its first address, no two of which overlap
-    after: dict[int, bytes] = field(default_factory=dict)
-
-
-class Recorder:
-    """Sees the launches of the library that ``recorder.c`` forwards to."""
-
-    def __init__(self) -> None:
-        self._ffi = ffi.ffi
-        self._library = ctypes.CDLL(os.environ["MACA_LIBRARY"])
-        self._library.recorder_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
-        of_plans = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._planned)
-        of_launches = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(self._launched)
-        self._kept = of_plans, of_launches
-        self._plans: dict[int, Request] = {}
-        self.made: list[Launch] | None = None
-        self._library.recorder_tell(*self._kept)
-
-    def _planned(self, request_address: int, plan: int) -> None:
-        r = self._ffi.cast("maca_plan_request*", request_address)
-        string = self._ffi.string
-        attributes = [struct.pack("<I", r.attribute_count)]
-        for i in range(r.attribute_count):
-            a = r.attributes[i]
-            attributes.append(text(string(a.name)) + struct.pack("<I", a.kind))
-            if a.kind in (0, 2):
-                attributes.append(struct.pack("<q", a.integer))
-            elif a.kind == 1:
-                attributes.append(struct.pack("<d", a.real))
-            elif a.kind == 3:
-                attributes.append(text(string(a.text)))
-            else:
-                values = [a.doubles[k] if a.kind == 5 else a.ints[k] for k in range(a.count)]
-                form = "d" if a.kind == 5 else "q"
-                attributes.append(struct.pack(f"<I{len(values)}{form}", len(values), *values))
-        arguments = []
-        for i in range(r.argument_count):
-            a = r.arguments[i]
-            operands = []
-            for k in range(max(a.count, 1) if a.kind != 2 else a.count):
-                if a.kind == 0:
-                    operands.append(Operand(0, 0, -1, -1, (), (), bool(a.is_output)))
-                    continue
-                o = a.operands[k]
-                ranks = range(max(o.rank, 0))
-                operands.append(
-                    Operand(
-                        o.dtype.code, o.dtype.bits, o.rank, o.scalar_slot,
-                        tuple(o.sizes[d] for d in ranks), tuple(o.strides[d] for d in ranks), bool(a.is_output),
-                    )
-                )  # fmt: skip
-            arguments.append((a.kind, a.is_output, operands))
-        self._plans[plan] = Request(string(r.kernel), r.flags, b"".join(attributes), arguments)
-
-    def _launched(self, plan: int, launch_address: int, is_over: int) -> None:
-        if self.made is None or plan not in self._plans:
-            return
-        if is_over:
-            last = self.made[-1]
-            last.after = {at: self._read(at, len(held)) for at, held in last.before.items()}
-            return
-        request = self._plans[plan]
-        l = self._ffi.cast("maca_launch*", launch_address)
-        address = lambda i: int(self._ffi.cast("uintptr_t", l.pointers[i]))  # noqa: E731
-        flat = [o for _, _, operands in request.arguments for o in operands]
-        assert len(flat) == l.pointer_count, (request.kernel, len(flat), l.pointer_count)
-        operands = [Operand(**{**vars(o), "address": address(i)}) for i, o in enumerate(flat)]
-        scalars = [struct.pack("<I", l.scalar_count)]
-        for i in range(l.scalar_count):
-            s = l.scalars[i]
-            scalars.append(struct.pack("<Iqd", s.tag, s.value.integer, s.imaginary))
-        spans = sorted((o.address, o.address + o.span) for o in operands if o.address and o.span)
-        merged: list[list[int]] = []
-        for first, end in spans:
-            if merged and first <= merged[-1][1]:
-                merged[-1][1] = max(end, merged[-1][1])
-            else:
-                merged.append([first, end])
-        small = sum(end - first for first, end in merged) <= MOST_BYTES
-        before = {first: self._read(first, end - first) for first, end in merged} if small else {}
-        self.made.append(
-            Launch(request, operands, b"".join(scalars), l.rng_seed, l.rng_offset, before)
-        )  # fmt: skip
-
-    def _read(self, address: int, count: int) -> bytes:
-        held = ctypes.create_string_buffer(count)
-        self._library.recorder_read(held, address, count)
-        return held.raw
 
 
 class Answers:
@@ -224,7 +80,11 @@ class Answers:
             at = np.searchsorted(known[order], addresses).clip(max=len(known) - 1)
             found = order[at]
             if np.array_equal(known[found], addresses):
-                return ("bytes", raw[found], raw[found]) if not low.size else ("interval", low[found], high[found])
+                return (
+                    ("bytes", raw[found], raw[found])
+                    if not low.size
+                    else ("interval", low[found], high[found])
+                )
         return None
 
 
@@ -255,7 +115,9 @@ def interval(aim: Aim, have: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-Check = tuple[int, str, np.ndarray, np.ndarray]  # pointer, "interval" or "bytes", lowest and highest or the bytes
+Check = tuple[
+    int, str, np.ndarray, np.ndarray
+]  # pointer, "interval" or "bytes", lowest and highest or the bytes
 
 
 def _around(have: torch.Tensor, drawn: bool) -> Aim:
@@ -382,7 +244,10 @@ class Recording(Watch):
                 return
             start = operand.address - region
             stop = start + operand.span
-            if not operand.is_output and launch.before[region][start:stop] == launch.after[region][start:stop]:
+            if (
+                not operand.is_output
+                and launch.before[region][start:stop] == launch.after[region][start:stop]
+            ):
                 continue
             addresses = operand.addresses()
             found = None
@@ -506,7 +371,12 @@ def _programs() -> Iterator[tuple[str, Callable[[], object]]]:
             function(x, rois, (2, 2)).sum().backward()
 
     yield "torchvision", regions
-    yield "compiled", lambda: torch.compile(lambda x, y: (x * y).tanh() + x.exp(), backend="maca")(drawn(9, 7), drawn(9, 7))
+    yield (
+        "compiled",
+        lambda: torch.compile(lambda x, y: (x * y).tanh() + x.exp(), backend="maca")(
+            drawn(9, 7), drawn(9, 7)
+        ),
+    )
     yield "lstsq", lambda: torch.linalg.lstsq(drawn(7, 4), drawn(7, 2))
     yield "delay", lambda: launch("delay", [], [], {"cycles": 100})
     yield "arithmetic_peak", lambda: launch("arithmetic_peak", [], [], {"operations": 1000})

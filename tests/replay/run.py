@@ -77,7 +77,9 @@ def arm_library() -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=["here", "x86-64", "aarch64"], default=["here", "x86-64", "aarch64"])
+    parser.add_argument(
+        "--only", nargs="+", choices=["here", "x86-64", "aarch64"], default=["here", "x86-64", "aarch64"]
+    )
     parser.add_argument("--again", action="store_true", help="replay what was recorded before")
     arguments = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
@@ -94,7 +96,15 @@ def main() -> int:
     if "aarch64" in arguments.only:
         blas = next(ARM_PACKAGES.rglob("libscipy_openblas.so")).parent
         driver = compile_driver("aarch64-linux-gnu-gcc", "replay-aarch64")
-        emulated = ["qemu-aarch64", "-cpu", ARM_MODEL, "-L", "/usr/aarch64-linux-gnu", "-E", f"LD_LIBRARY_PATH={blas}"]
+        emulated = [
+            "qemu-aarch64",
+            "-cpu",
+            ARM_MODEL,
+            "-L",
+            "/usr/aarch64-linux-gnu",
+            "-E",
+            f"LD_LIBRARY_PATH={blas}",
+        ]
         passed &= replay("aarch64", [*emulated, str(driver)], arm_library(), {})
     return 0 if passed else 1
 

@@ -43,7 +43,9 @@ def test_a_library_is_of_arm_and_exports_its_entries(unpacked: Path, library: st
         assert elf.get_machine_arch() == "AArch64"
         symbols = elf.get_section_by_name(".dynsym").iter_symbols()
         exported = {s.name for s in symbols if s.name and s.entry.st_shndx != "SHN_UNDEF"}
-        needed = {t.needed for t in elf.get_section_by_name(".dynamic").iter_tags() if t.entry.d_tag == "DT_NEEDED"}
+        needed = {
+            t.needed for t in elf.get_section_by_name(".dynamic").iter_tags() if t.entry.d_tag == "DT_NEEDED"
+        }
     assert {name for name in exported if not OPENMP.fullmatch(name)} == EXPORTED[library]
     assert not [name for name in needed if name.startswith(("libdnnl", "libstdc++"))]
 
@@ -67,7 +69,10 @@ def test_what_a_library_lacks_is_in_libraries_that_it_names(unpacked: Path, libr
 
 def test_the_wheel_asks_for_glibc_2_28(wheel: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "auditwheel", "show", "--json", wheel], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "auditwheel", "show", "--json", wheel],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     asked = {version for of in json.loads(done.stdout)["versioned_symbols"].values() for version in of}
     newest = max(tuple(map(int, v.split("_")[1].split("."))) for v in asked if v.startswith("GLIBC_"))

@@ -55,8 +55,7 @@ class BackwardPlan final : public Plan {
     if (dy.dtype == Dtype::F32 && is_stencil(g)) {
       if (with_dx_ && input_way.may("winograd"))
         product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), asked_input), space);
-      if (with_dw_ && weight_way.may("winograd"))
-        gradient_ = algorithms.gradient(stencil(g, dw.strides), asked_weight);
+      if (with_dw_ && weight_way.may("winograd")) gradient_ = algorithms.gradient(stencil(g, dw.strides), asked_weight);
     }
     if (with_dx_ && !product_ && input_way.may("columns"))
       of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
