@@ -16,7 +16,7 @@ SOURCES := $(shell find libmaca_ffi -path libmaca_ffi/cuda -prune -o \( -name '*
     -o -name 'CMakeLists.txt' -o -name 'build_binding.py' \) -print)
 CUDA_SOURCES := $(shell find libmaca_ffi/cuda tests/cuda_programs -name '*.cu' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test levels long check docs build bench format clean cuda cuda-emulated release versions
+.PHONY: demo test levels long check docs build bench format clean cuda cuda-emulated release versions aarch64 replay
 
 demo: build
 	$(BIN)/macatensor demo
@@ -46,13 +46,22 @@ release: build $(VENV)/.release-tools
 	$(BIN)/python .ci/release.py
 	$(BIN)/python -m pytest -n0 --timeout=1200 tests/wheels/checks.py
 
+# The wheel of 64-bit Arm, in dist/aarch64/: wants Debian's g++-aarch64-linux-gnu.
+aarch64: build $(VENV)/.release-tools
+	$(BIN)/python .ci/aarch64.py
+	$(BIN)/python -m pytest -n0 tests/wheels/aarch64.py
+
+# What the library computes here is recorded, and replayed on an x86-64 without AVX and on 64-bit Arm by qemu-user.
+replay: aarch64
+	$(BIN)/python tests/replay/run.py
+
 # The wheel of dist/ on other versions, one at a time: make versions PAIRS="3.11/2.14.1 3.13/2.13.0", Python/PyTorch. Not in CI.
 PAIRS ?= 3.11/2.13.0
 versions: $(VENV)/.release-tools
 	$(BIN)/python .ci/versions.py $(PAIRS)
 
 $(VENV)/.release-tools: pyproject.toml | build
-	$(BIN)/pip install --quiet --no-compile "build>=1.2" "auditwheel>=6.4" "cyclonedx-python-lib[json-validation]>=11"
+	$(BIN)/pip install --quiet --no-compile "build>=1.2" "auditwheel>=6.4" "cyclonedx-python-lib[json-validation]>=11" "ziglang>=0.15"
 	touch $@
 
 bench: build

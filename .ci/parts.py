@@ -94,6 +94,7 @@ LONG = (
         8,
     ),
     Part("release", "make release", 45),
+    Part("replay on other processors", "make replay", 35),
     Part("examination", ".venv/bin/macatensor opinfo", 30),
 )  # fmt: skip
 

@@ -1,20 +1,34 @@
-"""Where the wheels of oneDNN and OpenBLAS lie: prints headers and libraries for CMake, separated by semicolons."""
+"""Where the wheels of oneDNN and OpenBLAS lie: prints headers and libraries for CMake, separated by semicolons.
 
-from importlib.metadata import distribution
+``python host_libraries.py [FOLDER]``: of the wheels unpacked there, which may be another processor's; without it, of this
+environment. What stands for oneDNN is nothing where it has no wheel.
+"""
+
+import sys
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-import scipy_openblas32
+folders = sys.argv[1:] or sys.path
 
 
-def find(package: str, name: str) -> Path:
-    """The file of a package whose path ends with ``name``."""
-    for file in distribution(package).files or ():
-        if file.as_posix().endswith(name):
-            return Path(str(file.locate())).resolve()
-    raise SystemExit(f"{package} holds no {name}: install it again, with pip")
+def package(name: str) -> Distribution | None:
+    return next(iter(distributions(name=name, path=folders)), None)
 
 
-headers = find("onednn-devel-cpu-gomp", "include/dnnl.hpp").parent
-library = find("onednn-cpu-gomp", "libdnnl.so.3")
-blas = scipy_openblas32
-print(headers, library, blas.get_include_dir(), blas.get_lib_dir(), sep=";")
+def find(name: str, file: str) -> Path:
+    """The file of a package whose path ends with ``file``."""
+    found = package(name)
+    for held in (found and found.files) or ():
+        if held.as_posix().endswith(file):
+            return Path(str(held.locate())).resolve()
+    raise SystemExit(f"{name} holds no {file}: install it again, with pip")
+
+
+onednn: tuple[Path, ...] | tuple[str, str] = ("", "")
+if package("onednn-cpu-gomp"):
+    onednn = (
+        find("onednn-devel-cpu-gomp", "include/dnnl.hpp").parent,
+        find("onednn-cpu-gomp", "libdnnl.so.3"),
+    )
+blas = find("scipy-openblas32", "lib/libscipy_openblas.so").parent
+print(*onednn, find("scipy-openblas32", "include/cblas.h").parent, blas, sep=";")

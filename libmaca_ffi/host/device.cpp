@@ -110,6 +110,10 @@ maca_status device_open(int32_t index, maca_device** device, maca_reason* reason
     explain(reason, "the host library has one device, index 0");
     return MACA_INVALID;
   }
+  if (const char* extension = missing_extension()) {
+    explain(reason, std::string("this processor has no ") + extension + ", which oneDNN and OpenBLAS need");
+    return MACA_UNSUPPORTED;
+  }
   if (const Isa chosen = kernels().isa, lowest = isa_of(MACA_LOWEST_ISA); chosen < lowest) {
     explain(reason, std::string("the host library was built for ") + isa_name(lowest) + " and better, here are only " +
                         isa_name(chosen) + " (the processor's, or MACA_SIMD's); build it with MACA_ISAS=all");
@@ -139,9 +143,8 @@ maca_status device_info(maca_device*, maca_device_info* info) {
   full.alignment = kMemoryAlignment;
   std::snprintf(full.name, sizeof full.name, "MACA host CPU");
   std::snprintf(full.simd, sizeof full.simd, "%s", bfloat16_tiles::available() ? "amx" : isa_name(kernels().isa));
-  const dnnl_version_t* v = dnnl_version();
-  std::snprintf(full.libraries, sizeof full.libraries, "oneDNN %d.%d.%d (%s), OpenBLAS (%s)", v->major, v->minor,
-                v->patch, onednn::instruction_set().c_str(), scipy_openblas_get_corename());
+  std::snprintf(full.libraries, sizeof full.libraries, "%s, OpenBLAS (%s)", onednn::description().c_str(),
+                scipy_openblas_get_corename());
   give(info, full);
   return MACA_OK;
 }

@@ -41,7 +41,12 @@ constexpr bool is_integral(Dtype d) {
 const char* dtype_name(Dtype d);           // "float32", as PyTorch writes it
 Dtype dtype_named(std::string_view name);  // None: there is none of that name
 
-using f16 = _Float16;  // arithmetic in float on targets without half instructions
+// Arithmetic is in float on targets without half instructions.
+#if defined(__aarch64__) && defined(__GNUC__) && __GNUC__ < 13 && !defined(__clang__)
+using f16 = __fp16;  // GCC 12 has the other name in C++ for x86 alone
+#else
+using f16 = _Float16;
+#endif
 
 // bfloat16 storage. Conversions round to nearest even and are branch-free, so that loops over them vectorize.
 struct bf16 {

@@ -21,6 +21,15 @@ inline Isa processor_isa() {
   return best;
 }
 
+// What oneDNN and OpenBLAS stand on at any level and this processor lacks; nullptr: nothing. Without it they die.
+inline const char* missing_extension() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("sse4.1")) return "SSE4.1";
+#endif
+  return nullptr;
+}
+
 inline const char* isa_name(Isa isa) { return isa == Isa::Avx512 ? "avx512" : isa == Isa::Avx2 ? "avx2" : "baseline"; }
 
 inline Isa isa_of(std::string_view name) {

@@ -18,6 +18,11 @@ dnnl::stream& stream() {  // without state on a CPU, so one serves all threads
 }
 }  // namespace
 
+#if defined(MACA_WITHOUT_ONEDNN)
+void limit_instruction_set() {}
+std::string description() { return "no oneDNN"; }
+bool computes(Dtype d) { return d == Dtype::F32; }
+#else
 void limit_instruction_set() {
   if (tiles_allowed() || std::getenv("ONEDNN_MAX_CPU_ISA")) return;
   switch (allowed_isa()) {
@@ -27,6 +32,7 @@ void limit_instruction_set() {
   }
 }
 
+namespace {
 std::string instruction_set() {
   switch (dnnl_get_effective_cpu_isa()) {
     case dnnl_cpu_isa_sse41: return "sse41";
@@ -43,6 +49,13 @@ std::string instruction_set() {
     default: return "generic";  // other processors
   }
 }
+}  // namespace
+
+std::string description() {
+  const dnnl_version_t& v = *dnnl_version();
+  return "oneDNN " + std::to_string(v.major) + '.' + std::to_string(v.minor) + '.' + std::to_string(v.patch) + " (" +
+         instruction_set() + ')';
+}
 
 bool computes(Dtype d) {
   static const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
@@ -56,6 +69,7 @@ bool computes(Dtype d) {
     default: return false;
   }
 }
+#endif
 
 dnnl::memory::data_type data_type(Dtype d) {
   switch (d) {

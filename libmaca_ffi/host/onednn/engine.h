@@ -15,13 +15,20 @@ namespace maca::onednn {
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
+// Without it, products go to our panels and to OpenBLAS, convolutions our own ways.
+#if defined(MACA_WITHOUT_ONEDNN)
+constexpr bool kPresent = false;
+#else
+constexpr bool kPresent = true;
+#endif
+
 dnnl::engine& engine();
 
 // Keeps oneDNN to the level that MACA_SIMD allows our own kernels. Before anything else is asked of it; where
 // ONEDNN_MAX_CPU_ISA is set, that holds. oneDNN has nothing below SSE 4.1.
 void limit_instruction_set();
-// What it computes with, as its documentation calls it.
-std::string instruction_set();
+// Its version and what it computes with, as its documentation calls that.
+std::string description();
 
 // Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, float16 more than that.
 bool computes(Dtype d);

@@ -42,24 +42,29 @@ class BackwardPlan final : public Plan {
       chunks_ = std::min<int64_t>(64, (rows_ + kBlock - 1) / kBlock);
       sums_ = space.take(static_cast<uint64_t>(chunks_ * channels_) * sizeof(double));
     }
+    if (!onednn::kPresent) last_ = direct_backward(r, g), implementation_ = last_->implementation;
     onednn::declined_if_refused([&] {
-      if (g.transposed)
+      if (last_)
+        lay_out(x, w, dx, dw, space);
+      else if (g.transposed)
         build<Transposed>(g, x, w, dx, dw, space);
       else
         build<Straight>(g, x, w, dx, dw, space);
     });
+    const bool asked_input = input_way.asked() || last_, asked_weight = weight_way.asked() || last_;
     if (dy.dtype == Dtype::F32 && is_stencil(g)) {
       if (with_dx_ && input_way.may("winograd"))
-        product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), input_way.asked()), space);
-      if (with_dw_ && weight_way.may("winograd"))
-        gradient_ = algorithms.gradient(stencil(g, dw.strides), weight_way.asked());
+        product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), asked_input), space);
+      if (with_dw_ && weight_way.may("winograd")) gradient_ = algorithms.gradient(stencil(g, dw.strides), asked_weight);
     }
     if (with_dx_ && !product_ && input_way.may("columns"))
       of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
     if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32 && input_way.may("gathered"))
-      gathered_ = PlacedProduct(gathered(g, true, w.strides, input_way.asked()), space);
+      gathered_ = PlacedProduct(gathered(g, true, w.strides, asked_input), space);
     if (with_dw_ && !gradient_ && weight_way.may("columns"))
       of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides, false, weight_way.asked());
+    input_way.require("onednn", onednn::kPresent);
+    weight_way.require("onednn", onednn::kPresent);
     input_way.require("winograd", static_cast<bool>(product_));
     input_way.require("columns", of_input_ != nullptr);
     input_way.require("gathered", static_cast<bool>(gathered_));
@@ -71,7 +76,7 @@ class BackwardPlan final : public Plan {
     scratch_ = space.take(scratch_bytes_);
     workspace_bytes = space.bytes();
     work = g.work() * ((with_dx_ ? 1 : 0) + (with_dw_ ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
-    implementation = "onednn " + implementation_;
+    implementation = (last_ ? "" : "onednn ") + implementation_;
     if (product_ || gradient_)
       implementation = std::string("winograd ") +
                        (!gradient_  ? "input"
@@ -92,6 +97,7 @@ class BackwardPlan final : public Plan {
                                        static_cast<float*>(dx), scratch)
                       : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
       if (!done && gathered_) done = gathered_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      if (!done && last_) return last_->run(launch);
       if (!done) {
         void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
         data_call_(addresses);
@@ -105,6 +111,7 @@ class BackwardPlan final : public Plan {
                         static_cast<float*>(dw_.user(launch)), scratch);
       };
       const bool done = of_weight_ ? compute(of_weight_) : gradient_ && compute(gradient_);
+      if (!done && last_) return last_->run(launch);
       if (!done) {
         void* const addresses[] = {x, dy, dw_.target(launch), scratch};
         weights_call_(addresses);
@@ -126,6 +133,11 @@ class BackwardPlan final : public Plan {
   }
 
  private:
+  void lay_out(const Operand& x, const Operand& w, const Operand& dx, const Operand& dw, Workspace& space) {
+    if (with_dw_) x_ = Staged(x, type_, space), dw_ = Weight(dw);
+    if (with_dx_) dx_ = Staged(dx, type_, space), weight_ = Weight(w);
+  }
+
   template <class Kind>
   void build(const Geometry& g, const Operand& x, const Operand& w, const Operand& dx, const Operand& dw,
              Workspace& space) {
@@ -133,8 +145,7 @@ class BackwardPlan final : public Plan {
     const auto attr = onednn::attributes();
     const Desc any = any_layout(weight_desc(g, type_, onednn::contiguous_strides(w.sizes)));
     auto& e = onednn::engine();
-    if (with_dw_) x_ = Staged(x, type_, space);
-    if (with_dx_) dx_ = Staged(dx, type_, space);
+    lay_out(x, w, dx, dw, space);
     const Desc src = with_dw_ ? x_.desc() : dx_.desc();
     const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm, src, any,
                                                       dy_.desc(), v.stride, v.dilation, v.before, v.after, attr);
@@ -206,6 +217,7 @@ class BackwardPlan final : public Plan {
   std::unique_ptr<StencilGradient> gradient_;
   std::unique_ptr<Columns> of_input_, of_weight_;
   Call data_call_, weights_call_;
+  std::unique_ptr<Plan> last_;  // in place of the calls, without oneDNN; of the user's operands
   bool with_dx_ = false, with_dw_ = false, with_db_ = false;
   int64_t channels_ = 0, rows_ = 0, chunks_ = 0;
   uint64_t scratch_ = 0, scratch_bytes_ = 0, sums_ = 0;

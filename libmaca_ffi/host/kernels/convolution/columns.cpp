@@ -55,8 +55,10 @@ std::unique_ptr<Columns> Columns::make(const Geometry& g, Pass pass, Dtype type,
   std::unique_ptr<Columns> columns(new Columns(g, pass, bias));
   const Problem p = columns->problem();
   const uint64_t laid_out = static_cast<uint64_t>(columns->positions_ * columns->window_) * 4;
-  if (asked) {
+  const bool no_other = !onednn::kPresent && (columns->as_they_lie_ || laid_out <= kMostLaidOut);
+  if (asked || no_other) {
     columns->product_ = pass == Pass::WeightGradient ? matmul::short_chains_plan(p) : matmul::panels_plan(p);
+    if (no_other && !columns->product_) columns->product_ = matmul::onednn_plan(p);
   } else if (columns->as_they_lie_ && pass == Pass::WeightGradient && !columns->few_positions()) {
     // a panel of few channels would be mostly zeros
     const bool few = allowed_isa() == Isa::Avx2 && g.in_channels < 16 && g.out_channels > g.in_channels;

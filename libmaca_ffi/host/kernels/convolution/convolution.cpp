@@ -72,7 +72,7 @@ Geometry read_geometry(const Request& r, const Operand& input, const Operand& we
   return g;
 }
 
-bool fast(Dtype d) { return d == Dtype::F32 || d == Dtype::BF16 || d == Dtype::F16; }
+bool fast(Dtype d) { return d == Dtype::F32 || (onednn::kPresent && (d == Dtype::BF16 || d == Dtype::F16)); }
 
 Window::Window(const Geometry& g) : stride(g.stride), dilation(g.dilation), before(g.padding), after(g.padding) {
   for (auto& d : dilation) --d;  // oneDNN counts the gaps
@@ -229,6 +229,8 @@ class ForwardPlan final : public Plan {
     y_ = Staged(y, type, space);
     if (bias.present()) bias_ = Staged(bias, type, space);
     has_bias_ = bias.present();
+    if (!onednn::kPresent) last_ = direct_forward(r, g), implementation = last_->implementation;
+    const bool asked = way.asked() || last_;
     const Desc any = any_layout(weight_desc(g, type, w.strides));
     const auto attr = onednn::attributes();
     const Window v(g);
@@ -246,7 +248,9 @@ class ForwardPlan final : public Plan {
       implementation = std::string("onednn ") + pd.impl_info_str();
     };
     onednn::declined_if_refused([&] {
-      if (g.transposed) {
+      if (last_) {
+        weight_ = Weight(w);
+      } else if (g.transposed) {
         const auto algorithm = dnnl::algorithm::deconvolution_direct;
         const dnnl::deconvolution_forward::primitive_desc pd(onednn::engine(), kind, algorithm, x_.desc(), any,
                                                              bias_desc, y_.desc(), v.stride, v.dilation, v.before,
@@ -262,19 +266,20 @@ class ForwardPlan final : public Plan {
       }
     });
     if (x.dtype == Dtype::F32 && is_stencil(g) && way.may("winograd")) {
-      product_ = PlacedProduct(algorithms.product(stencil(g, w.strides), way.asked()), space);
+      product_ = PlacedProduct(algorithms.product(stencil(g, w.strides), asked), space);
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
     if (!product_ && !y_.copied() && way.may("columns"))
       columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_, way.asked());
     if (x.dtype == Dtype::F32 && !columns_ && way.may("gathered")) {
-      gathered_ = PlacedProduct(gathered(g, false, w.strides, way.asked()), space);
+      gathered_ = PlacedProduct(gathered(g, false, w.strides, asked), space);
       if (gathered_ && !product_) implementation = "gathered, " + implementation + " where it is not finite";
     }
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
+    way.require("onednn", onednn::kPresent);
     way.require("winograd", static_cast<bool>(product_));
     way.require("columns", columns_ != nullptr);
     way.require("gathered", static_cast<bool>(gathered_));
@@ -304,6 +309,7 @@ class ForwardPlan final : public Plan {
                            static_cast<const float*>(bias), launch.packed);
     if (!done && gathered_)
       done = gathered_.run(launch, x, weight_.user(launch), product_ ? nullptr : launch.packed, bias, y);
+    if (!done && last_) return last_->run(launch);
     if (!done) {
       const bool packed = launch.packed && !product_ && !columns_ && !gathered_;
       void* weight = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
@@ -319,6 +325,7 @@ class ForwardPlan final : public Plan {
   PlacedProduct product_, gathered_;
   std::unique_ptr<Columns> columns_;
   Call call_;
+  std::unique_ptr<Plan> last_;  // in place of the call, without oneDNN; of the user's operands
   bool has_bias_ = false;
   uint64_t scratch_ = 0, columns_space_ = 0;
 };

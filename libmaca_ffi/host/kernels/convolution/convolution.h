@@ -74,6 +74,7 @@ class Staged {
 class Weight {
  public:
   Weight() = default;
+  explicit Weight(const Operand& user) : user_(user) {}  // as it lies
   // `library`: the primitive's layout. Direction: into it, or (gradients) out of it.
   Weight(const Operand& user, const Geometry& g, Dtype type, const onednn::Desc& library, bool gradient,
          onednn::Workspace& space);

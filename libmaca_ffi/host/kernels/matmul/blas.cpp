@@ -20,10 +20,13 @@ void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, T alpha, const T* a
   const auto i = [](int64_t v) { return static_cast<blasint>(v); };
   const CBLAS_TRANSPOSE ta = at ? CblasTrans : CblasNoTrans, tb = bt ? CblasTrans : CblasNoTrans;
   if constexpr (std::is_same_v<T, float>) {
-    if (onednn)
+#if !defined(MACA_WITHOUT_ONEDNN)
+    if (onednn) {
       dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    else
-      scipy_cblas_sgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
+      return;
+    }
+#endif
+    scipy_cblas_sgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
   } else if constexpr (std::is_same_v<T, double>)
     scipy_cblas_dgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
   else if constexpr (std::is_same_v<T, c64>)
@@ -120,7 +123,7 @@ template <class T> class BlasPlan final : public Plan {
   // of 128 x 128 and 256 x 64 oneDNN takes 0.68 to 0.85 of its time, of 64 x 64 as long (one thread of an EPYC, AVX2).
   bool on_onednn() const {
     const bool is_large = p_.multiplications() > (std::min(p_.m(), p_.n()) <= 2 ? 8192 : 32 * 32 * 32);
-    return p_.out.batch == 1 && is_large;
+    return onednn::kPresent && p_.out.batch == 1 && is_large;
   }
 
   static const T* staged(const Launch& launch, const Matrix& from, const Matrix& to, uint64_t offset, const T* data) {

@@ -329,7 +329,7 @@ std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way) {
   std::unique_ptr<Plan> plan;
   if (p.out.numel() == 0 || p.k() == 0)
     ;  // there is nothing to choose
-  else if (way == "onednn" && (f32 || halves))
+  else if (onednn::kPresent && way == "onednn" && (f32 || halves))
     plan = onednn_plan(p);
   else if (way == "tiles" && p.out.dtype == Dtype::BF16)
     plan = bfloat16_plan(p);

@@ -216,9 +216,51 @@ class OnednnPlan final : public Plan {
   mutable std::string impl_;
 };
 
+// Where there is no oneDNN: float32 from copies of the factors, in panels or on OpenBLAS.
+class WidenedPlan final : public Plan {
+ public:
+  explicit WidenedPlan(const Problem& p) : p_(p), product_of_(bare(p)) {
+    product_ = p.k() > 0 ? panels_plan(product_of_) : nullptr;
+    if (!product_) product_ = blas_plan(product_of_);
+    Workspace space;
+    inner_ = space.take(product_->workspace_bytes);
+    for (size_t i = 0; const Matrix* m : {&product_of_.a, &product_of_.b, &product_of_.out})
+      offsets_[i++] = space.take(static_cast<uint64_t>(m->numel()) * 4);
+    workspace_bytes = space.bytes();
+    work = product_->work;
+    implementation = "float32 by " + product_->implementation;
+  }
+
+  void run(const Launch& launch) const override {
+    void* pointers[3];
+    for (size_t i = 0; i < 3; ++i) pointers[i] = onednn::at(launch.workspace, offsets_[i]);
+    copy(p_.a, launch.data(p_.a.slot), product_of_.a, pointers[0]);
+    copy(p_.b, launch.data(p_.b.slot), product_of_.b, pointers[1]);
+    product_->run({pointers, nullptr, onednn::at(launch.workspace, inner_), nullptr, 0, 0});
+    combine(p_, launch, product_of_.out, pointers[2], launch.data(p_.out.slot));
+  }
+
+ private:
+  static Problem bare(const Problem& p) {
+    Problem only;
+    only.a = p.a.compact(Dtype::F32), only.b = p.b.compact(Dtype::F32), only.out = p.out.compact(Dtype::F32);
+    only.a.slot = 0, only.b.slot = 1, only.out.slot = 2;
+    return only;
+  }
+
+  Problem p_, product_of_;
+  std::unique_ptr<Plan> product_;
+  uint64_t inner_ = 0, offsets_[3] = {};
+};
+
 }  // namespace
 
 std::unique_ptr<Plan> onednn_plan(const Problem& p) {
+  if (!onednn::kPresent) {
+    if (p.out.dtype != Dtype::F32) return std::make_unique<WidenedPlan>(p);
+    std::unique_ptr<Plan> plan = p.k() > 0 ? panels_plan(p) : nullptr;
+    return plan ? std::move(plan) : blas_plan(p);
+  }
   return onednn::plan_in(p.out.dtype, [&](Dtype type) { return std::make_unique<OnednnPlan>(p, type); });
 }
 
