@@ -120,6 +120,20 @@ template <class F> __global__ void reduce_parts(ReductionArguments a) {
   }
 }
 
+// Some vectors, all read before the first is used: a warp that waits for one at a time leaves memory idle.
+constexpr int kAhead = 4;
+template <class F, class T, int Count>
+__device__ inline void step_vectors(typename F::Acc (&folded)[kWidth<T>], const T* from, int64_t step,
+                                    std::integral_constant<int, Count>) {
+  Vector<T, kWidth<T>> x[Count];
+#pragma unroll
+  for (int u = 0; u < Count; ++u) x[u] = *reinterpret_cast<const Vector<T, kWidth<T>>*>(from + u * step);
+#pragma unroll
+  for (int u = 0; u < Count; ++u)
+#pragma unroll
+    for (int j = 0; j < kWidth<T>; ++j) folded[j] = F::step(folded[j], decoded(x[u].at[j]));
+}
+
 // Lines that lie together: by a warp each, or slices of them by a block each.
 template <class F, class T, bool ByWarp> __global__ void reduce_lines(ReductionArguments a) {
   using Acc = typename F::Acc;
@@ -139,12 +153,10 @@ template <class F, class T, bool ByWarp> __global__ void reduce_lines(ReductionA
     int64_t rest = begin;
     if (a.aligned) {
       rest = begin + (end - begin) / W * W;
-#pragma unroll 4
-      for (int64_t k = begin + lane * W; k < rest; k += threads * W) {
-        const auto x = *reinterpret_cast<const Vector<T, W>*>(line + k);
-#pragma unroll
-        for (int j = 0; j < W; ++j) folded[j] = F::step(folded[j], decoded(x.at[j]));
-      }
+      int64_t k = begin + lane * W;
+      for (; k + (kAhead - 1) * threads * W < rest; k += kAhead * threads * W)
+        step_vectors<F, T>(folded, line + k, threads * W, std::integral_constant<int, kAhead>());
+      for (; k < rest; k += threads * W) step_vectors<F, T>(folded, line + k, 0, std::integral_constant<int, 1>());
     }
     for (int64_t k = rest + lane; k < end; k += threads * W) {
 #pragma unroll
@@ -174,19 +186,19 @@ template <class F, class T> __global__ void reduce_columns(ReductionArguments a)
   Acc folded[W];
 #pragma unroll
   for (int j = 0; j < W; ++j) folded[j] = F::identity();
-#pragma unroll 4
-  for (int64_t k = slice * a.length + y; k < end; k += down) {
-    if (column >= a.kept.count) break;
-    const T* const from = top + k * a.folded.strides[0][0];
-    if (a.aligned) {
-      const auto v = *reinterpret_cast<const Vector<T, W>*>(from);
+  int64_t k = slice * a.length + y;
+  const int64_t stride = a.folded.strides[0][0];
+  if (column >= a.kept.count) {
+    k = end;
+  } else if (a.aligned) {
+    for (; k + (kAhead - 1) * down < end; k += kAhead * down)
+      step_vectors<F, T>(folded, top + k * stride, down * stride, std::integral_constant<int, kAhead>());
+    for (; k < end; k += down) step_vectors<F, T>(folded, top + k * stride, 0, std::integral_constant<int, 1>());
+  }
+  for (; k < end; k += down) {
 #pragma unroll
-      for (int j = 0; j < W; ++j) folded[j] = F::step(folded[j], decoded(v.at[j]));
-    } else {
-#pragma unroll
-      for (int j = 0; j < W; ++j)
-        if (column + j < a.kept.count) folded[j] = F::step(folded[j], decoded(from[j]));
-    }
+    for (int j = 0; j < W; ++j)
+      if (column + j < a.kept.count) folded[j] = F::step(folded[j], decoded(top[k * stride + j]));
   }
 #pragma unroll
   for (int j = 0; j < W; ++j) parts[j][threadIdx.x] = folded[j];

@@ -1,5 +1,6 @@
 // Softmax, its logarithm, and the gradients of both. Lines that lie together are read once into registers, or where
-// they are too long twice; of others each has a block, which reads it three times. Sums are made in double.
+// they are too long twice; of others each has a block, which reads it three times. Sums are made in double, of a
+// thread's elements in registers in float first.
 #include "line_vectors.h"
 #include "shared/folds.h"
 
@@ -7,6 +8,7 @@ namespace maca_cuda {
 namespace {
 
 namespace vm = maca::MACA_ISA::vm;
+using maca::mul_add;
 using maca::MACA_ISA::folds::Extremum;
 
 struct SoftmaxArguments {
@@ -38,7 +40,7 @@ template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
 }
 
 template <class T, bool IsLog, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads) softmax_of_lines(SoftmaxArguments a, bool aligned) {
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(SoftmaxArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   using Most = Extremum<float, true>;
   const Team<ByWarp> team;
@@ -47,32 +49,33 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_lines(SoftmaxArgument
     a.lines.starts.offsets(i, at);
     Held<T, ByWarp> x = {};
     x.load(team, static_cast<const T*>(a.in) + at[1], a.lines.length, aligned);
+    const int count = x.count(team, a.lines.length, aligned);
     float held[kHeld<T>][W], top = Most::identity();
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        held[v][j] = x.place(team, v, j, aligned) < a.lines.length ? decoded(x.at[v].at[j]) : Most::identity();
+        held[v][j] = v * W + j < count ? decoded(x.at[v].at[j]) : Most::identity();
         top = Most::join(top, held[v][j]);
       }
     top = team.fold(top, [](float p, float q) { return Most::join(p, q); });
-    double total = 0;
+    float parts[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const bool is_there = x.place(team, v, j, aligned) < a.lines.length;
         held[v][j] -= top;
-        const float e = is_there ? vm::exp(held[v][j]) : 0.0f;
-        total += static_cast<double>(e);
+        const float e = v * W + j < count ? vm::exp_under(held[v][j]) : 0.0f;
+        parts[j] += e;
         if (!IsLog) held[v][j] = e;
       }
-    total = team.sum(total);
-    const float low = IsLog ? static_cast<float>(vm::log(total)) : 0.0f, whole = static_cast<float>(total);
+    const double sum = team.sum(static_cast<double>(total(parts)));
+    const float low = IsLog ? static_cast<float>(vm::log(sum)) : 0.0f, whole = static_cast<float>(sum);
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
-      for (int j = 0; j < W; ++j) x.at[v].at[j] = encoded<T>(IsLog ? held[v][j] - low : held[v][j] / whole);
+      for (int j = 0; j < W; ++j)
+        x.at[v].at[j] = encoded<T>(IsLog ? held[v][j] - low : vm::near_quotient(held[v][j], whole));
     x.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
   }
 }
@@ -238,7 +241,7 @@ template <class C, bool IsLog> __global__ void softmax_gradient(GradientArgument
 }
 
 template <class T, bool IsLog, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads) gradient_of_lines(GradientArguments a, bool aligned) {
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks) gradient_of_lines(GradientArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
   for (int64_t i = team.first; i < a.lines.starts.count; i += team.step) {
@@ -247,15 +250,15 @@ __global__ void __launch_bounds__(kLineThreads) gradient_of_lines(GradientArgume
     Held<T, ByWarp> grad = {}, result = {};
     grad.load(team, static_cast<const T*>(a.grad) + at[1], a.lines.length, aligned);
     result.load(team, static_cast<const T*>(a.result) + at[2], a.lines.length, aligned);
-    double total = 0;
+    float parts[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const double g = static_cast<double>(decoded(grad.at[v].at[j]));  // 0 behind the end
-        total += IsLog ? g : g * static_cast<double>(decoded(result.at[v].at[j]));
+        const float g = decoded(grad.at[v].at[j]);  // 0 behind the end
+        parts[j] = IsLog ? parts[j] + g : mul_add(g, decoded(result.at[v].at[j]), parts[j]);
       }
-    const float whole = static_cast<float>(team.sum(total));
+    const float whole = static_cast<float>(team.sum(static_cast<double>(total(parts))));
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
