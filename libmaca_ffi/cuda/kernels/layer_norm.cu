@@ -72,14 +72,16 @@ struct Mean {
   __device__ float distance(float x) const { return (x - high) - low; }
 };
 
-// Of a thread's elements; 0 are those behind the end.
-template <class T, bool ByWarp> __device__ inline float sum_of(const Held<T, ByWarp>& x) {
-  float parts[kWidth<T>] = {};
+// Of a thread's elements; 0 are those behind the end. A mean is subtracted from what may be as small: of floats it is
+// exact to a double, of halves floats are more than enough.
+template <class T, bool ByWarp> __device__ inline double sum_of(const Held<T, ByWarp>& x) {
+  using Acc = std::conditional_t<std::is_same_v<T, float>, double, float>;
+  Acc parts[kWidth<T>] = {};
 #pragma unroll
   for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
-    for (int j = 0; j < kWidth<T>; ++j) parts[j] += decoded(x.at[v].at[j]);
-  return total(parts);
+    for (int j = 0; j < kWidth<T>; ++j) parts[j] += static_cast<Acc>(decoded(x.at[v].at[j]));
+  return static_cast<double>(total(parts));
 }
 
 template <class T, bool ByWarp>
@@ -93,23 +95,17 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) layer_norm_of_lines
     Held<T, ByWarp> x = {};
     x.load(team, static_cast<const T*>(a.in) + line[1], length, aligned);
     const int count = x.count(team, length, aligned);
-    // The first sum is a place near the mean, no more; distances from it are small where the mean is not, and their sum
-    // is what it misses.
-    const float near = static_cast<float>(team.sum(static_cast<double>(sum_of(x))) / static_cast<double>(length));
-    float distances[W] = {}, squares[W] = {};
+    const double n = static_cast<double>(length), exact = team.sum(sum_of(x)) / n;
+    const Mean mean(exact);
+    float squares[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float d = v * W + j < count ? decoded(x.at[v].at[j]) - near : 0.0f;
-        distances[j] += d, squares[j] = mul_add(d, d, squares[j]);
+        const float d = v * W + j < count ? mean.distance(decoded(x.at[v].at[j])) : 0.0f;
+        squares[j] = mul_add(d, d, squares[j]);
       }
-    const Sum2 sums =
-        team.fold(Sum2{static_cast<double>(total(distances)), static_cast<double>(total(squares))}, joined);
-    const double n = static_cast<double>(length), missed = sums.a / n, exact = near + missed;
-    const Mean mean(exact);
-    const double variance = sums.b / n - missed * missed;
-    const double deviation = 1 / std::sqrt((variance < 0 ? 0 : variance) + a.epsilon);
+    const double deviation = 1 / std::sqrt(team.sum(static_cast<double>(total(squares))) / n + a.epsilon);
     const float scale = static_cast<float>(deviation);
     const T *const weights = static_cast<const T*>(a.weight), *const biases = static_cast<const T*>(a.bias);
 #pragma unroll

@@ -78,8 +78,8 @@ template <class T, bool ByWarp> struct Held {
 // What a thread has of a sum, beside one another as the elements of a vector are. A GPU adds doubles at half the speed
 // of floats and converts to them at an eighth: a thread's few elements are added in float, what became of them in
 // double.
-template <int W> __device__ inline float total(const float (&parts)[W]) {
-  float all = parts[0];
+template <class C, int W> __device__ inline C total(const C (&parts)[W]) {
+  C all = parts[0];
 #pragma unroll
   for (int j = 1; j < W; ++j) all += parts[j];
   return all;

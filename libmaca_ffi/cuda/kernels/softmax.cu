@@ -1,6 +1,6 @@
-// Softmax, its logarithm, and the gradients of both. Lines that lie together are read once into registers, or where
-// they are too long twice; of others each has a block, which reads it three times. Sums are made in double, of a
-// thread's elements in registers in float first.
+// Softmax, its logarithm, attention's, and the gradients of the first two. Lines that lie together are read once into
+// registers, or where they are too long twice; of others each has a block, which reads it three times. Sums are made in
+// double, of a thread's elements in registers in float first.
 #include "line_vectors.h"
 #include "shared/folds.h"
 
@@ -11,6 +11,13 @@ namespace vm = maca::MACA_ISA::vm;
 using maca::mul_add;
 using maca::MACA_ISA::folds::Extremum;
 
+// Of attention's weights a line that is masked everywhere, of -inf alone, is all zeros.
+enum class Of : uint8_t { Shares, Logarithms, Weights };
+// Such a line's powers are of the elements themselves, over 1.
+template <Of of, class C> __device__ inline bool is_masked(C top) {
+  return of == Of::Weights && top == Extremum<C, true>::identity();
+}
+
 struct SoftmaxArguments {
   Lines<2> lines;  // of the result, the input
   void* out;
@@ -18,7 +25,7 @@ struct SoftmaxArguments {
   Dtype out_dtype, in_dtype;
 };
 
-template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
+template <class C, Of of> __global__ void softmax(SoftmaxArguments a) {
   for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
     int64_t at[2];
     a.lines.starts.offsets(i, at);
@@ -27,19 +34,22 @@ template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
     C top = Extremum<C, true>::identity();
     for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) top = most(top, element(k));
     top = fold_block(top, most);
+    const bool masked = is_masked<of>(top);
+    if (masked) top = C(0);
     double total = 0;
     for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x)
       total += static_cast<double>(vm::exp(element(k) - top));
     total = fold_block(total, [](double x, double y) { return x + y; });
-    const C low = IsLog ? static_cast<C>(vm::log(total)) : C(0), whole = static_cast<C>(total);
+    const C low = of == Of::Logarithms ? static_cast<C>(vm::log(total)) : C(0),
+            whole = masked ? C(1) : static_cast<C>(total);
     for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) {
       const C x = element(k) - top;
-      store(a.out, a.out_dtype, at[0] + k * a.lines.strides[0], IsLog ? x - low : vm::exp(x) / whole);
+      store(a.out, a.out_dtype, at[0] + k * a.lines.strides[0], of == Of::Logarithms ? x - low : vm::exp(x) / whole);
     }
   }
 }
 
-template <class T, bool IsLog, bool ByWarp>
+template <class T, Of of, bool ByWarp>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(SoftmaxArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   using Most = Extremum<float, true>;
@@ -59,6 +69,8 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(So
         top = Most::join(top, held[v][j]);
       }
     top = team.fold(top, [](float p, float q) { return Most::join(p, q); });
+    const bool masked = is_masked<of>(top);
+    if (masked) top = 0;
     float parts[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
@@ -67,15 +79,16 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(So
         held[v][j] -= top;
         const float e = v * W + j < count ? vm::exp_under(held[v][j]) : 0.0f;
         parts[j] += e;
-        if (!IsLog) held[v][j] = e;
+        if (of != Of::Logarithms) held[v][j] = e;
       }
     const double sum = team.sum(static_cast<double>(total(parts)));
-    const float low = IsLog ? static_cast<float>(vm::log(sum)) : 0.0f, whole = static_cast<float>(sum);
+    const float low = of == Of::Logarithms ? static_cast<float>(vm::log(sum)) : 0.0f;
+    const float whole = masked ? 1.0f : static_cast<float>(sum);
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j)
-        x.at[v].at[j] = encoded<T>(IsLog ? held[v][j] - low : vm::near_quotient(held[v][j], whole));
+        x.at[v].at[j] = encoded<T>(of == Of::Logarithms ? held[v][j] - low : vm::near_quotient(held[v][j], whole));
     x.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
   }
 }
@@ -83,21 +96,22 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(So
 // The maximum of what was read, and the sum of powers below it.
 struct Scaled {
   float top;
+  int32_t reserved;
   double total;
 };
 __device__ inline Scaled of_lane_across(Scaled s, int step) {
-  return {maca_cuda::of_lane_across(s.top, step), maca_cuda::of_lane_across(s.total, step)};
+  return {maca_cuda::of_lane_across(s.top, step), 0, maca_cuda::of_lane_across(s.total, step)};
 }
 __device__ inline Scaled joined(Scaled p, Scaled q) {
   const float top = Extremum<float, true>::join(p.top, q.top);
   // of a total that is 0 nothing is to be lowered: -inf less -inf would be NaN
   const double of_p = p.total == 0 ? 0 : p.total * static_cast<double>(vm::exp(p.top - top));
   const double of_q = q.total == 0 ? 0 : q.total * static_cast<double>(vm::exp(q.top - top));
-  return {top, of_p + of_q};
+  return {top, 0, of_p + of_q};
 }
 
 // Lines that are too long for registers: a vector's powers are added up below its maximum.
-template <class T, bool IsLog>
+template <class T, Of of>
 __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   using Most = Extremum<float, true>;
@@ -118,7 +132,7 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
       }
     };
     const int64_t first = aligned ? static_cast<int64_t>(threadIdx.x) * W : threadIdx.x;
-    Scaled all{Most::identity(), 0};
+    Scaled all{Most::identity(), 0, 0};
     for (int64_t k = first; k < length; k += step) {
       float x[W];
       fetch(k, x);
@@ -127,18 +141,24 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
       for (int j = 0; j < W; ++j) top = Most::join(top, x[j]);
       if (top != all.top && all.total != 0) all.total *= static_cast<double>(vm::exp(all.top - top));
       all.top = top;
+      float part = 0;
 #pragma unroll
       for (int j = 0; j < W; ++j)  // nothing is a distance from -inf: where that is all, so far, powers are 0
-        if (k + j * stride < length && top != Most::identity()) all.total += static_cast<double>(vm::exp(x[j] - top));
+        if (k + j * stride < length && top != Most::identity()) part += vm::exp_under(x[j] - top);
+      all.total += static_cast<double>(part);
     }
     all = fold_block(all, [](Scaled p, Scaled q) { return joined(p, q); });
-    const float low = IsLog ? static_cast<float>(vm::log(all.total)) : 0.0f, whole = static_cast<float>(all.total);
+    if (is_masked<of>(all.top)) all = {0, 0, 1};
+    const float low = of == Of::Logarithms ? static_cast<float>(vm::log(all.total)) : 0.0f;
+    const float whole = static_cast<float>(all.total);
     for (int64_t k = first; k < length; k += step) {
       float x[W];
       fetch(k, x);
       Vector<T, W> y;
 #pragma unroll
-      for (int j = 0; j < W; ++j) y.at[j] = encoded<T>(IsLog ? x[j] - all.top - low : vm::exp(x[j] - all.top) / whole);
+      for (int j = 0; j < W; ++j)
+        y.at[j] = encoded<T>(of == Of::Logarithms ? x[j] - all.top - low
+                                                  : vm::near_quotient(vm::exp_under(x[j] - all.top), whole));
       if (aligned) {
         *reinterpret_cast<Vector<T, W>*>(out + k) = y;
       } else {
@@ -173,25 +193,25 @@ template <int K> struct InLines {
   }
 };
 
-template <bool IsLog> auto kernel_of_lines(Dtype dtype, const LineLaunch& launch) {
+template <Of of> auto kernel_of_lines(Dtype dtype, const LineLaunch& launch) {
   return with_float_type(dtype, [&](auto t) {
     using T = decltype(t);
-    return !launch          ? softmax_of_long_lines<T, IsLog>
-           : launch.by_warp ? softmax_of_lines<T, IsLog, true>
-                            : softmax_of_lines<T, IsLog, false>;
+    return !launch          ? softmax_of_long_lines<T, of>
+           : launch.by_warp ? softmax_of_lines<T, of, true>
+                            : softmax_of_lines<T, of, false>;
   });
 }
 
-template <bool IsLog> std::unique_ptr<Plan> forward(const Request& r) {
+template <Of of> std::unique_ptr<Plan> forward(const Request& r) {
   const Operand in = r.memory(0), out = r.out();
   if (!is_floating(in.dtype) || !is_floating(out.dtype)) throw Declined("integers");
   SoftmaxArguments a{};
   a.lines = lines_along<2>(dim_of(r, in), {&out, &in});
   a.out_dtype = out.dtype, a.in_dtype = in.dtype;
-  const auto kernel = in.dtype == Dtype::F64 ? softmax<double, IsLog> : softmax<float, IsLog>;
+  const auto kernel = in.dtype == Dtype::F64 ? softmax<double, of> : softmax<float, of>;
   const InLines<2> in_lines(a.lines, {&out, &in});
   if (in_lines.serves) {
-    const auto of_lines = kernel_of_lines<IsLog>(in.dtype, in_lines.launch);
+    const auto of_lines = kernel_of_lines<of>(in.dtype, in_lines.launch);
     return make_plan(
         [=](const Launching& l) {
           if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
@@ -304,8 +324,9 @@ template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
       "a block for each line");
 }
 
-MACA_KERNEL("_softmax", forward<false>);
-MACA_KERNEL("_log_softmax", forward<true>);
+MACA_KERNEL("_softmax", forward<Of::Shares>);
+MACA_KERNEL("_log_softmax", forward<Of::Logarithms>);
+MACA_KERNEL("_safe_softmax", forward<Of::Weights>);
 MACA_KERNEL("_softmax_backward_data", backward<false>);
 MACA_KERNEL("_log_softmax_backward_data", backward<true>);
 
