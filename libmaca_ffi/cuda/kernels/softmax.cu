@@ -110,6 +110,36 @@ __device__ inline Scaled joined(Scaled p, Scaled q) {
   return {top, 0, of_p + of_q};
 }
 
+// A line that a block goes through more than once: a thread has a vector, then the one a block of vectors behind it; or
+// where lines do not begin at vectors as many elements, a block apart.
+template <class T> struct LongLine {
+  static constexpr int W = kWidth<T>;
+  int64_t length, first, step, stride;
+  bool aligned;
+  __device__ LongLine(int64_t length_, bool aligned_)
+      : length(length_),
+        first(aligned_ ? static_cast<int64_t>(threadIdx.x) * W : threadIdx.x),
+        step(static_cast<int64_t>(blockDim.x) * W),
+        stride(aligned_ ? 1 : blockDim.x),
+        aligned(aligned_) {}
+  __device__ bool has(int64_t k, int j) const { return k + j * stride < length; }
+  __device__ void load(const T* from, int64_t k, float otherwise, float (&x)[W]) const {
+    Vector<T, W> v;
+    if (aligned) v = *reinterpret_cast<const Vector<T, W>*>(from + k);
+#pragma unroll
+    for (int j = 0; j < W; ++j) x[j] = !has(k, j) ? otherwise : decoded(aligned ? v.at[j] : from[k + j * stride]);
+  }
+  __device__ void store(T* to, int64_t k, const Vector<T, W>& y) const {
+    if (aligned) {
+      *reinterpret_cast<Vector<T, W>*>(to + k) = y;
+    } else {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        if (has(k, j)) to[k + j * stride] = y.at[j];
+    }
+  }
+};
+
 // Lines that are too long for registers: a vector's powers are added up below its maximum.
 template <class T, Of of>
 __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArguments a, bool aligned) {
@@ -121,21 +151,11 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
     a.lines.starts.offsets(i, at);
     const T* const in = static_cast<const T*>(a.in) + at[1];
     T* const out = static_cast<T*>(a.out) + at[0];
-    const int64_t stride = aligned ? 1 : blockDim.x, step = static_cast<int64_t>(blockDim.x) * W;
-    const auto fetch = [&](int64_t k, float (&x)[W]) {  // from element k on
-      Vector<T, W> v;
-      if (aligned) v = *reinterpret_cast<const Vector<T, W>*>(in + k);
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const bool is_there = k + j * stride < length;
-        x[j] = !is_there ? Most::identity() : decoded(aligned ? v.at[j] : in[k + j * stride]);
-      }
-    };
-    const int64_t first = aligned ? static_cast<int64_t>(threadIdx.x) * W : threadIdx.x;
+    const LongLine<T> line(length, aligned);
     Scaled all{Most::identity(), 0, 0};
-    for (int64_t k = first; k < length; k += step) {
+    for (int64_t k = line.first; k < length; k += line.step) {
       float x[W];
-      fetch(k, x);
+      line.load(in, k, Most::identity(), x);
       float top = all.top;
 #pragma unroll
       for (int j = 0; j < W; ++j) top = Most::join(top, x[j]);
@@ -144,28 +164,22 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
       float part = 0;
 #pragma unroll
       for (int j = 0; j < W; ++j)  // nothing is a distance from -inf: where that is all, so far, powers are 0
-        if (k + j * stride < length && top != Most::identity()) part += vm::exp_under(x[j] - top);
+        if (line.has(k, j) && top != Most::identity()) part += vm::exp_under(x[j] - top);
       all.total += static_cast<double>(part);
     }
     all = fold_block(all, [](Scaled p, Scaled q) { return joined(p, q); });
     if (is_masked<of>(all.top)) all = {0, 0, 1};
     const float low = of == Of::Logarithms ? static_cast<float>(vm::log(all.total)) : 0.0f;
     const float whole = static_cast<float>(all.total);
-    for (int64_t k = first; k < length; k += step) {
+    for (int64_t k = line.first; k < length; k += line.step) {
       float x[W];
-      fetch(k, x);
+      line.load(in, k, Most::identity(), x);
       Vector<T, W> y;
 #pragma unroll
       for (int j = 0; j < W; ++j)
         y.at[j] = encoded<T>(of == Of::Logarithms ? x[j] - all.top - low
                                                   : vm::near_quotient(vm::exp_under(x[j] - all.top), whole));
-      if (aligned) {
-        *reinterpret_cast<Vector<T, W>*>(out + k) = y;
-      } else {
-#pragma unroll
-        for (int j = 0; j < W; ++j)
-          if (k + j * stride < length) out[k + j * stride] = y.at[j];
-      }
+      line.store(out, k, y);
     }
   }
 }
@@ -290,6 +304,38 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) gradient_of_lines(G
   }
 }
 
+template <class T, bool IsLog>
+__global__ void __launch_bounds__(kLineThreads) gradient_of_long_lines(GradientArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  const int64_t length = a.lines.length;
+  for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
+    int64_t at[3];
+    a.lines.starts.offsets(i, at);
+    const T *const grad = static_cast<const T*>(a.grad) + at[1], *const result =
+                                                                     static_cast<const T*>(a.result) + at[2];
+    T* const out = static_cast<T*>(a.out) + at[0];
+    const LongLine<T> line(length, aligned);
+    double sum = 0;
+    for (int64_t k = line.first; k < length; k += line.step) {
+      float g[W], y[W] = {}, part = 0;
+      line.load(grad, k, 0, g);
+      if (!IsLog) line.load(result, k, 0, y);
+#pragma unroll
+      for (int j = 0; j < W; ++j) part = IsLog ? part + g[j] : mul_add(g[j], y[j], part);
+      sum += static_cast<double>(part);
+    }
+    const float whole = static_cast<float>(fold_block(sum, [](double p, double q) { return p + q; }));
+    for (int64_t k = line.first; k < length; k += line.step) {
+      float g[W], y[W];
+      line.load(grad, k, 0, g), line.load(result, k, 0, y);
+      Vector<T, W> to;
+#pragma unroll
+      for (int j = 0; j < W; ++j) to.at[j] = encoded<T>(IsLog ? g[j] - vm::exp(y[j]) * whole : (g[j] - whole) * y[j]);
+      line.store(out, k, to);
+    }
+  }
+}
+
 template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
   const Operand grad = r.memory(0), result = r.memory(1), out = r.out();
   for (const Operand* o : {&grad, &result, &out})
@@ -298,20 +344,23 @@ template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
   a.lines = lines_along<3>(dim_of(r, grad), {&out, &grad, &result});
   a.out_dtype = out.dtype, a.grad_dtype = grad.dtype, a.result_dtype = result.dtype;
   const InLines<3> in_lines(a.lines, {&out, &grad, &result});
-  if (in_lines.serves && in_lines.launch) {
+  if (in_lines.serves) {
     const auto of_lines = with_float_type(grad.dtype, [&](auto t) {
       using T = decltype(t);
-      return in_lines.launch.by_warp ? gradient_of_lines<T, IsLog, true> : gradient_of_lines<T, IsLog, false>;
+      return !in_lines.launch          ? gradient_of_long_lines<T, IsLog>
+             : in_lines.launch.by_warp ? gradient_of_lines<T, IsLog, true>
+                                       : gradient_of_lines<T, IsLog, false>;
     });
     return make_plan(
         [=](const Launching& l) {
           if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
           GradientArguments mine = a;
           mine.out = l.data(out), mine.grad = l.data(grad), mine.result = l.data(result);
-          return start(l, of_lines, in_lines.launch.grid(l, a.lines.starts.count), in_lines.launch.block(), mine,
+          const dim3 block = in_lines.launch ? in_lines.launch.block() : dim3(kLineThreads);
+          return start(l, of_lines, in_lines.launch.grid(l, a.lines.starts.count), block, mine,
                        in_lines.aligned({mine.out, mine.grad, mine.result}));
         },
-        "a warp or a block for each line, in registers");
+        in_lines.launch ? "a warp or a block for each line, in registers" : "a block for each line, read twice");
   }
   const auto kernel = grad.dtype == Dtype::F64 ? softmax_gradient<double, IsLog> : softmax_gradient<float, IsLog>;
   return make_plan(
