@@ -333,6 +333,32 @@ def test_errors_of_vendors_libraries_are_named(library: Path, vendors: Path) -> 
         assert done.returncode == 1 and f"RuntimeError: {words}" in done.stderr, done.stderr
 
 
+LISTS = """
+import torch
+from macatensor import maca
+from macatensor.runtime.launches import implementations, launches
+shapes = [(3,), (0,), (7, 9), (4097,), (), (10000,)] + [(5,)] * 90
+for dtype in (torch.float32, torch.bfloat16):
+    xs, ys = ([maca(torch.randn(s).to(dtype) + 3) for s in shapes] for _ in range(2))
+    number = maca(torch.tensor(1.37, dtype=dtype))
+    for of_lists, of_each in (
+        (lambda: torch._foreach_add(xs, ys, alpha=-0.3), lambda x, y: torch.add(x, y, alpha=-0.3)),
+        (lambda: torch._foreach_sub(xs, 1.7), lambda x, y: x - 1.7),
+        (lambda: torch._foreach_div(xs, ys), lambda x, y: x / y),
+        (lambda: torch._foreach_mul(xs, number), lambda x, y: x * number),
+    ):
+        with launches() as made:
+            got = of_lists()
+        assert implementations(made) == "many tensors in a launch"
+        assert all(torch.equal(g.cpu(), of_each(x, y).cpu()) for g, x, y in zip(got, xs, ys))
+"""
+
+
+def test_lists_of_tensors_are_few_launches(library: Path) -> None:
+    done = _ran(LISTS, library)
+    assert done.returncode == 0, done.stderr
+
+
 # What is planted in a kernel: the file, what stands there, what stands there then, the row and dtype that are asked, and
 # who finds it with which words: the emulator, or the kit, which compares results and looks at what was written.
 PLANTED = {
