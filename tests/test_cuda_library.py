@@ -238,11 +238,66 @@ def test_vendors_libraries_are_called_with_care(library: Path, vendors: Path, tm
     of = {
         kind: {tuple(call[-2:]) for call in calls if kind in call} for kind in seen if kind.startswith("type")
     }
-    assert {("compute 68", "alignment 4"), ("compute 68", "alignment 16"), ("4 groups", "math 3")} <= of[
+    assert {("compute 68", "alignment 4"), ("compute 68", "alignment 16"), ("4 groups", "engine 3")} <= of[
         "type 0"
     ]
     assert {("compute 68", "alignment 2"), ("compute 68", "alignment 16")} <= of["type 14"]
-    assert ("4 groups", "math 0") in of["type 9"] and ("compute 70", "alignment 8") in of["type 1"]
+    assert ("4 groups", "engine 2") in of["type 9"] and ("compute 70", "alignment 8") in of["type 1"]
+    assert "engine 2" not in {call[-1] for call in of["type 0"]}  # which is for tensor cores
+
+
+CONVOLVED = """
+import torch
+from macatensor import maca
+x, w, g = (torch.randint(-4, 5, s).float() for s in ((2, 4, 9, 9), (6, 2, 3, 3), (2, 6, 4, 4)))  # sums are exact
+how = [2, 2], [0, 0], [1, 1], False, [0, 0], 2
+for dtype in (torch.float32, torch.bfloat16, torch.float64):
+    there = [t.to(dtype) for t in (x, w, g)]
+    want = [torch.ops.aten.convolution(*there[:2], None, *how)]
+    want += torch.ops.aten.convolution_backward(there[2], *there[:2], None, *how, [True, True, False])[:2]
+    here = [maca(t) for t in there]
+    got = [torch.ops.aten.convolution(*here[:2], None, *how)]
+    got += torch.ops.aten.convolution_backward(here[2], *here[:2], None, *how, [True, True, False])[:2]
+    torch.testing.assert_close([t.cpu() for t in got], want)
+"""
+
+
+def test_convolutions_without_graphs_take_the_older_functions(
+    library: Path, vendors: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    environment = {
+        "MACA_VENDOR_FOLDER": str(vendors),
+        "STAND_IN_LOG": str(log),
+        "STAND_IN_HAS_NO_GRAPHS": "1",
+    }
+    done = _ran(CONVOLVED, library, **environment)
+    assert done.returncode == 0, done.stderr
+    calls = [line.split(", ") for line in log.read_text().splitlines()]
+    assert {(call[0], call[1], call[-1]) for call in calls} == {
+        (name, kind, math)
+        for name in ("forward", "backward data", "backward filter")
+        for kind, math in (("type 0", "math 3"), ("type 9", "math 0"), ("type 1", "math 0"))
+    }
+
+
+PADDED = """
+import torch
+from macatensor import maca
+a, b = torch.randn(1024, 528).bfloat16().t(), torch.randn(1024, 1001).bfloat16()
+torch.testing.assert_close((maca(a) @ maca(b)).cpu(), a @ b)
+torch.testing.assert_close((maca(b).t() @ maca(a).t()).cpu(), b.t() @ a.t())
+small = b[:9, :7].contiguous()
+torch.testing.assert_close((maca(small).t() @ maca(small)).cpu(), small.t() @ small)
+"""
+
+
+def test_long_products_of_odd_lines_are_padded(library: Path, vendors: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = _ran(PADDED, library, MACA_VENDOR_FOLDER=str(vendors), STAND_IN_LOG=str(log))
+    assert done.returncode == 0, done.stderr
+    long, turned, small = (line.split(", ") for line in log.read_text().splitlines())
+    assert "1008 x 528 x 1024" in long and "528 x 1008 x 1024" in turned and "7 x 7 x 9" in small
 
 
 ASKED = """
@@ -276,6 +331,32 @@ def test_errors_of_vendors_libraries_are_named(library: Path, vendors: Path) -> 
         program = f"import torch\nfrom macatensor import maca\n{call}\ntorch.maca.synchronize()"
         done = _ran(program, library, MACA_VENDOR_FOLDER=str(vendors), STAND_IN_FAILS="1")
         assert done.returncode == 1 and f"RuntimeError: {words}" in done.stderr, done.stderr
+
+
+LISTS = """
+import torch
+from macatensor import maca
+from macatensor.runtime.launches import implementations, launches
+shapes = [(3,), (0,), (7, 9), (4097,), (), (10000,)] + [(5,)] * 90
+for dtype in (torch.float32, torch.bfloat16):
+    xs, ys = ([maca(torch.randn(s).to(dtype) + 3) for s in shapes] for _ in range(2))
+    number = maca(torch.tensor(1.37, dtype=dtype))
+    for of_lists, of_each in (
+        (lambda: torch._foreach_add(xs, ys, alpha=-0.3), lambda x, y: torch.add(x, y, alpha=-0.3)),
+        (lambda: torch._foreach_sub(xs, 1.7), lambda x, y: x - 1.7),
+        (lambda: torch._foreach_div(xs, ys), lambda x, y: x / y),
+        (lambda: torch._foreach_mul(xs, number), lambda x, y: x * number),
+    ):
+        with launches() as made:
+            got = of_lists()
+        assert implementations(made) == "many tensors in a launch"
+        assert all(torch.equal(g.cpu(), of_each(x, y).cpu()) for g, x, y in zip(got, xs, ys))
+"""
+
+
+def test_lists_of_tensors_are_few_launches(library: Path) -> None:
+    done = _ran(LISTS, library)
+    assert done.returncode == 0, done.stderr
 
 
 # What is planted in a kernel: the file, what stands there, what stands there then, the row and dtype that are asked, and

@@ -13,7 +13,7 @@ from macatensor.runtime import switches
 
 @pytest.mark.supports(
     "MACA_LIBRARY MACA_VISIBLE_DEVICES MACA_DEVICE_MEMORY MACA_FALLBACK MACA_GRAIN MACA_COLLECTIVES MACA_SIMD MACA_WINOGRAD "
-    "MACA_SPLIT_FLOAT32 MACA_VENDOR_LIBRARIES MACA_VENDOR_FOLDER MACA_LAUNCH_BLOCKING MACA_BACKWARD_THREAD PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
+    "MACA_SPLIT_FLOAT32 MACA_VENDOR_LIBRARIES MACA_PRODUCT_PROPOSALS MACA_VENDOR_FOLDER MACA_LAUNCH_BLOCKING MACA_BACKWARD_THREAD PYTORCH_DEFAULT_NCHW OMP_NUM_THREADS"
 )
 def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
     for switch in switches.ALL.values():
@@ -23,7 +23,7 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         assert switch.value() == switch.default and switch.origin == "default"
         assert switch.meaning and switch.unset and switch.when in ("import", "call", "library")
     for name in ("MACA_LIBRARY", "MACA_VISIBLE_DEVICES", "MACA_DEVICE_MEMORY", "MACA_FALLBACK", "MACA_GRAIN", "MACA_COLLECTIVES", "MACA_SIMD",
-                 "MACA_WINOGRAD", "MACA_SPLIT_FLOAT32", "MACA_VENDOR_LIBRARIES", "MACA_VENDOR_FOLDER", "MACA_LAUNCH_BLOCKING", "MACA_SANITIZE", "MACA_TASK_QUEUE", "MACA_BACKWARD_THREAD", "PYTORCH_DEFAULT_NCHW", "OMP_NUM_THREADS"):  # fmt: skip
+                 "MACA_WINOGRAD", "MACA_SPLIT_FLOAT32", "MACA_VENDOR_LIBRARIES", "MACA_PRODUCT_PROPOSALS", "MACA_VENDOR_FOLDER", "MACA_LAUNCH_BLOCKING", "MACA_SANITIZE", "MACA_TASK_QUEUE", "MACA_BACKWARD_THREAD", "PYTORCH_DEFAULT_NCHW", "OMP_NUM_THREADS"):  # fmt: skip
         assert name in switches.ALL
     for switch, text, value in (
         (switches.LIBRARY, "/a/b.so", Path("/a/b.so")),
@@ -38,6 +38,7 @@ def test_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
         (switches.WINOGRAD, "0", False),
         (switches.SPLIT_FLOAT32, "0", False),
         (switches.VENDOR_LIBRARIES, "0", False),
+        (switches.PRODUCT_PROPOSALS, "1", 1),
         (switches.VENDOR_FOLDER, "/a/b", Path("/a/b")),
         (switches.DEFAULT_NCHW, "1", True),
         (switches.NUM_THREADS, "4", 4),

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "maca.h"
@@ -88,12 +89,19 @@ __host__ __device__ inline uint16_t to_float16(float value) {
 #endif
 }
 
+// What no integer of the type is, NaN too, is the least one, as in PyTorch on the host; a GPU would take the nearest.
+template <class To, class From> __host__ __device__ inline To truncated(From from) {
+  constexpr To kLeast = std::numeric_limits<To>::min();
+  return from < -static_cast<From>(kLeast) ? static_cast<To>(from) : kLeast;
+}
 // PyTorch's casts on the host: floats truncate towards zero, and reach the narrow integers through a wider one.
 template <class To, class From> __host__ __device__ inline To converted(From from) {
-  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < sizeof(int32_t))
-    return static_cast<To>(static_cast<std::conditional_t<std::is_signed_v<To>, int32_t, int64_t>>(from));
-  else
+  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && !std::is_same_v<To, bool>) {
+    using Wide = std::conditional_t<std::is_signed_v<To> && sizeof(To) <= sizeof(int32_t), int32_t, int64_t>;
+    return static_cast<To>(truncated<Wide>(from));
+  } else {
     return static_cast<To>(from);
+  }
 }
 
 // One copy for the emulator: what it watches of loads and stores makes much code of each.

@@ -41,6 +41,16 @@ MACA_VM float fused(float a, float b, float c) {
 #endif
 }
 
+// a / b to 0.6 ULP where it and |b| < 2^126 are normal: of GPUs without the branch for what is not.
+MACA_VM float near_quotient(float a, float b) {
+#ifdef __CUDA_ARCH__
+  const float inverse = __fdividef(1.0f, b), q = a * inverse;
+  return mul_add(mul_add(-q, b, a), inverse, q);
+#else
+  return a / b;
+#endif
+}
+
 constexpr float kInfF = std::numeric_limits<float>::infinity();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();

@@ -83,7 +83,7 @@ MACA_VM float slope_less_tail(float x, float lifted_tail) {
 MACA_VM float gelu(float x) {
   const float a = magnitude_up_to(x, 14.5f);
   const auto [over, under] = mills_ratio_lifted(a);
-  return less_tail(x, times_exp(a * over / under, exp_of_square(a, -0.5f)));
+  return less_tail(x, times_exp(near_quotient(a * over, under), exp_of_square(a, -0.5f)));
 }
 // 4.1 / 5.2 ULP, the nearer its root at -0.75 the more
 MACA_VM float gelu_slope(float x) {

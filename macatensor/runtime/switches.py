@@ -185,6 +185,14 @@ VENDOR_LIBRARIES = Switch(
     True,
     "library",
 )
+PRODUCT_PROPOSALS = Switch(
+    "MACA_PRODUCT_PROPOSALS",
+    "how many of cuBLAS's algorithms a library for GPUs times for a long product; 1: none, the first is taken",
+    "eight, once a process and kind of product, where algorithms need not be deterministic",
+    int,
+    8,
+    "library",
+)
 VENDOR_FOLDER: Switch[Path | None] = Switch(
     "MACA_VENDOR_FOLDER",
     "where a library for GPUs looks for the vendor's libraries first",
@@ -281,6 +289,7 @@ ALL: dict[str, Switch[object]] = {
         WINOGRAD,
         SPLIT_FLOAT32,
         VENDOR_LIBRARIES,
+        PRODUCT_PROPOSALS,
         VENDOR_FOLDER,
         LAUNCH_BLOCKING,
         TASK_QUEUE,

@@ -1,6 +1,7 @@
 // Stands in for cuDNN on the emulated device: what the CUDA library calls of it, computed by plain loops in double and
-// rounded once, as work of the stream. Sizes that do not fit, layouts that are not dense or not alike, unaligned
-// addresses and a missing workspace are refused. The file STAND_IN_LOG gets a line a convolution.
+// rounded once, as work of the stream. With STAND_IN_HAS_NO_GRAPHS there are the older functions alone. Sizes that do
+// not fit, layouts that are not dense or not alike, unaligned addresses and a missing workspace are refused. The file
+// STAND_IN_LOG gets a line a convolution.
 #include <vector>
 
 #include "vendor_stand_in.h"
@@ -99,15 +100,15 @@ int64_t count(const Ints& sizes) {
 }
 
 int run(void* handle, const char* name, const Image& x, const void* at_x, const Weight& w, const void* at_w,
-        const Convolution& c, const Image& y, const void* at_y, void* to, int algorithm, void* workspace,
-        size_t bytes) {
+        const Convolution& c, const Image& y, const void* at_y, void* to, void* workspace, size_t bytes,
+        const char* how, int way) {
   if (!fits(x, w, c, y)) return kBadParameter;
-  if (algorithm != 1 || !workspace || bytes < kWorkspaceBytes) return kBadParameter;
+  if (!workspace || bytes < kWorkspaceBytes) return kBadParameter;
   if (std::getenv("STAND_IN_FAILS")) return kNotSupported;
   for (const void* address : {at_x, at_w, at_y})
     if (!is_multiple(address, 16)) return kBadParameter;
-  note("%s, type %d, format %d, %d dimensions, %d groups, math %d\n", name, x.type, w.format,
-       static_cast<int>(x.sizes.size()) - 2, c.groups, c.math);
+  note("%s, type %d, format %d, %d dimensions, %d groups, %s %d\n", name, x.type, w.format,
+       static_cast<int>(x.sizes.size()) - 2, c.groups, how, way);
   return queue(static_cast<Handle*>(handle)->stream, [=] {
     std::memset(plain(workspace), 0xff, bytes);
     const Type type = type_of(x.type);
@@ -126,7 +127,7 @@ int run(void* handle, const char* name, const Image& x, const void* at_x, const 
   });
 }
 
-// The first is a transform, the second takes too much memory, the third is right.
+// Of the older functions: the first is a transform, the second takes too much memory, the third is right.
 int choose(bool is_right, int wanted, int* found, Choice* to) {
   if (!is_right) return kNotSupported;
   if (wanted < 3) return kBadParameter;
@@ -138,6 +139,13 @@ int choose(bool is_right, int wanted, int* found, Choice* to) {
 int bytes_of(bool is_right, size_t* bytes) {
   *bytes = kWorkspaceBytes;
   return is_right ? kSuccess : kNotSupported;
+}
+
+int run_right(int algorithm, void* handle, const char* name, const Image& x, const void* at_x, const Weight& w,
+              const void* at_w, const Convolution& c, const Image& y, const void* at_y, void* to, void* workspace,
+              size_t bytes) {
+  if (algorithm != 1) return kBadParameter;
+  return run(handle, name, x, at_x, w, at_w, c, y, at_y, to, workspace, bytes, "math", c.math);
 }
 
 Image& image(void* d) { return *static_cast<Image*>(d); }
@@ -154,6 +162,8 @@ template <class T> int destroy(void* made) {
 }
 
 }  // namespace
+
+#include "vendor_convolution_graphs.h"
 
 extern "C" {
 
@@ -221,20 +231,20 @@ int cudnnGetConvolutionBackwardFilterWorkspaceSize(void*, void* x, void* dy, voi
 
 int cudnnConvolutionForward(void* handle, const void*, void* x, const void* at_x, void* w, const void* at_w, void* c,
                             int algorithm, void* workspace, size_t bytes, const void*, void* y, void* at_y) {
-  return run(handle, "forward", image(x), at_x, weight(w), at_w, convolution(c), image(y), at_y, at_y, algorithm,
-             workspace, bytes);
+  return run_right(algorithm, handle, "forward", image(x), at_x, weight(w), at_w, convolution(c), image(y), at_y, at_y,
+                   workspace, bytes);
 }
 int cudnnConvolutionBackwardData(void* handle, const void*, void* w, const void* at_w, void* dy, const void* at_y,
                                  void* c, int algorithm, void* workspace, size_t bytes, const void*, void* dx,
                                  void* at_x) {
-  return run(handle, "backward data", image(dx), at_x, weight(w), at_w, convolution(c), image(dy), at_y, at_x,
-             algorithm, workspace, bytes);
+  return run_right(algorithm, handle, "backward data", image(dx), at_x, weight(w), at_w, convolution(c), image(dy),
+                   at_y, at_x, workspace, bytes);
 }
 int cudnnConvolutionBackwardFilter(void* handle, const void*, void* x, const void* at_x, void* dy, const void* at_y,
                                    void* c, int algorithm, void* workspace, size_t bytes, const void*, void* dw,
                                    void* at_w) {
-  return run(handle, "backward filter", image(x), at_x, weight(dw), at_w, convolution(c), image(dy), at_y, at_w,
-             algorithm, workspace, bytes);
+  return run_right(algorithm, handle, "backward filter", image(x), at_x, weight(dw), at_w, convolution(c), image(dy),
+                   at_y, at_w, workspace, bytes);
 }
 
 }  // extern "C"

@@ -1,11 +1,15 @@
-// _foreach_*: the ops of the pointwise family on lists, a launch for each tensor.
+// _foreach_*: the ops of the pointwise family on lists. Sums, differences, products and quotients of what lies together
+// are a launch for many tensors, the others a launch for each.
 #include "copy.h"
+#include "lists.h"
 #include "pointwise.h"
 
 namespace maca_cuda {
 namespace {
 
 using namespace maca::MACA_ISA::pointwise;
+using maca::Arithmetic;
+using maca::mul_add;
 
 constexpr const char* kHow = "a launch for each tensor";
 
@@ -73,6 +77,107 @@ std::string op_name(const Request& r) {
   return name == "clamp_min" ? "maximum" : name == "clamp_max" ? "minimum" : name;
 }
 
+// --- many tensors in a launch
+struct Combined {
+  static constexpr int kTensors = 80;
+  Arithmetic arithmetic;
+  float alpha;
+  const void* one;               // the second operand of all tensors, or null
+  float numbers[kTensors];       // where there is no list of second operands
+  TensorList<3, kTensors> list;  // the result, the first operand, the second
+};
+static_assert(sizeof(Combined) <= kParameterBytes, "a list that no launch takes");
+
+__device__ inline float combined(Arithmetic how, float a, float b, float alpha) {
+  switch (how) {
+    case Arithmetic::Sum: return mul_add(b, alpha, a);
+    case Arithmetic::Difference: return mul_add(b, -alpha, a);
+    case Arithmetic::Product: return a * b;
+    default: return a / b;
+  }
+}
+template <class T> __global__ void __launch_bounds__(kThreads) combine(Combined p) {
+  constexpr int W = kWidth<T>, kEach = static_cast<int>(kChunk) / (kThreads * W);
+  int64_t begin;
+  const int tensor = p.list.place(begin);
+  const int64_t left = p.list.counts[tensor] - begin;
+  const int count = static_cast<int>(left < kChunk ? left : kChunk);
+  T* const out = static_cast<T*>(p.list.memory[0][tensor]) + begin;
+  const T* const a = static_cast<const T*>(p.list.memory[1][tensor]) + begin;
+  const bool has_list = p.list.memory[2][tensor] != nullptr;
+  const T* const b = has_list ? static_cast<const T*>(p.list.memory[2][tensor]) + begin : nullptr;
+  const float number = p.one ? decoded(*static_cast<const T*>(p.one)) : p.numbers[tensor];
+  const int whole = p.list.is_aligned(tensor) ? count / W * W : 0;
+  Vector<T, W> x[kEach] = {}, y[kEach] = {};
+#pragma unroll
+  for (int e = 0; e < kEach; ++e)
+    if (const int k = (e * kThreads + static_cast<int>(threadIdx.x)) * W; k < whole) {
+      x[e] = *reinterpret_cast<const Vector<T, W>*>(a + k);
+      if (has_list) y[e] = *reinterpret_cast<const Vector<T, W>*>(b + k);
+    }
+#pragma unroll
+  for (int e = 0; e < kEach; ++e)
+    if (const int k = (e * kThreads + static_cast<int>(threadIdx.x)) * W; k < whole) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        x[e].at[j] =
+            encoded<T>(combined(p.arithmetic, decoded(x[e].at[j]), has_list ? decoded(y[e].at[j]) : number, p.alpha));
+      *reinterpret_cast<Vector<T, W>*>(out + k) = x[e];
+    }
+  for (int k = whole + static_cast<int>(threadIdx.x); k < count; k += kThreads)
+    out[k] = encoded<T>(combined(p.arithmetic, decoded(a[k]), has_list ? decoded(b[k]) : number, p.alpha));
+}
+
+// What the op is among those, or None.
+Arithmetic arithmetic_of(const std::string& name) {
+  return name == "add"   ? Arithmetic::Sum
+         : name == "sub" ? Arithmetic::Difference
+         : name == "mul" ? Arithmetic::Product
+         : name == "div" ? Arithmetic::Quotient
+                         : Arithmetic::None;
+}
+// The plan, where results and operands are of one dtype, and of each tensor lie alike; the second operand is a list,
+// the slots of numbers, or `one` of device memory.
+std::unique_ptr<Plan> in_lists(const Request& r, const std::vector<PointwiseInput>& seconds, PointwiseValue alpha,
+                               const Operand& one) {
+  const Arithmetic how = arithmetic_of(op_name(r));
+  const auto& written = written_list(r);
+  const Dtype dtype = written.empty() ? Dtype::None : written[0].dtype;
+  if (how == Arithmetic::None || !(dtype == Dtype::F32 || is_half(dtype)) || (one.present() && one.dtype != dtype))
+    return nullptr;
+  const std::vector<Operand> out = written;
+  std::vector<Operand> first, second;
+  std::vector<int64_t> counts;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!out[i].present() || !member(r, 0, i).present()) return nullptr;
+    first.push_back(member(r, 0, i));
+    second.push_back(seconds.empty() ? Operand() : seconds[i].operand);
+    if (first[i].sizes != out[i].sizes || (second[i].present() && second[i].sizes != out[i].sizes)) return nullptr;
+    const Dims& strides = second[i].present() ? second[i].strides : out[i].strides;
+    const auto walk = walk_along_first<3>(out[i].sizes, {out[i].strides, first[i].strides, strides});
+    counts.push_back(dense_count<3>(walk, {&out[i], &first[i], &second[i]}, dtype));
+    if (counts[i] < 0) return nullptr;
+  }
+  const auto kernel = with_float_type(dtype, [](auto t) { return combine<decltype(t)>; });
+  return make_plan(
+      [=](const Launching& l) {
+        const auto number = [&](int slot, float otherwise) {
+          return slot < 0 ? otherwise : value_of(l.scalar(slot)).as<float>();
+        };
+        Combined p{};
+        p.arithmetic = how, p.alpha = number(alpha.slot, 1.0f), p.one = one.present() ? l.data(one) : nullptr;
+        return for_lists<decltype(p.list), Combined::kTensors>(
+            p.list, counts,
+            [&](int place, size_t i) {
+              p.list.memory[0][place] = l.data(out[i]), p.list.memory[1][place] = l.data(first[i]);
+              p.list.memory[2][place] = second[i].present() ? l.data(second[i]) : nullptr;
+              p.numbers[place] = seconds.empty() ? 0.0f : number(seconds[i].value_slot, 0.0f);
+            },
+            [&](unsigned blocks) { return start(l, kernel, dim3(blocks), dim3(kThreads), p); });
+      },
+      "many tensors in a launch");
+}
+
 std::unique_ptr<Plan> unary(const Request& r) {
   const Op& op = op_named(op_name(r));
   return for_each(r, [&](size_t i, const Operand& out) { return apply(op, {{member(r, 0, i)}}, out); });
@@ -80,10 +185,14 @@ std::unique_ptr<Plan> unary(const Request& r) {
 std::unique_ptr<Plan> binary(const Request& r) {
   const Op& op = op_named(op_name(r));
   const bool has_alpha = op.values[0].name != nullptr;
+  std::vector<PointwiseInput> seconds;
+  for (size_t i = 0; i < written_list(r).size(); ++i) seconds.push_back(input_named(r, {"scalar", "scalars"}, 1, i));
+  if (auto plan = in_lists(r, seconds, has_alpha ? value_named(r, {"alpha"}, 0) : PointwiseValue(), Operand()))
+    return plan;
   return for_each(r, [&](size_t i, const Operand& out) {
     std::vector<PointwiseValue> values;
     if (has_alpha) values.push_back(value_named(r, {"alpha"}, i));
-    return apply(op, {{member(r, 0, i)}, input_named(r, {"scalar", "scalars"}, 1, i)}, out, values);
+    return apply(op, {{member(r, 0, i)}, seconds[i]}, out, values);
   });
 }
 // One tensor of one element for the whole list.
@@ -92,6 +201,9 @@ std::unique_ptr<Plan> binary_tensor(const Request& r) {
   Operand number = r.in(1);
   if (number.numel() != 1) throw Invalid("the second operand is not one number");
   number.sizes.clear(), number.strides.clear();
+  if (!number.scalar())
+    if (auto plan = in_lists(r, {}, op.values[0].name ? value_named(r, {"alpha"}, 0) : PointwiseValue(), number))
+      return plan;
   return for_each(r, [&](size_t i, const Operand& out) {
     std::vector<PointwiseValue> values;
     if (op.values[0].name) values.push_back(value_named(r, {"alpha"}, i));

@@ -5,15 +5,16 @@
 namespace maca_cuda {
 namespace {
 
+using maca::mul_add;
+
 struct Sum2 {  // two sums that fold as one
   double a, b;
 };
 __device__ inline Sum2 of_lane_across(Sum2 s, int step) {
   return {maca_cuda::of_lane_across(s.a, step), maca_cuda::of_lane_across(s.b, step)};
 }
-__device__ inline Sum2 folded(Sum2 s) {
-  return fold_block(s, [](Sum2 x, Sum2 y) { return Sum2{x.a + y.a, x.b + y.b}; });
-}
+__device__ inline Sum2 joined(Sum2 p, Sum2 q) { return {p.a + q.a, p.b + q.b}; }
+__device__ inline Sum2 folded(Sum2 s) { return fold_block(s, joined); }
 __device__ inline double folded(double x) {
   return fold_block(x, [](double a, double b) { return a + b; });
 }
@@ -59,13 +60,32 @@ template <class C> __global__ void layer_norm(NormArguments a) {
 
 // A mean in two floats: the difference from one is as good as in double.
 struct Mean {
-  float high, low;
+  float high = 0, low = 0;
+  Mean() = default;
   __device__ explicit Mean(double mean) : high(static_cast<float>(mean)), low(static_cast<float>(mean - high)) {}
+  __device__ static Mean at(const void* means, Dtype dtype, int64_t i) {
+    if (dtype == Dtype::F64) return Mean(load<double>(means, dtype, i));
+    Mean mean;
+    mean.high = load<float>(means, dtype, i);
+    return mean;
+  }
   __device__ float distance(float x) const { return (x - high) - low; }
 };
 
+// Of a thread's elements; 0 are those behind the end. A mean is subtracted from what may be as small: of floats it is
+// exact to a double, of halves floats are more than enough.
+template <class T, bool ByWarp> __device__ inline double sum_of(const Held<T, ByWarp>& x) {
+  using Acc = std::conditional_t<std::is_same_v<T, float>, double, float>;
+  Acc parts[kWidth<T>] = {};
+#pragma unroll
+  for (int v = 0; v < kHeld<T>; ++v)
+#pragma unroll
+    for (int j = 0; j < kWidth<T>; ++j) parts[j] += static_cast<Acc>(decoded(x.at[v].at[j]));
+  return static_cast<double>(total(parts));
+}
+
 template <class T, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads) layer_norm_of_lines(NormArguments a, bool aligned) {
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks) layer_norm_of_lines(NormArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
   const int64_t length = a.within.count;
@@ -74,35 +94,33 @@ __global__ void __launch_bounds__(kLineThreads) layer_norm_of_lines(NormArgument
     a.lines.offsets(i, line);
     Held<T, ByWarp> x = {};
     x.load(team, static_cast<const T*>(a.in) + line[1], length, aligned);
-    const double n = static_cast<double>(length);
-    double total = 0, squares = 0;
-#pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
-#pragma unroll
-      for (int j = 0; j < W; ++j) total += static_cast<double>(decoded(x.at[v].at[j]));  // 0 behind the end
-    const double exact = team.sum(total) / n;
+    const int count = x.count(team, length, aligned);
+    const double n = static_cast<double>(length), exact = team.sum(sum_of(x)) / n;
     const Mean mean(exact);
+    float squares[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float d = x.place(team, v, j, aligned) < length ? mean.distance(decoded(x.at[v].at[j])) : 0.0f;
-        squares += static_cast<double>(d) * static_cast<double>(d);
+        const float d = v * W + j < count ? mean.distance(decoded(x.at[v].at[j])) : 0.0f;
+        squares[j] = mul_add(d, d, squares[j]);
       }
-    const double deviation = 1 / std::sqrt(team.sum(squares) / n + a.epsilon);
+    const double deviation = 1 / std::sqrt(team.sum(static_cast<double>(total(squares))) / n + a.epsilon);
     const float scale = static_cast<float>(deviation);
-    Held<T, ByWarp> weight = {}, bias = {};
-    if (a.weight) weight.load(team, static_cast<const T*>(a.weight), length, aligned);
-    if (a.bias) bias.load(team, static_cast<const T*>(a.bias), length, aligned);
+    const T *const weights = static_cast<const T*>(a.weight), *const biases = static_cast<const T*>(a.bias);
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      Vector<T, W> weight = {}, bias = {};
+      if (weights) x.load_vector(weight, team, v, weights, length, aligned);
+      if (biases) x.load_vector(bias, team, v, biases, length, aligned);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
         float y = mean.distance(decoded(x.at[v].at[j])) * scale;
-        if (a.weight) y *= decoded(weight.at[v].at[j]);
-        if (a.bias) y += decoded(bias.at[v].at[j]);
+        if (weights) y *= decoded(weight.at[j]);
+        if (biases) y += decoded(bias.at[j]);
         x.at[v].at[j] = encoded<T>(y);
       }
+    }
     x.store(team, static_cast<T*>(a.out) + line[0], length, aligned);
     if (team.lane == 0) {
       store(a.means, a.statistics_dtype, line[2], exact);
@@ -248,15 +266,15 @@ __global__ void to_input(GradientArguments a) {
 }
 
 template <class T, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads) to_input_of_lines(GradientArguments a, bool aligned) {
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks) to_input_of_lines(GradientArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
   const int64_t length = a.within.count;
   for (int64_t i = team.first; i < a.lines.count; i += team.step) {
     int64_t line[5];
     a.lines.offsets(i, line);
-    const Mean mean(load<double>(a.means, a.statistics_dtype, line[3]));
-    const float scale = static_cast<float>(load<double>(a.deviations, a.statistics_dtype, line[4]));
+    const Mean mean = Mean::at(a.means, a.statistics_dtype, line[3]);
+    const float scale = load<float>(a.deviations, a.statistics_dtype, line[4]);
     Held<T, ByWarp> grad = {}, x = {}, weight = {};
     grad.load(team, static_cast<const T*>(a.grad) + line[1], length, aligned);
     x.load(team, static_cast<const T*>(a.in) + line[2], length, aligned);
@@ -265,15 +283,15 @@ __global__ void __launch_bounds__(kLineThreads) to_input_of_lines(GradientArgume
       const float g = decoded(grad.at[v].at[j]);
       return a.weight ? g * decoded(weight.at[v].at[j]) : g;
     };
-    Sum2 sums{0, 0};
+    float lifts[W] = {}, slopes[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float g = weighted(v, j), d = mean.distance(decoded(x.at[v].at[j]));
-        sums.a += static_cast<double>(g), sums.b += static_cast<double>(g) * static_cast<double>(d);
+        const float g = weighted(v, j);
+        lifts[j] += g, slopes[j] = mul_add(g, mean.distance(decoded(x.at[v].at[j])), slopes[j]);
       }
-    sums = team.fold(sums, [](Sum2 p, Sum2 q) { return Sum2{p.a + q.a, p.b + q.b}; });
+    const Sum2 sums = team.fold(Sum2{static_cast<double>(total(lifts)), static_cast<double>(total(slopes))}, joined);
     const double n = static_cast<double>(length);
     const float lift = static_cast<float>(sums.a / n), slope = static_cast<float>(sums.b / n) * scale * scale;
 #pragma unroll
@@ -286,35 +304,46 @@ __global__ void __launch_bounds__(kLineThreads) to_input_of_lines(GradientArgume
 }
 
 // Slices of columns: threads beside one another have neighbouring columns, the others of a block other lines.
-constexpr int kColumns = 4;  // of a thread
+constexpr int kColumns = 4, kRows = 4;  // of a thread; the rows are read before the first is used
 template <class T> __global__ void to_weight_in_columns(GradientArguments a) {
   __shared__ Sum2 parts[kColumns][kThreads];
   const int across = a.across, x = static_cast<int>(threadIdx.x) % across, y = static_cast<int>(threadIdx.x) / across;
   const int down = kThreads / across;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * across * kColumns, column = first + x * kColumns;
   const int64_t end = (blockIdx.y + int64_t{1}) * a.length;
+  const int64_t last = end < a.lines.count ? end : a.lines.count;
   Sum2 sums[kColumns] = {};
-#pragma unroll 2
-  for (int64_t i = blockIdx.y * a.length + y; i < (end < a.lines.count ? end : a.lines.count); i += down) {
-    if (column >= a.within.count) break;
-    int64_t line[5];
-    a.lines.offsets(i, line);
-    const double mean = load<double>(a.means, a.statistics_dtype, line[3]);
-    const double scale = load<double>(a.deviations, a.statistics_dtype, line[4]);
-    const T *const grad = static_cast<const T*>(a.grad) + line[1] + column, *const in = static_cast<const T*>(a.in) +
-                                                                                        line[2] + column;
-    Vector<T, kColumns> g = {}, d = {};
-    if (a.aligned) {
-      g = *reinterpret_cast<const Vector<T, kColumns>*>(grad), d = *reinterpret_cast<const Vector<T, kColumns>*>(in);
-    } else {
+  for (int64_t i = blockIdx.y * a.length + y; i < last && column < a.within.count; i += kRows * down) {
+    Vector<T, kColumns> g[kRows] = {}, d[kRows] = {};
+    Mean means[kRows] = {};
+    float scales[kRows] = {};
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j)
-        if (column + j < a.within.count) g.at[j] = grad[j], d.at[j] = in[j];
+    for (int u = 0; u < kRows; ++u) {
+      if (i + u * down >= last) break;
+      int64_t line[5];
+      a.lines.offsets(i + u * down, line);
+      means[u] = Mean::at(a.means, a.statistics_dtype, line[3]);
+      scales[u] = load<float>(a.deviations, a.statistics_dtype, line[4]);
+      const T* const grad = static_cast<const T*>(a.grad) + line[1] + column;
+      const T* const in = static_cast<const T*>(a.in) + line[2] + column;
+      if (a.aligned) {
+        g[u] = *reinterpret_cast<const Vector<T, kColumns>*>(grad);
+        d[u] = *reinterpret_cast<const Vector<T, kColumns>*>(in);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j)
+          if (column + j < a.within.count) g[u].at[j] = grad[j], d[u].at[j] = in[j];
+      }
     }
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-      const double of = static_cast<double>(decoded(g.at[j]));
-      sums[j].a += of * ((static_cast<double>(decoded(d.at[j])) - mean) * scale), sums[j].b += of;
+    for (int j = 0; j < kColumns; ++j) {  // a few in float, then in double
+      float of_weight = 0, of_bias = 0;
+#pragma unroll
+      for (int u = 0; u < kRows; ++u) {
+        const float of = decoded(g[u].at[j]);
+        of_weight = mul_add(of, means[u].distance(decoded(d[u].at[j])) * scales[u], of_weight), of_bias += of;
+      }
+      sums[j].a += static_cast<double>(of_weight), sums[j].b += static_cast<double>(of_bias);
     }
   }
 #pragma unroll
@@ -337,7 +366,7 @@ __global__ void to_weight_of_parts(GradientArguments a) {
     Sum2 sums{0, 0};
     for (int64_t i = lane; i < a.slices; i += warpSize)
       sums.a += a.parts[(k * a.slices + i) * 2], sums.b += a.parts[(k * a.slices + i) * 2 + 1];
-    sums = fold_warp(sums, [](Sum2 p, Sum2 q) { return Sum2{p.a + q.a, p.b + q.b}; });
+    sums = fold_warp(sums, joined);
     int64_t at[6];
     a.within.offsets(k, at);
     if (lane != 0) continue;

@@ -8,6 +8,7 @@ namespace maca_cuda {
 
 template <class T> constexpr int kHeld = 16 / kWidth<T>;  // vectors in a thread's registers
 constexpr int kLineThreads = 512;                         // of a block, at most
+constexpr int kLineBlocks = 2;                            // of a multiprocessor: one waits, another computes
 constexpr int64_t kMostBlocks = 1 << 16;
 
 // The threads that share a line, and which line they begin with.
@@ -37,19 +38,27 @@ template <class T, bool ByWarp> struct Held {
     return aligned ? (v * team.threads + team.lane) * W + j
                    : (static_cast<int64_t>(v) * W + j) * team.threads + team.lane;
   }
+  // How many of the thread's elements, counted as they are held, are before the end.
+  __device__ static int count(const Team<ByWarp>& team, int64_t length, bool aligned) {
+    const int64_t left = aligned ? length / W - team.lane : length - team.lane;
+    const int all = left > 0 ? static_cast<int>((left + team.threads - 1) / team.threads) : 0;
+    return aligned ? all * W : all;
+  }
   // What is behind the end is left as it is; `aligned` lines are of whole vectors.
+  __device__ static void load_vector(Vector<T, W>& to, const Team<ByWarp>& team, int v, const T* line, int64_t length,
+                                     bool aligned) {
+    if (aligned) {
+      const int64_t k = place(team, v, 0, true);
+      if (k < length) to = *reinterpret_cast<const Vector<T, W>*>(line + k);
+    } else {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        if (const int64_t k = place(team, v, j, false); k < length) to.at[j] = line[k];
+    }
+  }
   __device__ void load(const Team<ByWarp>& team, const T* line, int64_t length, bool aligned) {
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v) {
-      if (aligned) {
-        const int64_t k = place(team, v, 0, true);
-        if (k < length) at[v] = *reinterpret_cast<const Vector<T, W>*>(line + k);
-      } else {
-#pragma unroll
-        for (int j = 0; j < W; ++j)
-          if (const int64_t k = place(team, v, j, false); k < length) at[v].at[j] = line[k];
-      }
-    }
+    for (int v = 0; v < kHeld<T>; ++v) load_vector(at[v], team, v, line, length, aligned);
   }
   __device__ void store(const Team<ByWarp>& team, T* line, int64_t length, bool aligned) const {
 #pragma unroll
@@ -65,6 +74,16 @@ template <class T, bool ByWarp> struct Held {
     }
   }
 };
+
+// What a thread has of a sum, beside one another as the elements of a vector are. A GPU adds doubles at half the speed
+// of floats and converts to them at an eighth: a thread's few elements are added in float, what became of them in
+// double.
+template <class C, int W> __device__ inline C total(const C (&parts)[W]) {
+  C all = parts[0];
+#pragma unroll
+  for (int j = 1; j < W; ++j) all += parts[j];
+  return all;
+}
 
 // The threads for lines; none: registers do not hold one.
 struct LineLaunch {

@@ -132,7 +132,7 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vect
       for (size_t k = 0; k < inputs.size(); ++k)
         if (mine.in[k].way == Way::OneByOne && may(k + 1, mine.in[k].memory, mine.in[k].dtype))
           mine.in[k].way = Way::InVectors;
-      const int64_t each = kVectorThreads * vectors_each(in_vectors.width);
+      const int64_t each = kVectorThreads * kVectorsEach;
       const int64_t blocks = std::max<int64_t>((a.walk.count + each - 1) / each, 1);
       return start(l, in_vectors.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kVectorThreads), mine);
     }

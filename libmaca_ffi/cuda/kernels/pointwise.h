@@ -73,8 +73,14 @@ template <class F, class C, int N, int V> __global__ void pointwise(PointwiseArg
 
 // --- in vectors
 constexpr int kVectorThreads = 128;
-constexpr int vectors_each(int width) { return width > 4 ? 1 : 2; }  // of a thread: eight elements make enough code
+constexpr int kVectorsEach = 2;  // of a thread, read before the first is used: what keeps memory busy
 
+// Most operands lie in one line: no quotient, no loop.
+template <int K> __device__ inline void places(const Walk<K>& walk, int64_t i, int64_t (&at)[K]) {
+  if (walk.rank > 1) return walk.offsets(i, at);
+#pragma unroll
+  for (int k = 0; k < K; ++k) at[k] = i * walk.strides[k][0];
+}
 template <class T, int W> __device__ inline void fetch(Vector<T, W>& to, const Source& s, int64_t at) {
   const T* const from = static_cast<const T*>(s.memory) + at;
   if (s.way == Way::InVectors) {
@@ -105,7 +111,6 @@ template <class F, int N, class A, class B, class C> __device__ inline auto resu
 // Of operands in memory of A, B and C; W elements are a vector of the widest.
 template <class F, int N, int V, int W, class Out, class A, class B = A, class C = A>
 __global__ void __launch_bounds__(kVectorThreads) in_vectors(PointwiseArguments a) {
-  constexpr int kVectorsEach = vectors_each(W);
   Value v[V > 0 ? V : 1];
   for (int k = 0; k < V; ++k) v[k] = a.values[k];
   const auto fixed_x = fixed<A>(a.in[0]);
@@ -124,28 +129,30 @@ __global__ void __launch_bounds__(kVectorThreads) in_vectors(PointwiseArguments 
     to[u] = -1;
     if (first + u * kVectorThreads >= a.walk.count) continue;
     int64_t at[kMaxInputs + 1];
-    a.walk.offsets(first + u * kVectorThreads, at);
+    places(a.walk, first + u * kVectorThreads, at);
     to[u] = at[0];
     fetch(x[u], a.in[0], at[1]);
     if constexpr (N > 1) fetch(y[u], a.in[1], at[2]);
     if constexpr (N > 2) fetch(z[u], a.in[2], at[3]);
   }
-#pragma unroll
-  for (int u = 0; u < kVectorsEach; ++u) {
-    if (to[u] < 0) continue;
+#pragma unroll 1  // the function is compiled once: what is next takes the first's registers
+  for (int u = 0; u < kVectorsEach && to[0] >= 0; ++u) {
     Vector<Out, W> result;
 #pragma unroll
     for (int j = 0; j < W; ++j)
-      result.at[j] = encoded<Out>(result_of<F, N>(element<A>(x[u].at[j], a.in[0], fixed_x),
-                                                  element<B>(y[u].at[j], a.in[1], fixed_y),
-                                                  element<C>(z[u].at[j], a.in[2], fixed_z), v));
-    Out* const out = static_cast<Out*>(a.out) + to[u];
+      result.at[j] = encoded<Out>(result_of<F, N>(element<A>(x[0].at[j], a.in[0], fixed_x),
+                                                  element<B>(y[0].at[j], a.in[1], fixed_y),
+                                                  element<C>(z[0].at[j], a.in[2], fixed_z), v));
+    Out* const out = static_cast<Out*>(a.out) + to[0];
     if (a.out_way == Way::InVectors) {
       *reinterpret_cast<Vector<Out, W>*>(out) = result;
     } else {
 #pragma unroll
       for (int j = 0; j < W; ++j) out[j] = result.at[j];
     }
+#pragma unroll
+    for (int next = 1; next < kVectorsEach; ++next)
+      x[next - 1] = x[next], y[next - 1] = y[next], z[next - 1] = z[next], to[next - 1] = to[next];
   }
   if (blockIdx.x != 0 || static_cast<int64_t>(threadIdx.x) >= a.tail) return;
   const int64_t i = a.rest + threadIdx.x;

@@ -104,20 +104,49 @@ template <class F, bool Alone> __global__ void reduce(ReductionArguments a) {
   }
 }
 
-// What became of the slices: a warp for each element of the result.
-template <class F> __global__ void reduce_parts(ReductionArguments a) {
+// What became of the slices: a warp, or where there are few results a block, for each element of the result.
+template <class F, bool ByWarp> __global__ void reduce_parts(ReductionArguments a) {
   using Acc = typename F::Acc;
-  const int lane = static_cast<int>(threadIdx.x) % warpSize;
-  for (int64_t i = first_element() / warpSize; i < a.kept.count; i += element_step() / warpSize) {
+  const auto join = [](Acc x, Acc y) { return F::join(x, y); };
+  const int64_t threads = ByWarp ? static_cast<int64_t>(warpSize) : blockDim.x, lane = threadIdx.x % threads;
+  const int64_t first = ByWarp ? first_element() / threads : blockIdx.x;
+  for (int64_t i = first; i < a.kept.count; i += ByWarp ? element_step() / threads : gridDim.x) {
     const Acc* const parts = static_cast<const Acc*>(a.parts) + i * a.slices;
     Acc folded = F::identity();
 #pragma unroll 4
-    for (int64_t k = lane; k < a.slices; k += warpSize) folded = F::join(folded, parts[k]);
-    folded = fold_warp(folded, [](Acc x, Acc y) { return F::join(x, y); });
+    for (int64_t k = lane; k < a.slices; k += threads) folded = F::join(folded, parts[k]);
+    folded = ByWarp ? fold_warp(folded, join) : fold_block(folded, join);
     int64_t at[2];
     a.kept.offsets(i, at);
     if (lane == 0) store(a.out, a.out_dtype, at[0], F::result(folded, a.folded.count));
   }
+}
+
+// Some vectors, all read before the first is used: a warp that waits for one at a time leaves memory idle.
+// A GPU converts to double at an eighth of its speed: where the result is a half, four halves are added as floats
+// first.
+constexpr int kAhead = 4;
+template <class F>
+constexpr bool kIsSum = std::is_same_v<F, folds::Sum<float>> || std::is_same_v<F, folds::Mean<float>>;
+template <class F, class T, int Count>
+__device__ inline void step_vectors(typename F::Acc (&folded)[kWidth<T>], const T* from, int64_t step, bool in_float,
+                                    std::integral_constant<int, Count>) {
+  Vector<T, kWidth<T>> x[Count];
+#pragma unroll
+  for (int u = 0; u < Count; ++u) x[u] = *reinterpret_cast<const Vector<T, kWidth<T>>*>(from + u * step);
+  if constexpr (kIsSum<F> && !std::is_same_v<T, float> && Count == kAhead) {
+    if (in_float) {
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j)
+        folded[j] = F::step(folded[j],
+                            (decoded(x[0].at[j]) + decoded(x[1].at[j])) + (decoded(x[2].at[j]) + decoded(x[3].at[j])));
+      return;
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < Count; ++u)
+#pragma unroll
+    for (int j = 0; j < kWidth<T>; ++j) folded[j] = F::step(folded[j], decoded(x[u].at[j]));
 }
 
 // Lines that lie together: by a warp each, or slices of them by a block each.
@@ -136,15 +165,15 @@ template <class F, class T, bool ByWarp> __global__ void reduce_lines(ReductionA
     Acc folded[W];
 #pragma unroll
     for (int j = 0; j < W; ++j) folded[j] = F::identity();
+    const bool in_float = is_half(a.out_dtype);
     int64_t rest = begin;
     if (a.aligned) {
       rest = begin + (end - begin) / W * W;
-#pragma unroll 4
-      for (int64_t k = begin + lane * W; k < rest; k += threads * W) {
-        const auto x = *reinterpret_cast<const Vector<T, W>*>(line + k);
-#pragma unroll
-        for (int j = 0; j < W; ++j) folded[j] = F::step(folded[j], decoded(x.at[j]));
-      }
+      int64_t k = begin + lane * W;
+      for (; k + (kAhead - 1) * threads * W < rest; k += kAhead * threads * W)
+        step_vectors<F, T>(folded, line + k, threads * W, in_float, std::integral_constant<int, kAhead>());
+      for (; k < rest; k += threads * W)
+        step_vectors<F, T>(folded, line + k, 0, in_float, std::integral_constant<int, 1>());
     }
     for (int64_t k = rest + lane; k < end; k += threads * W) {
 #pragma unroll
@@ -174,19 +203,21 @@ template <class F, class T> __global__ void reduce_columns(ReductionArguments a)
   Acc folded[W];
 #pragma unroll
   for (int j = 0; j < W; ++j) folded[j] = F::identity();
-#pragma unroll 4
-  for (int64_t k = slice * a.length + y; k < end; k += down) {
-    if (column >= a.kept.count) break;
-    const T* const from = top + k * a.folded.strides[0][0];
-    if (a.aligned) {
-      const auto v = *reinterpret_cast<const Vector<T, W>*>(from);
+  int64_t k = slice * a.length + y;
+  const int64_t stride = a.folded.strides[0][0];
+  const bool in_float = is_half(a.out_dtype);
+  if (column >= a.kept.count) {
+    k = end;
+  } else if (a.aligned) {
+    for (; k + (kAhead - 1) * down < end; k += kAhead * down)
+      step_vectors<F, T>(folded, top + k * stride, down * stride, in_float, std::integral_constant<int, kAhead>());
+    for (; k < end; k += down)
+      step_vectors<F, T>(folded, top + k * stride, 0, in_float, std::integral_constant<int, 1>());
+  }
+  for (; k < end; k += down) {
 #pragma unroll
-      for (int j = 0; j < W; ++j) folded[j] = F::step(folded[j], decoded(v.at[j]));
-    } else {
-#pragma unroll
-      for (int j = 0; j < W; ++j)
-        if (column + j < a.kept.count) folded[j] = F::step(folded[j], decoded(from[j]));
-    }
+    for (int j = 0; j < W; ++j)
+      if (column + j < a.kept.count) folded[j] = F::step(folded[j], decoded(top[k * stride + j]));
   }
 #pragma unroll
   for (int j = 0; j < W; ++j) parts[j][threadIdx.x] = folded[j];
@@ -223,7 +254,7 @@ Layout layout_of(ReductionArguments& a, bool in_vectors, bool may_split) {
   if (lines == 0 || length == 0) return {Layout::Alone, 1, 0, "a thread for each element of the result"};
   const bool lies_together = a.folded.rank == 1 && a.folded.strides[0][0] == 1;
   if (in_vectors && lies_together && length > kAlone) {
-    if (length <= kByWarp && lines >= kEnough / 4)
+    if ((length <= kByWarp && lines >= kEnough / 4) || (length <= 4 * kByWarp && lines >= 4 * kEnough))
       return {Layout::LinesByWarp, width, 0, "a warp for each line, in vectors"};
     cut(lines, length / (kThreads * width * kEachThread), width);
     return {Layout::LinesByBlock, width, 0, "blocks for each line, in vectors"};
@@ -298,8 +329,10 @@ std::unique_ptr<Plan> fold(const Operand& in, const std::vector<bool>& reduced, 
         }
         const cudaError_t said = start(l, kernel, grid, block, mine);
         if (said != cudaSuccess || a.slices == 1) return said;
+        if (a.slices > kThreads / 2)
+          return start(l, reduce_parts<F, false>, blocks_of(a.kept.count), dim3(kThreads), mine);
         const int64_t warps = kThreads / l.device.properties.warpSize;
-        return start(l, reduce_parts<F>, blocks_of((a.kept.count + warps - 1) / warps), dim3(kThreads), mine);
+        return start(l, reduce_parts<F, true>, blocks_of((a.kept.count + warps - 1) / warps), dim3(kThreads), mine);
       },
       layout.text);
   if (a.slices > 1) plan->workspace_bytes = static_cast<uint64_t>(a.kept.count * a.slices) * sizeof(typename F::Acc);

@@ -1,5 +1,6 @@
-// Softmax, its logarithm, and the gradients of both. Lines that lie together are read once into registers, or where
-// they are too long twice; of others each has a block, which reads it three times. Sums are made in double.
+// Softmax, its logarithm, attention's, and the gradients of the first two. Lines that lie together are read once into
+// registers, or where they are too long twice; of others each has a block, which reads it three times. Sums are made in
+// double, of a thread's elements in registers in float first.
 #include "line_vectors.h"
 #include "shared/folds.h"
 
@@ -7,7 +8,15 @@ namespace maca_cuda {
 namespace {
 
 namespace vm = maca::MACA_ISA::vm;
+using maca::mul_add;
 using maca::MACA_ISA::folds::Extremum;
+
+// Of attention's weights a line that is masked everywhere, of -inf alone, is all zeros.
+enum class Of : uint8_t { Shares, Logarithms, Weights };
+// Such a line's powers are of the elements themselves, over 1.
+template <Of of, class C> __device__ inline bool is_masked(C top) {
+  return of == Of::Weights && top == Extremum<C, true>::identity();
+}
 
 struct SoftmaxArguments {
   Lines<2> lines;  // of the result, the input
@@ -16,7 +25,7 @@ struct SoftmaxArguments {
   Dtype out_dtype, in_dtype;
 };
 
-template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
+template <class C, Of of> __global__ void softmax(SoftmaxArguments a) {
   for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
     int64_t at[2];
     a.lines.starts.offsets(i, at);
@@ -25,20 +34,23 @@ template <class C, bool IsLog> __global__ void softmax(SoftmaxArguments a) {
     C top = Extremum<C, true>::identity();
     for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) top = most(top, element(k));
     top = fold_block(top, most);
+    const bool masked = is_masked<of>(top);
+    if (masked) top = C(0);
     double total = 0;
     for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x)
       total += static_cast<double>(vm::exp(element(k) - top));
     total = fold_block(total, [](double x, double y) { return x + y; });
-    const C low = IsLog ? static_cast<C>(vm::log(total)) : C(0), whole = static_cast<C>(total);
+    const C low = of == Of::Logarithms ? static_cast<C>(vm::log(total)) : C(0),
+            whole = masked ? C(1) : static_cast<C>(total);
     for (int64_t k = threadIdx.x; k < a.lines.length; k += blockDim.x) {
       const C x = element(k) - top;
-      store(a.out, a.out_dtype, at[0] + k * a.lines.strides[0], IsLog ? x - low : vm::exp(x) / whole);
+      store(a.out, a.out_dtype, at[0] + k * a.lines.strides[0], of == Of::Logarithms ? x - low : vm::exp(x) / whole);
     }
   }
 }
 
-template <class T, bool IsLog, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads) softmax_of_lines(SoftmaxArguments a, bool aligned) {
+template <class T, Of of, bool ByWarp>
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(SoftmaxArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   using Most = Extremum<float, true>;
   const Team<ByWarp> team;
@@ -47,32 +59,36 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_lines(SoftmaxArgument
     a.lines.starts.offsets(i, at);
     Held<T, ByWarp> x = {};
     x.load(team, static_cast<const T*>(a.in) + at[1], a.lines.length, aligned);
+    const int count = x.count(team, a.lines.length, aligned);
     float held[kHeld<T>][W], top = Most::identity();
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        held[v][j] = x.place(team, v, j, aligned) < a.lines.length ? decoded(x.at[v].at[j]) : Most::identity();
+        held[v][j] = v * W + j < count ? decoded(x.at[v].at[j]) : Most::identity();
         top = Most::join(top, held[v][j]);
       }
     top = team.fold(top, [](float p, float q) { return Most::join(p, q); });
-    double total = 0;
+    const bool masked = is_masked<of>(top);
+    if (masked) top = 0;
+    float parts[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const bool is_there = x.place(team, v, j, aligned) < a.lines.length;
         held[v][j] -= top;
-        const float e = is_there ? vm::exp(held[v][j]) : 0.0f;
-        total += static_cast<double>(e);
-        if (!IsLog) held[v][j] = e;
+        const float e = v * W + j < count ? vm::exp_under(held[v][j]) : 0.0f;
+        parts[j] += e;
+        if (of != Of::Logarithms) held[v][j] = e;
       }
-    total = team.sum(total);
-    const float low = IsLog ? static_cast<float>(vm::log(total)) : 0.0f, whole = static_cast<float>(total);
+    const double sum = team.sum(static_cast<double>(total(parts)));
+    const float low = of == Of::Logarithms ? static_cast<float>(vm::log(sum)) : 0.0f;
+    const float whole = masked ? 1.0f : static_cast<float>(sum);
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
-      for (int j = 0; j < W; ++j) x.at[v].at[j] = encoded<T>(IsLog ? held[v][j] - low : held[v][j] / whole);
+      for (int j = 0; j < W; ++j)
+        x.at[v].at[j] = encoded<T>(of == Of::Logarithms ? held[v][j] - low : vm::near_quotient(held[v][j], whole));
     x.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
   }
 }
@@ -80,21 +96,52 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_lines(SoftmaxArgument
 // The maximum of what was read, and the sum of powers below it.
 struct Scaled {
   float top;
+  int32_t reserved;
   double total;
 };
 __device__ inline Scaled of_lane_across(Scaled s, int step) {
-  return {maca_cuda::of_lane_across(s.top, step), maca_cuda::of_lane_across(s.total, step)};
+  return {maca_cuda::of_lane_across(s.top, step), 0, maca_cuda::of_lane_across(s.total, step)};
 }
 __device__ inline Scaled joined(Scaled p, Scaled q) {
   const float top = Extremum<float, true>::join(p.top, q.top);
   // of a total that is 0 nothing is to be lowered: -inf less -inf would be NaN
   const double of_p = p.total == 0 ? 0 : p.total * static_cast<double>(vm::exp(p.top - top));
   const double of_q = q.total == 0 ? 0 : q.total * static_cast<double>(vm::exp(q.top - top));
-  return {top, of_p + of_q};
+  return {top, 0, of_p + of_q};
 }
 
+// A line that a block goes through more than once: a thread has a vector, then the one a block of vectors behind it; or
+// where lines do not begin at vectors as many elements, a block apart.
+template <class T> struct LongLine {
+  static constexpr int W = kWidth<T>;
+  int64_t length, first, step, stride;
+  bool aligned;
+  __device__ LongLine(int64_t length_, bool aligned_)
+      : length(length_),
+        first(aligned_ ? static_cast<int64_t>(threadIdx.x) * W : threadIdx.x),
+        step(static_cast<int64_t>(blockDim.x) * W),
+        stride(aligned_ ? 1 : blockDim.x),
+        aligned(aligned_) {}
+  __device__ bool has(int64_t k, int j) const { return k + j * stride < length; }
+  __device__ void load(const T* from, int64_t k, float otherwise, float (&x)[W]) const {
+    Vector<T, W> v;
+    if (aligned) v = *reinterpret_cast<const Vector<T, W>*>(from + k);
+#pragma unroll
+    for (int j = 0; j < W; ++j) x[j] = !has(k, j) ? otherwise : decoded(aligned ? v.at[j] : from[k + j * stride]);
+  }
+  __device__ void store(T* to, int64_t k, const Vector<T, W>& y) const {
+    if (aligned) {
+      *reinterpret_cast<Vector<T, W>*>(to + k) = y;
+    } else {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        if (has(k, j)) to[k + j * stride] = y.at[j];
+    }
+  }
+};
+
 // Lines that are too long for registers: a vector's powers are added up below its maximum.
-template <class T, bool IsLog>
+template <class T, Of of>
 __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   using Most = Extremum<float, true>;
@@ -104,45 +151,35 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
     a.lines.starts.offsets(i, at);
     const T* const in = static_cast<const T*>(a.in) + at[1];
     T* const out = static_cast<T*>(a.out) + at[0];
-    const int64_t stride = aligned ? 1 : blockDim.x, step = static_cast<int64_t>(blockDim.x) * W;
-    const auto fetch = [&](int64_t k, float (&x)[W]) {  // from element k on
-      Vector<T, W> v;
-      if (aligned) v = *reinterpret_cast<const Vector<T, W>*>(in + k);
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const bool is_there = k + j * stride < length;
-        x[j] = !is_there ? Most::identity() : decoded(aligned ? v.at[j] : in[k + j * stride]);
-      }
-    };
-    const int64_t first = aligned ? static_cast<int64_t>(threadIdx.x) * W : threadIdx.x;
-    Scaled all{Most::identity(), 0};
-    for (int64_t k = first; k < length; k += step) {
+    const LongLine<T> line(length, aligned);
+    Scaled all{Most::identity(), 0, 0};
+    for (int64_t k = line.first; k < length; k += line.step) {
       float x[W];
-      fetch(k, x);
+      line.load(in, k, Most::identity(), x);
       float top = all.top;
 #pragma unroll
       for (int j = 0; j < W; ++j) top = Most::join(top, x[j]);
       if (top != all.top && all.total != 0) all.total *= static_cast<double>(vm::exp(all.top - top));
       all.top = top;
+      float part = 0;
 #pragma unroll
       for (int j = 0; j < W; ++j)  // nothing is a distance from -inf: where that is all, so far, powers are 0
-        if (k + j * stride < length && top != Most::identity()) all.total += static_cast<double>(vm::exp(x[j] - top));
+        if (line.has(k, j) && top != Most::identity()) part += vm::exp_under(x[j] - top);
+      all.total += static_cast<double>(part);
     }
     all = fold_block(all, [](Scaled p, Scaled q) { return joined(p, q); });
-    const float low = IsLog ? static_cast<float>(vm::log(all.total)) : 0.0f, whole = static_cast<float>(all.total);
-    for (int64_t k = first; k < length; k += step) {
+    if (is_masked<of>(all.top)) all = {0, 0, 1};
+    const float low = of == Of::Logarithms ? static_cast<float>(vm::log(all.total)) : 0.0f;
+    const float whole = static_cast<float>(all.total);
+    for (int64_t k = line.first; k < length; k += line.step) {
       float x[W];
-      fetch(k, x);
+      line.load(in, k, Most::identity(), x);
       Vector<T, W> y;
 #pragma unroll
-      for (int j = 0; j < W; ++j) y.at[j] = encoded<T>(IsLog ? x[j] - all.top - low : vm::exp(x[j] - all.top) / whole);
-      if (aligned) {
-        *reinterpret_cast<Vector<T, W>*>(out + k) = y;
-      } else {
-#pragma unroll
-        for (int j = 0; j < W; ++j)
-          if (k + j * stride < length) out[k + j * stride] = y.at[j];
-      }
+      for (int j = 0; j < W; ++j)
+        y.at[j] = encoded<T>(of == Of::Logarithms ? x[j] - all.top - low
+                                                  : vm::near_quotient(vm::exp_under(x[j] - all.top), whole));
+      line.store(out, k, y);
     }
   }
 }
@@ -170,25 +207,25 @@ template <int K> struct InLines {
   }
 };
 
-template <bool IsLog> auto kernel_of_lines(Dtype dtype, const LineLaunch& launch) {
+template <Of of> auto kernel_of_lines(Dtype dtype, const LineLaunch& launch) {
   return with_float_type(dtype, [&](auto t) {
     using T = decltype(t);
-    return !launch          ? softmax_of_long_lines<T, IsLog>
-           : launch.by_warp ? softmax_of_lines<T, IsLog, true>
-                            : softmax_of_lines<T, IsLog, false>;
+    return !launch          ? softmax_of_long_lines<T, of>
+           : launch.by_warp ? softmax_of_lines<T, of, true>
+                            : softmax_of_lines<T, of, false>;
   });
 }
 
-template <bool IsLog> std::unique_ptr<Plan> forward(const Request& r) {
+template <Of of> std::unique_ptr<Plan> forward(const Request& r) {
   const Operand in = r.memory(0), out = r.out();
   if (!is_floating(in.dtype) || !is_floating(out.dtype)) throw Declined("integers");
   SoftmaxArguments a{};
   a.lines = lines_along<2>(dim_of(r, in), {&out, &in});
   a.out_dtype = out.dtype, a.in_dtype = in.dtype;
-  const auto kernel = in.dtype == Dtype::F64 ? softmax<double, IsLog> : softmax<float, IsLog>;
+  const auto kernel = in.dtype == Dtype::F64 ? softmax<double, of> : softmax<float, of>;
   const InLines<2> in_lines(a.lines, {&out, &in});
   if (in_lines.serves) {
-    const auto of_lines = kernel_of_lines<IsLog>(in.dtype, in_lines.launch);
+    const auto of_lines = kernel_of_lines<of>(in.dtype, in_lines.launch);
     return make_plan(
         [=](const Launching& l) {
           if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
@@ -238,7 +275,7 @@ template <class C, bool IsLog> __global__ void softmax_gradient(GradientArgument
 }
 
 template <class T, bool IsLog, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads) gradient_of_lines(GradientArguments a, bool aligned) {
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks) gradient_of_lines(GradientArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
   for (int64_t i = team.first; i < a.lines.starts.count; i += team.step) {
@@ -247,15 +284,15 @@ __global__ void __launch_bounds__(kLineThreads) gradient_of_lines(GradientArgume
     Held<T, ByWarp> grad = {}, result = {};
     grad.load(team, static_cast<const T*>(a.grad) + at[1], a.lines.length, aligned);
     result.load(team, static_cast<const T*>(a.result) + at[2], a.lines.length, aligned);
-    double total = 0;
+    float parts[W] = {};
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const double g = static_cast<double>(decoded(grad.at[v].at[j]));  // 0 behind the end
-        total += IsLog ? g : g * static_cast<double>(decoded(result.at[v].at[j]));
+        const float g = decoded(grad.at[v].at[j]);  // 0 behind the end
+        parts[j] = IsLog ? parts[j] + g : mul_add(g, decoded(result.at[v].at[j]), parts[j]);
       }
-    const float whole = static_cast<float>(team.sum(total));
+    const float whole = static_cast<float>(team.sum(static_cast<double>(total(parts))));
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v)
 #pragma unroll
@@ -267,6 +304,38 @@ __global__ void __launch_bounds__(kLineThreads) gradient_of_lines(GradientArgume
   }
 }
 
+template <class T, bool IsLog>
+__global__ void __launch_bounds__(kLineThreads) gradient_of_long_lines(GradientArguments a, bool aligned) {
+  constexpr int W = kWidth<T>;
+  const int64_t length = a.lines.length;
+  for (int64_t i = blockIdx.x; i < a.lines.starts.count; i += gridDim.x) {
+    int64_t at[3];
+    a.lines.starts.offsets(i, at);
+    const T *const grad = static_cast<const T*>(a.grad) + at[1], *const result =
+                                                                     static_cast<const T*>(a.result) + at[2];
+    T* const out = static_cast<T*>(a.out) + at[0];
+    const LongLine<T> line(length, aligned);
+    double sum = 0;
+    for (int64_t k = line.first; k < length; k += line.step) {
+      float g[W], y[W] = {}, part = 0;
+      line.load(grad, k, 0, g);
+      if (!IsLog) line.load(result, k, 0, y);
+#pragma unroll
+      for (int j = 0; j < W; ++j) part = IsLog ? part + g[j] : mul_add(g[j], y[j], part);
+      sum += static_cast<double>(part);
+    }
+    const float whole = static_cast<float>(fold_block(sum, [](double p, double q) { return p + q; }));
+    for (int64_t k = line.first; k < length; k += line.step) {
+      float g[W], y[W];
+      line.load(grad, k, 0, g), line.load(result, k, 0, y);
+      Vector<T, W> to;
+#pragma unroll
+      for (int j = 0; j < W; ++j) to.at[j] = encoded<T>(IsLog ? g[j] - vm::exp(y[j]) * whole : (g[j] - whole) * y[j]);
+      line.store(out, k, to);
+    }
+  }
+}
+
 template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
   const Operand grad = r.memory(0), result = r.memory(1), out = r.out();
   for (const Operand* o : {&grad, &result, &out})
@@ -275,20 +344,23 @@ template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
   a.lines = lines_along<3>(dim_of(r, grad), {&out, &grad, &result});
   a.out_dtype = out.dtype, a.grad_dtype = grad.dtype, a.result_dtype = result.dtype;
   const InLines<3> in_lines(a.lines, {&out, &grad, &result});
-  if (in_lines.serves && in_lines.launch) {
+  if (in_lines.serves) {
     const auto of_lines = with_float_type(grad.dtype, [&](auto t) {
       using T = decltype(t);
-      return in_lines.launch.by_warp ? gradient_of_lines<T, IsLog, true> : gradient_of_lines<T, IsLog, false>;
+      return !in_lines.launch          ? gradient_of_long_lines<T, IsLog>
+             : in_lines.launch.by_warp ? gradient_of_lines<T, IsLog, true>
+                                       : gradient_of_lines<T, IsLog, false>;
     });
     return make_plan(
         [=](const Launching& l) {
           if (a.lines.starts.count == 0 || a.lines.length == 0) return cudaSuccess;
           GradientArguments mine = a;
           mine.out = l.data(out), mine.grad = l.data(grad), mine.result = l.data(result);
-          return start(l, of_lines, in_lines.launch.grid(l, a.lines.starts.count), in_lines.launch.block(), mine,
+          const dim3 block = in_lines.launch ? in_lines.launch.block() : dim3(kLineThreads);
+          return start(l, of_lines, in_lines.launch.grid(l, a.lines.starts.count), block, mine,
                        in_lines.aligned({mine.out, mine.grad, mine.result}));
         },
-        "a warp or a block for each line, in registers");
+        in_lines.launch ? "a warp or a block for each line, in registers" : "a block for each line, read twice");
   }
   const auto kernel = grad.dtype == Dtype::F64 ? softmax_gradient<double, IsLog> : softmax_gradient<float, IsLog>;
   return make_plan(
@@ -301,8 +373,9 @@ template <bool IsLog> std::unique_ptr<Plan> backward(const Request& r) {
       "a block for each line");
 }
 
-MACA_KERNEL("_softmax", forward<false>);
-MACA_KERNEL("_log_softmax", forward<true>);
+MACA_KERNEL("_softmax", forward<Of::Shares>);
+MACA_KERNEL("_log_softmax", forward<Of::Logarithms>);
+MACA_KERNEL("_safe_softmax", forward<Of::Weights>);
 MACA_KERNEL("_softmax_backward_data", backward<false>);
 MACA_KERNEL("_log_softmax_backward_data", backward<true>);
 

@@ -1,6 +1,7 @@
-// cudnnConvolutionForward, BackwardData and BackwardFilter: the algorithm is chosen with the plan by the library's
-// heuristics, scratch memory is the plan's. Images and weights lie all by channels first or all by channels last, as
-// the images do; what lies otherwise is copied, most often a small weight.
+// Convolutions by cuDNN: an execution plan of its graph interface, or where it has none for a request the older
+// functions cudnnConvolutionForward, BackwardData and BackwardFilter. The algorithm is chosen with the plan by the
+// library's heuristics, scratch memory is the plan's. Images and weights lie all by channels first or all by channels
+// last, as the images do; what lies otherwise is copied, most often a small weight.
 #include "vendor_convolutions.h"
 
 #include <climits>
@@ -8,6 +9,7 @@
 
 #include "../vendor.h"
 #include "../launch.h"
+#include "convolution_graph.h"
 #include "staged.h"
 #include "vendor_products.h"
 
@@ -179,7 +181,8 @@ struct Convolution {
   Shared& shared;
   ConvolutionRequest::Result result;
   bool is_double;
-  Held in, out, weight, convolution;
+  std::unique_ptr<const ConvolutionGraph> graph;
+  Held in, out, weight, convolution;  // without a graph
   int algorithm = -1;
   size_t bytes = 0;
 
@@ -187,6 +190,19 @@ struct Convolution {
       : library(library_), shared(shared_), result(c.result), is_double(c.in.dtype == Dtype::F64) {
     const Dtype dtype = c.in.dtype;
     const int type = data_type(dtype);
+    const bool is_exact = dtype == Dtype::F32 && !r.allows_tf32();
+    const auto tensor = [format](const Operand& o) {
+      const Dims sizes = two(o.sizes, 2, 1);
+      return ConvolutionProblem::Tensor{sizes, dense(sizes, format)};
+    };
+    graph = ConvolutionGraph::make(*library.vendor, shared.handle,
+                                   {result, type, is_double ? kDouble : kFloat, is_double, r.is_deterministic(),
+                                    is_exact, tensor(c.in), tensor(c.weight), tensor(c.out), two(c.padding, 0, 0),
+                                    two(c.stride, 0, 1), two(c.dilation, 0, 1), kMostWorkspaceBytes});
+    if (graph) {
+      bytes = graph->workspace_bytes();
+      return;
+    }
     const auto describe_image = [&](Held& held, const Operand& o) {
       const Dims sizes = two(o.sizes, 2, 1);
       held.create(library.image_create, library.image_destroy);
@@ -203,7 +219,6 @@ struct Convolution {
                                   as_ints(two(c.stride, 0, 1)).data(), as_ints(two(c.dilation, 0, 1)).data(),
                                   kCrossCorrelation, is_double ? kDouble : kFloat));
     check(library.convolution_groups(convolution.made, as_ints({c.groups})[0]));
-    const bool is_exact = dtype == Dtype::F32 && !r.allows_tf32();
     check(library.convolution_math(convolution.made, is_half(dtype) ? kTensorMath
                                                      : is_exact     ? kFmaMath
                                                                     : kDefaultMath));
@@ -240,19 +255,30 @@ struct Convolution {
   }
 
   void run(cudaStream_t stream, const void* a, const void* b, void* to, void* workspace) const {
+    const std::lock_guard<std::mutex> lock(shared.mutex);
+    int said = library.set_stream(shared.handle, stream);
+    if (said == kSuccess) said = graph ? run_graph(a, b, to, workspace) : run_algorithm(a, b, to, workspace);
+    if (said != kSuccess)
+      throw LaunchError(MACA_ERROR_INTERNAL,
+                        std::string(library.vendor->name()) + " fails with " + library.status_name(said));
+  }
+
+ private:
+  int run_graph(const void* a, const void* b, void* to, void* workspace) const {
+    switch (result) {
+      case ConvolutionRequest::Out: return graph->run(shared.handle, a, b, to, workspace);
+      case ConvolutionRequest::In: return graph->run(shared.handle, to, a, b, workspace);
+      default: return graph->run(shared.handle, a, to, b, workspace);
+    }
+  }
+  int run_algorithm(const void* a, const void* b, void* to, void* workspace) const {
     const auto [first, second, third] = descriptors();
     const float one = 1, zero = 0;
     const double one_double = 1, zero_double = 0;
     const void* alpha = is_double ? static_cast<const void*>(&one_double) : &one;
     const void* beta = is_double ? static_cast<const void*>(&zero_double) : &zero;
-    const std::lock_guard<std::mutex> lock(shared.mutex);
-    int said = library.set_stream(shared.handle, stream);
-    if (said == kSuccess)
-      said = library.of[result].run(shared.handle, alpha, first, a, second, b, convolution.made, algorithm, workspace,
-                                    bytes, beta, third, to);
-    if (said != kSuccess)
-      throw LaunchError(MACA_ERROR_INTERNAL,
-                        std::string(library.vendor->name()) + " fails with " + library.status_name(said));
+    return library.of[result].run(shared.handle, alpha, first, a, second, b, convolution.made, algorithm, workspace,
+                                  bytes, beta, third, to);
   }
 };
 

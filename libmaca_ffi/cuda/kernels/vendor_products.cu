@@ -1,11 +1,16 @@
 // cublasLtMatmul: the algorithm is chosen with the plan, scratch memory is the plan's, and a launch has no state but
-// its own, so that no handle is locked and equal calls give equal bits.
+// its own, so that no handle is locked and equal calls give equal bits. Of a long product the library's proposals are
+// timed, once a process for each; halves in lines of no whole vectors are copied to such lines first.
 #include "vendor_products.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
 
 #include "../vendor.h"
+#include "fastest.h"
+#include "padded_lines.h"
 #include "staged.h"
 #include "shared/pointwise/values.h"
 
@@ -149,9 +154,10 @@ constexpr uint32_t kGoodAlignment = 16;                   // what the quick algo
 // One way to compute it: with these layouts, this epilogue and addresses of this alignment.
 class Multiplication {
  public:
+  // Of several proposals the quickest is found by running them.
   Multiplication(const Library& library, Handle handle, Dtype dtype, Dtype result, bool allows_tf32, int64_t batches,
                  const ByColumns& a, const ByColumns& b, const ByColumns& c, const ByColumns& d, bool has_bias,
-                 uint32_t alignment)
+                 uint32_t alignment, int proposals)
       : library_(library), handle_(handle), has_bias_(has_bias) {
     const bool is_double = dtype == Dtype::F64;
     const bool is_tf32 = dtype == Dtype::F32 && allows_tf32;
@@ -179,11 +185,36 @@ class Multiplication {
     prefer(kMostWorkspace, uint64_t{kMostWorkspaceBytes});
     if (is_half(dtype)) prefer(kReductionSchemes, kReduceInComputeType);
     for (int k = 0; k < 4; ++k) prefer(kAlignmentA + k, alignment);
+    std::vector<Heuristic> proposed(static_cast<size_t>(proposals));
     int found = 0;
-    check(library.choose(handle, product_.get(), a_.get(), b_.get(), c_.get(), d_.get(), preference.get(), 1, &chosen_,
-                         &found));
-    if (found < 1) throw NotServed();
-    check(chosen_.state);
+    check(library.choose(handle, product_.get(), a_.get(), b_.get(), c_.get(), d_.get(), preference.get(), proposals,
+                         proposed.data(), &found));
+    proposed.resize(static_cast<size_t>(std::max(found, 0)));
+    proposed.erase(
+        std::remove_if(proposed.begin(), proposed.end(), [](const Heuristic& h) { return h.state != kSuccess; }),
+        proposed.end());
+    if (proposed.empty()) throw NotServed();
+    chosen_ = proposed[0];
+    if (proposed.size() < 2) return;
+    static std::mutex mutex;
+    static std::map<std::vector<int64_t>, Heuristic> known;
+    std::vector<int64_t> key{reinterpret_cast<intptr_t>(handle),
+                             static_cast<int64_t>(dtype),
+                             static_cast<int64_t>(result),
+                             is_tf32,
+                             batches,
+                             has_bias};
+    for (const ByColumns* m : {&a, &b, &d})
+      key.insert(key.end(), {m->rows, m->columns, m->leading, m->batch, m->is_transposed});
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (const auto found_before = known.find(key); found_before != known.end()) {
+      chosen_ = found_before->second;
+      return;
+    }
+    const auto bytes = [batches](Dtype of, const ByColumns& m) {
+      return static_cast<size_t>(((batches - 1) * m.batch + m.leading * m.columns) * item_size(of));
+    };
+    chosen_ = known[key] = quickest(proposed, bytes(dtype, a), bytes(dtype, b), bytes(result, d));
   }
 
   size_t workspace_bytes() const { return chosen_.workspace_bytes; }
@@ -210,6 +241,28 @@ class Multiplication {
     throw LaunchError(MACA_ERROR_INTERNAL,
                       std::string(library_.vendor->name()) + " fails with " +
                           (library_.status_name ? library_.status_name(said) : "status " + std::to_string(said)));
+  }
+  Heuristic quickest(const std::vector<Heuristic>& proposed, size_t bytes_a, size_t bytes_b, size_t bytes_d) {
+    const auto whole = [](size_t bytes) {
+      return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+    };
+    const size_t at_b = whole(bytes_a), at_d = at_b + whole(bytes_b), at_workspace = at_d + whole(bytes_d);
+    const size_t bytes = at_workspace + kMostWorkspaceBytes;
+    constexpr size_t kMostBytes = size_t{2} << 30;
+    if (bytes > kMostBytes) return proposed[0];
+    const ScratchMemory memory(bytes);
+    // 0x3c3c is 0.0115 as a bfloat16, 1.06 as a float16: neither zeros, which cost no power, nor what overflows
+    if (!memory.get() || cudaMemset(memory.get(), 0x3c, at_workspace) != cudaSuccess) return proposed[0];
+    if (has_bias_) set_product(kBiasPointer, static_cast<const void*>(memory.get()));  // whatever the numbers are
+    const float one = 1, zero = 0;
+    const int way = fastest(static_cast<int>(proposed.size()), [&](int i, cudaStream_t stream) {
+      const Heuristic& h = proposed[static_cast<size_t>(i)];
+      void* const d = memory.get() + at_d;
+      return library_.multiply(handle_, product_.get(), &one, memory.get(), a_.get(), memory.get() + at_b, b_.get(),
+                               &zero, d, d_.get(), d, d_.get(), &h.algorithm, memory.get() + at_workspace,
+                               h.workspace_bytes, stream) == kSuccess;
+    });
+    return proposed[static_cast<size_t>(way)];
   }
   template <class T> void set_product(int attribute, T value) {
     check(library_.product_set(product_.get(), attribute, &value, sizeof value));
@@ -238,16 +291,16 @@ class Multiplication {
 // For addresses that are multiples of 16, and for others; either may be missing.
 struct Pair {
   std::unique_ptr<const Multiplication> good, any;
-  template <class... A> static Pair make(Dtype dtype, const A&... arguments) {
+  template <class... A> static Pair make(Dtype dtype, int proposals, const A&... arguments) {
     Pair p;
-    const auto attempt = [&](uint32_t alignment) -> std::unique_ptr<const Multiplication> {
+    const auto attempt = [&](uint32_t alignment, int wanted) -> std::unique_ptr<const Multiplication> {
       try {
-        return std::make_unique<Multiplication>(arguments..., alignment);
+        return std::make_unique<Multiplication>(arguments..., alignment, wanted);
       } catch (const NotServed&) {
         return nullptr;
       }
     };
-    p.good = attempt(kGoodAlignment), p.any = attempt(static_cast<uint32_t>(item_size(dtype)));
+    p.good = attempt(kGoodAlignment, proposals), p.any = attempt(static_cast<uint32_t>(item_size(dtype)), 1);
     return p;
   }
   size_t workspace_bytes() const {
@@ -315,12 +368,65 @@ MatrixOperand taken(const MatrixOperand& m, bool is_result, Made& made) {
   return {other, m.rows, m.columns, m.rows * m.columns, m.columns, 1};
 }
 
+// How many algorithms of a long product are timed; 1: the library's first is taken.
+int proposals_of(const Request& r, double work) {
+  constexpr double kLong = double{1ull << 33};  // some ten microseconds
+  static const int most = [] {
+    const char* given = std::getenv("MACA_PRODUCT_PROPOSALS");
+    return given && *given ? std::clamp(std::atoi(given), 1, 32) : 8;
+  }();
+  return r.is_deterministic() || work < kLong ? 1 : most;
+}
+
+// Tensor cores read vectors. Where lines of halves are no whole ones, as with an odd number of columns, and the product
+// is so long that copies are little beside it, a, b and out become copies with more rows or columns, of zeros.
+void pad(double work, MatrixOperand& a, MatrixOperand& b, MatrixOperand& out, Made& made) {
+  constexpr int64_t kWidth = 8;
+  constexpr double kLeastWork = double{1 << 30}, kWorkOfByte = 128, kMostBytes = double{1 << 30};
+  const auto whole = [](int64_t n) { return (n + kWidth - 1) / kWidth * kWidth; };
+  // The extents that some operand has beside one another in memory.
+  const bool pads_rows = a.row == 1 || out.row == 1, pads_columns = b.column == 1 || out.column == 1;
+  const bool pads_terms = a.column == 1 || b.row == 1;
+  const int64_t rows = pads_rows ? whole(out.rows) : out.rows,
+                columns = pads_columns ? whole(out.columns) : out.columns;
+  const int64_t terms = pads_terms ? whole(a.columns) : a.columns;
+  struct Part {
+    MatrixOperand* matrix;
+    int64_t rows, columns;
+  };
+  const Part parts[] = {{&a, rows, terms}, {&b, terms, columns}, {&out, rows, columns}};
+  const auto is_padded = [](const Part& part) {
+    const MatrixOperand& m = *part.matrix;
+    return part.rows != m.rows || part.columns != m.columns || (m.row == 1 ? m.column : m.row) % kWidth != 0;
+  };
+  double bytes = 0;
+  for (const Part& part : parts) {
+    if ((part.matrix->row == 1) == (part.matrix->column == 1)) return;  // a line alone
+    if (is_padded(part)) bytes += 2.0 * static_cast<double>(part.rows * part.columns);
+  }
+  if (bytes == 0 || bytes > kMostBytes || work < kLeastWork || work < kWorkOfByte * 2 * bytes) return;
+  for (const Part& part : parts) {
+    if (!is_padded(part)) continue;
+    MatrixOperand& m = *part.matrix;
+    Operand given = m.memory, like = m.memory;
+    given.sizes = {m.rows, m.columns}, given.strides = {m.row, m.column};
+    like.sizes = {part.rows, part.columns};
+    const Operand copy = made.staged.place(like, m.row == 1 ? Dims{1, part.rows} : Dims{part.columns, 1});
+    if (part.matrix == &out)
+      made.behind.insert(made.behind.begin(), copy_lines(copy, given));
+    else
+      made.before.push_back(copy_lines(given, copy));
+    m = {copy, part.rows, part.columns, 0, copy.strides[0], copy.strides[1]};
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, std::unique_ptr<Plan> otherwise) {
   const Dtype dtype = p.a.memory.dtype, result_dtype = p.out.memory.dtype;
   if (result_dtype != dtype && !(is_half(dtype) && result_dtype == Dtype::F32)) return otherwise;
   const int64_t terms = p.a.columns;
+  const double work = 2.0 * static_cast<double>(p.batches * p.out.rows) * static_cast<double>(p.out.columns * terms);
   if (!is_floating(dtype) || p.batches == 0 || p.out.rows == 0 || p.out.columns == 0 || terms == 0) return otherwise;
   if (p.has_sum && p.added.memory.dtype != result_dtype) return otherwise;
   if (p.batches > 65535) return otherwise;  // a grid's third dimension has no more
@@ -330,6 +436,7 @@ std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, 
 
   auto made = std::make_shared<Made>(r);
   MatrixOperand a = taken(p.a, false, *made), b = taken(p.b, false, *made), out = taken(p.out, true, *made);
+  if (is_half(dtype) && result_dtype == dtype && p.batches == 1 && !p.has_sum) pad(work, a, b, out, *made);
   MatrixOperand added = p.added;
   // Of a result that lies by rows the transposed one is computed: it lies by columns.
   const auto lies_by_rows = by_columns(transposed(out));
@@ -352,8 +459,9 @@ std::unique_ptr<Plan> vendor_product(const Request& r, const ProductRequest& p, 
       made->add = make_copy(added.memory, out.memory)->run;
   }
   const auto pair = [&](const ByColumns& c, bool has_bias) {
-    return Pair::make(dtype, *library, handle, dtype, result_dtype, p.allows_tf32, p.batches, *first, *second, c,
-                      *result, has_bias);
+    const bool may_time = dtype != Dtype::F64 && c.leading == result->leading && c.batch == result->batch;
+    return Pair::make(dtype, may_time ? proposals_of(r, work) : 1, *library, handle, dtype, result_dtype, p.allows_tf32,
+                      p.batches, *first, *second, c, *result, has_bias);
   };
   made->usual = pair(third, false);
   if (!made->usual.any && (!otherwise || !made->usual.good)) return otherwise;

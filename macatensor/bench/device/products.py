@@ -223,22 +223,28 @@ def _convolutions() -> Iterator[Checked]:
                     yield Checked(f"gradient of {what}, {call}", name, way, error)
 
 
-def _time(call: Callable[[], object], synchronize: Callable[[], None], seconds: float = 0.06) -> float:
-    """Microseconds a call, of many that are queued one behind the other: the best of three."""
-    call()
-    synchronize()
-    start = time.perf_counter()
-    call()
-    synchronize()
-    count = max(3, min(200, int(seconds / max(time.perf_counter() - start, 1e-6))))
-    best = float("inf")
-    for _ in range(3):
+def _times_in_turn(
+    calls: list[tuple[Callable[[], object], Callable[[], None]]], seconds: float = 0.06
+) -> list[float]:
+    """Microseconds of each call, queued many times behind itself: the best of rounds in which all take turns, since a GPU
+    that is warm has a slower clock than one that has rested. The second of a pair waits for the device."""
+    counts = []
+    for call, wait in calls:
+        call()
+        wait()
         start = time.perf_counter()
-        for _ in range(count):
-            call()
-        synchronize()
-        best = min(best, (time.perf_counter() - start) / count)
-    return best * 1e6
+        call()
+        wait()
+        counts.append(max(3, min(200, int(seconds / max(time.perf_counter() - start, 1e-6)))))
+    best = [float("inf")] * len(calls)
+    for _ in range(4):
+        for i, (call, wait) in enumerate(calls):
+            start = time.perf_counter()
+            for _ in range(counts[i]):
+                call()
+            wait()
+            best[i] = min(best[i], (time.perf_counter() - start) / counts[i])
+    return [b * 1e6 for b in best]
 
 
 def _compared(name: str, call: Callable[..., object], *operands: Tensor, **more: object) -> Timed:
@@ -246,8 +252,12 @@ def _compared(name: str, call: Callable[..., object], *operands: Tensor, **more:
     with launches() as made:
         call(*here, **more)
     ways = implementations(made)
-    cuda = _time(lambda: call(*there, **more), torch.cuda.synchronize)
-    mine = _time(lambda: call(*here, **more), lambda: torch.maca.synchronize())  # type: ignore[attr-defined]
+    cuda, mine = _times_in_turn(
+        [
+            (lambda: call(*there, **more), torch.cuda.synchronize),
+            (lambda: call(*here, **more), lambda: torch.maca.synchronize()),  # type: ignore[attr-defined]
+        ]
+    )
     return Timed(name, str(operands[0].dtype).removeprefix("torch."), ways, mine, cuda)
 
 
