@@ -7,17 +7,17 @@ FROM python:3.13-slim-bookworm
 ARG TORCH="torch==2.13.0"
 ARG PIP_EXTRA_INDEX_URL
 
-RUN useradd --create-home macatensor
+RUN useradd --create-home --uid 1000 macatensor
 WORKDIR /home/macatensor
 
 COPY dist/*.whl /tmp/wheels/
 RUN pip install --no-cache-dir "${TORCH}" \
-    && pip install --no-cache-dir --find-links /tmp/wheels "macatensor[demo]" jupyterlab==4.4.* \
+    && pip install --no-cache-dir "$(echo /tmp/wheels/*.whl)[demo]" jupyterlab==4.4.* \
     && rm -r /tmp/wheels \
     && macatensor check
 
-COPY --chown=macatensor notebooks/ notebooks/
-USER macatensor
+COPY --chown=1000 notebooks/ notebooks/
+USER 1000
 EXPOSE 8888
 HEALTHCHECK CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8888/api')"]
 CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--notebook-dir=notebooks"]
