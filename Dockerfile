@@ -11,6 +11,7 @@ RUN useradd --create-home --uid 1000 macatensor
 WORKDIR /home/macatensor
 
 COPY dist/*.whl /tmp/wheels/
+# hadolint ignore=DL3013 # the versions are in the argument and in the wheel's name
 RUN pip install --no-cache-dir "${TORCH}" \
     && pip install --no-cache-dir "$(echo /tmp/wheels/*.whl)[demo]" jupyterlab==4.4.* \
     && rm -r /tmp/wheels \
