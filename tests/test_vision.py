@@ -325,10 +325,10 @@ def test_compiled_programs_are_one_graph(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
-def test_compiled_and_exported_boxes_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+def test_compiled_and_exported_boxes_agree() -> None:
     taken, scores = boxes(30, 9).maca(), drawn(30).maca()
-    kept = torch.compile(lambda b, s: OPS.nms(b, s, 0.3), fullgraph=True)(taken, scores)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        kept = torch.compile(lambda b, s: OPS.nms(b, s, 0.3), fullgraph=True)(taken, scores)
     assert torch.equal(kept, OPS.nms(taken, scores, 0.3))
 
     class Net(torch.nn.Module):
