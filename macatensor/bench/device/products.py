@@ -312,6 +312,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=50.0, help="nothing is timed after so many")
     parser.add_argument("--batch", type=int, default=64, help="images of ResNet-50's convolutions")
     options = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = False  # float32 is IEEE's on both sides
     begun = time.perf_counter()
     sizes = (
         [(5, 7, 9), (70, 33, 50)]
