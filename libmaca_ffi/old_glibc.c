@@ -26,6 +26,14 @@ extern void* __dso_handle;
 int __cxa_atexit(void (*call)(void*), void* argument, void* library);
 HIDDEN int atexit(void (*call)(void)) { return __cxa_atexit((void (*)(void*))call, 0, __dso_handle); }
 
+// Likewise, but for x86-64, whose shared libraries have it.
+#if !defined(__x86_64__)
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void* library);
+HIDDEN int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {
+  return __register_atfork(prepare, parent, child, __dso_handle);
+}
+#endif
+
 // Since 2.36: what seeds std::random_device, whether or not it is used.
 HIDDEN unsigned arc4random(void) {
   unsigned number = 0;
