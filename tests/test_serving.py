@@ -123,7 +123,7 @@ def test_keys_and_values_go_to_their_slots(device: str, dtype: torch.dtype) -> N
         assert torch.equal(found.cpu(), cache)
 
 
-def test_a_slot_that_is_not_there_is_an_error() -> None:
+def test_slots_that_are_not_there_are_errors() -> None:
     key, kept = drawn(1, 2, 24).maca(), [c.maca() for c in caches(torch.float64)]
     with pytest.raises(IndexError, match="slot 36 of a cache of 36"):
         OPS.reshape_and_cache(key, key, *kept, torch.tensor([36]).maca())
