@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops import out_dtype
 from torch.nn import functional
 
 from macatensor.runtime.plan_caches import count_plans, drop_plans

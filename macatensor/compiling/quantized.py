@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops import out_dtype
 
 aten = torch.ops.aten
 _MOST_BITS = 8  # of numbers that are quantized
