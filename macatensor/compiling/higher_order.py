@@ -16,7 +16,7 @@ from macatensor.runtime.tensor import MacaTensor
 
 def register() -> None:
     """PyTorch asks a tensor subclass for a rule for each of them."""
-    rules: dict[type, Callable[[HigherOrderOperator], Callable[..., Any]]] = {MacaTensor: _Plain}
+    rules: dict[type, Callable[[HigherOrderOperator], Callable[..., Any]]] = {}
     made = HigherOrderOperator.__init__
 
     def init(self: HigherOrderOperator, *args: Any, **kwargs: Any) -> None:
@@ -24,18 +24,20 @@ def register() -> None:
         for kind, rule in rules.items():
             self.python_key_table[kind] = rule(self)
 
+    def add(kind: type, rule: Callable[[HigherOrderOperator], Callable[..., Any]]) -> None:
+        rules[kind] = rule
+        for operator in torch._ops._higher_order_ops.values():
+            operator.python_key_table[kind] = rule(operator)
+
     def let_pass() -> None:
         from torch._functorch._aot_autograd import runtime_wrappers
 
         mode = getattr(runtime_wrappers, "_AnalyzeCustomOpInputOutputMode", None)
         if mode is not None:
-            rules[mode] = _Passed
-            for operator in torch._ops._higher_order_ops.values():
-                operator.python_key_table[mode] = _Passed(operator)
+            add(mode, _Passed)
 
     HigherOrderOperator.__init__ = init  # type: ignore[method-assign]
-    for operator in torch._ops._higher_order_ops.values():
-        operator.python_key_table[MacaTensor] = _Plain(operator)
+    add(MacaTensor, _Plain)
     after_import("torch._functorch._aot_autograd.runtime_wrappers", let_pass)
     after_import("torch._higher_order_ops.out_dtype", _multiply_int8)
     after_import("torch.nn.attention.flex_attention", _accept_device)

@@ -23,12 +23,10 @@ from torch._C._distributed_c10d import (
     Work,
 )
 
-from macatensor.device.memory_pools import Memory, MemPool
 from macatensor.distributed import flight_recorder, reducer, splitting
 from macatensor.distributed.carriers import Carriers, Way
 from macatensor.distributed.failures import Member, explained, watched
 from macatensor.distributed.gloo import GlooCarrier, joined
-from macatensor.distributed.membership import Membership
 from macatensor.distributed.messages import Receiving, Sending, parts
 from macatensor.distributed.operands import (
     Tensors,
@@ -40,8 +38,9 @@ from macatensor.distributed.operands import (
     split_bytes,
 )
 from macatensor.distributed.reduction import Reduction, reduction_of
+from macatensor.distributed.shared_memory import SharedMemory
 from macatensor.distributed.shown import shown_as
-from macatensor.distributed.snapshots import Source, Target, finish, in_shared_memory, is_part_of, only
+from macatensor.distributed.snapshots import Source, Target, finish, is_part_of, only
 from macatensor.distributed.staging import as_bytes, put_all, room_for, together
 from macatensor.distributed.work import Lane, MacaWork, Together, outside_of_modes
 from macatensor.runtime import capture
@@ -52,7 +51,7 @@ _HOST = torch.device("cpu")
 _GRACE = 5.0  # seconds for other ranks to come to what is under way when this one ends
 
 
-class MacaProcessGroup(splitting.Splits, Membership):
+class MacaProcessGroup(splitting.Splits, SharedMemory):
     """Serves tensors on maca and, by gloo, those of the host."""
 
     def __init__(self, store: Store, rank: int, ranks: int, timeout: datetime.timedelta, name: str = ""):
@@ -109,27 +108,6 @@ class MacaProcessGroup(splitting.Splits, Membership):
         """Who carries collectives of device memory, in words; the ranks meet where they have not yet."""
         library = self._carriers.library()
         return GlooCarrier.name if library is None else library.name
-
-    def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Has :meth:`allocate_tensor` memory that ranks share? As c10d asks a backend."""
-        return torch.device(device).type == "maca" and self._carriers.has_shared_memory()
-
-    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Elements of any content, in memory that other ranks reach without a copy where there is such memory."""
-        return in_shared_memory(torch.empty(size, dtype=dtype, device=device))
-
-    @property
-    def mem_allocator(self) -> Memory:
-        """For :class:`torch.maca.MemPool`. Raises RuntimeError where ranks share no memory, as c10d does."""
-        if not self._carriers.has_shared_memory():
-            raise RuntimeError("Backend mccl does not support mem allocator: its ranks share no memory")
-        return Memory.RANKS
-
-    def register_mem_pool(self, pool: MemPool, symm: bool = False) -> None:
-        """Nothing to do: memory of such a pool is known to the ranks where it is allocated."""
-
-    def deregister_mem_pool(self, pool: MemPool) -> None:
-        """Nothing to do, see :meth:`register_mem_pool`."""
 
     def _by_host(self, name: str, *args: Value) -> Work:
         with outside_of_modes():
