@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,14 @@ def _free_global_flags() -> Iterator[None]:
     before, flags[name] = flags[name], True
     yield
     flags[name] = before
+
+
+@pytest.fixture(autouse=True)
+def _samples_of_no_unittest() -> None:
+    if "torch.testing._internal.common_utils" in sys.modules:
+        from macatensor.examination.entries import seek_no_unittest
+
+        seek_no_unittest()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -28,13 +28,14 @@ def reports() -> dict[str, list[str]]:
         [sys.executable, str(HERE / "compiled.py"), *asked],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=840,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     found = {r["name"]: r["failures"] for r in map(json.loads, done.stdout.splitlines())}
     return {"": [done.stderr[-2000:]], **found}
 
 
+@pytest.mark.timeout(900)  # four models from nothing: two minutes alone
 @needs_packages
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_model_gives_what_eager_gives(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,6 +31,13 @@ def name_of(info: OpInfo) -> str:
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
 
 
+def seek_no_unittest() -> None:
+    """Ends the search of the whole stack for a unittest, which PyTorch makes at each sample: longer than all else takes."""
+    for name in ("common_utils", "opinfo.core"):
+        if module := sys.modules.get(f"torch.testing._internal.{name}"):
+            module.extract_test_fn = lambda: None  # type: ignore[attr-defined]
+
+
 @functools.cache
 def database(name: str) -> dict[str, OpInfo]:
     """Entries by name. ``"operators"``, ``"references"`` (PyTorch's operators written in Python) or ``"foreach"``."""
@@ -39,6 +47,7 @@ def database(name: str) -> dict[str, OpInfo]:
         raise ModuleNotFoundError(
             f"PyTorch's operator database needs the package {error.name}: pip install 'macatensor[test]'"
         ) from error
+    seek_no_unittest()
     if name == "operators":
         infos = invocations.op_db
     elif name == "references":

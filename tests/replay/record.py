@@ -377,6 +377,10 @@ def _programs() -> Iterator[tuple[str, Callable[[], object]]]:
             drawn(9, 7), drawn(9, 7)
         ),
     )
+    yield "randperm", lambda: torch.randperm(40, device="maca")
+    triangle = drawn(5, 5).triu()  # its eigenvalues come in the order of its diagonal
+    values = torch.empty(5, dtype=torch.complex64, device="maca")
+    yield "eigvals", lambda: torch.linalg.eigvals(triangle, out=values)
     yield "lstsq", lambda: torch.linalg.lstsq(drawn(7, 4), drawn(7, 2))
     yield "delay", lambda: launch("delay", [], [], {"cycles": 100})
     yield "arithmetic_peak", lambda: launch("arithmetic_peak", [], [], {"operations": 1000})

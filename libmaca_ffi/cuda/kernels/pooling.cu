@@ -1,7 +1,9 @@
 // Pooling in two dimensions: the largest of a window with its place, means, means of a number of windows, and their
-// gradients. A thread makes an element of the result; in a gradient it looks which windows it lay in.
-#include "../walk.h"
-#include "../launch.h"
+// gradients. A thread makes an element of the result; in a gradient it looks which windows it lay in. Where channels
+// lie beside one another a thread of the largest and of its gradient makes 16 bytes of them.
+#include <optional>
+
+#include "vectors.h"
 
 namespace maca_cuda {
 namespace {
@@ -88,6 +90,71 @@ __global__ void most_gradient(Arguments a) {
   }
 }
 
+// The same for W channels beside one another, in planes whose places are below 2^31.
+template <class T, int W> __global__ void most_of_channels(Arguments a) {
+  const int height = static_cast<int>(a.in_size[0]), width = static_cast<int>(a.in_size[1]);
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[5];
+    a.walk.offsets(i, at);
+    const T* const in = static_cast<const T*>(a.in) + at[1];
+    const int top = static_cast<int>(at[3] * a.step[0] - a.padding[0]);
+    const int left = static_cast<int>(at[4] * a.step[1] - a.padding[1]);
+    Vector<T, W> best = {};
+    int where[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) where[j] = -1;
+    for (int ky = 0; ky < static_cast<int>(a.kernel[0]); ++ky) {
+      const int y = top + ky * static_cast<int>(a.dilation[0]);
+      if (y < 0 || y >= height) continue;
+      for (int kx = 0; kx < static_cast<int>(a.kernel[1]); ++kx) {
+        const int x = left + kx * static_cast<int>(a.dilation[1]);
+        if (x < 0 || x >= width) continue;
+        const auto v = *reinterpret_cast<const Vector<T, W>*>(in + y * a.in_stride[0] + x * a.in_stride[1]);
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          const auto value = decoded(v.at[j]);
+          if (where[j] < 0 || value > decoded(best.at[j]) || value != value)
+            best.at[j] = v.at[j], where[j] = y * width + x;
+        }
+      }
+    }
+    *reinterpret_cast<Vector<T, W>*>(static_cast<T*>(a.out) + at[0]) = best;
+    int64_t* const index =
+        static_cast<int64_t*>(a.index) + at[2] + at[3] * a.index_stride[0] + at[4] * a.index_stride[1];
+#pragma unroll
+    for (int j = 0; j < W; j += 2) *reinterpret_cast<Vector<int64_t, 2>*>(index + j) = {{where[j], where[j + 1]}};
+  }
+}
+
+template <class T, int W> __global__ void most_gradient_of_channels(Arguments a) {
+  using Sum = std::conditional_t<std::is_same_v<T, float>, double, float>;  // of a few: exact to half a unit of T
+  for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
+    int64_t at[5], y0, y1, x0, x1;
+    a.walk.offsets(i, at);
+    a.windows(0, at[3], y0, y1), a.windows(1, at[4], x0, x1);
+    const int64_t mine = at[3] * a.in_size[1] + at[4];
+    Sum totals[W] = {};
+    for (int64_t y = y0; y < y1; ++y)
+      for (int64_t x = x0; x < x1; ++x) {
+        const int64_t* const index =
+            static_cast<const int64_t*>(a.index) + at[2] + y * a.index_stride[0] + x * a.index_stride[1];
+        const auto grad = *reinterpret_cast<const Vector<T, W>*>(static_cast<const T*>(a.in) + at[1] +
+                                                                 y * a.out_stride[0] + x * a.out_stride[1]);
+#pragma unroll
+        for (int j = 0; j < W; j += 2) {
+          const auto places = *reinterpret_cast<const Vector<int64_t, 2>*>(index + j);
+#pragma unroll
+          for (int k = 0; k < 2; ++k)
+            if (places.at[k] == mine) totals[j + k] += static_cast<Sum>(decoded(grad.at[j + k]));
+        }
+      }
+    Vector<T, W> result;
+#pragma unroll
+    for (int j = 0; j < W; ++j) result.at[j] = encoded<T>(static_cast<float>(totals[j]));
+    *reinterpret_cast<Vector<T, W>*>(static_cast<T*>(a.out) + at[0]) = result;
+  }
+}
+
 __global__ void mean(Arguments a) {
   for (int64_t i = first_element(); i < a.walk.count; i += element_step()) {
     int64_t at[5], y0, y1, x0, x1;
@@ -164,13 +231,45 @@ void read_windows(const Request& r, Arguments& a) {
       throw Invalid("a window, stride, padding or dilation");
 }
 
-std::unique_ptr<Plan> run(const Arguments& a, void (*kernel)(Arguments), int64_t count, const Operand& in,
-                          const Operand& out, const Operand& index) {
+using Kernel = void (*)(Arguments);
+
+// The walk over vectors of channels; none where channels do not lie beside one another, or are no whole vectors.
+std::optional<Walk<5>> walk_over_channels(const Arguments& a, Dtype dtype) {
+  if (!(dtype == Dtype::F32 || is_half(dtype))) return std::nullopt;
+  Walk<5> w = a.walk;
+  const int64_t width = kVectorBytes / item_size(dtype);
+  const auto is_whole = [&](int64_t stride) { return stride % width == 0; };
+  if (w.rank == 0 || w.sizes[0] % width != 0 || w.strides[3][0] != 0 || w.strides[4][0] != 0) return std::nullopt;
+  if (a.in_size[0] > INT32_MAX / a.in_size[1] || a.walk.is_narrow == 0) return std::nullopt;
+  for (size_t d = 0; d < 2; ++d) {
+    constexpr int64_t kMost = INT32_MAX / 8;  // nor is a sum of these beyond
+    if (a.padding[d] > kMost || a.in_size[d] > kMost || (a.kernel[d] - 1) * a.dilation[d] > kMost) return std::nullopt;
+    if (!is_whole(a.in_stride[d]) || !is_whole(a.out_stride[d]) || !is_whole(a.index_stride[d])) return std::nullopt;
+  }
+  for (size_t k = 0; k < 3; ++k) {
+    if (w.strides[k][0] != 1) return std::nullopt;
+    for (int d = 1; d < w.rank; ++d)
+      if (!is_whole(w.strides[k][d])) return std::nullopt;
+    w.strides[k][0] = width;
+  }
+  w.sizes[0] /= width, w.count /= width;
+  w.prepare();
+  return w;
+}
+
+std::unique_ptr<Plan> run(const Arguments& a, Kernel kernel, int64_t count, const Operand& in, const Operand& out,
+                          const Operand& index, Kernel of_channels = nullptr) {
+  const auto vectors = of_channels && count > 0 ? walk_over_channels(a, in.dtype) : std::nullopt;
   return make_plan([=](const Launching& l) {
     if (count == 0) return cudaSuccess;
     Arguments mine = a;
     mine.in = l.data(in), mine.out = l.data(out);
     if (index.present()) mine.index = l.data(index);
+    if (vectors && is_aligned(mine.in, kVectorBytes) && is_aligned(mine.out, kVectorBytes) &&
+        is_aligned(mine.index, kVectorBytes)) {
+      mine.walk = *vectors;
+      return start(l, of_channels, blocks_for(l, mine.walk.count), dim3(kThreads), mine);
+    }
     return start(l, kernel, blocks_for(l, count), dim3(kThreads), mine);
   });
 }
@@ -183,7 +282,9 @@ MACA_KERNEL("max_pool2d_with_indices", [](const Request& r) {
              in.dtype == Dtype::F64  ? most<double>
              : is_floating(in.dtype) ? most<float>
                                      : most<int64_t>,
-             out.numel(), in, out, index);
+             out.numel(), in, out, index, with_float_type(in.dtype, [](auto t) -> Kernel {
+               return most_of_channels<decltype(t), kWidth<decltype(t)>>;
+             }));
 });
 MACA_KERNEL("max_pool2d_with_indices_backward", [](const Request& r) {
   if (r.has("output_size")) throw Declined("windows of random places");
@@ -191,7 +292,9 @@ MACA_KERNEL("max_pool2d_with_indices_backward", [](const Request& r) {
   if (!is_floating(grad.dtype)) throw Declined("gradients that are integers");
   Arguments a = geometry(out, grad, &index, true);
   read_windows(r, a);
-  return run(a, most_gradient, out.numel(), grad, out, index);
+  return run(a, most_gradient, out.numel(), grad, out, index, with_float_type(grad.dtype, [](auto t) -> Kernel {
+               return most_gradient_of_channels<decltype(t), kWidth<decltype(t)>>;
+             }));
 });
 
 std::unique_ptr<Plan> means(const Request& r, bool is_gradient, bool is_adaptive) {
