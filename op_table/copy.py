@@ -10,7 +10,7 @@ pointwise("_to_copy", ALL, bound=exact())
 pointwise("fill.Scalar", ALL, bound=exact())
 pointwise("fill.Tensor", ALL, bound=exact())
 also("copy fill", promotes=("self",))
-pointwise("zero", ALL, bound=exact())
+pointwise("zero", ALL, bound=exact(), strides="dense_like_first")
 
 also("copy _to_copy", underflows=True, copies=True)
 also("clone", copies=True, moves=("self",))

@@ -64,6 +64,7 @@ kernel("rrelu_with_noise", FLOATING, random=True)
 composite("rrelu_with_noise_backward", why="one product with the noise; rrelu is in no profile we have")
 
 also("binomial", meta="binomial")
+also("_standard_gamma", meta="standard_gamma")
 also("_standard_gamma_grad _dirichlet_grad", meta="gradient_of_samples")
 also("native_dropout_backward", terms="sum", underflows=True)
 

@@ -103,6 +103,36 @@ def row_major(like: Tensor, *size: int) -> Tensor:
     return torch.empty(size, dtype=like.dtype, device="meta")
 
 
+# PyTorch 2.11 has none.
+@meta_rule
+def _standard_gamma(self: Tensor, *options: Value) -> Tensor:
+    return row_major(self, *self.shape)
+
+
+def _transform(func: OpOverload, last: Callable[[int, int], int]) -> Callable[..., Tensor]:
+    """PyTorch 2.11's allocate for one order of ``dim`` and take the strides of another."""
+
+    def rule(self: Tensor, dim: list[int], normalization: int, option: int) -> Tensor:
+        try:
+            result: Tensor = func(self, dim, normalization, option)
+        except RuntimeError as error:
+            if "setStorage" not in str(error):
+                raise
+            size = [last(n, option) if d == dim[-1] % self.dim() else n for d, n in enumerate(self.shape)]
+            of_reals = func is torch.ops.aten._fft_c2r.default
+            result = self.new_empty(size, dtype=self.dtype.to_real() if of_reals else self.dtype.to_complex())
+        return result
+
+    return rule
+
+
+META_RULES["fft_c2c"] = _transform(torch.ops.aten._fft_c2c.default, lambda n, forward: n)
+META_RULES["fft_r2c"] = _transform(
+    torch.ops.aten._fft_r2c.default, lambda n, onesided: n // 2 + 1 if onesided else n
+)
+META_RULES["fft_c2r"] = _transform(torch.ops.aten._fft_c2r.default, lambda n, last: last)
+
+
 # PyTorch's goes through Python's reference, 0.5 ms: a growing cache is joined to what is new once a token. Only for the
 # plainest operands, whose result is row-major.
 @meta_rule

@@ -101,7 +101,11 @@ def infer(signature: Signature, full: list[Value], row: Row) -> Value:
 
 
 def result_meta(tensor: torch.Tensor) -> Meta:
-    return meta_of(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    """Of a new tensor: each element has memory of its own, where PyTorch 2.11's meta kernels of scatters expand, too."""
+    meta = meta_of(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    if meta.overlaps_itself():
+        return meta_of(meta.size, torch.empty_like(tensor).stride(), meta.dtype)
+    return meta
 
 
 def _is_attribute(value: object) -> bool:
