@@ -48,6 +48,11 @@ def _is_ours(tx: Any) -> bool:
     return False
 
 
+def _attribute(variable: type) -> str:
+    """The method of Dynamo's variables that gives an attribute: PyTorch 2.14 renamed it."""
+    return "var_getattr" if hasattr(variable, "var_getattr") else "tp_getattro_impl"
+
+
 def _fake(variable: Any) -> torch.Tensor:
     found: torch.Tensor = variable.as_proxy().node.meta["example_value"]
     return found
@@ -77,7 +82,7 @@ def _teach_backward() -> None:
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.variables.tensor import TensorVariable
 
-    backward, attribute = TensorVariable.method_backward, TensorVariable.var_getattr
+    backward, attribute = TensorVariable.method_backward, getattr(TensorVariable, _attribute(TensorVariable))
     validate = OutputGraph._validate_outputs_safe_for_autograd_nodes
 
     def method_backward(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +98,7 @@ def _teach_backward() -> None:
         finally:
             del known[count : count + len(leaves)]
 
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+    def get(self: Any, tx: Any, name: str) -> Any:
         if (
             name == "grad"
             and _is_ours(tx)
@@ -115,7 +120,7 @@ def _teach_backward() -> None:
         return None
 
     TensorVariable.method_backward = method_backward  # type: ignore[method-assign]
-    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    setattr(TensorVariable, _attribute(TensorVariable), get)
     OutputGraph._validate_outputs_safe_for_autograd_nodes = validate_outputs  # type: ignore[method-assign]
 
 
@@ -195,10 +200,11 @@ def _teach_optimizer() -> None:
         c for c in optimizer._use_grad_for_differentiable.__code__.co_consts if isinstance(c, CodeType)
     }
     zero_grad = optimizer.Optimizer.zero_grad
-    call_method, attribute = OptimizerVariable.call_method, OptimizerVariable.var_getattr
+    call_method = OptimizerVariable.call_method
+    attribute = getattr(OptimizerVariable, _attribute(OptimizerVariable))
     call_skipped = functions.SkipFunctionVariable.call_function
 
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+    def get(self: Any, tx: Any, name: str) -> Any:
         if not _is_ours(tx):
             return attribute(self, tx, name)
         if name == "zero_grad" and type(self.value).zero_grad is zero_grad:
@@ -219,7 +225,7 @@ def _teach_optimizer() -> None:
             return ConstantVariable.create(None)
         return call_skipped(self, tx, args, kwargs)
 
-    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    setattr(OptimizerVariable, _attribute(OptimizerVariable), get)
     OptimizerVariable.call_method = call_optimizer  # type: ignore[method-assign]
     functions.SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
 
