@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch._ops import OpOverload
 
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
@@ -121,10 +122,17 @@ def plan_memory(
     which it is there, and the result that it stays as, or -1; and the most that pieces without a result take at once."""
 
 class KernelCall:
-    """Calls that a kernel serves. A subclass has ``fill``, ``odd_operand``, ``miss`` and ``weigh``."""
+    """Calls that a kernel serves. A subclass has ``general``, ``odd_operand``, ``miss`` and ``weigh``."""
 
     def __init__(
-        self, letters: bytes, cache: dict[Hashable, Any], tensors_end: int, is_sized_by_numbers: bool
+        self,
+        letters: bytes,
+        cache: dict[Hashable, Any],
+        tensors_end: int,
+        is_sized_by_numbers: bool,
+        names: tuple[str | None, ...],
+        defaults: tuple[Value, ...],
+        only: dict[str, Value],
     ) -> None: ...
     def __call__(self, args: Arguments, kwargs: Keywords | None = None) -> Value: ...
 
@@ -139,6 +147,25 @@ class BlankCall:
 
     def __init__(self, cache: dict[Hashable, Any]) -> None: ...
     def __call__(self, args: Arguments, kwargs: Keywords | None = None) -> Value: ...
+
+class CastCall:
+    """``func`` of ``cast(value, dtype)`` of its arguments, between ``rest(True)`` and ``rest(False)``. Numbers, and tensors
+    of ours that have the dtype, stay as they are. ``dtype`` may be what returns it."""
+
+    def __init__(
+        self,
+        func: Callable[..., Value],
+        rest: Callable[[bool], object],
+        dtype: torch.dtype | Callable[[], torch.dtype],
+        cast: Callable[[Value, torch.dtype], Value],
+    ) -> None: ...
+    def __call__(self, *args: Value, **kwargs: Value) -> Value: ...
+
+class KeptError(Generic[_T]):
+    """``value``, to be had by a call while an exception is pending, which is appended to ``taken``."""
+
+    def __init__(self, value: _T, taken: list[BaseException]) -> None: ...
+    def __call__(self, *args: object) -> _T: ...
 
 class FixedAttribute(Generic[_T]):
     """``value``, of a type and of its instances."""

@@ -135,17 +135,92 @@ def test_a_launcher_that_is_made_anew_forgets() -> None:
             cache[key] = lambda args, payloads, numbers: (self, key)
             return cache[key]
 
-    launcher = Counting(b"S", cache, 0, False)
+    launcher = Counting(b"S", cache, 0, False, ("n",), (None,), {})
     alive = weakref.ref(launcher)
     for _ in range(3):
         assert launcher((7,), None)[1] == (7,)
     assert launcher.made == 1
-    launcher.__init__(b"S", {}, 0, False)
+    launcher.__init__(b"S", {}, 0, False, ("n",), (None,), {})
     launcher((7,), None)
     assert launcher.made == 2
     with pytest.raises(TypeError):
-        launcher.__init__(b"S", [], 0, False)
+        launcher.__init__(b"S", [], 0, False, (), (), {})
     del launcher
     cache.clear()
     gc.collect()
     assert alive() is None
+
+
+def test_arguments_by_name_fill_in_the_defaults_of_others() -> None:
+    seen: list[tuple] = []
+
+    class Noting(native.KernelCall):  # type: ignore[misc]
+        def miss(self, key: tuple, args: tuple) -> object:
+            return lambda args, payloads, numbers: seen.append(args)
+
+        def general(self, args: tuple, kwargs: dict) -> str:
+            return "general"
+
+    idle = {"device": torch.device("maca", 0)}
+    launcher = Noting(b"SSSS", {}, 0, False, ("a", "b", "device", None), (0, 1, None, 3), idle)
+    launcher((5,), {"".join(("b",)): 6})
+    launcher((), {"a": 7, "device": torch.device("maca", 0)})
+    assert seen == [(5, 6, None, 3), (7, 1, None, 3)]
+    for args, kwargs in (((), {"device": torch.device("cpu")}), ((), {"c": 1}), ((1, 2, 3, 4, 5), {"a": 1})):
+        assert launcher(args, kwargs) == "general"
+    with pytest.raises(ValueError, match="name and a default"):
+        launcher.__init__(b"S", {}, 0, False, ("a",), (), {})
+
+
+def test_casts_that_name_the_device_make_no_plan_of_their_own() -> None:
+    x = torch.tensor([1.5, -2.25]).maca()
+    cast = torch.ops.aten._to_copy.default
+    expected = cast(x, dtype=torch.bfloat16).cpu()
+    before = counters()["plan_misses"]
+    options = {"layout": torch.strided, "pin_memory": False, "non_blocking": False}
+    named = cast(x, dtype=torch.bfloat16, device=x.device, **options)
+    assert named.device == x.device and torch.equal(named.cpu(), expected)
+    assert torch.equal(cast(x, dtype=torch.bfloat16, non_blocking=True).cpu(), expected)
+    assert counters()["plan_misses"] == before
+    host = cast(x, dtype=torch.bfloat16, device=torch.device("cpu"))
+    assert type(host) is torch.Tensor and torch.equal(host, expected)
+    with pytest.raises(RuntimeError, match="invalid device ordinal 1"):
+        cast(x, device=torch.device("maca", 1))
+
+
+def test_casts_of_autocast_leave_alone_what_needs_none() -> None:
+    asked: list[object] = []
+
+    def cast(value: object, dtype: torch.dtype) -> object:
+        asked.append(value)
+        return value
+
+    rests: list[bool] = []
+
+    def func(*args: object, **kwargs: object) -> tuple:
+        assert rests[-1]
+        return args, kwargs
+
+    x = torch.ones(2).maca()
+    call = native.CastCall(func, rests.append, lambda: torch.float32, cast)
+    args = (x, None, 1, 2.0, [1, 2], True, "mean")
+    assert call(*args, weight=x, scale=None) == (args, {"weight": x, "scale": None}) and asked == []
+    assert native.CastCall(func, rests.append, torch.bfloat16, cast)(x, other=[x]) == ((x,), {"other": [x]})
+    assert asked == [x, [x]]
+    with pytest.raises(ZeroDivisionError):
+        native.CastCall(lambda: 1 // 0, rests.append, torch.float32, cast)()
+    assert rests == [True, False] * 3
+
+
+def test_attention_that_was_recorded_before_has_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(2, 2, 5, 4) for _ in range(3)]
+
+    def gradients(device: str) -> list[torch.Tensor]:
+        q, k, v = (t.to(device).requires_grad_() for t in given)
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return [t.cpu() for t in torch.autograd.grad(attended.square().sum(), (q, k, v))]
+
+    for _ in range(3):
+        for ours, theirs in zip(gradients("maca"), gradients("cpu")):
+            torch.testing.assert_close(ours, theirs)

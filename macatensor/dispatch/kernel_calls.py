@@ -56,9 +56,15 @@ class KernelLauncher(native.KernelCall):
 
     Called with (args, kwargs). The base class, written in C, looks the signature up and launches: the metas of the
     operands, the arguments that are part of the plan, and the kinds of scalars. What it does not know comes here.
+    ``by_name``: the arguments that it takes by their names; None: all of them. ``only``: those of which it takes this value
+    alone, and leaves it out. Calls with others come to :meth:`general`.
     """
 
-    def __init__(self, func: OpOverload, row: Row, form: Form, twin: OpOverload):
+    by_name: frozenset[str] | None = None
+
+    def __init__(
+        self, func: OpOverload, row: Row, form: Form, twin: OpOverload, only: dict[str, Value] | None = None
+    ):
         self.func = func
         self.row = row
         self.form = form
@@ -75,6 +81,9 @@ class KernelLauncher(native.KernelCall):
             self.signature.tensors_end,
             # creation functions: the result's size may follow from the scalars (arange)
             not any(a.role in (Role.TENSOR, Role.TENSORS) for a in arguments),
+            tuple([n if self.by_name is None or n in self.by_name else None for n in self.signature.names]),
+            self.signature.defaults,
+            only or {},
         )
         first = arguments[0] if arguments else None
         self.writes_list = first is not None and first.written and first.role is Role.TENSORS
@@ -88,9 +97,9 @@ class KernelLauncher(native.KernelCall):
             and 0 in self.signature.returned_arguments
         )
 
-    def fill(self, args: Arguments, kwargs: Keywords | None) -> Arguments:
-        """Every argument, in the schema's order."""
-        return tuple(self.signature.fill(args, kwargs) if kwargs else args)
+    def general(self, args: Arguments, kwargs: Keywords | None) -> Value:
+        """Calls that bring arguments by other names than ``by_name``."""
+        return super().__call__(tuple(self.signature.fill(args, kwargs)))
 
     def odd_operand(self, value: object, args: Arguments) -> tuple[Hashable, Value]:
         """The key and the value of a tensor on the host that is a number; PyTorch's error for what is no operand."""

@@ -89,6 +89,16 @@ class Signature:
         takes = [a.role in (Role.TENSOR, Role.TENSORS) and not a.is_out for a in self.arguments]
         return max((i + 1 for i, t in enumerate(takes) if t), default=0)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of every argument."""
+        return tuple(a.name for a in self.arguments)
+
+    @property
+    def defaults(self) -> tuple[Value, ...]:
+        """Of every argument; None where it has none."""
+        return tuple(a.default for a in self.arguments)
+
     def fill(self, args: Arguments, kwargs: Keywords | None) -> list[Value]:
         """Every argument in schema order, defaults included."""
         full = list(args)

@@ -6,6 +6,7 @@ off, so the wrappers cost nothing then. The lists are in op_table/autocast.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, NoReturn
@@ -15,6 +16,9 @@ from torch._ops import OpOverload
 
 from macatensor.operators import transformer
 from macatensor.runtime.boxed import Value
+from macatensor.runtime.ffi import native
+from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.uncompiled import uncompiled
 from op_table import autocast as lists
 
 _BANNED = (
@@ -61,7 +65,9 @@ def _eligible(value: object) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     dtype = value.dtype
-    return dtype.is_floating_point and dtype != torch.float64 and value.device.type == "maca"
+    if not dtype.is_floating_point or dtype == torch.float64:
+        return False
+    return type(value) is MacaTensor or value.device.type == "maca"
 
 
 def _cast(value: Value, dtype: torch.dtype) -> Value:
@@ -108,31 +114,24 @@ def _widest(values: Iterable[Value], dtype: torch.dtype, lower: torch.dtype) -> 
     return dtype
 
 
-_autocast_key = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
+_key = torch._C._dispatch_key_parse("AutocastPrivateUse1")
+_keys = torch._C.DispatchKeySet(_key)
+# Whether operators of this thread pass autocast by. Whoever is called through its key was not passed by.
+_rest: Callable[[bool], None] = functools.partial(torch._C._dispatch_tls_set_dispatch_key_excluded, _key)
 
 
 def _below_autocast() -> AbstractContextManager[None]:
-    return torch._C._ExcludeDispatchKeyGuard(_autocast_key)
+    return torch._C._ExcludeDispatchKeyGuard(_keys)
 
 
 def _lower(func: OpOverload) -> Value:
-    def lower_precision(*args: Value, **kwargs: Value) -> Value:
-        with _below_autocast():
-            dtype = torch.get_autocast_dtype("maca")
-            return func(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
-
-    return lower_precision
+    return native.CastCall(
+        func._op, _rest, functools.partial(torch.get_autocast_dtype, "maca"), uncompiled(_cast)
+    )
 
 
 def _float32(func: OpOverload) -> Value:
-    def float32(*args: Value, **kwargs: Value) -> Value:
-        with _below_autocast():
-            return func(
-                *[_cast(a, torch.float32) for a in args],
-                **{k: _cast(v, torch.float32) for k, v in kwargs.items()},
-            )
-
-    return float32
+    return native.CastCall(func._op, _rest, torch.float32, uncompiled(_cast))
 
 
 def _float32_result(func: OpOverload) -> Value:

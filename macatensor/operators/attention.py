@@ -151,6 +151,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> No
 # Without a mask and a gradient, by the operands' metas and the options: each token of a growing cache brings new
 # keys, and what is decided above need not be decided once a layer.
 _programs: PlanCache[Program] = PlanCache()
+# The same of calls with a gradient: their scale.
+_recorded: PlanCache[float] = PlanCache()
 _unwatched = launch  # tools that look at every launch put one of their own in the place of `launch`
 
 
@@ -158,13 +160,20 @@ def _key(query: Tensor, key: Tensor, value: Tensor, *options: object) -> Hashabl
     return payload(query)[2], payload(key)[2], payload(value)[2], options
 
 
-def _known(query: Tensor, key: Tensor, value: Tensor, *options: object) -> Program | None:
-    """The program of a call that was met before and needs no gradient, or None."""
+def _needs_gradient(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    return torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+
+
+def _known(query: Tensor, key: Tensor, value: Tensor, *options: object) -> Tensor | None:
+    """What a call that was met before gives, or None."""
     if not (type(query) is type(key) is type(value) is MacaTensor):
         return None
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        return None
-    return _programs.get(_key(query, key, value, *options))
+    found = _key(query, key, value, *options)
+    if not _needs_gradient(query, key, value):
+        made = _programs.get(found)
+        return None if made is None else _run(made, query, key, value)
+    scale = _recorded.get(found)
+    return None if scale is None else _attend(query, key, value, None, options[0], scale)
 
 
 def _run(known: Program, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -208,7 +217,7 @@ def attention(
     if fused and attn_mask is None and dropout_p == 0.0 and launch is _unwatched:
         known = _known(query, key, value, *options)
         if known is not None:
-            return _run(known, query, key, value)
+            return known
     _check(query, key, value, attn_mask)
     operands = [query, key, value] + ([attn_mask] if attn_mask is not None else [])
     in_graph = are_traced(operands)
@@ -238,8 +247,12 @@ def attention(
         output: Tensor = _IN_GRAPH.default(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
         return output
     try:
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
-            return _attend(query, key, value, mask, is_causal, scale)
+        if _needs_gradient(query, key, value):
+            generation = plan_caches.generation
+            output = _attend(query, key, value, mask, is_causal, scale)
+            if mask is None:
+                _recorded.remember(_key(query, key, value, *options), scale, generation)
+            return output
         if mask is None and launch is _unwatched:
             metas = [payload(t)[2] for t in (query, key, value)]
             generation = plan_caches.generation

@@ -15,11 +15,50 @@ from macatensor.dispatch.transfer import check_index, to_device, to_host
 from macatensor.operators import float8
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
-from macatensor.runtime.tensor import MacaTensor, Payload, physical, plain, wrap
+from macatensor.runtime.tensor import MacaTensor, Payload, device, physical, plain, wrap
 
 
+@special("aten._to_copy.default")
 class _ToCopy(KernelLauncher):
-    """``_to_copy`` between tensors of the device."""
+    """``_to_copy``: between tensors of the device in C, between it and others here."""
+
+    by_name = frozenset({"dtype", "memory_format"})
+
+    def __init__(self, func: OpOverload):
+        found = find_row(func)
+        assert found is not None  # the table has it
+        # autograd names all of these, of a tensor of the device
+        idle = {"layout": torch.strided, "device": device(), "pin_memory": False, "non_blocking": False}
+        super().__init__(func, *found, only=idle)
+
+    def general(self, args: Arguments, kwargs: Keywords | None) -> Value:
+        source = args[0]
+        options = dict(kwargs or {})
+        device = options.pop("device", None)
+        if device is None or device.type == "maca":
+            check_index(device)
+            if not isinstance(source, MacaTensor):
+                return to_device(
+                    source,
+                    options.get("memory_format"),
+                    options.get("dtype"),
+                    bool(options.get("non_blocking")),
+                )
+            options.pop("pin_memory", None)
+            options.pop("non_blocking", None)
+            options.pop("layout", None)
+            return self(args, options)
+        if device.type == "meta":
+            return torch.ops.aten._to_copy.default(
+                torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta"),
+                **options,
+            )
+        host = to_host(source, bool(options.get("non_blocking")))
+        if device.type == "cpu" and not options.get("pin_memory"):
+            same = options.get("dtype") in (None, host.dtype)
+            if same and options.get("memory_format") in (None, torch.preserve_format):
+                return host
+        return self.func(host, **{**options, "device": device})
 
     def build(self, args: Arguments, given: int) -> Run:
         source, dtype = self.signature.fill(args, None)[:2]
@@ -44,47 +83,6 @@ class _Copy(KernelLauncher):
     ) -> Value:
         float8.write(args[0], args[1])
         return args[0]
-
-
-@special("aten._to_copy.default")
-def _to_copy(func: OpOverload) -> Launcher:
-    found = find_row(func)
-    kernel = _ToCopy(func, *found) if found else None
-
-    def run(args: Arguments, kwargs: Keywords | None) -> Value:
-        source = args[0]
-        if kwargs and len(kwargs) == 1 and "dtype" in kwargs and kernel and type(source) is MacaTensor:
-            return kernel((source, kwargs["dtype"], None, None, None, False, None), None)
-        options = dict(kwargs or {})
-        device = options.pop("device", None)
-        if device is None or device.type == "maca":
-            check_index(device)
-            if not isinstance(source, MacaTensor):
-                return to_device(
-                    source,
-                    options.get("memory_format"),
-                    options.get("dtype"),
-                    bool(options.get("non_blocking")),
-                )
-            options.pop("pin_memory", None)
-            options.pop("non_blocking", None)
-            options.pop("layout", None)
-            if kernel is None:
-                raise NotImplementedError("the op table has no row _to_copy")
-            return kernel(args, options)
-        if device.type == "meta":
-            return torch.ops.aten._to_copy.default(
-                torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta"),
-                **options,
-            )
-        host = to_host(source, bool(options.get("non_blocking")))
-        if device.type == "cpu" and not options.get("pin_memory"):
-            same = options.get("dtype") in (None, host.dtype)
-            if same and options.get("memory_format") in (None, torch.preserve_format):
-                return host
-        return func(host, **{**options, "device": device})
-
-    return run
 
 
 def _lies_like(host: torch.Tensor, tensor: MacaTensor) -> bool:

@@ -50,11 +50,15 @@ class WholeLauncher(native.KernelCall):
         self.create = create
         self.signature = read(func)
         self.cache: PlanCache[Run] = PlanCache()
-        super().__init__(self.signature.letters, self.cache, self.signature.tensors_end, False)
-
-    def fill(self, args: Arguments, kwargs: Keywords | None) -> Arguments:
-        """Every argument, in the schema's order."""
-        return tuple(self.signature.fill(args, kwargs))
+        super().__init__(
+            self.signature.letters,
+            self.cache,
+            self.signature.tensors_end,
+            False,
+            self.signature.names,
+            self.signature.defaults,
+            {},
+        )
 
     def odd_operand(self, value: object, args: Arguments) -> tuple[Hashable, float]:
         """What is no MacaTensor makes the call one that is not plain."""

@@ -5,10 +5,10 @@ the pass of a small result takes 50; and the device's launches are asynchronous 
 roots all are the device's runs on the thread that calls it, as the CPU's do. So do those of the host where the engine has
 no thread for the device: its threads are started by the first pass of a program, which may come before the device is known.
 
-PyTorch's guard asks Python for its device type, also from a destructor that runs while an operator's exception
-unwinds the engine. Python's error indicator is still set then, so any Python call fails, and the process ends with
-"terminate called without an active exception". Our guard takes the pending exception, answers, and gives the
-exception back where the engine returns; the engine itself has only lost it.
+PyTorch's guard asks Python for its device type, several times for each node of a backward pass, also from a destructor
+that runs while an operator's exception unwinds the engine. Python's error indicator is still set then, so any Python call
+fails, and the process ends with "terminate called without an active exception". Our guard takes the pending exception,
+answers, and gives the exception back where the engine returns; the engine itself has only lost it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,17 @@ from typing import TypeVar
 import torch
 
 from macatensor.runtime import streams, switches
-from macatensor.runtime.ffi import lib
+from macatensor.runtime.ffi import lib, native
 from macatensor.runtime.tensor import MacaTensor
 
 _T = TypeVar("_T")
-_TYPE = torch._C._autograd.DeviceType.PrivateUse1
 _pending: list[BaseException] = []
-# A C function that returns while an exception is pending fails with a SystemError that names it. The interpreter
-# checks calls through a partial; a plain call of a builtin it may specialize, and then it does not.
-_probe = functools.partial(id, None)
 
 
 class MacaDeviceGuard(torch._C._acc.DeviceGuard):
     """One device: there is nothing to switch."""
 
-    def type_(self) -> torch._C._autograd.DeviceType:  # type: ignore[override]
-        """The device type. Called by C++, several times for each node of a backward pass."""
-        try:
-            _probe()
-        except SystemError as error:
-            if error.__cause__ is not None:
-                _pending.append(error.__cause__)
-        return _TYPE
+    type_ = native.KeptError(torch._C._autograd.DeviceType.PrivateUse1, _pending)  # type: ignore[assignment]
 
 
 def _are_of(kinds: tuple[str, ...], roots: Iterable[object]) -> bool:

@@ -39,8 +39,10 @@ struct KernelCall : CachedCall {
   PyObject* roles_object;  // bytes, which hold
   char* roles;             // one letter an argument
   Py_ssize_t role_count;
-  Py_ssize_t tensors_end;   // past the last argument that takes tensors
-  int is_sized_by_numbers;  // the result's size may follow from the numbers: they are part of the signature
+  Py_ssize_t tensors_end;      // past the last argument that takes tensors
+  int is_sized_by_numbers;     // the result's size may follow from the numbers: they are part of the signature
+  PyObject *names, *defaults;  // tuples, of the arguments; None is a name under which C takes none
+  PyObject* only;              // by the names of some arguments: the value that says nothing and is left out
   // The signature that was found last, and what for: most are the same objects again, which costs less to see than a
   // look-up. It holds while the cache has that size: whoever empties it leaves it to grow here.
   PyObject *last_key, *last_found;
@@ -58,6 +60,9 @@ struct KernelCall : CachedCall {
   }
   void release() {
     Py_CLEAR(roles_object);
+    Py_CLEAR(names);
+    Py_CLEAR(defaults);
+    Py_CLEAR(only);
     role_count = 0;
     clear();
   }
@@ -203,17 +208,62 @@ PyObject* run_all(KernelCall* self, PyObject* args) {
   return PyObject_CallFunctionObjArgs(found.get(), args, payloads.get(), numbers.get(), nullptr);
 }
 
+// Where an argument of that name stands; -1 where there is none that C takes by name. PyTorch makes the name anew for
+// each call, so it is seldom the same object.
+Py_ssize_t position_of(PyObject* names, PyObject* name) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i) {
+    PyObject* const known_name = PyTuple_GetItem(names, i);
+    if (known_name == name || (known_name != Py_None && PyUnicode_Compare(known_name, name) == 0)) return i;
+  }
+  return -1;
+}
+
+// Is it what the result is anyway, such as its device? False also with an exception.
+bool says_nothing(PyObject* wanted, PyObject* value) {
+  return wanted == value || (Py_TYPE(wanted) == Py_TYPE(value) && PyObject_RichCompareBool(wanted, value, Py_EQ) == 1);
+}
+
+// Every argument in the schema's order, those left out with their default; none, maybe without an exception, where
+// there is another name than those that C takes, or another value than the one that it takes there.
+Ref filled(const KernelCall& self, PyObject* args, PyObject* kwargs) {
+  const Py_ssize_t given = PyTuple_Size(args), count = PyTuple_Size(self.names);
+  if (given > count || !PyDict_Check(kwargs)) return Ref();
+  Ref full(new_tuple(count, [&](Py_ssize_t i) {
+    return Ref::borrowed(PyTuple_GetItem(i < given ? args : self.defaults, i)).release();
+  }));
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; full && PyDict_Next(kwargs, &at, &name, &value);) {
+    PyObject* const wanted = self.only ? PyDict_GetItemWithError(self.only, name) : nullptr;
+    if (wanted && says_nothing(wanted, value)) continue;
+    if (wanted || PyErr_Occurred()) return Ref();
+    const Py_ssize_t position = position_of(self.names, name);
+    if (position < 0) return Ref();
+    PyTuple_SetItem(full.get(), position, Ref::borrowed(value).release());
+  }
+  return full;
+}
+
 PyObject* KernelCall::run(PyObject* args, PyObject* kwargs) {
-  if (is_empty(kwargs) && PyTuple_Check(args)) return run_all(this, args);
-  Ref filled(PyObject_CallMethod(object(), "fill", "OO", args, kwargs ? kwargs : Py_None));
-  return filled ? run_all(this, filled.get()) : nullptr;
+  if (!PyTuple_Check(args)) return general(args, kwargs);
+  if (is_empty(kwargs)) return run_all(this, args);
+  Ref full = filled(*this, args, kwargs);
+  if (full) return run_all(this, full.get());
+  return PyErr_Occurred() ? nullptr : general(args, kwargs);
 }
 
 bool KernelCall::initialize(PyObject* args) {
-  PyObject *letters, *given;
-  if (!PyArg_ParseTuple(args, "SO!np:KernelCall", &letters, &PyDict_Type, &given, &tensors_end, &is_sized_by_numbers))
+  PyObject *letters, *given, *taken, *left_out, *idle;
+  if (!PyArg_ParseTuple(args, "SO!npO!O!O!:KernelCall", &letters, &PyDict_Type, &given, &tensors_end,
+                        &is_sized_by_numbers, &PyTuple_Type, &taken, &PyTuple_Type, &left_out, &PyDict_Type, &idle))
     return false;
+  if (PyTuple_Size(taken) != PyTuple_Size(left_out)) {
+    PyErr_SetString(PyExc_ValueError, "every argument has a name and a default");
+    return false;
+  }
   put(roles_object, letters);
+  put(names, taken);
+  put(defaults, left_out);
+  put(only, PyDict_Size(idle) ? idle : nullptr);
   if (PyBytes_AsStringAndSize(letters, &roles, &role_count)) return false;
   tensors_end = std::min(tensors_end, role_count);
   forget_last();
@@ -225,9 +275,11 @@ bool KernelCall::initialize(PyObject* args) {
 bool add_kernel_call_type(PyObject* module) {
   return CachedCallType<KernelCall>::add(
       module, "libmaca_ffi._launcher.KernelCall",
-      "KernelCall(roles, cache, tensors_end, is_sized_by_numbers)\n\nCalled with (args, kwargs) of an operator. A "
-      "subclass has miss(key, args), which makes, remembers and returns what runs a signature; fill(args, kwargs), "
-      "every argument as a tuple; odd_operand(value, args), the key and the number of what is no MacaTensor; and "
+      "KernelCall(roles, cache, tensors_end, is_sized_by_numbers, names, defaults, only)\n\nCalled with (args, "
+      "kwargs) of an operator. A subclass has miss(key, args), which makes, remembers and returns what runs a "
+      "signature; "
+      "general(args, kwargs), for names that are not among `names`; odd_operand(value, args), the key and the number "
+      "of what is no MacaTensor; and "
       "weigh(program, args, numbers), which raises where PyTorch has no room for a number in the result.");
 }
 

@@ -205,6 +205,8 @@ bool add_kernel_call_type(PyObject* module);
 bool add_view_call_type(PyObject* module);
 bool add_blank_call_type(PyObject* module);
 bool add_fixed_attribute_type(PyObject* module);
+bool add_kept_error_type(PyObject* module);
+bool add_cast_call_type(PyObject* module);
 using Run = PyObject* (*)(PyObject* launcher, PyObject* args, PyObject* kwargs);
 // What a call of `launcher` does; nullptr when it is none of that type, or a subclass that has its own __call__.
 Run direct_kernel_call(PyObject* launcher);
