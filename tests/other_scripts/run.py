@@ -20,7 +20,6 @@ import resource
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -52,35 +51,27 @@ class Bench:
     def __init__(self, sources: Path, work: Path, limit: float) -> None:
         self.sources, self.work, self.limit = sources, work, limit
 
-    def tree(self, repository: str, mode: str) -> Path:
-        """The sources of a repository, as they are or migrated."""
+    def tree(self, folder: Path, mode: str) -> Path:
+        """A folder below the sources as it is, or what ``macatensor migrate`` makes of it."""
         if mode != "migrated":
-            return self.sources / repository
-        made = self.work / "migrated" / repository
+            return self.sources / folder
+        from macatensor.migrate.project import migrate  # which must find the switches set
+        from macatensor.migrate.rules import Rules
+
+        made = self.work / "migrated" / folder
         if not made.exists():
-            command = [
-                sys.executable,
-                "-m",
-                "macatensor",
-                "migrate",
-                str(self.sources / repository),
-                "-o",
-                str(made),
-            ]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode not in (0, 1):
-                raise SystemExit(f"macatensor migrate {repository}: {done.stdout}{done.stderr}")
+            done = migrate(self.sources / folder, made, Rules())
+            assert not done.unparsed, done.unparsed
         return made
 
     def run(self, script: Script, mode: str) -> Outcome:
         """One run in a fresh copy, after the scripts that must come before it."""
-        repository = script.path.partition("/")[0]
         kind = mode.partition("+")[0]
         with tempfile.TemporaryDirectory(dir=self.work) as name:
             path = Path(name) / script.path
             folder = Path(name) / script.folder if script.folder else path.parent
-            for part in (folder, *(Path(name) / p for p in script.imports)):
-                shutil.copytree(self.tree(repository, kind) / part.relative_to(Path(name) / repository), part)
+            for part in (folder.relative_to(name), *map(Path, script.imports)):
+                shutil.copytree(self.tree(part, kind), Path(name) / part)
             script.prepare(folder)
             for other in script.before:
                 earlier = next(s for s in SCRIPTS if s.name == other)
