@@ -7,6 +7,7 @@ after so many calls of ``backward``.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import runpy
@@ -128,7 +129,15 @@ class HostDraws(TorchDispatchMode):
         return tree_map(lambda v: v.to("maca") if isinstance(v, torch.Tensor) else v, made)
 
 
-def _recording(record: dict[str, Any], steps: int) -> Callable[..., None]:
+def _nudge() -> None:
+    """Moves every weight by one unit in the last place, up, down or not at all."""
+    draws = torch.Generator().manual_seed(0)
+    for found in gc.get_objects():
+        if isinstance(found, torch.nn.Parameter) and found.is_floating_point():
+            found.data.mul_(1 + 2**-23 * torch.randint(-1, 2, found.shape, generator=draws))
+
+
+def _recording(record: dict[str, Any], steps: int, nudged: bool) -> Callable[..., None]:
     backward = torch.Tensor.backward
     inside = [False]  # a function mode calls it again
 
@@ -146,6 +155,8 @@ def _recording(record: dict[str, Any], steps: int) -> Callable[..., None]:
         finally:
             inside[0] = False
         record["steps"] += 1
+        if nudged and record["steps"] == 1:
+            _nudge()
         if record["steps"] >= steps:
             raise Enough
 
@@ -166,7 +177,8 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
     """Runs ``script`` and gives its exit status.
 
     ``mode`` is ``cpu``, ``as_cuda`` or ``migrated``, with ``+draws`` where the device's random numbers are to be the
-    host's, ``+perturbed`` under accuracy.perturbation. ``file`` gets, as JSON, the losses, the devices they lay on and
+    host's, ``+nudged`` where weights move by a unit in the last place after the first backward pass, ``+perturbed`` under
+    accuracy.perturbation. ``file`` gets, as JSON, the losses, the devices they lay on and
     who ended the script. ``samples`` of a data set, ``steps`` of backward.
     """
     mode, _, manner = mode.partition("+")
@@ -177,7 +189,7 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
         _cpu_as_accelerator()
     if mode == "as_cuda":
         as_cuda.enable()
-    torch.Tensor.backward = _recording(record, steps)  # type: ignore[method-assign]
+    torch.Tensor.backward = _recording(record, steps, manner == "nudged")  # type: ignore[method-assign]
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
