@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/other_scripts/run.py SOURCES [WORD ...]   # --list; --modes cpu,as_cuda; --results FILE
 
-SOURCES holds the repositories that catalogue.py names, a folder each; nothing of them is kept here. Every script runs in
+SOURCES holds the repositories that listed.py names, a folder each; nothing of them is kept here. Every script runs in
 a process of its own (a fork of this one, which has imported PyTorch), in a fresh copy, on synthetic data, with MACA_FALLBACK=error. It passes where it ends as on the CPU,
 with its losses on maca, the first within 1e-5 of the CPU's and those of the next steps within 1e-3. Where they differ, it
 runs again with random numbers from the host's generator; where they still do, it magnifies rounding if the CPU's losses
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from catalogue import SCRIPTS, Script
+from judging import apart
+from listed import SCRIPTS, Script
 
 HERE = Path(__file__).resolve().parent
-FIRST, COMPARED = 1e-5, 10  # of the losses, and how many: five steps of two networks
 MODES = ("cpu", "as_cuda", "migrated")
 WHOLE = 10**6  # steps: the script ends by itself
 
@@ -127,21 +127,6 @@ class Bench:
                 os.waitpid(child, 0)
                 return None, self.limit
             time.sleep(0.05)
-
-
-def apart(
-    got: list[float], want: list[float], tolerance: float = 1e-3, moved: list[float] | None = None
-) -> str:
-    """How the losses differ too far, or nothing. ``moved`` are the CPU's when its weights move by one unit in the last
-    place: twice as far as those is not too far."""
-    explained = 0.0
-    for i, (g, w) in enumerate(zip(got[:COMPARED], want[:COMPARED])):
-        if moved is not None:
-            explained = max(explained, 2 * abs(moved[i] - w) / abs(w))
-        bound = max(tolerance if i else min(FIRST, tolerance) if tolerance <= 1e-3 else tolerance, explained)
-        if not abs(g - w) <= bound * max(abs(w), 1e-6) and not (g != g and w != w):
-            return f"loss {i}: {g:.8g}, the CPU's {w:.8g}"
-    return "" if len(got) == len(want) else f"{len(got)} losses, on the CPU {len(want)}"
 
 
 def judge(bench: Bench, script: Script, mode: str, cpu: Outcome) -> Outcome:
