@@ -40,4 +40,3 @@ print(y.device.type, y.view(len(y), -1).shape)
 """
     made = rewrite(source.encode(), "a.py", Rules()).code.decode()
     assert "maca torch.Size([2, 256])" in run_python(made).stdout
-    assert rewrite(source.encode(), "a.py", Rules(nhwc=True)).changes == []
