@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-FIRST, COMPARED = 1e-5, 10  # of the losses, and how many: five steps of two networks
+FIRST = 1e-5  # of the losses
 
 
 def apart(
-    got: list[float], want: list[float], tolerance: float = 1e-3, moved: list[float] | None = None
+    got: list[float],
+    want: list[float],
+    tolerance: float = 1e-3,
+    moved: list[float] | None = None,
+    compared: int = 10,
 ) -> str:
     """How the losses differ too far, or nothing. ``moved`` are the CPU's when its weights move by one unit in the last
-    place: twice as far as those is not too far."""
+    place: twice as far as those is not too far. ``compared``: how many, of the first."""
     explained = 0.0
-    for i, (g, w) in enumerate(zip(got[:COMPARED], want[:COMPARED])):
+    for i, (g, w) in enumerate(zip(got[:compared], want[:compared])):
         if moved is not None:
             explained = max(explained, 2 * abs(moved[i] - w) / abs(w))
         bound = max(tolerance if i else min(FIRST, tolerance) if tolerance <= 1e-3 else tolerance, explained)

@@ -25,8 +25,8 @@ class Script:
 
     ``on_device`` and ``on_cpu`` are said on one alone. Of a data set there are ``samples``; after ``steps`` calls of
     backward the script is ended. ``before`` names scripts that leave what this one reads. ``tolerance`` of the first
-    steps, where not 1e-3; ``scale`` is that of a GradScaler. ``imports`` are folders that it needs beside its own, ``python_path`` where Python looks for
-    them, from ``folder``.
+    steps, where not 1e-3; ``scale`` is that of a GradScaler; ``compared`` losses count.
+    ``imports`` are folders that it needs beside its own, ``python_path`` where Python looks for them, from ``folder``.
     """
 
     path: str
@@ -44,6 +44,7 @@ class Script:
     python_path: tuple[str, ...] = ()
     tolerance: float = 1e-3
     scale: float = 1.0
+    compared: int = 5
 
     @property
     def name(self) -> str:
@@ -57,7 +58,14 @@ def _gan(
     samples: int = 32,
     **rest: object,
 ) -> Script:
-    return Script(f"PyTorch-GAN/implementations/{name}", arguments, prepare=prepare, samples=samples, **rest)  # type: ignore[arg-type]
+    return Script(
+        f"PyTorch-GAN/implementations/{name}",
+        arguments,
+        prepare=prepare,
+        samples=samples,
+        compared=10,
+        **rest,
+    )  # type: ignore[arg-type]
 
 
 _MNIST = "--n_epochs 2 --batch_size 8 --sample_interval 2"

@@ -4,7 +4,7 @@
 
 SOURCES holds the repositories that listed.py names, a folder each; nothing of them is kept here. Every script runs in
 a process of its own (a fork of this one, which has imported PyTorch), in a fresh copy, on synthetic data, with MACA_FALLBACK=error. It passes where it ends as on the CPU,
-with its losses on maca, the first within 1e-5 of the CPU's and those of the next steps within 1e-3. Where they differ, it
+with its losses on maca, the first within 1e-5 of the CPU's and those of the next steps within 1e-3 (five steps count). Where they differ, it
 runs again with random numbers from the host's generator; where they still do, it magnifies rounding if the CPU's losses
 move half as far when its weights move by one unit in the last place, and else it fails.
 """
@@ -141,7 +141,7 @@ def judge(bench: Bench, script: Script, mode: str, cpu: Outcome) -> Outcome:
     if outcome.record["devices"] != ["maca"]:
         outcome.verdict = f"losses lie on {outcome.record['devices']}"
         return outcome
-    difference = apart(outcome.record["losses"], want, script.tolerance)
+    difference = apart(outcome.record["losses"], want, script.tolerance, compared=script.compared)
     if difference:
         own = outcome.record
         outcome = bench.run(script, mode + "+draws")
@@ -149,12 +149,12 @@ def judge(bench: Bench, script: Script, mode: str, cpu: Outcome) -> Outcome:
         if outcome.verdict != "ran":
             outcome.verdict = "with the host's draws: " + outcome.verdict
             return outcome
-        still = apart(outcome.record["losses"], want, script.tolerance)
+        still = apart(outcome.record["losses"], want, script.tolerance, compared=script.compared)
         outcome.verdict = f"apart: {still}" if still else "pass"
         if still:
             moved = bench.run(script, "cpu+nudged").record["losses"]
             outcome.record["nudged"] = moved
-            if not apart(outcome.record["losses"], want, script.tolerance, moved):
+            if not apart(outcome.record["losses"], want, script.tolerance, moved, script.compared):
                 outcome.verdict = "pass: it magnifies rounding"
     return outcome
 
