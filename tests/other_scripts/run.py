@@ -3,10 +3,11 @@
     .venv/bin/python tests/other_scripts/run.py SOURCES [WORD ...]   # --list; --modes cpu,as_cuda; --results FILE
 
 SOURCES holds the repositories that listed.py names, a folder each; nothing of them is kept here. Every script runs in
-a process of its own (a fork of this one, which has imported PyTorch), in a fresh copy, on synthetic data, with MACA_FALLBACK=error. It passes where it ends as on the CPU,
-with its losses on maca, the first within 1e-5 of the CPU's and those of the next steps within 1e-3 (five steps count). Where they differ, it
-runs again with random numbers from the host's generator; where they still do, it magnifies rounding if the CPU's losses
-move half as far when its weights move by one unit in the last place, and else it fails.
+a process of its own (a fork of this one, which has imported PyTorch), in a fresh copy, on synthetic data, with
+MACA_FALLBACK=error. It passes where it ends as on the CPU, with its losses on maca, the first within 1e-5 of the CPU's
+and those of the next steps within 1e-3 (five steps count). Where they differ, it runs again with random numbers from
+the host's generator; where they still do, it magnifies rounding if the CPU's losses move half as far when its weights
+move by one unit in the last place, and else it fails.
 """
 
 from __future__ import annotations
