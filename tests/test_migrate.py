@@ -212,6 +212,11 @@ def test_line_endings_and_encoding_are_kept() -> None:
         ('d = "cuda"\n', 'd = "maca"\n'),  # settings of another file need no device
         ('import macatensor as mt\nimport torch\nd = "cuda"\n', 'import macatensor as mt\nimport torch\nd = "maca"\n'),
         ("import torch\nx = 1\n", "import torch\nx = 1\n"),
+        (  # which reaches maca as it is
+            "import torch\nd = torch.accelerator.current_accelerator()\n",
+            "import macatensor.nchw\nimport torch\nd = torch.accelerator.current_accelerator()\n",
+        ),
+        ("from torch import accelerator\n", "import macatensor.nchw\nfrom torch import accelerator\n"),
     ],
 )  # fmt: skip
 def test_import_of_macatensor(source: str, expected: str) -> None:

@@ -28,3 +28,15 @@ def test_migrated_tensors_keep_the_layout() -> None:
         assert y.stride() == (64, 16, 4, 1) and y.view(2, -1).shape == (2, 64)
         """
     )
+
+
+def test_programs_that_ask_for_an_accelerator_keep_the_layout() -> None:
+    source = """
+import torch
+device = torch.accelerator.current_accelerator()
+network = torch.nn.Conv2d(3, 4, 3).to(device)
+y = network(torch.rand(2, 3, 10, 10).to(device))
+print(y.device.type, y.view(len(y), -1).shape)
+"""
+    made = rewrite(source.encode(), "a.py", Rules()).code.decode()
+    assert "maca torch.Size([2, 256])" in run_python(made).stdout

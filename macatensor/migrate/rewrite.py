@@ -44,7 +44,8 @@ def rewrite(source: bytes, file: str, rules: Rules) -> Rewritten:
     module = wrapper.visit(rewriter)
     changes = sorted(rewriter.changes, key=lambda c: c.line)
     findings = sorted(dict.fromkeys(rewriter.findings), key=lambda f: f.line)
-    if changes and rewriter.imports_torch:
+    # a program that asks torch.accelerator reaches maca as it is, where transfers would change layouts
+    if (changes or (rewriter.asks_accelerator and not rules.nhwc)) and rewriter.imports_torch:
         package = "macatensor" if rules.nhwc else "macatensor.nchw"
         module, line = insert_imports(module, rewriter.needed, package)
         if line:
@@ -85,6 +86,7 @@ class Rewriter(cst.CSTTransformer):
         self.changes: list[Change] = []
         self.findings: list[Finding] = []
         self.imports_torch = False
+        self.asks_accelerator = False
         self.needed = NeededImports()
         self._handled: set[cst.CSTNode] = set()  # parts of what a larger rule has rewritten
 
@@ -132,6 +134,7 @@ class Rewriter(cst.CSTTransformer):
         name = self.name(original_node)
         if name is None:
             return updated_node
+        self.asks_accelerator = self.asks_accelerator or name.startswith("torch.accelerator.")
         # of other packages the import is listed, not each use
         problem = self.rules.problem(name) if name.startswith("torch.") else None
         if problem is not None:
@@ -209,6 +212,7 @@ class Rewriter(cst.CSTTransformer):
         targets = []
         for alias in original_node.names:
             name = f"{module}.{alias.name.value}"
+            self.asks_accelerator = self.asks_accelerator or name.startswith("torch.accelerator")
             self._check_import(original_node, name)
             renamed = self.rules.rename(name)
             targets.append((alias, name, renamed[0] if renamed else name))
