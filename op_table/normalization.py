@@ -20,8 +20,8 @@ for _name in (
     "_batch_norm_no_update",
 ):
     kernel(_name, FLOATING, bound=_FORWARD, strides="like_first")
-for _name in ("native_layer_norm", "native_group_norm"):
-    kernel(_name, FLOATING, bound=_FORWARD)
+kernel("native_layer_norm", FLOATING, bound=_FORWARD)
+kernel("native_group_norm", FLOATING, bound=_FORWARD, strides="like_first")
 
 for _name in ("native_batch_norm_backward", "batch_norm_backward"):
     kernel(_name, FLOATING, bound=_BACKWARD, strides="like_first")

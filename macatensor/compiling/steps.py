@@ -120,6 +120,9 @@ def _teach_backward() -> None:
         return None
 
     TensorVariable.method_backward = method_backward  # type: ignore[method-assign]
+    methods = getattr(TensorVariable, "tp_methods", {})
+    if "backward" in methods:  # where PyTorch 2.14 looks
+        methods["backward"] = type(methods["backward"])(method_backward)
     setattr(TensorVariable, _attribute(TensorVariable), get)
     OutputGraph._validate_outputs_safe_for_autograd_nodes = validate_outputs  # type: ignore[method-assign]
 
