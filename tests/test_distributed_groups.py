@@ -124,7 +124,7 @@ def test_uneven_inputs_samplers_and_remote_calls(tmp_path: Path) -> None:
             sampler.set_epoch(epoch)
             mine = torch.cat([x for (x,) in DataLoader(data, batch_size=2, sampler=sampler)]).maca()
             both = torch.zeros(10, dtype=torch.int64).maca()
-            dist.all_gather_single(both, mine)
+            dist.all_gather_into_tensor(both, mine)
             assert sorted(set(both.tolist())) == list(range(9)), both
             seen.append(both.tolist())
         assert seen[0] != seen[1]
