@@ -151,7 +151,7 @@ def test_a_launcher_that_is_made_anew_forgets() -> None:
     assert alive() is None
 
 
-def test_arguments_by_name_fill_in_the_defaults_of_others() -> None:
+def test_arguments_by_name_fill_in_defaults() -> None:
     seen: list[tuple] = []
 
     class Noting(native.KernelCall):  # type: ignore[misc]
@@ -172,7 +172,7 @@ def test_arguments_by_name_fill_in_the_defaults_of_others() -> None:
         launcher.__init__(b"S", {}, 0, False, ("a",), (), {})
 
 
-def test_casts_that_name_the_device_make_no_plan_of_their_own() -> None:
+def test_casts_to_the_device_share_a_plan() -> None:
     x = torch.tensor([1.5, -2.25]).maca()
     cast = torch.ops.aten._to_copy.default
     expected = cast(x, dtype=torch.bfloat16).cpu()
@@ -212,7 +212,7 @@ def test_casts_of_autocast_leave_alone_what_needs_none() -> None:
     assert rests == [True, False] * 3
 
 
-def test_attention_that_was_recorded_before_has_the_same_gradients() -> None:
+def test_attention_recorded_before_has_the_same_gradients() -> None:
     torch.manual_seed(0)
     given = [torch.randn(2, 2, 5, 4) for _ in range(3)]
 

@@ -30,7 +30,7 @@ def test_migrated_tensors_keep_the_layout() -> None:
     )
 
 
-def test_programs_that_ask_for_an_accelerator_keep_the_layout() -> None:
+def test_programs_that_ask_torch_accelerator_keep_the_layout() -> None:
     source = """
 import torch
 device = torch.accelerator.current_accelerator()

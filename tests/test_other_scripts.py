@@ -27,7 +27,7 @@ def test_missing_losses_are_a_difference() -> None:
     assert apart([1.0], [1.0, 1.0]) == "1 losses, on the CPU 2"
 
 
-def test_numbers_that_are_none_must_be_none_on_both() -> None:
+def test_numbers_that_are_none_are_none_twice() -> None:
     assert apart([1.0, float("nan")], [1.0, float("nan")]) == ""
     assert apart([1.0, float("nan")], [1.0, 1.0]) == "loss 1: nan, the CPU's 1"
 
