@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
+import os
 import random
 import runpy
 import sys
@@ -173,6 +175,12 @@ def _cpu_as_accelerator() -> None:
     torch.Tensor.pin_memory = lambda self, device=None: self  # type: ignore[method-assign]
 
 
+def _with_a_terminal() -> None:
+    """pytorch-cifar asks stty how wide it is; a run has none."""
+    popen = os.popen
+    os.popen = lambda command, *how: io.StringIO("24 80") if command == "stty size" else popen(command, *how)  # type: ignore
+
+
 def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int, steps: int) -> int:
     """Runs ``script`` and gives its exit status.
 
@@ -185,6 +193,7 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
     record: dict[str, Any] = {"losses": [], "devices": [], "steps": 0, "ended": "by an error"}
     Pictures.samples = samples
     _no_downloads()
+    _with_a_terminal()
     if mode == "cpu":
         _cpu_as_accelerator()
     if mode == "as_cuda":
