@@ -45,7 +45,8 @@ class TestEveryDevice(TestCase):
             got = op(sample.input, *sample.args, **sample.kwargs)  # type: ignore[operator]
             host = sample.transform(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x)
             want = op(host.input, *host.args, **host.kwargs)  # type: ignore[operator]
-            self.assertEqual(got, want, exact_device=False)
+            # sums of up to a hundred products below 81, in another order
+            self.assertEqual(got, want, atol=100 * 81 * 2**-24, rtol=1.3e-6, exact_device=False)
 
     @ops(_OPS, allowed_dtypes=(torch.float64,))
     def test_gradients(self, device: str, dtype: torch.dtype, op: object) -> None:
