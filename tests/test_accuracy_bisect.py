@@ -430,3 +430,9 @@ def test_the_repro_is_plain_torch(tmp_path: Path) -> None:
         [sys.executable, "-m", "ruff", "check", "--select", "E9,F", str(file)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_complex_references_see_lazy_conjugates() -> None:
+    x = torch.randn(7, dtype=torch.complex64).to("maca").requires_grad_()
+    found = accuracy.bisect(lambda: torch.tanh(x).abs().sum().backward())
+    assert found.finding is None, str(found)

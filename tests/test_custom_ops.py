@@ -193,3 +193,13 @@ def test_autocast_does_not_break() -> None:
     with torch.autocast("maca", dtype=torch.bfloat16):
         y = layer(x)
     assert y.shape == (4, 2) and torch.isfinite(y).all().item()
+
+
+def test_kernels_of_the_host_see_lazy_conjugates() -> None:
+    """PyTorch calls the handler of a type of tensors with both keys off."""
+    with torch.library._scoped_library("macatest", "FRAGMENT") as library:
+        library.define("power(Tensor x) -> Tensor")
+        library.impl("power", lambda x: x.conj() * torch._neg_view(x), "CPU")
+        x = torch.tensor([1j, 2 + 1j])
+        with macatensor.fallback("silent"):
+            assert torch.ops.macatest.power(x.to("maca")).tolist() == [-1, -5]

@@ -16,6 +16,7 @@ from macatensor.dispatch.transfer import overwrite, to_device, to_host
 from macatensor.runtime import counters, ffi, switches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.callers import warn
+from macatensor.runtime.lazy_bits import lazy_bits
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind
 
@@ -96,7 +97,8 @@ def on_cpu(func: OpOverload, args: Arguments, kwargs: Keywords, reason: str) -> 
     host_args = [_on_host(a, down) for a in args]
     host_kwargs = {k: _on_host(v, down) for k, v in kwargs.items()}
     written = _written(func, args, kwargs)
-    result = func(*host_args, **host_kwargs)
+    with lazy_bits():
+        result = func(*host_args, **host_kwargs)
     for ours, theirs in pairs:
         if any(ours is w for w in written):
             if ours.shape != theirs.shape:  # an out= tensor that the host made fit

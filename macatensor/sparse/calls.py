@@ -13,6 +13,7 @@ from macatensor.dispatch.errors import two_devices
 from macatensor.dispatch.host_fallback import announce
 from macatensor.dispatch.rowless import taken_apart
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.lazy_bits import lazy_bits
 from macatensor.runtime.tensor import MacaTensor
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
@@ -142,7 +143,8 @@ def _on_host(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
 
     asked = func._schema.arguments
     given = {a.name: value for a, value in zip(asked, args)} | kwargs
-    result = func(*tree_map(down, args), **tree_map(down, kwargs))
+    with lazy_bits():
+        result = func(*tree_map(down, args), **tree_map(down, kwargs))
     for argument in asked:
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
