@@ -16,7 +16,7 @@ from macatensor.dispatch.transfer import overwrite, to_device, to_host
 from macatensor.runtime import counters, ffi, switches
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.callers import warn
-from macatensor.runtime.lazy_bits import lazy_bits
+from macatensor.runtime.dispatch_keys import lazy_bits
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Kind
 

@@ -24,6 +24,7 @@ from torch.fx.experimental import proxy_tensor
 
 from macatensor.dispatch.launcher import special
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.dispatch_keys import not_excluded
 from macatensor.runtime.tensor import MacaTensor
 
 _C: Any = torch._C
@@ -48,10 +49,8 @@ def are_traced(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _set_tracer(state: torch._C.TracingState | None) -> None:
-    excluded = _C._dispatch_tls_is_dispatch_key_excluded(_TRACER)
-    _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)  # PyTorch asserts that it is not
-    _C._set_tracing_state(state)
-    _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, excluded)
+    with not_excluded(_TRACER):  # PyTorch asserts that it is not
+        _C._set_tracing_state(state)
 
 
 def _untraced(
@@ -71,12 +70,8 @@ def _untraced(
 
 def _recorded_convolution(*args: Value) -> Value:
     """Puts into the trace what PyTorch's own kernel of ``convolution`` would: a call of ``_convolution``."""
-    excluded = _C._dispatch_tls_is_dispatch_key_excluded(_TRACER)
-    _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
-    try:
+    with not_excluded(_TRACER):
         return torch.ops.aten._convolution.default(*args, *_OF_CUDNN)
-    finally:
-        _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, excluded)
 
 
 @special("aten._convolution.default")

@@ -37,9 +37,9 @@ from macatensor.parity.transport import host_copy, operand_copy, replace, tensor
 from macatensor.parity.wide_calls import Operator
 from macatensor.runtime import random, streams
 from macatensor.runtime.boxed import Arguments, Keywords, Value
+from macatensor.runtime.dispatch_keys import lazy_bits
 from macatensor.runtime.ffi import native
 from macatensor.runtime.launches import implementations, launches
-from macatensor.runtime.lazy_bits import lazy_bits
 from macatensor.runtime.meta import Meta
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.runtime.uncompiled import uncompiled
@@ -362,7 +362,7 @@ class Watch:
         if drawn and not any(isinstance(v, torch.Generator) for v in (*args, *kwargs.values())):
             call_seen.state = random.state()
         call_seen.why_not = why_not_judged(row, operands, call_seen.state is not None)
-        with self.closed(), _no_modes(), _unobserved(), lazy_bits():
+        with self.unseen():
             if not call_seen.why_not:
                 call_seen.copies = replace((args, kwargs), operand_copy)
             self.before(call_seen)
@@ -371,7 +371,7 @@ class Watch:
         with self.closed(), launches() as made:
             call_seen.outcome = call()
         call_seen.implementation = implementations(made)
-        with self.closed(), _no_modes(), _unobserved(), lazy_bits():
+        with self.unseen():
             synchronize()
             call_seen.seconds = time.perf_counter() - start
             call_seen.results = tensors(call_seen.outcome)

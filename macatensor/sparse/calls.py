@@ -13,7 +13,7 @@ from macatensor.dispatch.errors import two_devices
 from macatensor.dispatch.host_fallback import announce
 from macatensor.dispatch.rowless import taken_apart
 from macatensor.runtime.boxed import Arguments, Keywords, Value
-from macatensor.runtime.lazy_bits import lazy_bits
+from macatensor.runtime.dispatch_keys import lazy_bits
 from macatensor.runtime.tensor import MacaTensor
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])

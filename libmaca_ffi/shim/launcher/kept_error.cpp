@@ -35,21 +35,10 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   return self;
 }
 
-// The exception that is pending, as an object with its traceback.
-Ref take_pending() {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (value && traceback) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  return Ref(value);
-}
-
 PyObject* call(PyObject* self, PyObject*, PyObject*) {
   KeptError& kept = Type::of(self);
   if (PyErr_Occurred()) {
-    const Ref error = take_pending();
+    const Ref error = raised();
     if (error && PyList_Append(kept.taken, error.get())) PyErr_Clear();
   }
   return Ref::borrowed(kept.value).release();

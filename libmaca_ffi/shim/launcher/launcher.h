@@ -38,6 +38,17 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
+// What was raised, as an object with its traceback; it is set no more.
+inline Ref raised() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (value && trace) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return Ref(value);
+}
+
 // Another object in a slot that holds a reference; what was there goes last, which may run Python's code.
 inline void put(PyObject*& slot, PyObject* value) { Ref old(std::exchange(slot, Ref::borrowed(value).release())); }
 

@@ -57,17 +57,6 @@ Ref run(PyObject* func, const Given& given) {
   return Ref(PyObject_Call(func, given.args, PyDict_Check(given.kwargs) ? given.kwargs : nullptr));
 }
 
-// What was raised, as an object with its traceback; it is set no more.
-Ref raised() {
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  if (value && trace) PyException_SetTraceback(value, trace);
-  Py_XDECREF(type);
-  Py_XDECREF(trace);
-  return Ref(value);
-}
-
 void raise_again(Ref error) { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get()); }
 
 // Runs what was called; `end` is told the result or what was raised. What the recorder raises has that as its context.
