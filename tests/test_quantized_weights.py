@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from running import level_is_at_least
 
 import macatensor
 from macatensor import maca
@@ -18,8 +19,26 @@ from op_table import TABLE
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # m, k, n: few rows and many, whole blocks of rows and others, depths that fill no vector
-INT8 = [(1, 1, 1), (1, 63, 9), (2, 4096, 48), (3, 100, 33), (8, 517, 64), (9, 64, 300), (70, 96, 513)]
-INT4 = [(1, 32, 16), (1, 4096, 48), (2, 96, 80), (5, 256, 112), (8, 128, 64), (9, 64, 304), (70, 96, 528)]
+INT8 = [
+    (1, 1, 1),
+    (1, 63, 9),
+    (2, 4096, 48),
+    (3, 100, 33),
+    (8, 517, 64),
+    (9, 64, 300),
+    (70, 96, 513),
+    (130, 1100, 70),
+]
+INT4 = [
+    (1, 32, 16),
+    (1, 4096, 48),
+    (2, 96, 80),
+    (5, 256, 112),
+    (8, 128, 64),
+    (9, 64, 304),
+    (70, 96, 528),
+    (130, 1280, 80),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -246,12 +265,46 @@ def test_int_mm_does_not_saturate() -> None:
         assert bool((torch._int_mm(maca(wide), maca(b)).cpu() == -k * 255 * 128).all())
 
 
+def test_products_meet_their_sum_unrounded() -> None:
+    """Two terms of one lane, whose rounded products would leave another difference."""
+    if not level_is_at_least("avx2"):
+        pytest.xfail("no instruction of the level multiplies and adds at once")
+    x, weight = torch.zeros(1, 128), torch.zeros(16, 128)
+    x[0, 0], weight[:, 0] = -1, 1 + 2**-11
+    x[0, 64], weight[:, 64] = 1 + 2**-12, 1 + 2**-12
+    assert torch.mm(maca(x), maca(weight).t()).tolist() == [[2**-24] * 16]
+    x[0, 64] = 1 + 2**-23
+    numbers = torch.zeros(16, 128, dtype=torch.int8)
+    numbers[:, 0], numbers[:, 64] = 127, 127
+    ours = aten._weight_int8pack_mm(maca(x), maca(numbers), maca(torch.ones(16)))
+    assert ours.tolist() == [[127 * 2**-23] * 16]
+    x[0, 0] = -7
+    half = torch.full((16, 128), 8, dtype=torch.int32)
+    half[:, 0], half[:, 64] = 9, 15
+    pairs = torch.stack([torch.ones(1, 16), torch.zeros(1, 16)], -1)
+    ours = aten._weight_int4pack_mm(maca(x), packed(half), 128, maca(pairs))
+    assert ours.tolist() == [[7 * 2**-23] * 16]
+
+
 # ---- halves --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("size", [(1, 64, 3), (1, 1023, 257), (2, 512, 64), (8, 768, 100), (3, 16384, 16)])
-def test_few_rows_of_halves(size: tuple[int, int, int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 64, 3),
+        (1, 1023, 257),
+        (2, 512, 64),
+        (8, 768, 100),
+        (3, 16384, 16),
+        (9, 5, 7),
+        (70, 96, 513),
+        (130, 1100, 70),
+    ],
+)
+def test_halves_times_a_matrix_of_columns(size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Of few rows, and of more than are multiplied or as deep as is unpacked at once."""
     m, k, n = size
     x, weight, bias = drawn(m, k, dtype=dtype), drawn(n, k, seed=1, dtype=dtype), drawn(n, dtype=dtype)
     exact, terms = x.double() @ weight.double().t(), x.double().abs() @ weight.double().abs().t()

@@ -29,6 +29,15 @@ std::unique_ptr<Plan> panels_plan(const Problem& p) {
   return baseline::product_in_panels ? baseline::product_in_panels(p) : nullptr;
 }
 
+namespace {
+std::unique_ptr<Plan> product_by_columns(const Problem& p) {
+  const Isa isa = allowed_isa();
+  if (isa >= Isa::Avx512 && avx512::product_of_rows) return avx512::product_of_rows(p);
+  if (isa >= Isa::Avx2 && avx2::product_of_rows) return avx2::product_of_rows(p);
+  return baseline::product_of_rows ? baseline::product_of_rows(p) : nullptr;
+}
+}  // namespace
+
 // Few rows: AVX-512's sgemm has chains as short and takes 0.6 to 0.9 of the time of two rows; those below it add all
 // terms up to 192 in one. Products of 3 to 8 rows take 0.63 to 1.1 of the time of AVX2's, 0.4 to 1.1 of SSE2's (a Xeon
 // with AVX-512, model 167, kept to these by MACA_SIMD).
@@ -44,10 +53,13 @@ std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   if (!asked && (halves ? onednn::computes(p.out.dtype) : isa == Isa::Avx2 && p.k() < 64)) return nullptr;
   const bool suits = p.m() <= (isa >= Isa::Avx512 && !halves ? 1 : kDotRows) && p.k() > 0 && p.out.batch == 1 &&
                      (halves || p.a.column_stride == 1 || p.k() == 1) && !p.b.row_major() && p.b.column_major();
-  if (!suits) return nullptr;
-  if (isa >= Isa::Avx512 && avx512::product_of_rows) return avx512::product_of_rows(p);
-  if (isa >= Isa::Avx2 && avx2::product_of_rows) return avx2::product_of_rows(p);
-  return baseline::product_of_rows ? baseline::product_of_rows(p) : nullptr;
+  return suits ? product_by_columns(p) : nullptr;
+}
+
+std::unique_ptr<Plan> widened_plan(const Problem& p, bool asked) {
+  if (p.out.dtype == Dtype::F32 || (!asked && onednn::computes(p.out.dtype))) return nullptr;
+  const bool suits = p.m() > kDotRows && p.k() > 0 && p.n() > 0 && p.out.batch == 1 && p.b.column_major();
+  return suits ? product_by_columns(p) : nullptr;
 }
 
 // Whose sums oneDNN's primitives would add in longer chains than PyTorch's MKL does, or in others for another number of
@@ -247,6 +259,7 @@ std::unique_ptr<Plan> by_rule(const Problem& p) {
       [[fallthrough]];
     case Dtype::F16:
       if (auto rows = rows_plan(p)) return rows;
+      if (auto panels = widened_plan(p)) return panels;
       return onednn_plan(p);
     case Dtype::F64:
     case Dtype::C64:
@@ -337,8 +350,8 @@ std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way) {
     plan = blas_plan(p);
   else if (way == "openblas" && f32)
     plan = blas_plan(p, true);
-  else if (way == "panels" && f32)
-    plan = panels_plan(p);
+  else if (way == "panels" && (f32 || halves))
+    plan = f32 ? panels_plan(p) : widened_plan(p, true);
   else if (way == "dot products" && (f32 || halves))
     plan = rows_plan(p, true);
   else if (way == "parts" && f32)

@@ -87,6 +87,8 @@ constexpr int64_t kDotRows = 8;
 // float32, bfloat16 and float16, of at most so many rows and a matrix given by its columns, where that pays or is
 // `asked` for; nullptr for others
 std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked = false);
+// bfloat16 and float16, of more rows and such a matrix, widened in panels; nullptr for others
+std::unique_ptr<Plan> widened_plan(const Problem& p, bool asked = false);
 std::unique_ptr<Plan> by_rule(const Problem& p);  // of all dtypes, the best of these that is known
 // What callers may ask for in place of the choice by rule, and the plan; Declined where it does not serve the problem.
 inline constexpr std::array kWays{"onednn", "sgemm", "openblas", "panels", "dot products", "parts", "tiles"};

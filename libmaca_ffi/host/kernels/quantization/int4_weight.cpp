@@ -64,7 +64,6 @@ template <class S> class Int4Product final : public WeightProduct {
   }
 
  private:
-  bool by_rows() const override { return false; }
   int64_t groups() const { return k() / group_; }
 
   Block block(int64_t unit) const {
@@ -82,14 +81,19 @@ template <class S> class Int4Product final : public WeightProduct {
   };
   void read_grid(const Launch& launch, const Block& b, int64_t group, Grid& grid) const {
     const S* pairs = launch.data<const S>(pairs_.slot) + 2 * (group * n() + b.first);
-    const int64_t row_step = b.by_halves ? 1 : 2, high = b.by_halves ? b.bytes : 1;
-    for (int64_t half = 0; half < 2; ++half) {
-      const S* at = pairs + 2 * half * high;
-      for (int64_t i = 0; i < b.bytes; ++i) {
-        grid.scale[half][i] = static_cast<float>(at[2 * i * row_step]);
-        grid.zero[half][i] = static_cast<float>(at[2 * i * row_step + 1]);
+    const auto read = [&](auto row_step, int64_t high) {  // a step that is known is read in vectors
+      for (int64_t half = 0; half < 2; ++half) {
+        const S* at = pairs + 2 * half * high;
+        for (int64_t i = 0; i < b.bytes; ++i) {
+          grid.scale[half][i] = static_cast<float>(at[2 * i * row_step]);
+          grid.zero[half][i] = static_cast<float>(at[2 * i * row_step + 1]);
+        }
       }
-    }
+    };
+    if (b.by_halves)
+      read(std::integral_constant<int64_t, 1>{}, b.bytes);
+    else
+      read(std::integral_constant<int64_t, 2>{}, 1);
   }
 
   void few(const Launch& launch, const float* left, float* sums) const override {
@@ -189,12 +193,16 @@ template <class S> class Int4Product final : public WeightProduct {
     }
   }
 
-  void unpack(const Launch& launch, int64_t unit, float* to, int64_t step) const override {
-    const Block b = block(unit);
-    const uint8_t* from = bytes(launch, b);
+  void unpack(const Launch& launch, int64_t row, int64_t rows, int64_t first, int64_t depth, float* to) const override {
+    for (const int64_t end = row + rows; row < end; row += block_, to += block_)
+      unpack(launch, block(row / block_), first, depth, to, rows);
+  }
+  // The block's numbers of one k side by side, those of the next `step` from there.
+  void unpack(const Launch& launch, const Block& b, int64_t first, int64_t depth, float* to, int64_t step) const {
+    const uint8_t* from = bytes(launch, b) + first * b.bytes;
     Grid grid = {};
-    for (int64_t i = 0; i < k(); ++i, from += b.bytes, to += step) {
-      if (i % group_ == 0) read_grid(launch, b, i / group_, grid);
+    for (int64_t i = first; i < first + depth; ++i, from += b.bytes, to += step) {
+      if (i == first || i % group_ == 0) read_grid(launch, b, i / group_, grid);
       int64_t j = 0;
       if (b.by_halves)
         for (; j + kLanes <= b.bytes; j += kLanes) {

@@ -15,7 +15,6 @@ template <class S> class Int8Product final : public WeightProduct {
   }
 
  private:
-  bool by_rows() const override { return true; }
   const int8_t* row(const Launch& launch, int64_t j) const {
     return reinterpret_cast<const int8_t*>(weight(launch)) + j * k();
   }
@@ -25,21 +24,23 @@ template <class S> class Int8Product final : public WeightProduct {
 
   void few(const Launch& launch, const float* left, float* sums) const override {
     parallel_for(n(), std::max<int64_t>(1, 65536 / (k() * ((m() + 1) / 2))), [&](int64_t begin, int64_t end) {
+      DotProducts<int8_t>::columns(end - begin, m(), k(), left, left_step(), row(launch, begin), k(), sums + begin, 1,
+                                   sums_step());
       for (int64_t j = begin; j < end; ++j) {
-        float* to = sums + j;
-        DotProducts<int8_t>::column(m(), k(), left, left_step(), row(launch, j), to, sums_step());
         const float by = scale(launch, j);
-        for (int64_t i = 0; i < m(); ++i) to[i * sums_step()] *= by;
+        for (int64_t i = 0; i < m(); ++i) sums[i * sums_step() + j] *= by;
       }
     });
   }
 
-  void unpack(const Launch& launch, int64_t unit, float* to, int64_t) const override {
-    const int8_t* from = row(launch, unit);
-    const Lanes by = Lanes{} + scale(launch, unit);
-    int64_t i = 0;
-    for (; i + kLanes <= k(); i += kLanes) write(to + i, widened(from + i) * by);
-    for (; i < k(); ++i) to[i] = static_cast<float>(from[i]) * by[0];
+  void unpack(const Launch& launch, int64_t j, int64_t rows, int64_t first, int64_t depth, float* to) const override {
+    for (const int64_t end = j + rows; j < end; ++j, to += depth) {
+      const int8_t* from = row(launch, j) + first;
+      const Lanes by = Lanes{} + scale(launch, j);
+      int64_t i = 0;
+      for (; i + kLanes <= depth; i += kLanes) write(to + i, widened(from + i) * by);
+      for (; i < depth; ++i) to[i] = static_cast<float>(from[i]) * by[0];
+    }
   }
 
   Operand scale_;

@@ -1,7 +1,8 @@
 // Products of floats with a weight of few bits, which is read as it is stored: few rows meet numbers that become
-// float32 in registers, many rows a stripe of the weight that was unpacked for them.
+// float32 in registers, many rows panels that were unpacked for them.
 #pragma once
 #include "kernels/matmul/matmul.h"
+#include "kernels/matmul/unpacked_panels.h"
 #include "onednn/engine.h"
 
 namespace maca::MACA_ISA {
@@ -50,10 +51,13 @@ class WeightProduct : public Plan {
         apart ? reinterpret_cast<float*>(onednn::at(launch.workspace, sums_offset_)) : launch.data<float>(out_.slot);
     if (k() == 0)
       for (int64_t i = 0; i < m(); ++i) std::fill_n(sums + i * sums_.row_stride, n(), 0.0f);
-    else if (stripe_ == 0)
+    else if (!panels_)
       few(launch, left, sums);
     else
-      in_stripes(launch, left, sums);
+      panels_->run(left, left_step(), sums, sums_step(), onednn::at(launch.workspace, packed_),
+                   [&](int64_t row, int64_t rows, int64_t first, int64_t depth, float* to) {
+                     unpack(launch, row, rows, first, depth, to);
+                   });
     if (apart) matmul::copy(sums_, sums, out_, launch.data(out_.slot));
   }
 
@@ -73,63 +77,30 @@ class WeightProduct : public Plan {
   // To be called by the constructor that knows the order: `by_rows`, what unpack() writes.
   void choose(bool by_rows) {
     if (is_few() || k() == 0 || n() == 0) return;
-    stripe_ = std::max<int64_t>(1, kStripe / unit_) * unit_;
-    product_ = matmul::by_rule(problem(std::min(stripe_, n()), by_rows));
-    if (n() % stripe_ && n() > stripe_) last_ = matmul::by_rule(problem(n() % stripe_, by_rows));
-    unpacked_ = workspace_bytes;
-    inner_ = unpacked_ + static_cast<uint64_t>(stripe_ * k()) * sizeof(float);
-    inner_ = (inner_ + 63) / 64 * 64;
-    workspace_bytes = inner_ + std::max(product_->workspace_bytes, last_ ? last_->workspace_bytes : 0);
+    panels_.emplace(m(), n(), k(), unit_, by_rows);
+    packed_ = (workspace_bytes + 63) / 64 * 64;
+    workspace_bytes = packed_ + panels_->workspace_bytes();
   }
 
   // Units [begin, end) of the weight times `left`, to columns of `sums`.
   virtual void few(const Launch& launch, const float* left, float* sums) const = 0;
-  // Unit `unit` of the weight as float32, scaled: [row][k], or [k][row] with `step` from one k to the next.
-  virtual void unpack(const Launch& launch, int64_t unit, float* to, int64_t step) const = 0;
-  virtual bool by_rows() const = 0;
+  // `rows` of the weight from `row` on as float32, scaled, `depth` numbers of each from `first` on: [row][depth], or
+  // [depth][row]. The rows are whole units, but for the weight's last.
+  virtual void unpack(const Launch& launch, int64_t row, int64_t rows, int64_t first, int64_t depth,
+                      float* to) const = 0;
 
  private:
-  static constexpr int64_t kStripe = 256;  // rows of a weight that are unpacked at once: 4 MiB where k is 4096
-
   static matmul::Matrix matrix(const Operand& o) {
     if (o.rank() != 2)
       throw Invalid("a product with a weight of few bits got an operand of rank " + std::to_string(o.rank()));
     return {o.dtype, o.slot, 1, o.sizes[0], o.sizes[1], 0, o.strides[0], o.strides[1]};
   }
 
-  matmul::Problem problem(int64_t columns, bool by_rows) const {
-    matmul::Problem p;
-    p.a = left_, p.a.slot = 0;
-    p.b = {Dtype::F32, 1, 1, k(), columns, 0, by_rows ? 1 : columns, by_rows ? k() : 1};
-    p.out = {Dtype::F32, 2, 1, m(), columns, 0, sums_.row_stride, 1};
-    return p;
-  }
-
-  void in_stripes(const Launch& launch, const float* left, float* sums) const {
-    auto* unpacked = reinterpret_cast<float*>(onednn::at(launch.workspace, unpacked_));
-    for (int64_t first = 0; first < n(); first += stripe_) {
-      const int64_t columns = std::min(stripe_, n() - first), count = (columns + unit_ - 1) / unit_;
-      const int64_t step = by_rows() ? k() : columns;
-      parallel_for(count, std::max<int64_t>(1, 32768 / (unit_ * k())), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          unpack(launch, first / unit_ + i, unpacked + i * unit_ * (by_rows() ? k() : 1), step);
-      });
-      void* const pointers[] = {const_cast<float*>(left), unpacked, sums + first};
-      Launch inner = launch;
-      inner.pointers = pointers;
-      inner.scalars = nullptr;
-      inner.workspace = onednn::at(launch.workspace, inner_);
-      inner.packed = nullptr;
-      (columns == stripe_ || !last_ ? product_ : last_)->run(inner);
-    }
-  }
-
   matmul::Matrix x_, out_, left_, sums_;  // what is given, and as float32
   int weight_slot_;
-  int64_t unit_, stripe_ = 0;  // 0: few rows
-  std::unique_ptr<Plan> product_, last_;
-  uint64_t own_ = 0, left_offset_ = onednn::Workspace::kNone, sums_offset_ = onednn::Workspace::kNone, unpacked_ = 0,
-           inner_ = 0;
+  int64_t unit_;
+  std::optional<UnpackedPanels> panels_;  // not of few rows
+  uint64_t own_ = 0, left_offset_ = onednn::Workspace::kNone, sums_offset_ = onednn::Workspace::kNone, packed_ = 0;
 };
 
 // Any of the three float types, as a number.
