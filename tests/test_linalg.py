@@ -145,6 +145,31 @@ def test_pivots_from_outside_are_checked() -> None:
             L.ldl_solve(factors, on_device(torch.tensor(pivots, dtype=torch.int32)), right)
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_ranks_given_by_out(mode: Callable[[], Any]) -> None:
+    """PyTorch's own writes nothing to it."""
+    matrices = torch.stack([torch.eye(3), torch.zeros(3, 3), torch.ones(3, 3)])
+    with mode():
+        ours = matrices.maca()
+        for words in (
+            {},
+            {"tol": 0.5},
+            {"tol": maca_of(0.5)},
+            {"atol": 0.5},
+            {"atol": maca_of(0.5), "rtol": maca_of(0.1)},
+        ):
+            for out in (torch.empty(3, dtype=torch.int64, device="maca"), torch.empty(0, device="maca")):
+                assert L.matrix_rank(ours, out=out, **words) is out and out.tolist() == [3, 0, 1]
+        with pytest.raises(
+            RuntimeError, match="safely castable from Long dtype, but got result with dtype Bool"
+        ):
+            L.matrix_rank(ours, out=torch.empty(3, dtype=torch.bool, device="maca"))
+
+
+def maca_of(number: float) -> torch.Tensor:
+    return torch.tensor(number).maca()
+
+
 def test_results_given_by_out() -> None:
     a = on_device(random(3, 3))
     u, s, vh = (torch.empty(0, dtype=torch.float64, device="maca") for _ in range(3))

@@ -43,6 +43,7 @@ from macatensor.operators import (
     inference,
     jagged,
     linear_algebra,
+    matrix_rank,
     one_hot,
     parts,
     quantized_products,
@@ -132,6 +133,7 @@ def register() -> None:
     autocast.register()
     attention.register()
     jagged.register()
+    matrix_rank.register()
     one_hot.register()
     other_layouts.register()
     sparse_structure.register()

@@ -85,6 +85,7 @@ class _Draw:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.of_lazy_bits = random.Random(seed + (1 << 40))
         self.base = self._size()
         self.dtype = self._dtype()
         self.grad = self.random.random() < 0.15
@@ -130,6 +131,10 @@ class _Draw:
             more["grad"] = True
         if self.odd and self.chance(0.04):
             more["host"] = True
+        if (lazy := self.of_lazy_bits.random()) < 0.3 and dtype.startswith("complex"):
+            more["lazy"] = "conj"
+        elif lazy > 0.97 and dtype in ("float32", "float64", "complex64", "complex128"):
+            more["lazy"] = "neg"
         return tensor(size, stride, dtype, fill, offset, **more)
 
     def _strides(self, size: list[int]) -> tuple[list[int], int]:

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 from calls import Call
-from recipes import make
+from recipes import is_tensor, make, shares_memory
 
 # of the largest finite number; of integers and bool none
 TOLERANCE = {torch.float64: 1e-7, torch.complex128: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.float16: 3e-2,
              torch.bfloat16: 1e-1}  # fmt: skip
 RANDOM = re.compile(
     r"empty|resize|new_empty|rand|normal|uniform|bernoulli|dropout|multinomial|poisson|exponential|geometric|cauchy|"
-    r"log_normal|random|binomial|gamma|dirichlet|rrelu|fractional|_sample_|native_dropout|philox|fused_moving|lowrank"
+    r"log_normal|random|binomial|gamma|dirichlet|rrelu|fractional|_sample_|maca::sample|native_dropout|philox|fused_moving|lowrank"
 )
 
 
@@ -102,7 +102,23 @@ def difference(call: Call, host: Ran, there: Ran) -> str:
         if not host.error:
             return f"raises {there.error}: {_words(there.text)}"
         return f"{there.error} for {host.error}: {_words(there.text)} / {_words(host.text)}"
-    return _differs(host.values, there.values, is_random(call.operator))
+    rough = _roughest((host.values, there.values))
+    return _differs(host.values, there.values, is_random(call.operator) or writes_over_itself(call), rough)
+
+
+def writes_over_itself(call: Call) -> bool:
+    """Whether it writes in place to elements that share memory, in which order nobody says."""
+    written = [a.name for a in call.overload._schema.arguments if a.alias_info and a.alias_info.is_write]
+    named = dict(zip([a.name for a in call.overload._schema.arguments], call.args)) | call.kwargs
+    recipes = [r for name in written if (r := named.get(name)) is not None]
+    return any(shares_memory(r["tensor"]) for r in recipes if is_tensor(r))
+
+
+def _roughest(value: Any) -> float:
+    """The tolerance of the least exact numbers of floating point among all that went in or came out."""
+    if isinstance(value, torch.Tensor):
+        return TOLERANCE.get(value.dtype, 0.0)
+    return max(map(_roughest, value), default=0.0) if isinstance(value, tuple) else 0.0
 
 
 def _words(text: str) -> str:
@@ -110,13 +126,13 @@ def _words(text: str) -> str:
     return " ".join(re.sub(r"[-\d.]+", "N", text.partition("\n")[0]).split()[:12])
 
 
-def _differs(a: Any, b: Any, random: bool) -> str:
+def _differs(a: Any, b: Any, random: bool, rough: float) -> str:
     if isinstance(a, tuple) and len(a) == 4 and isinstance(a[2], torch.Tensor):
-        return _tensor_differs(a, b, random)
+        return _tensor_differs(a, b, random, rough)
     if isinstance(a, tuple):
         if not isinstance(b, tuple) or len(a) != len(b):
             return "other number of results"
-        return next(filter(None, (_differs(x, y, random) for x, y in zip(a, b))), "")
+        return next(filter(None, (_differs(x, y, random, rough) for x, y in zip(a, b))), "")
     if isinstance(a, float) and isinstance(b, float):
         same = a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=2e-3, abs_tol=1e-5)
         return "" if same or random else "other number"
@@ -125,7 +141,7 @@ def _differs(a: Any, b: Any, random: bool) -> str:
     return "" if a == b or random else f"other {type(a).__name__}"
 
 
-def _tensor_differs(a: Any, b: Any, random: bool) -> str:
+def _tensor_differs(a: Any, b: Any, random: bool, rough: float) -> str:
     if not (isinstance(b, tuple) and len(b) == 4 and isinstance(b[2], torch.Tensor)):
         return "no tensor"
     (_, strides, x, grad), (_, other_strides, y, other_grad) = a, b
@@ -139,15 +155,15 @@ def _tensor_differs(a: Any, b: Any, random: bool) -> str:
         return "other requires_grad"
     if random or x.numel() == 0:
         return ""
-    return _numbers_differ(x, y)
+    return _numbers_differ(x, y, rough)
 
 
-def _numbers_differ(x: torch.Tensor, y: torch.Tensor) -> str:
+def _numbers_differ(x: torch.Tensor, y: torch.Tensor, rough: float) -> str:
     if x.is_quantized:
         return ""
     if not (x.is_floating_point() or x.is_complex()):
         return "" if torch.equal(x, y) else f"other numbers of {x.dtype}"
-    tolerance = TOLERANCE.get(x.dtype, 0.3)
+    tolerance = max(TOLERANCE.get(x.dtype, 0.3), rough)
     if x.is_complex():
         x, y = torch.view_as_real(x.resolve_conj()), torch.view_as_real(y.resolve_conj())
     a, b = x.double(), y.double()

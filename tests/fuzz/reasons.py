@@ -41,8 +41,8 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_foobar|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
-        r"_transform_bias_rescale_qkv|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*)",
-        r"(raises NotImplementedError|NotImplementedError for \w+): .*",
+        r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*)",
+        r"(raises (NotImplemented|Runtime)Error|NotImplementedError for \w+): .*",
         "an operator of one back end, that no function of torch calls on maca",
     ),
     (
@@ -58,7 +58,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (r"aten::(get_device|is_cpu|is_cuda)", r"other (int|bool)", "it tells the device"),
     (
         r".*",
-        r".*INTERNAL ASSERT FAILED at .*CompositeViewCopyKernels.*",
+        r".*INTERNAL ASSERT FAILED at .*(CompositeViewCopyKernels|LossNcpp).*",
         "an assertion of PyTorch's own fails on the host",
     ),
     (
@@ -114,6 +114,31 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (r"aten::(put|index_put|scatter|index_copy)_?", r"other numbers .*", "of values for one place any"),
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
     (
+        r"aten::native_layer_norm_backward",
+        r"the host raises RuntimeError: Expected .*",
+        "operands that no function of torch gives it: the host's kernel looks at a bias that it does not read",
+    ),
+    (
+        r"aten::_stack",
+        r"(other numbers|NaN|infinite) .*",
+        "PyTorch's own reads past operands that share memory",
+    ),
+    (
+        r"aten::linalg_lstsq",
+        r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*",
+        "NaN, which a library of the CPU's takes for an illegal argument",
+    ),
+    (
+        r"aten::(special_)?sinc",
+        r"other numbers of torch.float32",
+        "at whole numbers a rounding of pi: float64's here",
+    ),
+    (
+        r"aten::bernoulli",
+        r"raises RuntimeError: \S+ an operand does not broadcast to the result",
+        "of nothing the host's kernel looks at no probability",
+    ),
+    (
         r"aten::special_\w+_polynomial_\w",
         r"NaN at other places",
         "infinite numbers meet in another order in a recurrence",
@@ -125,7 +150,9 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_reshape_alias_copy|_amp_foreach_\w+|_foreach_copy|_cholesky_solve_helper|multi_margin_loss_backward|"
-        r"_cdist_backward|gelu_backward|smooth_l1_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?)",
+        r"_cdist_backward|_pdist_forward|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
+        r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
+        r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack)",
         r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
         "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
     ),

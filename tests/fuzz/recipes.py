@@ -21,7 +21,8 @@ SPECIALS = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 65504.0,
 def tensor(
     size: list[int], stride: list[int], dtype: str, fill: str = "normal", offset: int = 0, **more: Any
 ) -> Recipe:
-    """A tensor's recipe; ``more`` may hold ``grad``, ``host`` and ``limit`` (of indices, exclusive)."""
+    """A tensor's recipe; ``more`` may hold ``grad``, ``host``, ``lazy`` ("conj" or "neg": the bit that PyTorch sets) and
+    ``limit`` (of indices, exclusive)."""
     return {
         "tensor": {"size": size, "stride": stride, "offset": offset, "dtype": dtype, "fill": fill, **more}
     }
@@ -44,6 +45,14 @@ def extent(made: dict[str, Any]) -> int:
     """Elements of the memory that a tensor lies in."""
     reach = sum((n - 1) * s for n, s in zip(made["size"], made["stride"]) if n > 0)
     return int(made["offset"] + (0 if 0 in made["size"] else reach + 1))
+
+
+def shares_memory(made: dict[str, Any]) -> bool:
+    """Whether two elements of a tensor lie at one place."""
+    places = torch.zeros((), dtype=torch.long)
+    for size, stride in zip(made["size"], made["stride"]):
+        places = places[..., None] + torch.arange(size) * stride
+    return places.numel() != places.unique().numel()
 
 
 def _numbers(fill: str, dtype: torch.dtype, count: int, limit: int) -> torch.Tensor:
@@ -79,6 +88,8 @@ def make(recipe: Recipe, device: str) -> Any:
         memory = _numbers(value["fill"], dtype, max(extent(value), 0), value.get("limit", 3))
         memory = memory.to("cpu" if value.get("host") else device)
         found = torch.as_strided(memory, value["size"], value["stride"], value["offset"])
+        if lazy := value.get("lazy"):
+            found = found.conj() if lazy == "conj" else torch._neg_view(found)
         return found.requires_grad_() if value.get("grad") else found
     if kind == "float":
         return float(value)
@@ -136,7 +147,7 @@ def _smaller_tensor(made: dict[str, Any]) -> Iterator[Recipe]:
         yield change(stride=dense(size), offset=0)
     if made["offset"]:
         yield change(offset=0)
-    for name in ("grad", "host"):
+    for name in ("grad", "host", "lazy"):
         if made.get(name):
             yield {"tensor": {k: v for k, v in made.items() if k != name}}
     if made["dtype"] != "float32":

@@ -1,7 +1,7 @@
 """Asks every operator with random calls, on the host and on the device, in processes that may die.
 
     .venv/bin/python tests/fuzz/run.py --calls 20000                 # the first calls
-    .venv/bin/python tests/fuzz/run.py --calls 1000000 --jobs 2      # goes on where it stopped
+    .venv/bin/python tests/fuzz/run.py --calls 1000000 --minutes 50  # goes on where it stopped, for so long
     .venv/bin/python tests/fuzz/run.py --seed 1234                   # one call again, with its program
 
 A seed is a call, the same everywhere. What differs is kept in ``build/fuzz.jsonl``, and shown in groups: those without a
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import mmap
 import os
 import re
@@ -239,8 +240,12 @@ def table(lines: list[dict[str, Any]], all_groups: bool, numbers: bool = True) -
     return shown, without
 
 
-def run(first: int, calls: int, jobs: int, kept: Path | None = None) -> list[dict[str, Any]]:
-    """What the calls of these seeds gave; parts that ``kept`` has are not run again."""
+def run(
+    first: int, calls: int, jobs: int, kept: Path | None = None, minutes: float = math.inf
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many of the calls of these seeds were asked, and what they gave; parts that ``kept`` has are not run again, and
+    none begins when ``minutes`` are over."""
+    over = time.monotonic() + 60 * minutes
     done, lines = set(), []
     if kept and kept.exists():
         for text in kept.read_text().splitlines():
@@ -250,18 +255,24 @@ def run(first: int, calls: int, jobs: int, kept: Path | None = None) -> list[dic
                 lines += part["lines"]
     starts = [s for s in range(first, first + calls, PART) if s not in done]
     with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True)) as bar:
-        fuzzer, task = Fuzzer(Path(folder)), bar.add_task("calls", total=calls, completed=len(done) * PART)
+        asked = sum(min(PART, first + calls - start) for start in done)
+        fuzzer, task = Fuzzer(Path(folder)), bar.add_task("calls", total=calls, completed=asked)
+
+        def part_of(start: int) -> Found | None:
+            return fuzzer.part(start, min(PART, first + calls - start)) if time.monotonic() < over else None
+
         with ThreadPoolExecutor(jobs) as pool:
-            for start, part in zip(
-                starts, pool.map(lambda s: fuzzer.part(s, min(PART, first + calls - s)), starts)
-            ):
+            for start, part in zip(starts, pool.map(part_of, starts)):
+                if part is None:
+                    continue
                 lines += part.lines
+                asked += part.calls
                 bar.advance(task, part.calls)
                 if kept:
                     kept.parent.mkdir(exist_ok=True)
                     with kept.open("a") as file:
                         file.write(json.dumps({"first": start, **asdict(part)}) + "\n")
-    return lines
+    return asked, lines
 
 
 def main() -> int:
@@ -271,6 +282,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further part begins")
     parser.add_argument("--again", action="store_true", help="ask calls that were asked before")
     parser.add_argument("--all", action="store_true", help="show groups that have a reason as well")
     parser.add_argument("--kept", type=Path, default=KEPT, help="where what was found stays")
@@ -285,10 +297,10 @@ def main() -> int:
         return _one(asked.seed)
     if asked.again:
         asked.kept.unlink(missing_ok=True)
-    lines = run(asked.first, asked.calls, asked.jobs, asked.kept)
+    calls, lines = run(asked.first, asked.calls, asked.jobs, asked.kept, asked.minutes)
     shown, without = table(lines, asked.all, not asked.any_numbers)
     Console(width=160).print(shown)
-    print(f"{asked.calls} calls, {len(lines)} differ, {without} groups have no reason")
+    print(f"{calls} calls, {len(lines)} differ, {without} groups have no reason")
     return int(without > 0)
 
 

@@ -9,12 +9,17 @@ namespace vm = maca::MACA_ISA::vm;
 enum Reduce { kNone = 0, kMean = 1, kSum = 2 };
 constexpr int kMost = 4;  // tensors
 
+// Beside floats: a target of integers, or of truth values as well, is promoted to the other operands' dtype.
+enum class Others { None, Integers, Truth };
+
 // Of an element: x are its arguments in order, those that are missing 1; p is the loss's number.
 struct Mse {
+  static constexpr Others kOthers = Others::Truth;
   template <class C> static __device__ C loss(const C* x, C) { return (x[0] - x[1]) * (x[0] - x[1]); }
   template <class C> static __device__ C gradient(const C* x, C) { return C(2) * (x[1] - x[2]) * x[0]; }
 };
 struct SmoothL1 {
+  static constexpr Others kOthers = Others::Truth;
   template <class C> static __device__ C loss(const C* x, C beta) {
     const C z = vm::magnitude(x[0] - x[1]);
     return z < beta ? C(0.5) * z * z / beta : z - C(0.5) * beta;
@@ -25,6 +30,7 @@ struct SmoothL1 {
   }
 };
 struct Huber {
+  static constexpr Others kOthers = Others::None;
   template <class C> static __device__ C loss(const C* x, C delta) {
     const C z = vm::magnitude(x[0] - x[1]);
     return z <= delta ? C(0.5) * z * z : delta * (z - C(0.5) * delta);
@@ -35,6 +41,7 @@ struct Huber {
   }
 };
 struct Bce {
+  static constexpr Others kOthers = Others::None;
   template <class C> static __device__ C loss(const C* x, C) {
     const C low = vm::log1p(-x[0]), high = vm::log(x[0]);  // PyTorch cuts both logarithms at -100
     const C a = low < C(-100) ? C(-100) : low, b = high < C(-100) ? C(-100) : high;
@@ -46,12 +53,14 @@ struct Bce {
   }
 };
 struct BceLogits {
+  static constexpr Others kOthers = Others::None;
   template <class C> static __device__ C loss(const C* x, C) {
     const C soft = vm::log1p(vm::exp(-vm::magnitude(x[0]))) + (x[0] < 0 ? -x[0] : C(0));
     return (soft * ((x[3] - C(1)) * x[1] + C(1)) + (C(1) - x[1]) * x[0]) * x[2];
   }
 };
 struct SoftMargin {
+  static constexpr Others kOthers = Others::Integers;
   template <class C> static __device__ C loss(const C* x, C) { return vm::log1p(vm::exp(-x[1] * x[0])); }
   template <class C> static __device__ C gradient(const C* x, C) { return -x[2] * vm::sigmoid(-x[2] * x[1]) * x[0]; }
 };
@@ -60,11 +69,17 @@ template <class Op, class C> struct Loss {
   View out, in[kMost];
   C parameter, factor;
   int64_t count;
+  int target;      // of its arguments
+  Dtype promoted;  // the half that a target of integers becomes first; None: it is none
   bool is_mean;
   Finding* outside;
 
   __device__ void read(int64_t i, C (&x)[kMost]) const {
     for (int k = 0; k < kMost; ++k) x[k] = in[k].data ? in[k].template get<C>(i) : C(1);
+    if (promoted == Dtype::None) return;
+    uint16_t half;
+    store(&half, promoted, 0, x[target]);
+    x[target] = load<C>(&half, promoted, 0);
   }
   __device__ C value(int64_t i) const {
     C x[kMost];
@@ -107,6 +122,9 @@ Body<Op, C> body_of(const Request& r, const Dims& shape, int inputs, const char*
   body.is_mean = r.integer("reduction") == kMean;
   body.factor = body.is_mean ? static_cast<C>(1.0 / static_cast<double>(body.count)) : C(1);
   body.out = View(r.out());
+  body.target = inputs - 1;
+  const Dtype to = r.out().dtype;
+  if (!is_floating(r.in(inputs - 1).dtype) && is_half(to)) body.promoted = to;
   return body;
 }
 template <class Body> Body placed(Body body, const Launching& l, Finding* outside) {
@@ -116,12 +134,14 @@ template <class Body> Body placed(Body body, const Launching& l, Finding* outsid
   return body;
 }
 // Computes in double where any of the tensors is.
-Dtype widest(const Request& r, int inputs) {
+Dtype widest(const Request& r, int inputs, Others others) {
   Dtype widest = Dtype::F32;
   for (int k = 0; k < inputs; ++k) {
     const Operand& o = r.in(k);
     if (o.scalar()) throw Declined("a loss takes tensors, not numbers");
-    if (o.present() && !is_floating(o.dtype)) throw Declined("losses of " + name_of(o.dtype));
+    const bool target = k + 1 == inputs && is_floating(r.out().dtype) && o.dtype != Dtype::C64 &&
+                        o.dtype != Dtype::C128 && others >= (o.dtype == Dtype::Bool ? Others::Truth : Others::Integers);
+    if (o.present() && !is_floating(o.dtype) && !target) throw Declined("losses of " + name_of(o.dtype));
     if (o.dtype == Dtype::F64) widest = o.dtype;
   }
   return widest;
@@ -130,7 +150,7 @@ Dtype widest(const Request& r, int inputs) {
 constexpr const char* kOutside = "all elements of input should be between 0 and 1";
 
 template <class Op> std::unique_ptr<Plan> loss(const Request& r, int inputs, const char* parameter = nullptr) {
-  return with_floating(widest(r, inputs), [&](auto c) {
+  return with_floating(widest(r, inputs, Op::kOthers), [&](auto c) {
     using Body = Loss<Op, decltype(c)>;
     const auto body = body_of<Loss, Op, decltype(c)>(r, broadcast(r.memory(0), r.memory(1)), inputs, parameter);
     const bool is_whole = r.integer("reduction") == kNone;
@@ -147,7 +167,7 @@ template <class Op> std::unique_ptr<Plan> loss(const Request& r, int inputs, con
   });
 }
 template <class Op> std::unique_ptr<Plan> gradient(const Request& r, int inputs, const char* parameter = nullptr) {
-  return with_floating(widest(r, inputs), [&](auto c) {
+  return with_floating(widest(r, inputs, Op::kOthers), [&](auto c) {
     const auto body = body_of<LossGradient, Op, decltype(c)>(r, r.out().sizes, inputs, parameter);
     return make_plan([=](const Launching& l) { return each(l, body.count, placed(body, l, nullptr)); });
   });

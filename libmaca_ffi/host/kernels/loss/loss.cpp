@@ -13,12 +13,16 @@ constexpr int64_t kBlock = 1024;
 constexpr int64_t kChunk = 32768;  // elements of one partial sum: fixed, whatever the threads
 enum Reduce { kNone = 0, kMean = 1, kSum = 2 };
 
+// Beside floats: a target of integers, or of truth values as well, is promoted to the other operands' dtype.
+enum class Others { None, Integers, Truth };
+
 // One call computes n losses (or gradients). `in`: the tensor arguments in order; a missing one is null. False:
 // an argument lies outside the domain.
 template <class C> using Block = bool (*)(C* out, const C* const* in, int64_t n, C parameter);
 
 // Forward: input, target, weight. Backward: grad_output, input, target, weight; the factor of a mean comes later.
 template <class C> struct Mse {
+  static constexpr Others kOthers = Others::Truth;
   static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *a = in[0], *b = in[1];
     for (int64_t i = 0; i < n; ++i) out[i] = (a[i] - b[i]) * (a[i] - b[i]);
@@ -31,6 +35,7 @@ template <class C> struct Mse {
   }
 };
 template <class C> struct SmoothL1 {
+  static constexpr Others kOthers = Others::Truth;
   static bool loss(C* __restrict out, const C* const* in, int64_t n, C beta) {
     const C *a = in[0], *b = in[1];
     for (int64_t i = 0; i < n; ++i) {
@@ -49,6 +54,7 @@ template <class C> struct SmoothL1 {
   }
 };
 template <class C> struct Huber {
+  static constexpr Others kOthers = Others::None;
   static bool loss(C* __restrict out, const C* const* in, int64_t n, C delta) {
     const C *a = in[0], *b = in[1];
     for (int64_t i = 0; i < n; ++i) {
@@ -67,6 +73,7 @@ template <class C> struct Huber {
   }
 };
 template <class C> struct Bce {
+  static constexpr Others kOthers = Others::None;
   static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *x = in[0], *t = in[1], *w = in[2];
     int outside = 0;
@@ -92,6 +99,7 @@ template <class C> struct Bce {
   }
 };
 template <class C> struct BceLogits {
+  static constexpr Others kOthers = Others::None;
   static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *x = in[0], *t = in[1], *w = in[2], *p = in[3];
     for (int64_t i = 0; i < n; ++i) out[i] = vm::log1p(vm::exp(-vm::magnitude(x[i]))) + (x[i] < 0 ? -x[i] : C(0));
@@ -104,6 +112,7 @@ template <class C> struct BceLogits {
   }
 };
 template <class C> struct SoftMargin {
+  static constexpr Others kOthers = Others::Integers;
   static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *x = in[0], *t = in[1];
     for (int64_t i = 0; i < n; ++i) out[i] = vm::log1p(vm::exp(-t[i] * x[i]));
@@ -127,15 +136,19 @@ struct Loss {
 };
 
 // The arguments broadcast to `shape`; a reduced result stays outside the nest.
-Loss geometry(const Request& q, const std::vector<int64_t>& shape, int inputs) {
+Loss geometry(const Request& q, const std::vector<int64_t>& shape, int inputs, Others others) {
   Loss s;
   s.operand[0] = q.out();
   s.count = inputs + 1;
   for (int k = 0; k < inputs; ++k) {
     s.operand[k + 1] = q.in(k);
     if (s.operand[k + 1].scalar()) throw Declined("a loss takes tensors, not numbers");
-    if (s.operand[k + 1].present() && (is_integral(s.operand[k + 1].dtype) || is_complex(s.operand[k + 1].dtype)))
-      throw Declined(std::string("losses of ") + dtype_name(s.operand[k + 1].dtype));
+    if (!s.operand[k + 1].present()) continue;
+    const Dtype d = s.operand[k + 1].dtype;
+    const bool target = k + 1 == inputs && is_integral(d) && !is_integral(q.out().dtype);
+    if (is_complex(d) ||
+        (is_integral(d) && !(target && others >= (d == Dtype::Bool ? Others::Truth : Others::Integers))))
+      throw Declined(std::string("losses of ") + dtype_name(d));
   }
   s.reduce = static_cast<int>(q.integer("reduction"));
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -169,6 +182,15 @@ template <class C> struct Buffers {
   alignas(64) C in[kMax - 1][kBlock], out[kBlock];
 };
 
+// What integers are in a result's dtype, where that is a half.
+template <class C> void promote(C* numbers, Dtype to, int64_t n) {
+  const auto round = [&](auto half) {
+    for (int64_t i = 0; i < n; ++i) numbers[i] = static_cast<float>(decltype(half)(static_cast<float>(numbers[i])));
+  };
+  if (to == Dtype::BF16) round(bf16{});
+  if (to == Dtype::F16) round(f16{});
+}
+
 // Calls f(result block, n, offset of the result) for blocks of elements [begin, end).
 template <class C, class F>
 void blocks(const Loss& s, const Launch& l, Block<C> block, int64_t begin, int64_t end, Buffers<C>& buffer, F&& f) {
@@ -181,6 +203,8 @@ void blocks(const Loss& s, const Launch& l, Block<C> block, int64_t begin, int64
       for (size_t k = 1; k < static_cast<size_t>(s.count); ++k)
         if (s.operand[k].present())
           in[k - 1] = tile(buffer.in[k - 1], s.operand[k].dtype, l.data(s.operand[k]), o[k] + i * step[k], step[k], n);
+      if (const auto last = static_cast<size_t>(s.count - 1); is_integral(s.operand[last].dtype))
+        promote(buffer.in[last - 1], result.dtype, n);
       const int64_t to = o[0] + i * step[0];
       C* out = s.reduce == kNone || s.gradient ? target(buffer.out, result.dtype, l.data(result), to, step[0], n)
                                                : buffer.out;
@@ -240,7 +264,7 @@ bool wide(const Loss& s) {
 }
 
 template <template <class> class Op> std::unique_ptr<Plan> loss(const Request& q, int inputs, double parameter = 0) {
-  Loss s = geometry(q, broadcast(q.in(0), q.in(1)), inputs);
+  Loss s = geometry(q, broadcast(q.in(0), q.in(1)), inputs, Op<float>::kOthers);
   s.parameter = parameter;
   return make_plan(static_cast<uint64_t>(s.nest.numel()) * 8, [s, wide = wide(s)](const Launch& l) {
     if (wide)
@@ -251,7 +275,7 @@ template <template <class> class Op> std::unique_ptr<Plan> loss(const Request& q
 }
 template <template <class> class Op>
 std::unique_ptr<Plan> gradient(const Request& q, int inputs, double parameter = 0) {
-  Loss s = geometry(q, q.out().sizes, inputs);
+  Loss s = geometry(q, q.out().sizes, inputs, Op<float>::kOthers);
   s.gradient = true;
   s.parameter = parameter;
   return make_plan(static_cast<uint64_t>(s.nest.numel()) * 8, [s, wide = wide(s)](const Launch& l) {

@@ -1,0 +1,61 @@
+"""``torch.linalg.matrix_rank(..., out=)``: PyTorch's own writes nothing to what is given, below any Python dispatch."""
+
+from __future__ import annotations
+
+import torch
+from torch._ops import OpOverload
+from torch._prims_common.wrappers import _maybe_resize_out
+
+from macatensor.dispatch.errors import scalar_type
+from macatensor.dispatch.launcher import special
+from macatensor.dispatch.resize import write_out
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.tensor import MacaTensor
+
+# with out=, and the overload that gives its result
+_OVERLOADS = {
+    "out": "default",
+    "out_tol_tensor": "tol_tensor",
+    "atol_rtol_float_out": "atol_rtol_float",
+    "atol_rtol_tensor_out": "atol_rtol_tensor",
+}
+
+
+class _Written:
+    """What the dispatcher calls for an overload with ``out=`` on tensors of the device."""
+
+    def __init__(self, overload: str):
+        self.result: OpOverload = getattr(torch.ops.aten.linalg_matrix_rank, _OVERLOADS[overload])
+
+    def __call__(self, *args: Value, out: Value, **kwargs: Value) -> Value:
+        if not torch.can_cast(torch.int64, out.dtype):
+            raise RuntimeError(
+                "torch.linalg.matrix_rank: Expected result to be safely castable from Long dtype, but got result with "
+                f"dtype {scalar_type(out.dtype)}"
+            )
+        result = self.result(*args, **kwargs)
+        if isinstance(out, MacaTensor):
+            return write_out([out], result)
+        return _maybe_resize_out(out, result.shape).copy_(result)  # in a traced program
+
+
+@special(*(f"aten.linalg_matrix_rank.{name}" for name in _OVERLOADS))
+def _undecomposed(func: OpOverload) -> Launcher:
+    """Under inference_mode the operator arrives whole."""
+    written = _Written(func._overloadname)
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        return written(*args, **(kwargs or {}))
+
+    return run
+
+
+_library: torch.library.Library | None = None
+
+
+def register() -> None:
+    """Takes the overloads over on the autograd key."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    for name in _OVERLOADS:
+        _library.impl(f"linalg_matrix_rank.{name}", _Written(name), "AutogradPrivateUse1")
