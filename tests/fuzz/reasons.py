@@ -12,7 +12,7 @@ _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
 
 # of an operator, and of what was found: patterns, and why
 REASONS: tuple[tuple[str, str, str], ...] = (
-    (r".*", r"the host dies: .*", "PyTorch's own kernel ends the process"),
+    (r".*", r"the host dies: .*|.*, as on the host", "PyTorch's own kernel ends the process"),
     (
         r".*",
         r".*(on the same device|indices should be either on).*",
@@ -56,6 +56,17 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "both refuse; of several faults another is told first",
     ),
     (r"aten::(get_device|is_cpu|is_cuda)", r"other (int|bool)", "it tells the device"),
+    (r"aten::_autocast_to_\w+", r"dtype .*", "it asks for the device"),
+    (
+        r"aten::(max|min)",
+        r"raises RuntimeError: (max|min)\(\): Expected reduction dim to be specified .*",
+        "of nothing: refused with an out=, too",
+    ),
+    (
+        r"aten::(upsample_linear1d|masked_scatter_backward)",
+        r"the host raises RuntimeError: (It is expected output_size|masked_select: expected BoolTensor).*",
+        "operands that no function of torch gives it, and PyTorch's meta kernels let pass",
+    ),
     (
         r".*",
         r".*INTERNAL ASSERT FAILED at .*(CompositeViewCopyKernels|LossNcpp).*",
@@ -111,6 +122,21 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"other numbers of torch.int64",
         "of equal numbers any position",
     ),
+    (
+        r"aten::(nan)?(quantile|median)",
+        r"other numbers of torch.float(32|64)",
+        "of equal numbers any has the gradient",
+    ),
+    (
+        r"aten::(var|std)_mean",
+        r"NaN at other places",
+        "a mean of infinite numbers, which the host corrects number by number",
+    ),
+    (
+        r"aten::special_(shifted_)?chebyshev_polynomial_\w",
+        r"other numbers of torch.float32",
+        "cosines of multiples of an angle, in float64 here",
+    ),
     (r"aten::(put|index_put|scatter|index_copy)_?", r"other numbers .*", "of values for one place any"),
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
     (
@@ -152,11 +178,16 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"aten::(_reshape_alias_copy|_amp_foreach_\w+|_foreach_copy|_cholesky_solve_helper|multi_margin_loss_backward|"
         r"_cdist_backward|_pdist_forward|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
         r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
-        r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack)",
+        r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
+        r"_segment_reduce_backward|(sigmoid|tanh)_backward)",
         r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
         "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
     ),
-    (r"aten::split\w*_copy", r"other shape", "PyTorch's own kernel resizes no list of out="),
+    (
+        r"aten::(split\w*_copy|_compute_linear_combination)",
+        r"other shape",
+        "PyTorch's own kernel resizes no list of out=",
+    ),
     (
         r".*",
         r"the host raises RuntimeError: unsupported operation: more than one.*",

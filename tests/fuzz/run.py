@@ -124,7 +124,7 @@ class Fuzzer:
 
     def part(self, first: int, count: int) -> Found:
         """The calls of a part, whoever dies on the way."""
-        found, at, end = Found(count), first, first + count
+        found, at, end, host_died = Found(count), first, first + count, -1
         file = self.folder / f"{first}.map"
         while at < end:
             lines, died = _ask([str(at), str(end - at), "1", "--device-only", ",".join(self.dies)], file)
@@ -135,12 +135,15 @@ class Fuzzer:
             if died.side == "host":  # PyTorch's own kernel: the device is asked alone
                 with self.lock:
                     self.dies.add(call.operator)
-                at = died.seed
+                at = host_died = died.seed
                 found.lines.append(
                     {"seed": died.seed, "found": f"the host dies: {died.how}", "call": asdict(call)}
                 )
             else:
-                found.lines.append(self.crash(died, call, at))
+                line = self.crash(died, call, at)
+                if died.seed == host_died:
+                    line["found"] += ", as on the host"
+                found.lines.append(line)
                 at = died.seed + 1
         file.unlink(missing_ok=True)
         return found
