@@ -69,8 +69,8 @@ template <class Op, class C> struct Loss {
   View out, in[kMost];
   C parameter, factor;
   int64_t count;
-  int target;      // of its arguments
-  Dtype promoted;  // the half that a target of integers becomes first; None: it is none
+  int target = 0;                // of its arguments
+  Dtype promoted = Dtype::None;  // the half that a target of integers becomes first; None: it is none
   bool is_mean;
   Finding* outside;
 
