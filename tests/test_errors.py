@@ -197,6 +197,14 @@ def test_the_layout_hint_comes_where_layout_fails() -> None:
     assert "channels_last" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["ge_", "eq_", "pow_", "clamp_max_", "atan2_", "add_"])
+def test_a_number_of_the_host_is_not_written(name: str) -> None:
+    """It may stand beside tensors of the device only where it is read."""
+    for size in ((), (3,)):
+        with pytest.raises(RuntimeError, match="on the same device|output with shape"):
+            getattr(torch.ones(()), name)(torch.ones(size).maca())
+
+
 def test_device_index_1() -> None:
     x = torch.ones(2)
     for make in (lambda: x.to("maca:1"), lambda: x.maca(1), lambda: torch.ones(2, device="maca:1"),

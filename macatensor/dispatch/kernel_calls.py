@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch import expanded_targets, float8_calls, written_lists
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
-from macatensor.dispatch.errors import check_devices, is_number, scalar_type
+from macatensor.dispatch.errors import check_devices, is_number, scalar_type, two_devices
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.launcher import Run, static_key
 from macatensor.dispatch.plan import (
@@ -263,6 +263,8 @@ class KernelLauncher(native.KernelCall):
         return run
 
     def build_inplace(self, full: list[Value], given: int) -> Run:
+        if not isinstance(full[0], MacaTensor):  # a number of the host's, which may only be read
+            raise two_devices(self.signature.name, full[0])
         target: Meta = full[0]._payload[2]
         # a fill writes the same to every element, whatever they share
         if target.overlaps_itself() and self.row.operator not in ("fill", "zero"):

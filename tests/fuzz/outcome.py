@@ -111,7 +111,8 @@ def writes_over_itself(call: Call) -> bool:
     written = [a.name for a in call.overload._schema.arguments if a.alias_info and a.alias_info.is_write]
     named = dict(zip([a.name for a in call.overload._schema.arguments], call.args)) | call.kwargs
     recipes = [r for name in written if (r := named.get(name)) is not None]
-    return any(shares_memory(r["tensor"]) for r in recipes if is_tensor(r))
+    each = [r for recipe in recipes for r in (recipe if isinstance(recipe, list) else [recipe])]
+    return any(shares_memory(r["tensor"]) for r in each if is_tensor(r))
 
 
 def _roughest(value: Any) -> float:
