@@ -58,8 +58,8 @@ std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
 
 std::unique_ptr<Plan> widened_plan(const Problem& p, bool asked) {
   if (p.out.dtype == Dtype::F32 || (!asked && onednn::computes(p.out.dtype))) return nullptr;
-  const bool suits = p.m() > kDotRows && p.k() > 0 && p.n() > 0 && p.out.batch == 1 && !p.b.row_major() &&
-                     p.b.column_major();
+  const bool suits =
+      p.m() > kDotRows && p.k() > 0 && p.n() > 0 && p.out.batch == 1 && !p.b.row_major() && p.b.column_major();
   return suits ? product_by_columns(p) : nullptr;
 }
 
