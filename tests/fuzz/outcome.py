@@ -112,7 +112,7 @@ def writes_over_itself(call: Call) -> bool:
     named = dict(zip([a.name for a in call.overload._schema.arguments], call.args)) | call.kwargs
     recipes = [r for name in written if (r := named.get(name)) is not None]
     each = [r for recipe in recipes for r in (recipe if isinstance(recipe, list) else [recipe])]
-    return any(shares_memory(r["tensor"]) for r in each if is_tensor(r))
+    return any(shares_memory(r["tensor"]["size"], r["tensor"]["stride"]) for r in each if is_tensor(r))
 
 
 def _roughest(value: Any) -> float:

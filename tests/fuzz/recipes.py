@@ -7,7 +7,7 @@ the device make the same numbers of it. Other arguments are literals, or ``{"kin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,10 +47,10 @@ def extent(made: dict[str, Any]) -> int:
     return int(made["offset"] + (0 if 0 in made["size"] else reach + 1))
 
 
-def shares_memory(made: dict[str, Any]) -> bool:
+def shares_memory(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two elements of a tensor lie at one place."""
     places = torch.zeros((), dtype=torch.long)
-    for size, stride in zip(made["size"], made["stride"]):
+    for size, stride in zip(sizes, strides):
         places = places[..., None] + torch.arange(size) * stride
     return places.numel() != places.unique().numel()
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from recipes import shares_memory
 
 import macatensor  # noqa: F401 - the device
 
@@ -120,15 +121,7 @@ def is_defined(line: Line, tensors: list[torch.Tensor]) -> bool:
         return False
     if len({t.untyped_storage().data_ptr() for t in used}) < len(used):
         return False
-    return all(_is_apart(t) for t in used)
-
-
-def _is_apart(t: torch.Tensor) -> bool:
-    """Does no element share memory with another?"""
-    places = torch.zeros((), dtype=torch.long)
-    for size, stride in zip(t.shape, t.stride()):
-        places = places[..., None] + torch.arange(size) * stride
-    return places.numel() == places.unique().numel()
+    return not any(shares_memory(t.shape, t.stride()) for t in used)
 
 
 class Side:
