@@ -24,13 +24,18 @@ def test_a_group_splits_and_splits_again(tmp_path: Path) -> None:
         whole = [0, 1, 2]
         pair = dist.split_group(None, [[2, 0], [1]])
         assert total(pair, rank) == [2.0, 1.0, 2.0][rank]
-        assert dist.get_process_group_ranks(pair) == [[0, 2], [1], [0, 2]][rank] and dist.get_backend(pair) == "mccl"
+        assert dist.get_backend(pair) == "mccl"
+        places = dist.get_process_group_ranks(pair)  # as they were named, or sorted
+        assert sorted(places) == [[0, 2], [1], [0, 2]][rank]
+        gathered = [torch.zeros(1).maca() for _ in places]
+        dist.all_gather(gathered, torch.full((1,), float(rank)).maca(), group=pair)
+        assert [int(x) for x in gathered] == places
         if rank != 1:
             alone = dist.split_group(pair, [[0], [1]])  # its group's own ranks
             assert total(alone, rank) == rank and dist.get_process_group_ranks(alone) == [rank]
         some = dist.split_group(None, [[1, 2]])
-        assert (some is None) == (rank == 0)
-        if some is not None:
+        assert (some in (None, dist.GroupMember.NON_GROUP_MEMBER)) == (rank == 0)
+        if rank != 0:
             assert total(some, rank) == 3.0
         again = dist.split_group(None, [[0, 1], [2]])  # ranks that have been in unlike numbers of groups
         assert total(again, rank) == [1.0, 1.0, 2.0][rank]

@@ -63,6 +63,8 @@ def _stepped(info: OptimizerInfo, parameters: list[Any], kwargs: dict[str, Any])
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
             loss = sum(((p - 0.5) ** 2).sum() for p in parameters)
+            if kwargs.get("maximize"):  # else what is maximized has no end, and steps amplify each rounding
+                loss = -loss
             loss.backward()
             return loss.detach()
 

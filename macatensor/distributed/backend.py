@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from macatensor.distributed import checkpoints, functional, one_device, reducer, remote_calls
+from macatensor.distributed import checkpoints, functional, one_device, reducer, remote_calls, splitting
 from macatensor.runtime.boxed import Value
 
 
@@ -66,6 +66,7 @@ def register() -> None:
         devices: list[str] = getattr(dist.Backend, "backend_capability", {}).get("gloo", [])
         if "maca" not in devices:
             devices.append("maca")
+        splitting.remain_whole(dist.distributed_c10d)
         reducer.register()
         checkpoints.register()
         functional.register()

@@ -48,7 +48,8 @@ class Splits:
         group_desc: str | None = None,
         **more: Value,
     ) -> Value:
-        """The group of these of our ranks; None on the others. Raises ValueError for ranks that this group has not."""
+        """The group of these of our ranks, in their order, which c10d sorts up to 2.13; None on the others. Raises
+        ValueError for ranks that this group has not."""
         strange = [r for r in ranks if not 0 <= r < self._ranks]
         if strange:
             raise ValueError(f"split_group: ranks {strange} are not in a group of {self._ranks} ranks")
@@ -56,7 +57,7 @@ class Splits:
         self._splits += 1
         if self._rank not in ranks:
             return None
-        made = sorted(ranks)
+        made = list(ranks)
         store = PrefixStore(f"split{self._splits}/{'_'.join(map(str, made))}/", self._store)
         name = group_name or f"{self._splits}:{made}"
         return type(self)(store, made.index(self._rank), len(made), timeout or self._timeout, name)  # type: ignore[call-arg]
@@ -66,3 +67,18 @@ class Splits:
 
     def eager_connect_single_device(self, device: torch.device) -> None:
         """The ranks meet at their first collective."""
+
+
+def remain_whole(c10d: Value) -> None:
+    """Makes groups that are new beside ours stand for themselves.
+
+    From 2.14 on c10d hands the default group to whatever backend makes another one, as what it may be split from, if that
+    group says that it can be split. ``torch.distributed.split_group`` asks a group itself and finds ours.
+    """
+    source = c10d._get_split_source
+
+    def of_others(group: Value) -> Value:
+        found = source(group)
+        return None if isinstance(found, Splits) else found
+
+    c10d._get_split_source = of_others
