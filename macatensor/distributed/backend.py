@@ -66,7 +66,7 @@ def register() -> None:
         devices: list[str] = getattr(dist.Backend, "backend_capability", {}).get("gloo", [])
         if "maca" not in devices:
             devices.append("maca")
-        splitting.remain_whole(dist.distributed_c10d)
+        splitting.remain_whole()
         reducer.register()
         checkpoints.register()
         functional.register()

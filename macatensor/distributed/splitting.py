@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from macatensor.runtime.boxed import Value
@@ -69,13 +70,14 @@ class Splits:
         """The ranks meet at their first collective."""
 
 
-def remain_whole(c10d: Value) -> None:
+def remain_whole() -> None:
     """Makes groups that are new beside ours stand for themselves.
 
     From 2.14 on c10d hands the default group to whatever backend makes another one, as what it may be split from, if that
     group says that it can be split. ``torch.distributed.split_group`` asks a group itself and finds ours.
     """
-    source = c10d._get_split_source
+    c10d: Value = dist.distributed_c10d
+    source = dist.distributed_c10d._get_split_source
 
     def of_others(group: Value) -> Value:
         found = source(group)
