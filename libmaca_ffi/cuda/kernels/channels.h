@@ -45,7 +45,7 @@ __device__ inline Vector<T, W> piece_of(const void* memory, int64_t at, bool ali
   } else {
 #pragma unroll
     for (int j = 0; j < W; ++j)
-      if (j < count) v.at[j] = from[j];
+      if (j < count) v.put(j, from[j]);
   }
   return v;
 }
@@ -57,7 +57,7 @@ __device__ inline void put_piece(void* memory, int64_t at, bool aligned, int64_t
   } else {
 #pragma unroll
     for (int j = 0; j < W; ++j)
-      if (j < count) to[j] = v.at[j];
+      if (j < count) to[j] = v.get(j);
   }
 }
 
@@ -65,10 +65,10 @@ __device__ inline void put_piece(void* memory, int64_t at, bool aligned, int64_t
 template <class T, bool Gradient> __device__ inline double origin(const ChannelArguments& a, int64_t c) {
   return Gradient ? a.means[c] : static_cast<double>(decoded(static_cast<const T*>(a.in)[c * a.strides[1]]));
 }
-template <class T, bool Gradient> __device__ inline void add(TwoSums& sums, T x, T g, double from) {
-  const double d = static_cast<double>(decoded(x)) - from;
+template <bool Gradient> __device__ inline void add(TwoSums& sums, float x, float g, double from) {
+  const double d = static_cast<double>(x) - from;
   if (Gradient) {
-    const double of = static_cast<double>(decoded(g));
+    const double of = static_cast<double>(g);
     sums.first += of, sums.second += of * d;
   } else {
     sums.first += d, sums.second += d * d;
@@ -78,10 +78,10 @@ __device__ inline Line line_of(const ChannelArguments& a, int64_t c) {
   const float* const at = a.lines + c;
   return {at[0], at[a.channels], at[2 * a.channels], at[3 * a.channels], at[4 * a.channels]};
 }
-template <class T, bool Gradient> __device__ inline T on_line(const Line& line, T x, T g) {
-  const float d = (decoded(x) - line.high) - line.low;
+template <bool Gradient> __device__ inline float on_line(const Line& line, float x, float g) {
+  const float d = (x - line.high) - line.low;
   const float y = maca::mul_add(d, line.factor, line.shift);
-  return encoded<T>(Gradient ? maca::mul_add(decoded(g), line.slope, y) : y);
+  return Gradient ? maca::mul_add(g, line.slope, y) : y;
 }
 
 // The columns and rows of a thread, where channels lie beside one another.
@@ -110,11 +110,11 @@ template <class T, bool Gradient> __global__ void __launch_bounds__(kThreads) su
   for (int64_t k = mine.begin; k < mine.end; k += mine.down) {
     int64_t at[3];
     a.within.offsets(k, at);
-    const auto x = piece_of<T, kBeside>(a.in, at[1] + mine.channel, a.aligned, mine.left);
-    Vector<T, kBeside> g = {};
-    if (Gradient) g = piece_of<T, kBeside>(a.grad, at[2] + mine.channel, a.aligned, mine.left);
+    float x[kBeside], g[kBeside] = {};
+    piece_of<T, kBeside>(a.in, at[1] + mine.channel, a.aligned, mine.left).decode(x);
+    if (Gradient) piece_of<T, kBeside>(a.grad, at[2] + mine.channel, a.aligned, mine.left).decode(g);
 #pragma unroll
-    for (int j = 0; j < kBeside; ++j) add<T, Gradient>(sums[j], x.at[j], g.at[j], from[j]);
+    for (int j = 0; j < kBeside; ++j) add<Gradient>(sums[j], x[j], g[j], from[j]);
   }
 #pragma unroll
   for (int j = 0; j < kBeside; ++j) parts[j][threadIdx.x] = sums[j];
@@ -135,12 +135,14 @@ template <class T, bool Gradient> __global__ void __launch_bounds__(kThreads) li
   for (int64_t k = mine.begin; k < mine.end; k += mine.down) {
     int64_t at[3];
     a.within.offsets(k, at);
-    auto x = piece_of<T, kBeside>(a.in, at[1] + mine.channel, a.aligned, mine.left);
-    Vector<T, kBeside> g = {};
-    if (Gradient) g = piece_of<T, kBeside>(a.grad, at[2] + mine.channel, a.aligned, mine.left);
+    auto piece = piece_of<T, kBeside>(a.in, at[1] + mine.channel, a.aligned, mine.left);
+    float x[kBeside], g[kBeside] = {};
+    piece.decode(x);
+    if (Gradient) piece_of<T, kBeside>(a.grad, at[2] + mine.channel, a.aligned, mine.left).decode(g);
 #pragma unroll
-    for (int j = 0; j < kBeside; ++j) x.at[j] = on_line<T, Gradient>(lines[j], x.at[j], g.at[j]);
-    put_piece(a.out, at[0] + mine.channel, a.aligned, mine.left, x);
+    for (int j = 0; j < kBeside; ++j) x[j] = on_line<Gradient>(lines[j], x[j], g[j]);
+    piece.encode(x);
+    put_piece(a.out, at[0] + mine.channel, a.aligned, mine.left, piece);
   }
 }
 
@@ -154,11 +156,11 @@ template <class T, bool Gradient, int W> __global__ void sums_of_planes(ChannelA
     for (int64_t k = begin + threadIdx.x; k < end; k += blockDim.x) {
       int64_t at[3];
       a.within.offsets(k, at);
-      const auto x = piece_of<T, W>(a.in, at[1] + c * a.strides[1], a.aligned);
-      Vector<T, W> g = {};
-      if (Gradient) g = piece_of<T, W>(a.grad, at[2] + c * a.strides[2], a.aligned);
+      float x[W], g[W] = {};
+      piece_of<T, W>(a.in, at[1] + c * a.strides[1], a.aligned).decode(x);
+      if (Gradient) piece_of<T, W>(a.grad, at[2] + c * a.strides[2], a.aligned).decode(g);
 #pragma unroll
-      for (int j = 0; j < W; ++j) add<T, Gradient>(sums, x.at[j], g.at[j], from);
+      for (int j = 0; j < W; ++j) add<Gradient>(sums, x[j], g[j], from);
     }
     sums = fold_block(sums, [](TwoSums p, TwoSums q) { return added(p, q); });
     if (threadIdx.x == 0) a.parts[i] = sums;
@@ -173,12 +175,14 @@ template <class T, bool Gradient, int W> __global__ void lines_of_planes(Channel
     for (int64_t k = begin + threadIdx.x; k < end; k += blockDim.x) {
       int64_t at[3];
       a.within.offsets(k, at);
-      auto x = piece_of<T, W>(a.in, at[1] + c * a.strides[1], a.aligned);
-      Vector<T, W> g = {};
-      if (Gradient) g = piece_of<T, W>(a.grad, at[2] + c * a.strides[2], a.aligned);
+      auto piece = piece_of<T, W>(a.in, at[1] + c * a.strides[1], a.aligned);
+      float x[W], g[W] = {};
+      piece.decode(x);
+      if (Gradient) piece_of<T, W>(a.grad, at[2] + c * a.strides[2], a.aligned).decode(g);
 #pragma unroll
-      for (int j = 0; j < W; ++j) x.at[j] = on_line<T, Gradient>(line, x.at[j], g.at[j]);
-      put_piece(a.out, at[0] + c * a.strides[0], a.aligned, W, x);
+      for (int j = 0; j < W; ++j) x[j] = on_line<Gradient>(line, x[j], g[j]);
+      piece.encode(x);
+      put_piece(a.out, at[0] + c * a.strides[0], a.aligned, W, piece);
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "copy.h"
 
 #include "pointwise.h"
+#include "transpose.h"
 
 namespace maca_cuda {
 namespace {
@@ -57,9 +58,11 @@ bool is_repeated(const Operand& o) {
 }
 
 std::unique_ptr<Plan> convert(const Operand& from, const Operand& out) {
-  if (from.dtype == out.dtype)
-    return make_pointwise(kFromInteger, Dtype::I64, {{as_bits(from)}}, as_bits(out), {},
-                          copier_of_bits(item_size(from.dtype)));
+  if (from.dtype == out.dtype) {
+    const Operand bits = as_bits(from);
+    if (auto plan = make_transpose(bits, as_bits(out))) return plan;
+    return make_pointwise(kFromInteger, Dtype::I64, {{bits}}, as_bits(out), {}, copier_of_bits(item_size(from.dtype)));
+  }
   const VectorKernel in_vectors = is_repeated(from) ? VectorKernel() : converter(from.dtype, out.dtype);
   return make_pointwise(copier(from.dtype), computed_in(from.dtype), {{from}}, out, {}, in_vectors);
 }

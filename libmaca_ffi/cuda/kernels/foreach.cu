@@ -118,10 +118,11 @@ template <class T> __global__ void __launch_bounds__(kThreads) combine(Combined 
 #pragma unroll
   for (int e = 0; e < kEach; ++e)
     if (const int k = (e * kThreads + static_cast<int>(threadIdx.x)) * W; k < whole) {
+      float of_x[W], of_y[W];
+      x[e].decode(of_x), y[e].decode(of_y);
 #pragma unroll
-      for (int j = 0; j < W; ++j)
-        x[e].at[j] =
-            encoded<T>(combined(p.arithmetic, decoded(x[e].at[j]), has_list ? decoded(y[e].at[j]) : number, p.alpha));
+      for (int j = 0; j < W; ++j) of_x[j] = combined(p.arithmetic, of_x[j], has_list ? of_y[j] : number, p.alpha);
+      x[e].encode(of_x);
       *reinterpret_cast<Vector<T, W>*>(out + k) = x[e];
     }
   for (int k = whole + static_cast<int>(threadIdx.x); k < count; k += kThreads)

@@ -25,7 +25,7 @@ struct NormArguments {
   void *out, *means, *deviations;
   const void *in, *weight, *bias;
   Dtype dtype, weight_dtype, bias_dtype, statistics_dtype;
-  double epsilon;
+  double epsilon, share;  // of an element in its line's mean
 };
 
 template <class C> __global__ void layer_norm(NormArguments a) {
@@ -58,6 +58,11 @@ template <class C> __global__ void layer_norm(NormArguments a) {
   }
 }
 
+// A statistic that is no double; almost all are floats.
+__device__ inline float statistic(const void* memory, Dtype dtype, int64_t i) {
+  return dtype == Dtype::F32 ? static_cast<const float*>(memory)[i] : load<float>(memory, dtype, i);
+}
+
 // A mean in two floats: the difference from one is as good as in double.
 struct Mean {
   float high = 0, low = 0;
@@ -66,7 +71,7 @@ struct Mean {
   __device__ static Mean at(const void* means, Dtype dtype, int64_t i) {
     if (dtype == Dtype::F64) return Mean(load<double>(means, dtype, i));
     Mean mean;
-    mean.high = load<float>(means, dtype, i);
+    mean.high = statistic(means, dtype, i);
     return mean;
   }
   __device__ float distance(float x) const { return (x - high) - low; }
@@ -78,9 +83,12 @@ template <class T, bool ByWarp> __device__ inline double sum_of(const Held<T, By
   using Acc = std::conditional_t<std::is_same_v<T, float>, double, float>;
   Acc parts[kWidth<T>] = {};
 #pragma unroll
-  for (int v = 0; v < kHeld<T>; ++v)
+  for (int v = 0; v < kHeld<T>; ++v) {
+    float of[kWidth<T>];
+    x.at[v].decode(of);
 #pragma unroll
-    for (int j = 0; j < kWidth<T>; ++j) parts[j] += static_cast<Acc>(decoded(x.at[v].at[j]));
+    for (int j = 0; j < kWidth<T>; ++j) parts[j] += static_cast<Acc>(of[j]);
+  }
   return static_cast<double>(total(parts));
 }
 
@@ -88,43 +96,47 @@ template <class T, bool ByWarp>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks) layer_norm_of_lines(NormArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
-  const int64_t length = a.within.count;
+  const int length = static_cast<int>(a.within.count);
   for (int64_t i = team.first; i < a.lines.count; i += team.step) {
     int64_t line[4];
     a.lines.offsets(i, line);
-    Held<T, ByWarp> x = {};
+    Held<T, ByWarp> x;
     x.load(team, static_cast<const T*>(a.in) + line[1], length, aligned);
     const int count = x.count(team, length, aligned);
-    const double n = static_cast<double>(length), exact = team.sum(sum_of(x)) / n;
+    const double exact = team.sum(sum_of(x)) * a.share;
     const Mean mean(exact);
-    float squares[W] = {};
+    float squares[W] = {}, y[W];
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      x.at[v].decode(y);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float d = v * W + j < count ? mean.distance(decoded(x.at[v].at[j])) : 0.0f;
+        const float d = v * W + j < count ? mean.distance(y[j]) : 0.0f;
         squares[j] = mul_add(d, d, squares[j]);
       }
-    const double deviation = 1 / std::sqrt(team.sum(static_cast<double>(total(squares))) / n + a.epsilon);
-    const float scale = static_cast<float>(deviation);
+    }
+    const double variance = team.sum(static_cast<double>(total(squares))) * a.share + a.epsilon;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(variance));
     const T *const weights = static_cast<const T*>(a.weight), *const biases = static_cast<const T*>(a.bias);
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v) {
       Vector<T, W> weight = {}, bias = {};
       if (weights) x.load_vector(weight, team, v, weights, length, aligned);
       if (biases) x.load_vector(bias, team, v, biases, length, aligned);
+      float factors[W], shifts[W];
+      x.at[v].decode(y), weight.decode(factors), bias.decode(shifts);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        float y = mean.distance(decoded(x.at[v].at[j])) * scale;
-        if (weights) y *= decoded(weight.at[j]);
-        if (biases) y += decoded(bias.at[j]);
-        x.at[v].at[j] = encoded<T>(y);
+        y[j] = mean.distance(y[j]) * scale;
+        if (weights) y[j] *= factors[j];
+        if (biases) y[j] += shifts[j];
       }
+      x.at[v].encode(y);
     }
     x.store(team, static_cast<T*>(a.out) + line[0], length, aligned);
     if (team.lane == 0) {
       store(a.means, a.statistics_dtype, line[2], exact);
-      store(a.deviations, a.statistics_dtype, line[3], deviation);
+      store(a.deviations, a.statistics_dtype, line[3], scale);
     }
   }
 }
@@ -204,7 +216,7 @@ std::unique_ptr<Plan> native_layer_norm(const Request& r) {
   NormArguments a{};
   a.lines = walk_of<4>(p.lines), a.within = walk_of<4>(p.within);
   a.dtype = in.dtype, a.weight_dtype = weight.dtype, a.bias_dtype = bias.dtype, a.statistics_dtype = mean.dtype;
-  a.epsilon = r.number("eps");
+  a.epsilon = r.number("eps"), a.share = 1 / static_cast<double>(a.within.count);
   const auto kernel = in.dtype == Dtype::F64 ? layer_norm<double> : layer_norm<float>;
   const InLines in_lines(a.lines, a.within, in.dtype, {out, in}, {weight, bias});
   const auto of_lines = with_float_type(in.dtype, [&](auto t) {
@@ -233,6 +245,7 @@ struct GradientArguments {
   void *out, *to_weight, *to_bias;
   const void *grad, *in, *means, *deviations, *weight;
   Dtype dtype, weight_dtype, statistics_dtype;
+  double share;   // of an element in its line's mean
   double* parts;  // of both sums over slices of lines, beside one another
   int64_t slices, length;
   int32_t across, aligned;
@@ -269,43 +282,52 @@ template <class T, bool ByWarp>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks) to_input_of_lines(GradientArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
-  const int64_t length = a.within.count;
+  const int length = static_cast<int>(a.within.count);
   for (int64_t i = team.first; i < a.lines.count; i += team.step) {
     int64_t line[5];
     a.lines.offsets(i, line);
     const Mean mean = Mean::at(a.means, a.statistics_dtype, line[3]);
-    const float scale = load<float>(a.deviations, a.statistics_dtype, line[4]);
-    Held<T, ByWarp> grad = {}, x = {}, weight = {};
+    const float scale = statistic(a.deviations, a.statistics_dtype, line[4]);
+    Held<T, ByWarp> grad, x, weight;
     grad.load(team, static_cast<const T*>(a.grad) + line[1], length, aligned);
     x.load(team, static_cast<const T*>(a.in) + line[2], length, aligned);
     if (a.weight) weight.load(team, static_cast<const T*>(a.weight), length, aligned);
-    const auto weighted = [&](int v, int j) {  // 0 behind the end
-      const float g = decoded(grad.at[v].at[j]);
-      return a.weight ? g * decoded(weight.at[v].at[j]) : g;
+    float g[W], d[W];
+    const auto decode = [&](int v) {  // the gradient times the weight, 0 behind the end, and distances
+      float factors[W];
+      grad.at[v].decode(g), weight.at[v].decode(factors), x.at[v].decode(d);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        if (a.weight) g[j] *= factors[j];
+        d[j] = mean.distance(d[j]);
+      }
     };
     float lifts[W] = {}, slopes[W] = {};
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      decode(v);
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const float g = weighted(v, j);
-        lifts[j] += g, slopes[j] = mul_add(g, mean.distance(decoded(x.at[v].at[j])), slopes[j]);
-      }
+      for (int j = 0; j < W; ++j) lifts[j] += g[j], slopes[j] = mul_add(g[j], d[j], slopes[j]);
+    }
     const Sum2 sums = team.fold(Sum2{static_cast<double>(total(lifts)), static_cast<double>(total(slopes))}, joined);
-    const double n = static_cast<double>(length);
-    const float lift = static_cast<float>(sums.a / n), slope = static_cast<float>(sums.b / n) * scale * scale;
+    const float lift = static_cast<float>(sums.a * a.share),
+                slope = static_cast<float>(sums.b * a.share) * scale * scale;
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      decode(v);
 #pragma unroll
-      for (int j = 0; j < W; ++j)
-        grad.at[v].at[j] = encoded<T>((weighted(v, j) - lift - mean.distance(decoded(x.at[v].at[j])) * slope) * scale);
+      for (int j = 0; j < W; ++j) g[j] = (g[j] - lift - d[j] * slope) * scale;
+      grad.at[v].encode(g);
+    }
     grad.store(team, static_cast<T*>(a.out) + line[0], length, aligned);
   }
 }
 
 // Slices of columns: threads beside one another have neighbouring columns, the others of a block other lines.
-constexpr int kColumns = 4, kRows = 4;  // of a thread; the rows are read before the first is used
+template <class T> constexpr int kColumnsOf = std::is_same_v<T, float> ? 4 : 8;  // of a thread
+constexpr int kRows = 4;                                                         // read before the first is used
 template <class T> __global__ void to_weight_in_columns(GradientArguments a) {
+  constexpr int kColumns = kColumnsOf<T>;
   __shared__ Sum2 parts[kColumns][kThreads];
   const int across = a.across, x = static_cast<int>(threadIdx.x) % across, y = static_cast<int>(threadIdx.x) / across;
   const int down = kThreads / across;
@@ -323,7 +345,7 @@ template <class T> __global__ void to_weight_in_columns(GradientArguments a) {
       int64_t line[5];
       a.lines.offsets(i + u * down, line);
       means[u] = Mean::at(a.means, a.statistics_dtype, line[3]);
-      scales[u] = load<float>(a.deviations, a.statistics_dtype, line[4]);
+      scales[u] = statistic(a.deviations, a.statistics_dtype, line[4]);
       const T* const grad = static_cast<const T*>(a.grad) + line[1] + column;
       const T* const in = static_cast<const T*>(a.in) + line[2] + column;
       if (a.aligned) {
@@ -332,19 +354,21 @@ template <class T> __global__ void to_weight_in_columns(GradientArguments a) {
       } else {
 #pragma unroll
         for (int j = 0; j < kColumns; ++j)
-          if (column + j < a.within.count) g[u].at[j] = grad[j], d[u].at[j] = in[j];
+          if (column + j < a.within.count) g[u].put(j, grad[j]), d[u].put(j, in[j]);
       }
     }
+    float of_weight[kColumns] = {}, of_bias[kColumns] = {};  // a few in float, then in double
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {  // a few in float, then in double
-      float of_weight = 0, of_bias = 0;
+    for (int u = 0; u < kRows; ++u) {
+      float of[kColumns], at[kColumns];
+      g[u].decode(of), d[u].decode(at);
 #pragma unroll
-      for (int u = 0; u < kRows; ++u) {
-        const float of = decoded(g[u].at[j]);
-        of_weight = mul_add(of, means[u].distance(decoded(d[u].at[j])) * scales[u], of_weight), of_bias += of;
-      }
-      sums[j].a += static_cast<double>(of_weight), sums[j].b += static_cast<double>(of_bias);
+      for (int j = 0; j < kColumns; ++j)
+        of_weight[j] = mul_add(of[j], means[u].distance(at[j]) * scales[u], of_weight[j]), of_bias[j] += of[j];
     }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j)
+      sums[j].a += static_cast<double>(of_weight[j]), sums[j].b += static_cast<double>(of_bias[j]);
   }
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) parts[j][threadIdx.x] = sums[j];
@@ -413,6 +437,7 @@ std::unique_ptr<Plan> native_layer_norm_backward(const Request& r) {
   GradientArguments a{};
   a.lines = walk_of<5>(p.lines), a.within = walk_of<6>(p.within);
   a.dtype = in.dtype, a.weight_dtype = weight_dtype, a.statistics_dtype = mean.dtype;
+  a.share = 1 / static_cast<double>(a.within.count);
   const InLines in_lines(a.lines, a.within, in.dtype, {out, grad, in}, {weight});
   const InLines in_columns(a.lines, a.within, in.dtype, {Operand(), grad, in}, {});
   const auto of_lines = with_float_type(in.dtype, [&](auto t) {
@@ -421,7 +446,8 @@ std::unique_ptr<Plan> native_layer_norm_backward(const Request& r) {
   });
   const auto of_columns = with_float_type(in.dtype, [](auto t) { return to_weight_in_columns<decltype(t)>; });
   constexpr int64_t kEnough = 512, kEachThread = 8;  // blocks that fill any device; lines of a thread at least
-  const int64_t groups = (a.within.count + kColumns - 1) / kColumns;
+  const int64_t columns = with_float_type(in.dtype, [](auto t) { return kColumnsOf<decltype(t)>; });
+  const int64_t groups = (a.within.count + columns - 1) / columns;
   a.across = 1;
   while (a.across < 32 && a.across < groups) a.across *= 2;
   const int64_t blocks = std::max<int64_t>((groups + a.across - 1) / a.across, 1);

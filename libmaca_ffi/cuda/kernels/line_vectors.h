@@ -13,9 +13,10 @@ constexpr int64_t kMostBlocks = 1 << 16;
 
 // The threads that share a line, and which line they begin with.
 template <bool ByWarp> struct Team {
-  int64_t threads, lane, first, step;
+  int threads, lane;
+  int64_t first, step;
   __device__ Team() {
-    threads = ByWarp ? static_cast<int64_t>(warpSize) : blockDim.x, lane = threadIdx.x % threads;
+    threads = ByWarp ? warpSize : static_cast<int>(blockDim.x), lane = static_cast<int>(threadIdx.x) % threads;
     first = ByWarp ? first_element() / threads : blockIdx.x, step = ByWarp ? element_step() / threads : gridDim.x;
   }
   template <class T, class F> __device__ T fold(T value, F f) const {
@@ -34,42 +35,50 @@ template <class T, bool ByWarp> struct Held {
   static constexpr int W = kWidth<T>;
   Vector<T, W> at[kHeld<T>];
 
-  __device__ static int64_t place(const Team<ByWarp>& team, int v, int j, bool aligned) {
-    return aligned ? (v * team.threads + team.lane) * W + j
-                   : (static_cast<int64_t>(v) * W + j) * team.threads + team.lane;
+  // Before it is loaded: what is behind the end.
+  __device__ explicit Held(float behind = 0) {
+    float all[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) all[j] = behind;
+#pragma unroll
+    for (int v = 0; v < kHeld<T>; ++v) at[v].encode(all);
+  }
+
+  __device__ static int place(const Team<ByWarp>& team, int v, int j, bool aligned) {
+    return aligned ? (v * team.threads + team.lane) * W + j : (v * W + j) * team.threads + team.lane;
   }
   // How many of the thread's elements, counted as they are held, are before the end.
-  __device__ static int count(const Team<ByWarp>& team, int64_t length, bool aligned) {
-    const int64_t left = aligned ? length / W - team.lane : length - team.lane;
-    const int all = left > 0 ? static_cast<int>((left + team.threads - 1) / team.threads) : 0;
+  __device__ static int count(const Team<ByWarp>& team, int length, bool aligned) {
+    const int left = aligned ? length / W - team.lane : length - team.lane;
+    const int all = left > 0 ? (left + team.threads - 1) / team.threads : 0;
     return aligned ? all * W : all;
   }
   // What is behind the end is left as it is; `aligned` lines are of whole vectors.
-  __device__ static void load_vector(Vector<T, W>& to, const Team<ByWarp>& team, int v, const T* line, int64_t length,
+  __device__ static void load_vector(Vector<T, W>& to, const Team<ByWarp>& team, int v, const T* line, int length,
                                      bool aligned) {
     if (aligned) {
-      const int64_t k = place(team, v, 0, true);
+      const int k = place(team, v, 0, true);
       if (k < length) to = *reinterpret_cast<const Vector<T, W>*>(line + k);
     } else {
 #pragma unroll
       for (int j = 0; j < W; ++j)
-        if (const int64_t k = place(team, v, j, false); k < length) to.at[j] = line[k];
+        if (const int k = place(team, v, j, false); k < length) to.put(j, line[k]);
     }
   }
-  __device__ void load(const Team<ByWarp>& team, const T* line, int64_t length, bool aligned) {
+  __device__ void load(const Team<ByWarp>& team, const T* line, int length, bool aligned) {
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v) load_vector(at[v], team, v, line, length, aligned);
   }
-  __device__ void store(const Team<ByWarp>& team, T* line, int64_t length, bool aligned) const {
+  __device__ void store(const Team<ByWarp>& team, T* line, int length, bool aligned) const {
 #pragma unroll
     for (int v = 0; v < kHeld<T>; ++v) {
       if (aligned) {
-        const int64_t k = place(team, v, 0, true);
+        const int k = place(team, v, 0, true);
         if (k < length) *reinterpret_cast<Vector<T, W>*>(line + k) = at[v];
       } else {
 #pragma unroll
         for (int j = 0; j < W; ++j)
-          if (const int64_t k = place(team, v, j, false); k < length) line[k] = at[v].at[j];
+          if (const int k = place(team, v, j, false); k < length) line[k] = at[v].get(j);
       }
     }
   }

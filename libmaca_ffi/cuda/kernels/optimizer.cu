@@ -104,7 +104,8 @@ struct Steps {
   const void* steps[kTensors];
   Dtype step_dtype;
   int32_t reserved;
-  TensorList<kMostStreams, kTensors> list;
+  // of four times a block's usual chunk: it begins with powers
+  TensorList<kMostStreams, kTensors, 4 * kChunk> list;
 };
 static_assert(sizeof(Steps) <= kParameterBytes, "a list that no launch takes");
 
@@ -120,7 +121,7 @@ template <class Algorithm, class T> __global__ void __launch_bounds__(kThreads) 
   __syncthreads();
   const Algorithm mine = algorithm;
   const C scale = static_cast<C>(s.flags.grad_scale.get());
-  const int64_t left = s.list.counts[tensor] - begin, count = left < kChunk ? left : kChunk;
+  const int64_t left = s.list.counts[tensor] - begin, count = left < s.list.kEach ? left : s.list.kEach;
   T* memory[kMostStreams];
 #pragma unroll
   for (int k = 0; k < kMostStreams; ++k) {
@@ -138,15 +139,20 @@ template <class Algorithm, class T> __global__ void __launch_bounds__(kThreads) 
 #pragma unroll
     for (int k = 0; k < kMostStreams; ++k)
       if (memory[k]) v[k] = *reinterpret_cast<const Vector<T, W>*>(memory[k] + i);
+    C of[kMostStreams][W];
+#pragma unroll
+    for (int k = 0; k < kMostStreams; ++k) v[k].decode(of[k]);
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       C x[kMostStreams];
 #pragma unroll
-      for (int k = 0; k < kMostStreams; ++k) x[k] = decoded(v[k].at[j]);
+      for (int k = 0; k < kMostStreams; ++k) x[k] = of[k][j];
       step(x);
 #pragma unroll
-      for (int k = 0; k < kMostStreams; ++k) v[k].at[j] = encoded<T>(x[k]);
+      for (int k = 0; k < kMostStreams; ++k) of[k][j] = x[k];
     }
+#pragma unroll
+    for (int k = 0; k < kMostStreams; ++k) v[k].encode(of[k]);
 #pragma unroll
     for (int k = 0; k < kMostStreams; ++k)
       if (is_written(k)) *reinterpret_cast<Vector<T, W>*>(memory[k] + i) = v[k];

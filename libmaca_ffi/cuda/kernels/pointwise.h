@@ -87,14 +87,18 @@ template <class T, int W> __device__ inline void fetch(Vector<T, W>& to, const S
     to = *reinterpret_cast<const Vector<T, W>*>(from);
   } else if (s.way == Way::OneByOne) {
 #pragma unroll
-    for (int j = 0; j < W; ++j) to.at[j] = from[j * s.step];
+    for (int j = 0; j < W; ++j) to.put(j, from[j * s.step]);
   }
 }
 template <class T> __device__ inline computed_t<T> fixed(const Source& s) {
   return s.way == Way::Fixed ? read<computed_t<T>>(s, 0) : computed_t<T>(0);
 }
-template <class T> __device__ inline computed_t<T> element(T x, const Source& s, computed_t<T> fixed) {
-  return s.way == Way::Fixed ? fixed : decoded(x);
+template <class T, int W>
+__device__ inline void elements(computed_t<T> (&to)[W], const Vector<T, W>& from, const Source& s,
+                                computed_t<T> fixed) {
+  from.decode(to);
+#pragma unroll
+  for (int j = 0; j < W; ++j) to[j] = s.way == Way::Fixed ? fixed : to[j];
 }
 template <class T> __device__ inline computed_t<T> element_at(int64_t i, const Source& s, computed_t<T> fixed) {
   return s.way == Way::Fixed ? fixed : decoded(static_cast<const T*>(s.memory)[i * s.step]);
@@ -137,18 +141,23 @@ __global__ void __launch_bounds__(kVectorThreads) in_vectors(PointwiseArguments 
   }
 #pragma unroll 1  // the function is compiled once: what is next takes the first's registers
   for (int u = 0; u < kVectorsEach && to[0] >= 0; ++u) {
-    Vector<Out, W> result;
+    computed_t<A> of_x[W];
+    computed_t<B> of_y[W] = {};
+    computed_t<C> of_z[W] = {};
+    elements(of_x, x[0], a.in[0], fixed_x);
+    if constexpr (N > 1) elements(of_y, y[0], a.in[1], fixed_y);
+    if constexpr (N > 2) elements(of_z, z[0], a.in[2], fixed_z);
+    decltype(result_of<F, N>(of_x[0], of_y[0], of_z[0], v)) results[W];
 #pragma unroll
-    for (int j = 0; j < W; ++j)
-      result.at[j] = encoded<Out>(result_of<F, N>(element<A>(x[0].at[j], a.in[0], fixed_x),
-                                                  element<B>(y[0].at[j], a.in[1], fixed_y),
-                                                  element<C>(z[0].at[j], a.in[2], fixed_z), v));
+    for (int j = 0; j < W; ++j) results[j] = result_of<F, N>(of_x[j], of_y[j], of_z[j], v);
+    Vector<Out, W> result;
+    result.encode(results);
     Out* const out = static_cast<Out*>(a.out) + to[0];
     if (a.out_way == Way::InVectors) {
       *reinterpret_cast<Vector<Out, W>*>(out) = result;
     } else {
 #pragma unroll
-      for (int j = 0; j < W; ++j) out[j] = result.at[j];
+      for (int j = 0; j < W; ++j) out[j] = result.get(j);
     }
 #pragma unroll
     for (int next = 1; next < kVectorsEach; ++next)

@@ -99,7 +99,7 @@ template <class T, int W> __global__ void most_of_channels(Arguments a) {
     const T* const in = static_cast<const T*>(a.in) + at[1];
     const int top = static_cast<int>(at[3] * a.step[0] - a.padding[0]);
     const int left = static_cast<int>(at[4] * a.step[1] - a.padding[1]);
-    Vector<T, W> best = {};
+    computed_t<T> best[W] = {};
     int where[W];
 #pragma unroll
     for (int j = 0; j < W; ++j) where[j] = -1;
@@ -109,16 +109,16 @@ template <class T, int W> __global__ void most_of_channels(Arguments a) {
       for (int kx = 0; kx < static_cast<int>(a.kernel[1]); ++kx) {
         const int x = left + kx * static_cast<int>(a.dilation[1]);
         if (x < 0 || x >= width) continue;
-        const auto v = *reinterpret_cast<const Vector<T, W>*>(in + y * a.in_stride[0] + x * a.in_stride[1]);
+        computed_t<T> of[W];
+        reinterpret_cast<const Vector<T, W>*>(in + y * a.in_stride[0] + x * a.in_stride[1])->decode(of);
 #pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const auto value = decoded(v.at[j]);
-          if (where[j] < 0 || value > decoded(best.at[j]) || value != value)
-            best.at[j] = v.at[j], where[j] = y * width + x;
-        }
+        for (int j = 0; j < W; ++j)
+          if (where[j] < 0 || of[j] > best[j] || of[j] != of[j]) best[j] = of[j], where[j] = y * width + x;
       }
     }
-    *reinterpret_cast<Vector<T, W>*>(static_cast<T*>(a.out) + at[0]) = best;
+    Vector<T, W> most;
+    most.encode(best);
+    *reinterpret_cast<Vector<T, W>*>(static_cast<T*>(a.out) + at[0]) = most;
     int64_t* const index =
         static_cast<int64_t*>(a.index) + at[2] + at[3] * a.index_stride[0] + at[4] * a.index_stride[1];
 #pragma unroll
@@ -138,19 +138,20 @@ template <class T, int W> __global__ void most_gradient_of_channels(Arguments a)
       for (int64_t x = x0; x < x1; ++x) {
         const int64_t* const index =
             static_cast<const int64_t*>(a.index) + at[2] + y * a.index_stride[0] + x * a.index_stride[1];
-        const auto grad = *reinterpret_cast<const Vector<T, W>*>(static_cast<const T*>(a.in) + at[1] +
-                                                                 y * a.out_stride[0] + x * a.out_stride[1]);
+        computed_t<T> grad[W];
+        reinterpret_cast<const Vector<T, W>*>(static_cast<const T*>(a.in) + at[1] + y * a.out_stride[0] +
+                                              x * a.out_stride[1])
+            ->decode(grad);
 #pragma unroll
         for (int j = 0; j < W; j += 2) {
           const auto places = *reinterpret_cast<const Vector<int64_t, 2>*>(index + j);
 #pragma unroll
           for (int k = 0; k < 2; ++k)
-            if (places.at[k] == mine) totals[j + k] += static_cast<Sum>(decoded(grad.at[j + k]));
+            if (places.at[k] == mine) totals[j + k] += static_cast<Sum>(grad[j + k]);
         }
       }
     Vector<T, W> result;
-#pragma unroll
-    for (int j = 0; j < W; ++j) result.at[j] = encoded<T>(static_cast<float>(totals[j]));
+    result.encode(totals);
     *reinterpret_cast<Vector<T, W>*>(static_cast<T*>(a.out) + at[0]) = result;
   }
 }

@@ -52,7 +52,9 @@ using namespace maca::MACA_ISA;
 
 constexpr int64_t kAlone = 16;      // so few a thread folds alone
 constexpr int64_t kByWarp = 2048;   // so few a warp folds, where there are lines for many of them
-constexpr int64_t kEnough = 1024;   // blocks fill any device
+constexpr int64_t kEnough = 1024;   // warps or blocks fill any device
+constexpr int64_t kSlices = 4096;   // of lines, in all: so often over that those which come last are few
+constexpr int kMostThreads = 1024;  // of a block
 constexpr int64_t kEachThread = 8;  // elements, or vectors, at least, where lines are cut into slices
 
 struct ReductionArguments {
@@ -131,22 +133,23 @@ constexpr bool kIsSum = std::is_same_v<F, folds::Sum<float>> || std::is_same_v<F
 template <class F, class T, int Count>
 __device__ inline void step_vectors(typename F::Acc (&folded)[kWidth<T>], const T* from, int64_t step, bool in_float,
                                     std::integral_constant<int, Count>) {
-  Vector<T, kWidth<T>> x[Count];
+  Vector<T, kWidth<T>> vectors[Count];
 #pragma unroll
-  for (int u = 0; u < Count; ++u) x[u] = *reinterpret_cast<const Vector<T, kWidth<T>>*>(from + u * step);
+  for (int u = 0; u < Count; ++u) vectors[u] = *reinterpret_cast<const Vector<T, kWidth<T>>*>(from + u * step);
+  computed_t<T> x[Count][kWidth<T>];
+#pragma unroll
+  for (int u = 0; u < Count; ++u) vectors[u].decode(x[u]);
   if constexpr (kIsSum<F> && !std::is_same_v<T, float> && Count == kAhead) {
     if (in_float) {
 #pragma unroll
-      for (int j = 0; j < kWidth<T>; ++j)
-        folded[j] = F::step(folded[j],
-                            (decoded(x[0].at[j]) + decoded(x[1].at[j])) + (decoded(x[2].at[j]) + decoded(x[3].at[j])));
+      for (int j = 0; j < kWidth<T>; ++j) folded[j] = F::step(folded[j], (x[0][j] + x[1][j]) + (x[2][j] + x[3][j]));
       return;
     }
   }
 #pragma unroll
   for (int u = 0; u < Count; ++u)
 #pragma unroll
-    for (int j = 0; j < kWidth<T>; ++j) folded[j] = F::step(folded[j], decoded(x[u].at[j]));
+    for (int j = 0; j < kWidth<T>; ++j) folded[j] = F::step(folded[j], x[u][j]);
 }
 
 // Lines that lie together: by a warp each, or slices of them by a block each.
@@ -245,8 +248,8 @@ struct Layout {
 Layout layout_of(ReductionArguments& a, bool in_vectors, bool may_split) {
   const int64_t lines = a.kept.count, length = a.folded.count, width = kVectorBytes / item_size(a.in_dtype);
   a.slices = 1, a.length = std::max<int64_t>(length, 1);
-  const auto cut = [&](int64_t blocks, int64_t most, int64_t multiple) {
-    const int64_t wanted = may_split ? std::min((kEnough + blocks - 1) / blocks, most) : 1;
+  const auto cut = [&](int64_t blocks, int64_t enough, int64_t most, int64_t multiple) {
+    const int64_t wanted = may_split ? std::min((enough + blocks - 1) / blocks, most) : 1;
     if (wanted <= 1) return;
     a.length = ((length + wanted - 1) / wanted + multiple - 1) / multiple * multiple;
     a.slices = (length + a.length - 1) / a.length;
@@ -256,7 +259,7 @@ Layout layout_of(ReductionArguments& a, bool in_vectors, bool may_split) {
   if (in_vectors && lies_together && length > kAlone) {
     if ((length <= kByWarp && lines >= kEnough / 4) || (length <= 4 * kByWarp && lines >= 4 * kEnough))
       return {Layout::LinesByWarp, width, 0, "a warp for each line, in vectors"};
-    cut(lines, length / (kThreads * width * kEachThread), width);
+    cut(lines, kSlices, length / (kThreads * width * kEachThread), width);
     return {Layout::LinesByBlock, width, 0, "blocks for each line, in vectors"};
   }
   const int64_t columns = a.kept.rank > 0 ? a.kept.sizes[0] : 1;
@@ -266,11 +269,11 @@ Layout layout_of(ReductionArguments& a, bool in_vectors, bool may_split) {
     a.across = 1;
     while (a.across < 32 && a.across < groups) a.across *= 2;
     const int64_t blocks = (groups + a.across - 1) / a.across;
-    cut(blocks, length / (kThreads / a.across * kEachThread), 1);
+    cut(blocks, 2 * kEnough, length / (kThreads / a.across * kEachThread), 1);
     return {Layout::Columns, width, blocks, "threads beside one another for columns, in vectors"};
   }
   if (length <= kAlone) return {Layout::Alone, 1, 0, "a thread for each element of the result"};
-  cut(lines, length / (kThreads * kEachThread), 1);
+  cut(lines, kSlices, length / (kThreads * kEachThread), 1);
   return {Layout::ByBlock, 1, 0, "blocks for each element of the result"};
 }
 
@@ -330,7 +333,7 @@ std::unique_ptr<Plan> fold(const Operand& in, const std::vector<bool>& reduced, 
         const cudaError_t said = start(l, kernel, grid, block, mine);
         if (said != cudaSuccess || a.slices == 1) return said;
         if (a.slices > kThreads / 2)
-          return start(l, reduce_parts<F, false>, blocks_of(a.kept.count), dim3(kThreads), mine);
+          return start(l, reduce_parts<F, false>, blocks_of(a.kept.count), dim3(kMostThreads), mine);
         const int64_t warps = kThreads / l.device.properties.warpSize;
         return start(l, reduce_parts<F, true>, blocks_of((a.kept.count + warps - 1) / warps), dim3(kThreads), mine);
       },

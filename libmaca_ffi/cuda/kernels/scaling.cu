@@ -50,7 +50,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) norms_of_chunks(N
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * W; i < whole; i += kThreads * W) {
     const auto v = *reinterpret_cast<const Vector<T, W>*>(x + i);
 #pragma unroll
-    for (int j = 0; j < W; ++j) add(v.at[j]);
+    for (int j = 0; j < W; ++j) add(v.get(j));
   }
   for (int64_t i = whole + threadIdx.x; i < count; i += kThreads) add(x[i]);
   all = fold_block(all, [&](double p, double q) { return joined(a.measure, p, q); });
@@ -195,7 +195,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) unscale(UnscaleAr
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * W; i < whole; i += kThreads * W) {
     auto v = *reinterpret_cast<const Vector<T, W>*>(x + i);
 #pragma unroll
-    for (int j = 0; j < W; ++j) v.at[j] = scaled(v.at[j]);
+    for (int j = 0; j < W; ++j) v.put(j, scaled(v.get(j)));
     *reinterpret_cast<Vector<T, W>*>(x + i) = v;
   }
   for (int64_t i = whole + threadIdx.x; i < count; i += kThreads) x[i] = scaled(x[i]);

@@ -49,26 +49,38 @@ template <class C, Of of> __global__ void softmax(SoftmaxArguments a) {
   }
 }
 
+// Of e^x what a result in memory of T keeps: of halves the processor's own function is enough, whose error grows with
+// the distance from the maximum to 2^-17. Behind the end of a line x is -inf.
+template <class T> __device__ inline float power(float x) {
+#ifdef MACA_CONVERTS_HALVES
+  if constexpr (!std::is_same_v<T, float>) return __expf(x);
+#endif
+  return vm::exp_under(x);
+}
+// A NaN that a maximum passes over makes its line's sum NaN, but where what is masked is told by the maximum.
+template <Of of> __device__ inline float larger(float p, float q) {
+  return of == Of::Weights ? Extremum<float, true>::join(p, q) : std::fmax(p, q);
+}
+
 template <class T, Of of, bool ByWarp>
-__global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(SoftmaxArguments a, bool aligned) {
+__global__ void __launch_bounds__(kLineThreads, kLineBlocks + 1) softmax_of_lines(SoftmaxArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   using Most = Extremum<float, true>;
   const Team<ByWarp> team;
+  const int length = static_cast<int>(a.lines.length);
   for (int64_t i = team.first; i < a.lines.starts.count; i += team.step) {
     int64_t at[2];
     a.lines.starts.offsets(i, at);
-    Held<T, ByWarp> x = {};
-    x.load(team, static_cast<const T*>(a.in) + at[1], a.lines.length, aligned);
-    const int count = x.count(team, a.lines.length, aligned);
+    Held<T, ByWarp> x(Most::identity());
+    x.load(team, static_cast<const T*>(a.in) + at[1], length, aligned);
     float held[kHeld<T>][W], top = Most::identity();
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      x.at[v].decode(held[v]);
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        held[v][j] = v * W + j < count ? decoded(x.at[v].at[j]) : Most::identity();
-        top = Most::join(top, held[v][j]);
-      }
-    top = team.fold(top, [](float p, float q) { return Most::join(p, q); });
+      for (int j = 0; j < W; ++j) top = larger<of>(top, held[v][j]);
+    }
+    top = team.fold(top, [](float p, float q) { return larger<of>(p, q); });
     const bool masked = is_masked<of>(top);
     if (masked) top = 0;
     float parts[W] = {};
@@ -77,7 +89,7 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(So
 #pragma unroll
       for (int j = 0; j < W; ++j) {
         held[v][j] -= top;
-        const float e = v * W + j < count ? vm::exp_under(held[v][j]) : 0.0f;
+        const float e = power<T>(held[v][j]);
         parts[j] += e;
         if (of != Of::Logarithms) held[v][j] = e;
       }
@@ -85,11 +97,13 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks) softmax_of_lines(So
     const float low = of == Of::Logarithms ? static_cast<float>(vm::log(sum)) : 0.0f;
     const float whole = masked ? 1.0f : static_cast<float>(sum);
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
 #pragma unroll
       for (int j = 0; j < W; ++j)
-        x.at[v].at[j] = encoded<T>(of == Of::Logarithms ? held[v][j] - low : vm::near_quotient(held[v][j], whole));
-    x.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
+        held[v][j] = of == Of::Logarithms ? held[v][j] - low : vm::near_quotient(held[v][j], whole);
+      x.at[v].encode(held[v]);
+    }
+    x.store(team, static_cast<T*>(a.out) + at[0], length, aligned);
   }
 }
 
@@ -124,10 +138,9 @@ template <class T> struct LongLine {
         aligned(aligned_) {}
   __device__ bool has(int64_t k, int j) const { return k + j * stride < length; }
   __device__ void load(const T* from, int64_t k, float otherwise, float (&x)[W]) const {
-    Vector<T, W> v;
-    if (aligned) v = *reinterpret_cast<const Vector<T, W>*>(from + k);
+    if (aligned) return reinterpret_cast<const Vector<T, W>*>(from + k)->decode(x);
 #pragma unroll
-    for (int j = 0; j < W; ++j) x[j] = !has(k, j) ? otherwise : decoded(aligned ? v.at[j] : from[k + j * stride]);
+    for (int j = 0; j < W; ++j) x[j] = has(k, j) ? decoded(from[k + j * stride]) : otherwise;
   }
   __device__ void store(T* to, int64_t k, const Vector<T, W>& y) const {
     if (aligned) {
@@ -135,7 +148,7 @@ template <class T> struct LongLine {
     } else {
 #pragma unroll
       for (int j = 0; j < W; ++j)
-        if (has(k, j)) to[k + j * stride] = y.at[j];
+        if (has(k, j)) to[k + j * stride] = y.get(j);
     }
   }
 };
@@ -164,7 +177,7 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
       float part = 0;
 #pragma unroll
       for (int j = 0; j < W; ++j)  // nothing is a distance from -inf: where that is all, so far, powers are 0
-        if (line.has(k, j) && top != Most::identity()) part += vm::exp_under(x[j] - top);
+        if (line.has(k, j) && top != Most::identity()) part += power<T>(x[j] - top);
       all.total += static_cast<double>(part);
     }
     all = fold_block(all, [](Scaled p, Scaled q) { return joined(p, q); });
@@ -174,11 +187,11 @@ __global__ void __launch_bounds__(kLineThreads) softmax_of_long_lines(SoftmaxArg
     for (int64_t k = line.first; k < length; k += line.step) {
       float x[W];
       line.load(in, k, Most::identity(), x);
-      Vector<T, W> y;
 #pragma unroll
       for (int j = 0; j < W; ++j)
-        y.at[j] = encoded<T>(of == Of::Logarithms ? x[j] - all.top - low
-                                                  : vm::near_quotient(vm::exp_under(x[j] - all.top), whole));
+        x[j] = of == Of::Logarithms ? x[j] - all.top - low : vm::near_quotient(power<T>(x[j] - all.top), whole);
+      Vector<T, W> y;
+      y.encode(x);
       line.store(out, k, y);
     }
   }
@@ -278,29 +291,29 @@ template <class T, bool IsLog, bool ByWarp>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks) gradient_of_lines(GradientArguments a, bool aligned) {
   constexpr int W = kWidth<T>;
   const Team<ByWarp> team;
+  const int length = static_cast<int>(a.lines.length);
   for (int64_t i = team.first; i < a.lines.starts.count; i += team.step) {
     int64_t at[3];
     a.lines.starts.offsets(i, at);
-    Held<T, ByWarp> grad = {}, result = {};
-    grad.load(team, static_cast<const T*>(a.grad) + at[1], a.lines.length, aligned);
-    result.load(team, static_cast<const T*>(a.result) + at[2], a.lines.length, aligned);
-    float parts[W] = {};
+    Held<T, ByWarp> grad, result;
+    grad.load(team, static_cast<const T*>(a.grad) + at[1], length, aligned);
+    result.load(team, static_cast<const T*>(a.result) + at[2], length, aligned);
+    float parts[W] = {}, g[W], y[W];  // 0 behind the end
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      grad.at[v].decode(g), result.at[v].decode(y);
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const float g = decoded(grad.at[v].at[j]);  // 0 behind the end
-        parts[j] = IsLog ? parts[j] + g : mul_add(g, decoded(result.at[v].at[j]), parts[j]);
-      }
+      for (int j = 0; j < W; ++j) parts[j] = IsLog ? parts[j] + g[j] : mul_add(g[j], y[j], parts[j]);
+    }
     const float whole = static_cast<float>(team.sum(static_cast<double>(total(parts))));
 #pragma unroll
-    for (int v = 0; v < kHeld<T>; ++v)
+    for (int v = 0; v < kHeld<T>; ++v) {
+      grad.at[v].decode(g), result.at[v].decode(y);
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const float g = decoded(grad.at[v].at[j]), y = decoded(result.at[v].at[j]);
-        grad.at[v].at[j] = encoded<T>(IsLog ? g - vm::exp(y) * whole : (g - whole) * y);
-      }
-    grad.store(team, static_cast<T*>(a.out) + at[0], a.lines.length, aligned);
+      for (int j = 0; j < W; ++j) g[j] = IsLog ? g[j] - vm::exp(y[j]) * whole : (g[j] - whole) * y[j];
+      grad.at[v].encode(g);
+    }
+    grad.store(team, static_cast<T*>(a.out) + at[0], length, aligned);
   }
 }
 
@@ -328,9 +341,10 @@ __global__ void __launch_bounds__(kLineThreads) gradient_of_long_lines(GradientA
     for (int64_t k = line.first; k < length; k += line.step) {
       float g[W], y[W];
       line.load(grad, k, 0, g), line.load(result, k, 0, y);
-      Vector<T, W> to;
 #pragma unroll
-      for (int j = 0; j < W; ++j) to.at[j] = encoded<T>(IsLog ? g[j] - vm::exp(y[j]) * whole : (g[j] - whole) * y[j]);
+      for (int j = 0; j < W; ++j) g[j] = IsLog ? g[j] - vm::exp(y[j]) * whole : (g[j] - whole) * y[j];
+      Vector<T, W> to;
+      to.encode(g);
       line.store(out, k, to);
     }
   }

@@ -48,9 +48,75 @@ template <class F> auto with_float_type(Dtype dtype, F&& f) {
   return dtype == Dtype::BF16 ? f(Bfloat16{}) : dtype == Dtype::F16 ? f(Float16{}) : f(0.0f);
 }
 
+// Two halves of a word.
+template <class T> struct Pair {
+  computed_t<T> low, high;
+  __device__ static Pair of(uint32_t word);
+  __device__ uint32_t word() const;
+};
+template <> __device__ inline Pair<Bfloat16> Pair<Bfloat16>::of(uint32_t word) {
+  return {same_bits<float>(word << 16), same_bits<float>(word & 0xffff0000u)};
+}
+template <> __device__ inline Pair<Float16> Pair<Float16>::of(uint32_t word) {
+#ifdef MACA_CONVERTS_HALVES
+  const float2 pair = __half22float2(same_bits<__half2>(word));
+  return {pair.x, pair.y};
+#else
+  return {from_float16(static_cast<uint16_t>(word)), from_float16(static_cast<uint16_t>(word >> 16))};
+#endif
+}
+template <> __device__ inline uint32_t Pair<Bfloat16>::word() const {
+#ifdef MACA_CONVERTS_HALVES
+  return same_bits<uint32_t>(__floats2bfloat162_rn(low, high));
+#else
+  return to_bfloat16(low) | static_cast<uint32_t>(to_bfloat16(high)) << 16;
+#endif
+}
+template <> __device__ inline uint32_t Pair<Float16>::word() const {
+#ifdef MACA_CONVERTS_HALVES
+  return same_bits<uint32_t>(__floats2half2_rn(low, high));
+#else
+  return to_float16(low) | static_cast<uint32_t>(to_float16(high)) << 16;
+#endif
+}
+
+// What a thread loads or stores at once, and what it computes with.
 constexpr int kVectorBytes = 16;
-template <class T, int W> struct alignas(sizeof(T) * W) Vector {
+template <class T, int W, bool InWords = sizeof(computed_t<T>) != sizeof(T) && W % 2 == 0>
+struct alignas(sizeof(T) * W) Vector {
   T at[W];
+  __device__ T get(int j) const { return at[j]; }
+  __device__ void put(int j, T x) { at[j] = x; }
+  __device__ void decode(computed_t<T> (&to)[W]) const {
+#pragma unroll
+    for (int j = 0; j < W; ++j) to[j] = decoded(at[j]);
+  }
+  template <class C> __device__ void encode(const C (&from)[W]) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) at[j] = encoded<T>(from[j]);
+  }
+};
+// Halves stay two in a word: a compiler gives what is smaller a register of its own, and splits and joins these with
+// more instructions than it computes with.
+template <class T, int W> struct alignas(sizeof(T) * W) Vector<T, W, true> {
+  uint32_t words[W / 2];
+  __device__ T get(int j) const { return {static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16))}; }
+  __device__ void put(int j, T x) {
+    const int shift = j % 2 * 16;
+    words[j / 2] = (words[j / 2] & ~(0xffffu << shift)) | static_cast<uint32_t>(x.bits) << shift;
+  }
+  __device__ void decode(float (&to)[W]) const {
+#pragma unroll
+    for (int k = 0; k < W / 2; ++k) {
+      const Pair<T> pair = Pair<T>::of(words[k]);
+      to[2 * k] = pair.low, to[2 * k + 1] = pair.high;
+    }
+  }
+  template <class C> __device__ void encode(const C (&from)[W]) {
+#pragma unroll
+    for (int k = 0; k < W / 2; ++k)
+      words[k] = Pair<T>{static_cast<float>(from[2 * k]), static_cast<float>(from[2 * k + 1])}.word();
+  }
 };
 template <class T> constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
 
