@@ -44,6 +44,7 @@ from macatensor.operators import (
     jagged,
     linear_algebra,
     matrix_rank,
+    normal,
     one_hot,
     parts,
     quantized_products,
