@@ -178,17 +178,6 @@ def _equal(func: OpOverload) -> Launcher:
     return run
 
 
-@special("aten._has_same_storage_numel.default")
-def _has_same_storage_numel(func: OpOverload) -> Launcher:
-    """Asks of a tangent whether its memory is as large as its primal's: PyTorch's sees what a tensor reaches of it."""
-
-    def held(t: torch.Tensor) -> int:
-        memory = t._payload[0] if isinstance(t, MacaTensor) else t.untyped_storage()
-        return int(memory.nbytes if isinstance(t, MacaTensor) else memory.nbytes()) // t.element_size()
-
-    return lambda args, kwargs: held(args[0]) == held(args[1])
-
-
 @special("aten._assert_async.default", "aten._assert_async.msg")
 def _assert_async(func: OpOverload) -> Launcher:
     """Asks at once: an error that comes later would name another line."""
