@@ -32,11 +32,6 @@ def meta_rule(function: _Rule) -> _Rule:
     return function
 
 
-@meta_rule
-def _writes_only(*args: Value) -> None:
-    """No result: everything is written through the lists."""
-
-
 # PyTorch's of these three, its own operators, read past the end of lists that are too short.
 @meta_rule
 def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
@@ -94,6 +89,7 @@ def _threshold_backward(grad: Tensor, self: Tensor, threshold: Scalar) -> Tensor
 # PyTorch's looks at no list where there is nothing to step, and at no learning rate.
 @meta_rule
 def _fused_step(self: list[Tensor], grads: list[Tensor], *rest: Value) -> None:
+    """No result: everything is written through the lists."""
     if len(self) != len(grads):
         raise RuntimeError(f"a fused step got {len(self)} parameters and {len(grads)} gradients")
 
