@@ -12,7 +12,7 @@ from __future__ import annotations
 CHECKING = frozenset(
     """
     __ilshift__ __irshift__ __lshift__ __rshift__ _adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _add_relu_
-    _aminmax _assert_async _compute_linear_combination _conj _conj_copy _conj_physical
+    _aminmax _assert_async _conj _conj_copy _conj_physical
     _fake_quantize_learnable_per_channel_affine _fake_quantize_learnable_per_channel_affine_backward
     _fake_quantize_learnable_per_tensor_affine _fake_quantize_learnable_per_tensor_affine_backward
     _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _foreach_abs _foreach_acos _foreach_add
@@ -27,7 +27,7 @@ CHECKING = frozenset(
     _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _log_softmax _make_dep_token _neg_view
     _reshape_alias _scaled_mm _scaled_mm_v2 _softmax _spdiags _to_copy _to_sparse _to_sparse_bsc _to_sparse_bsr
     _to_sparse_csc _to_sparse_csr _trilinear _unique _unique2 _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
-    _upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    _upsample_lanczos2d_aa _upsample_lanczos2d_aa_backward _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
     elu_backward leaky_relu_backward native_dropout_backward
     """.split()
 )
@@ -38,6 +38,7 @@ TRUSTING = frozenset(
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward _addmm_activation
     _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ _batch_norm_no_update _batch_norm_with_update
     _batch_norm_with_update_functional _cdist_backward _cdist_forward _cholesky_solve_helper _chunk_cat
+    _compute_linear_combination
     _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo _convert_weight_to_int4pack
     _convert_weight_to_int4pack_for_cpu _ctc_loss _ctc_loss_backward _cummax_helper _cummin_helper _dirichlet_grad _dyn_quant_matmul_4bit
     _dyn_quant_pack_4bit_weight _efficientzerotensor _embedding_bag _embedding_bag_backward
@@ -58,7 +59,7 @@ TRUSTING = frozenset(
     _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
     _transform_bias_rescale_qkv _transformer_encoder_layer_fwd _unsafe_index _unsafe_index_put
     _unsafe_masked_index _unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa_backward
-    _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward _upsample_nearest_exact1d_backward
+    _upsample_bilinear2d_aa_backward _upsample_nearest_exact1d_backward
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward _validate_compressed_sparse_indices
     _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int8pack_mm _weight_norm_interface
     _weight_norm_interface_backward

@@ -28,7 +28,11 @@ for _name in ("native_batch_norm_backward", "batch_norm_backward"):
 kernel("native_layer_norm_backward", FLOATING, bound=_BACKWARD, strides="contiguous")
 kernel("native_group_norm_backward", FLOATING, bound=_BACKWARD)
 
-composite("_weight_norm_interface", why="once a forward and layer, over a weight: a norm and a product")
+composite(
+    "_weight_norm_interface",
+    via="weight_norm",
+    why="once a forward and layer, over a weight: a norm and a product",
+)
 composite(
     "_weight_norm_interface_backward",
     via="weight_norm_backward",

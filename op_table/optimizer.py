@@ -26,10 +26,10 @@ kernel(
 also(
     " ".join(f"_fused_{name}_.tensor_lr" for name in ("adam", "adamw", "sgd", "adagrad")),
     one_element_is_number=True,
+    meta="fused_step_by_tensor",
 )
-also("_fused_adam_.default _fused_adamw_.default", dense_on_cpu=True)
 also(
-    "_fused_adam_.tensor_lr _fused_adamw_.tensor_lr _fused_sgd_ _fused_adagrad_",
-    dense_on_cpu=True,
-    meta="writes_only",
+    "_fused_adam_.default _fused_adamw_.default _fused_sgd_.default _fused_adagrad_.default",
+    meta="fused_step",
 )
+also("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_", dense_on_cpu=True)

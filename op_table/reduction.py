@@ -113,7 +113,7 @@ composite("_histogramdd_from_bin_tensors", via="histogramdd_of_edges", why=_HIST
 
 also("any all", widens=True)
 also("sum nansum", terms="sum", cancels=True)
-also("nansum", sampled_as="sum.dim_IntList")
+also("nansum", sampled_as="sum.dim_IntList", meta="nansum")
 also("mean", terms="sum")
 also("amin amax aminmax min max", jumps=True)
 also("var std var_mean std_mean", terms="moments", warns="degrees_of_freedom")

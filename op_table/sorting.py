@@ -29,6 +29,7 @@ for _name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique
 also("sort.default topk kthvalue mode", ties=True, jumps=True)
 also("sort.stable searchsorted bucketize", jumps=True)
 also("searchsorted", warns="copied_boundaries")
+also("bucketize.Tensor", meta="bucketize")
 also("median.dim nanmedian.dim", meta="median_dim")
 also("median nanmedian", ties=True, dense_on_cpu=True, jumps=True)
 also("isin", free_strides=0)

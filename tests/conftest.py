@@ -45,9 +45,10 @@ collect_ignore = (
 )
 
 
-# Half of the suite's time, and every row stands alone: dealt out one by one after all files, its rows keep every
-# worker busy to the end. The tests of any other file share fixtures or state, so one worker runs them in order.
-_ROW_BY_ROW = "tests/test_parity.py"
+# More than half of the suite's time, and every row, every part of the random calls, stands alone: dealt out one by one
+# after all files, they keep every worker busy to the end. The tests of any other file share fixtures or state, so one
+# worker runs them in order.
+_ONE_BY_ONE = ("tests/test_parity.py", "tests/test_fuzz.py")
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest without pytest-xdist runs the suite too
@@ -57,7 +58,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return nodeid if file == _ROW_BY_ROW else file
+            return nodeid if file in _ONE_BY_ONE else file
 
     return ByFile(config, log)
 

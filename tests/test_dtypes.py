@@ -102,3 +102,11 @@ def test_integers_are_counted_as_cuda_does() -> None:
     assert torch.histc(torch.tensor([3, 3], device="maca"), 4).tolist() == [0, 0, 2, 0]
     with pytest.raises(RuntimeError, match="max must be larger than min"):
         torch.histc(numbers.to("maca"), 5, 3, 1)
+
+
+def test_a_histogram_of_nothing_has_any_dtype() -> None:
+    for device in ("cpu", "maca"):
+        counts, edges = torch.histogram(torch.empty(0, dtype=torch.float16, device=device), 3)
+        assert counts.tolist() == [0, 0, 0] and counts.dtype is edges.dtype is torch.float16
+    with pytest.raises(NotImplementedError, match="not implemented for 'Half'"):
+        torch.histogram(torch.ones(2, dtype=torch.float16, device="maca"), 3)

@@ -305,8 +305,15 @@ def test_foreign_arguments() -> None:
         lambda d: torch.eye(3, device=d, dtype=torch.complex32),
         lambda d: F.cross_entropy(torch.ones(2, 3, device=d), torch.tensor([0, 1], dtype=torch.int32, device=d)),
         lambda d: F.nll_loss(torch.ones(2, 3, 4, 4, device=d), torch.zeros(2, 4, 4, dtype=torch.int32, device=d)),
+        lambda d: torch.batch_norm_update_stats(*[torch.ones(2, 2, device=d)] * 2, None, 0.1),
+        lambda d: torch._fused_adamw_(
+            [], [torch.ones(3, device=d)], *[[]] * 4, lr=0.1, beta1=0.9, beta2=0.9, weight_decay=0.0, eps=1.0,
+            amsgrad=False, maximize=False,
+        ),
     ],
-    ids=["index_add", "index_add rows", "arange", "eye", "cross_entropy", "nll_loss"],
+    ids=[
+        "index_add", "index_add rows", "arange", "eye", "cross_entropy", "nll_loss", "batch_norm_update_stats", "fused",
+    ],
 )  # fmt: skip
 def test_errors_have_the_class_of_the_cpu(call: Any) -> None:
     with pytest.raises(Exception) as host:
@@ -344,6 +351,37 @@ SAID: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pool of nothing": (
         "Expected grad_output to have non-zero size",
         lambda d: F.adaptive_avg_pool2d(torch.ones(1, 4, 5, 5, device=d, requires_grad=True), 0).sum().backward(),
+    ),
+    "celu": ("alpha cannot be 0", lambda d: F.celu(torch.ones(2, device=d), 0.0)),
+    "celu, in place": ("alpha cannot be 0", lambda d: F.celu(torch.ones(2, device=d), 0, inplace=True)),
+    "celu, after another": (
+        "alpha cannot be 0",
+        lambda d: [F.celu(torch.ones(3, device=d), alpha) for alpha in (0.5, 0.0)],
+    ),
+    "index_put": (
+        r"too many indices for tensor of dimension 1 \(got 2\)",
+        lambda d: torch.ops.aten.index_put(
+            torch.ones(3, device=d), [torch.tensor([1], device=d), None], torch.ones(1, device=d)
+        ),
+    ),
+    "bucketize": (
+        r"boundaries tensor must be 1 dimension, but got dim\(2\)",
+        lambda d: torch.bucketize(*[torch.ones(3, 1, device=d)] * 2),
+    ),
+    "_trilinear": (
+        r"unroll_dim must be in \[0,0\]",
+        lambda d: torch._trilinear(*[torch.ones(2, device=d)] * 3, [], [], [], [0], -1),
+    ),
+    "range": (
+        "cannot be converted to type int64_t without overflow",
+        lambda d: torch.range(0.5, 1 - 2j, dtype=torch.int64, device=d),
+    ),
+    "a fused step's rate": (
+        "a Tensor with 2 elements cannot be converted to Scalar",
+        lambda d: torch._fused_sgd_(
+            [], [], [], weight_decay=0.0, momentum=0.0, lr=torch.ones(2, device=d), dampening=0.0, nesterov=False,
+            maximize=False, is_first_step=True,
+        ),
     ),
 }  # fmt: skip
 

@@ -52,3 +52,10 @@ def test_cat_refuses_as_pytorch_does():
         with pytest.raises(type(expected.value)) as got:
             META_RULES["cat"](tensors, dim)
         assert str(got.value) == str(expected.value)
+
+
+def test_nansum_over_no_dimension_is_over_all() -> None:
+    x = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
+    for options in ({}, {"keepdim": True}, {"dtype": torch.float64}):
+        got, want = torch.nansum(x.maca(), [], **options), torch.nansum(x, [], **options)
+        assert torch.equal(got.cpu(), want) and got.dtype is want.dtype

@@ -117,6 +117,14 @@ def test_normalized_weights(name: str, when: str) -> None:
         same_parameters(ours, host, rtol=1e-3, atol=1e-4)
 
 
+def test_weights_of_a_row_of_norms() -> None:
+    """PyTorch's kernel counts the norms' numbers, whatever their sizes."""
+    v, g = torch.arange(1.0, 13).view(3, 4), torch.tensor([1.0, 2.0, 3.0])
+    close(torch._weight_norm(v.maca(), g.maca(), 0), torch._weight_norm(v, g, 0))
+    with pytest.raises(RuntimeError):
+        torch._weight_norm(v.maca(), g[:2].maca(), 0)
+
+
 def test_norms_are_removed() -> None:
     ours, host = pair(lambda: nn.Linear(4, 4))
     for model in (ours, host):  # copies of one parametrized module would share a class

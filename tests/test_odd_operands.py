@@ -10,6 +10,7 @@ import torch
 from running import run_python
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 
+import macatensor
 from op_table import TABLE
 from op_table.consultation import CHECKING, TRUSTING, cpu_checks
 
@@ -89,6 +90,11 @@ CALLS = [
         "RuntimeError",
     ),
     Call("aten._remove_batch_dim(o(3), 1, 3, 5)", "IndexError"),
+    Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=2**62)", "RuntimeError"),
+    Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=-1)", "RuntimeError"),
+    Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=1)", "(2, 3)"),
+    Call("aten._new_zeros_with_same_feature_meta.out(o(2), o(3), self_num_batch_dims=9, out=o(3))", "RuntimeError"),
+    Call("aten._thnn_differentiable_lstm_cell_backward(None, None, o(2, 3), o(), None, None, o(), o())", "RuntimeError"),
     Call("aten._nnpack_spatial_convolution(o(1, 2, 4, 4), o(2, 2, 3, 3), None, [0, 0])", "NotImplementedError"),
     Call("aten.quantized_lstm_cell(" + ", ".join(["o(3)", "[]", *["o(3)"] * 8, "1, 1, 1, 1"]) + ")", "RuntimeError"),
 ]  # fmt: skip
@@ -175,3 +181,30 @@ def test_the_device_writes_out_without_a_row() -> None:
     result = torch.ops.aten.adaptive_avg_pool2d.out(image.maca(), [2, 2], out=out)
     assert result is out
     torch.testing.assert_close(out.cpu(), torch.nn.functional.adaptive_avg_pool2d(image, 2))
+
+
+def test_out_of_what_an_internal_operator_allocates() -> None:
+    results = []
+    for device in ("cpu", "maca"):
+        grad, image, out = torch.ones(1, 2, 2, 2), torch.ones(1, 4, 4, 4), torch.zeros(1, 4, 4, 4)
+        torch.ops.aten.adaptive_avg_pool3d_backward(
+            grad.to(device), image.to(device), grad_input=(made := out.to(device))
+        )
+        results.append(made.cpu())
+    assert torch.equal(*results) and results[0].any()
+
+
+def test_out_whose_decomposition_calls_another_overload() -> None:
+    x, out = torch.ones(2, 3).maca(), torch.ones(2, 3).maca()
+    assert torch.ops.aten._new_zeros_with_same_feature_meta.out(x, x, out=out) is out
+    assert not out.any()
+
+
+def test_gradients_of_lanczos_interpolation() -> None:
+    gradients = []
+    for device in ("cpu", "maca"):
+        image = torch.arange(32.0).view(1, 2, 4, 4).to(device).requires_grad_()
+        with macatensor.fallback("silent"):
+            torch.ops.aten._upsample_lanczos2d_aa(image, [3, 2], False).square().sum().backward()
+        gradients.append(image.grad.cpu())
+    torch.testing.assert_close(*gradients)

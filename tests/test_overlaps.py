@@ -104,3 +104,13 @@ def test_an_overlap_is_refused_before_the_dtype() -> None:
         x[:-1] <<= x[1:]
     with pytest.raises(NotImplementedError, match="lshift"):
         x <<= 1
+
+
+def test_a_threshold_writes_expanded_tensors() -> None:
+    """What it has written it leaves, so PyTorch lets it."""
+    for start in (1.0, 5.0):
+        results = [
+            torch.nn.functional.threshold_(torch.full((1,), start, device=d).expand(4), 2, 3)
+            for d in ("cpu", "maca")
+        ]
+        assert torch.equal(results[0], results[1].cpu())

@@ -190,3 +190,20 @@ def test_comparison_with_a_number_follows_its_kind() -> None:
     whole = torch.tensor([16777216, 16777217, 16777218])
     for number in (16777217, 16777217.0, True, 16777217 + 0j):
         assert torch.equal((maca(whole) == number).cpu(), whole == number)
+
+
+@pytest.mark.parametrize("name", ["threshold_backward", "hardshrink_backward", "softshrink_backward"])
+def test_gradients_of_whole_numbers_promote(name: str) -> None:
+    backward = getattr(torch.ops.aten, name).default
+    results = [
+        backward(torch.tensor([1, 2, 3], device=d), torch.tensor([-2.0, 0.25, 2.0], device=d), 0.5)
+        for d in ("cpu", "maca")
+    ]
+    assert results[1].dtype is torch.float32 and torch.equal(results[0], results[1].cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16])
+def test_safe_softmax_converts_to_the_dtype_asked(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0, 1, 3], [1, 1, 0]], dtype=dtype)
+    want = torch._safe_softmax(x, 1, torch.float32)
+    torch.testing.assert_close(torch._safe_softmax(x.maca(), 1, torch.float32).cpu(), want)

@@ -257,3 +257,11 @@ def test_seeds_that_64_bits_do_not_hold() -> None:
                 call(seed)
     torch.maca.manual_seed(-1)
     assert torch.maca.initial_seed() == (1 << 64) - 1
+
+
+def test_laws_of_whole_numbers_into_out() -> None:
+    means, out = torch.tensor([1, 2, 3], device="maca"), torch.zeros(3, device="maca")
+    for std in (0.0, torch.zeros(3, dtype=torch.int64, device="maca")):
+        assert torch.normal(means, std, out=out).tolist() == [1, 2, 3]
+    with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
+        torch.normal(means, 0.0)

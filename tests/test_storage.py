@@ -237,3 +237,10 @@ def test_set_without_a_source_leaves_nothing() -> None:
     view = x[1:]
     assert x.set_() is x and x.shape == (0,) and x.device.type == "maca" and x.untyped_storage().nbytes() == 0
     assert view.tolist() == [1.0, 1.0]
+
+
+def test_a_tangents_memory_is_compared_whole() -> None:
+    for device in ("cpu", "maca"):
+        memory = torch.zeros(10, device=device)
+        assert torch.ops.aten._has_same_storage_numel(memory[:5], memory)
+        assert not torch.ops.aten._has_same_storage_numel(memory[:5], torch.zeros(5, device=device))

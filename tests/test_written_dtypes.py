@@ -284,6 +284,23 @@ def test_hardtanh_of_crossed_bounds() -> None:
         assert torch.ops.aten.hardtanh.default(x, 300, 1).tolist() == [1.0] * 4
 
 
+def test_hardtanh_of_no_bound() -> None:
+    for bounds in ((1.0, math.nan), (math.nan, 1.0)):
+        for x in (torch.arange(33.0), torch.arange(5.0).bfloat16()):
+            assert torch.ops.aten.hardtanh.default(x, *bounds).isnan().all()
+            assert torch.ops.aten.hardtanh.default(x.maca(), *bounds).isnan().all()
+
+
+def test_split_copy_casts_what_it_writes() -> None:
+    results = []
+    for device in ("cpu", "maca"):
+        x = torch.tensor([[1 + 2j, 3], [4, 5j]], device=device)
+        out = [torch.zeros(1, 2, device=device) for _ in range(2)]
+        torch.ops.aten.split_copy.Tensor_out(x, 1, out=out)
+        results.append(torch.cat(out).cpu())
+    assert torch.equal(*results)
+
+
 def test_empty_parts_of_empty_memory_are_joined() -> None:
     """It begins beyond the end of its memory, where the CPU's kernel, which is asked about dtypes, has nothing to read."""
     part = torch.zeros(2, 3, 0, 4, dtype=torch.float64, device="maca").split(1, -1)[-1]

@@ -21,6 +21,7 @@ from macatensor.dispatch.plan import (
     result_meta,
     substitute,
 )
+from macatensor.dispatch.promotion import common_dtype
 from macatensor.dispatch.request import Declined, Refused, Scalar
 from macatensor.dispatch.resize import restride, write_out
 from macatensor.dispatch.rowless import without_row
@@ -266,8 +267,8 @@ class KernelLauncher(native.KernelCall):
         if not isinstance(full[0], MacaTensor):  # a number of the host's, which may only be read
             raise two_devices(self.signature.name, full[0])
         target: Meta = full[0]._payload[2]
-        # a fill writes the same to every element, whatever they share
-        if target.overlaps_itself() and self.row.operator not in ("fill", "zero"):
+        # a fill writes the same to every element, whatever they share, and what a threshold has written it leaves
+        if target.overlaps_itself() and self.row.operator not in ("fill", "zero", "threshold"):
             if self.row.expanded:
                 return expanded_targets.writing(self.signature, self.row.operator)
             raise RuntimeError(_OVERLAPS_ITSELF)
@@ -311,9 +312,22 @@ class KernelLauncher(native.KernelCall):
         if first is None or self.row.states(first.dtype) or first.dtype in _BEYOND_CPU:
             return
         self.ask_host(full)
-        if not may_ask_cpu(self.func) and str(first.dtype).removeprefix("torch.") in ALL:
+        if (
+            self.computed_dtype(full) is None
+            and not may_ask_cpu(self.func)
+            and str(first.dtype).removeprefix("torch.") in ALL
+        ):
             name = self.row.operator
             raise NotImplementedError(f"\"{name}\" not implemented for '{scalar_type(first.dtype)}'")
+
+    def computed_dtype(self, full: list[Value]) -> torch.dtype | None:
+        """The dtype that the call asks for, or to which its operands promote, where the row states it."""
+        asked = self.signature.positions.get("dtype")
+        of_call = (
+            full[asked] if asked is not None else None,
+            common_dtype(self.signature, self.row, full) if self.row.elementwise else None,
+        )
+        return next((d for d in of_call if d is not None and self.row.states(d)), None)
 
     def check_kinds(self, full: list[Value], results: Value) -> None:
         """Raises where PyTorch refuses a scalar's kind, as a fraction of integers, or does not cast what comes out to

@@ -32,11 +32,6 @@ def meta_rule(function: _Rule) -> _Rule:
     return function
 
 
-@meta_rule
-def _writes_only(*args: Value) -> None:
-    """No result: everything is written through the lists."""
-
-
 # PyTorch's of these three, its own operators, read past the end of lists that are too short.
 @meta_rule
 def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
@@ -74,12 +69,46 @@ def _fractional_gradient(
     return row_major(self, *self.shape)
 
 
+# PyTorch's keeps all dimensions where none is named; its kernels sum over all.
+@meta_rule
+def _nansum(
+    self: Tensor, dim: list[int] | None = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Tensor:
+    result: Tensor = torch.ops.aten.nansum.default(self, dim or None, keepdim, dtype=dtype)
+    return result
+
+
+# PyTorch's has the gradient's dtype; its kernels promote.
+@meta_rule
+def _threshold_backward(grad: Tensor, self: Tensor, threshold: Scalar) -> Tensor:
+    grad = grad.to(torch.result_type(grad, self))
+    result: Tensor = torch.ops.aten.threshold_backward.default(grad, self, threshold)
+    return result
+
+
+# PyTorch's looks at no list where there is nothing to step, and at no learning rate.
+@meta_rule
+def _fused_step(self: list[Tensor], grads: list[Tensor], *rest: Value) -> None:
+    """No result: everything is written through the lists."""
+    if len(self) != len(grads):
+        raise RuntimeError(f"a fused step got {len(self)} parameters and {len(grads)} gradients")
+
+
+@meta_rule
+def _fused_step_by_tensor(self: list[Tensor], grads: list[Tensor], *rest: Value) -> None:
+    _fused_step(self, grads)
+    rate = next(value for value in rest if isinstance(value, Tensor))
+    if rate.numel() != 1:
+        raise RuntimeError(f"a Tensor with {rate.numel()} elements cannot be converted to Scalar")
+
+
 # PyTorch's divides by what is left of the step in the result's dtype.
 @meta_rule
 def _range(
     start: float, end: float, step: float = 1, dtype: torch.dtype | None = None, *options: Value
 ) -> Tensor:
-    if dtype is not None and not dtype.is_floating_point:
+    is_complex = any(isinstance(x, complex) for x in (start, end, step))  # which PyTorch's refuses
+    if dtype is not None and not dtype.is_floating_point and not is_complex:
         if not all(math.isfinite(x) for x in (start, end, step)) or int(step) == 0:
             raise RuntimeError(
                 f"range got {start} to {end} by {step} as {dtype}; accepted: a step that is not 0 there"
@@ -423,6 +452,13 @@ def _slice_scatter(self: Tensor, src: Tensor, *place: Value) -> Value:
 def _binary_cross_entropy(self: Tensor, target: Tensor, weight: Value, reduction: int) -> Value:
     _refuse(self.dtype != target.dtype or (weight is not None and weight.dtype != self.dtype))
     return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
+
+
+@meta_rule
+def _bucketize(self: Tensor, boundaries: Tensor, out_int32: bool, right: bool) -> Tensor:
+    _refuse(boundaries.dim() != 1)
+    result: Tensor = torch.ops.aten.bucketize.Tensor(self, boundaries, out_int32=out_int32, right=right)
+    return result
 
 
 # PyTorch's speak for CUDA's kernel, which is not deterministic.

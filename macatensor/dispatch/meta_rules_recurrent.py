@@ -20,7 +20,8 @@ def check_cell(
     """Raises RuntimeError unless a cell's gates, ``gates`` of them, and biases fit its state ``[batch, hidden]``."""
     width = gates * state.shape[1] if state.dim() == 2 else -1
     if (
-        input_gates.shape != (state.shape[0], width)
+        state.dim() != 2
+        or input_gates.shape != (state.shape[0], width)
         or hidden_gates.shape != input_gates.shape
         or any(b is not None and b.shape != (width,) for b in (input_bias, hidden_bias))
         or (input_bias is None) != (hidden_bias is None)

@@ -21,8 +21,8 @@ OURS: set[str] = set()
 
 
 def _inside() -> list[str]:
-    """Operators that this thread is inside of: PyTorch's decomposition of some calls their other overloads, which
-    would come back here for ever."""
+    """Overloads that this thread is inside of: PyTorch's decomposition of some calls another overload of the operator,
+    whose decomposition may call the first one again, for ever."""
     inside: list[str] | None = getattr(_thread, "inside", None)
     if inside is None:
         inside = _thread.inside = []
@@ -45,13 +45,13 @@ def taken_apart(func: OpOverload, args: Arguments, kwargs: Keywords, explicit: b
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
         and not any(torch.Tag.view_copy == t for t in func.tags)
         and operator != "aten::copy_"  # what that kernel does on a device is to ask the device to copy
-        and operator not in _inside()
+        and name not in _inside()
     ):
-        _inside().append(operator)
+        _inside().append(name)
         try:
             return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         finally:
-            _inside().remove(operator)
+            _inside().remove(name)
     return NotImplemented
 
 

@@ -175,10 +175,12 @@ def _twins(func: OpOverload, operator: str) -> Iterator[OpOverload]:
 
 
 def functional(func: OpOverload) -> OpOverload | None:
-    """The overload that allocates what an ``out=`` overload of aten writes, or None."""
+    """The overload that allocates what an ``out=`` overload of aten writes, or None. Of some operators only the internal
+    one has it: ``_adaptive_avg_pool3d_backward`` of ``adaptive_avg_pool3d_backward.grad_input``."""
     if func.namespace != "aten" or not any(a.is_out for a in func._schema.arguments):
         return None
-    return next(_twins(func, func._schema.name.partition("::")[2]), None)
+    operator = func._schema.name.partition("::")[2]
+    return next((t for name in (operator, f"_{operator}") for t in _twins(func, name)), None)
 
 
 def find_row(func: OpOverload) -> tuple[Row, Form, OpOverload] | None:

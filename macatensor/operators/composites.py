@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
@@ -38,6 +39,18 @@ def composite(function: _Function) -> _Function:
     """Makes a function available to rows as ``via="<its name>"``."""
     FUNCTIONS[function.__name__] = function
     return function
+
+
+@composite
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """``g * v / norm(v)`` and the norms, in the sizes of ``g``: PyTorch's kernel counts its numbers, its decomposition
+    broadcasts them."""
+    sizes = [n if d == dim else 1 for d, n in enumerate(v.shape)]
+    if g.numel() != math.prod(sizes):
+        raise Contradiction
+    body = decomposition(torch.ops.aten._weight_norm_interface.default)
+    result, norms = body(v, g.reshape(sizes), dim)
+    return result, norms.reshape(g.shape)
 
 
 @composite
@@ -136,6 +149,8 @@ def trilinear(
 ) -> Tensor:
     """The product of three tensors, each unsqueezed at its ``expand`` dimensions, summed over ``sumdim``."""
     rank = i1.dim() + len(expand1)
+    if not 0 <= unroll_dim < rank:
+        raise Contradiction
     terms, names = [], [chr(ord("a") + d) for d in range(rank)]
     known: set[int] = set()
     for expand in (expand1, expand2, expand3):

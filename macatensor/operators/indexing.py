@@ -66,6 +66,10 @@ def _preparing(func: Value, position: int) -> Launcher:
             raise RuntimeError(
                 f"indices should be either on cpu or on the same device as the indexed tensor ({self.device})"
             )
+        if len(full[position]) > self.dim():
+            raise IndexError(
+                f"too many indices for tensor of dimension {self.dim()} (got {len(full[position])})"
+            )
         if len(full) > 3 and not full[3]:
             _check_fill(full[1], full[2])
         full[position] = positions(self, full[position])

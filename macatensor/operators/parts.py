@@ -39,11 +39,14 @@ def _split(func: OpOverload) -> Launcher:
         named = dict(kwargs or {})
         outs = named.pop("out")
         source = args[0]
-        if type(source) is MacaTensor and _is_plain(outs, source.dtype):
+        if all(type(t) is MacaTensor for t in [source, *outs]):
             parts = split(*args, **named)
             if [t.shape for t in parts] == [t.shape for t in outs]:
-                if parts:
+                if _is_plain(outs, source.dtype) and parts:
                     torch._foreach_copy_(outs, parts)
+                else:  # a copy casts, as PyTorch's does here, whatever out= takes elsewhere
+                    for out, part in zip(outs, parts):
+                        out.copy_(part)
                 return None
         return general(args, kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from macatensor.operators.composites import composite
+from macatensor.operators.composites import Contradiction, composite
 
 
 def _others(x: Tensor) -> list[int]:
@@ -82,6 +82,8 @@ def batch_norm_gather_stats(
 
 def _move(running: Tensor | None, now: Tensor, momentum: float) -> None:
     if running is not None:
+        if running.shape != now.shape:
+            raise Contradiction
         running.lerp_(now.to(running.dtype), momentum)
 
 

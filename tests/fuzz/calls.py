@@ -165,8 +165,10 @@ class _Draw:
             return r.choice(EXTREMES)
         if "dim" in name or name in ("axis", "start_dim", "end_dim", "source", "destination"):
             return r.randint(-rank, max(rank - 1, 0)) if self.chance(0.9) else r.randint(-rank - 2, rank + 2)
-        if name == "reduction":
+        if name in ("reduction", "normalization"):  # of three, and PyTorch looks at no other
             return r.randrange(3)
+        if name == "dtype":  # a script's number of one: past the last PyTorch reads what is there
+            return r.choice((0, 3, 4, 5, 6, 7, 9, 11, 15))
         if self.base and self.chance(0.3):
             return r.choice(self.base)
         return r.choice([0, 1, 1, 2, 3, -1, 4, 5, -2])

@@ -40,7 +40,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "pinned memory of a factory is the host's alone",
     ),
     (
-        r"aten::(_foobar|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
+        r"aten::(_foobar|slow_conv3d|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
         r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*)",
         r"(raises (NotImplemented|Runtime)Error|NotImplementedError for \w+): .*",
         "an operator of one back end, that no function of torch calls on maca",
@@ -104,18 +104,13 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r".*",
-        r"the host raises RuntimeError: (expected scalar type|Found dtype|MKL FFT error).*",
+        r"the host raises RuntimeError: (expected scalar type|Found dtype|MKL FFT error|itensor_view_from_dense expects).*",
         "operands that a library of the CPU's refuses",
     ),
     (
         r"aten::_foreach_\w+",
         r"the host raises RuntimeError: (unsupported operation|Subtraction|linalgNvector_norm).*",
         "the host computes tensors one by one and meets the fault, the device all at once",
-    ),
-    (
-        r"aten::_fused_sgd_?",
-        r"the host raises RuntimeError: Expected grads.*",
-        "lists that only PyTorch's optimizer makes",
     ),
     (
         r"aten::(kthvalue|mode|median|nanmedian|sort|topk|argsort|min|max)",
@@ -141,8 +136,8 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
     (
         r"aten::native_layer_norm_backward",
-        r"the host raises RuntimeError: Expected .*",
-        "operands that no function of torch gives it: the host's kernel looks at a bias that it does not read",
+        r"the host raises RuntimeError: (Expected|Given normalized_shape=).*",
+        "operands that no function of torch gives it: the host's kernel looks at sizes and a bias that it does not read",
     ),
     (
         r"aten::_stack",
@@ -155,7 +150,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "NaN, which a library of the CPU's takes for an illegal argument",
     ),
     (
-        r"aten::(special_)?sinc",
+        r"aten::(special_)?sinc_?",
         r"other numbers of torch.float32",
         "at whole numbers a rounding of pi: float64's here",
     ),
@@ -196,10 +191,121 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
     (
         r".*",
-        r"raises RuntimeError: Expected tensor to have maca DeviceType.*",
+        r"raises RuntimeError: Expected tensor to have (maca DeviceType|cpu Device, but got tensor with maca).*",
         "operands of two devices: the host's are all its own",
     ),
     (r"aten::cum(prod|max|min)\w*_backward", r"other numbers .*", "results that are not of these operands"),
+    (
+        r"aten::(_cum(max|min)_helper|_compute_linear_combination)",
+        r"raises NotImplementedError: \S+ has no kernel on maca \(the op table has no row.*",
+        "parts of public operators that have kernels of their own here; the host's trust sizes that only these check",
+    ),
+    (
+        r"aten::(batch_norm_update_stats|_weight_norm_interface)",
+        r"raises RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take.*",
+        "statistics or norms of other sizes, past whose end the host's kernel reads and writes",
+    ),
+    (
+        r"aten::(_grid_sampler_2d_cpu_fallback_backward|adaptive_max_pool3d_backward|unfold_backward)",
+        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*)",
+        "modes, places and windows that are not of the forward call, which the host's kernel trusts",
+    ),
+    (r"aten::native_dropout_backward", r"dtype .*", "a mask that is not of bool, to which the host promotes"),
+    (
+        r"aten::cumprod_backward",
+        r"raises IndexError: Dimension out of range.*",
+        "a gradient of fewer dimensions than its operand: of a subclass PyTorch sums it alone, on the host with the operand",
+    ),
+    (
+        r".*",
+        r"OutOfMemoryError for RuntimeError: .* / .*DefaultCPUAllocator: can't allocate memory.*",
+        "too large for both; the device's error has a class of its own, which derives from the host's",
+    ),
+    (
+        r"aten::_neg_view(_copy)?",
+        r"raises RuntimeError: Negation, the `N` operator, on a bool tensor.*",
+        "a lazy negation of bool, which nothing on the host can compute either: it fails there when it is read",
+    ),
+    (
+        r"aten::_native_batch_norm_legit(_no_training)?",
+        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ batch norm keeps the shape of its operand).*",
+        "of nothing the host's kernel looks at no weight and at no statistics",
+    ),
+    (
+        r"aten::(_safe_softmax|embedding_dense_backward)",
+        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'",
+        "of nothing the host's kernel looks at no dtype; of something it refuses these, too",
+    ),
+    (
+        r"aten::glu_backward",
+        r"the host raises RuntimeError: result type \w+ can't be cast to the desired output type (Char|Byte|Short|Int|Long)",
+        "of nothing: whole numbers are refused where there are any",
+    ),
+    (
+        r"aten::_scaled_mm_v2",
+        r"raises RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take.*",
+        "recipes of scales that no function of torch gives it: refused here, where the host's kernel looks at none of them",
+    ),
+    (
+        r"aten::_stack",
+        r"RuntimeError for TypeError: result type .* / torchNcat\(\): input types can't be cast.*",
+        "both refuse; on the host it is a cat, whose error has another class",
+    ),
+    (
+        r"aten::_weight_norm_interface",
+        r"the host raises RuntimeError: dim == N \|\| dim == vNdim\(\).*",
+        "an assertion of the host's: its kernel norms along the first or the last dimension, the device along any",
+    ),
+    (
+        r"aten::cholesky",
+        r"raises RuntimeError: \S+ not square matrices",
+        "of nothing the host's deprecated operator looks at no sides; linalg_cholesky refuses them on both",
+    ),
+    (
+        r"aten::embedding_backward",
+        r"raises RuntimeError: \S+ an operand does not broadcast to the result",
+        "a gradient of other dimensions than indices and embedding, which the host's kernel counts only",
+    ),
+    (
+        r"aten::embedding_renorm_",
+        r"raises IndexError: index out of range in self",
+        "a negative index, which the host's kernel counts from the end and the lookup that follows refuses",
+    ),
+    (
+        r"aten::\w+_",
+        r"raises RuntimeError: Autograd not support dtype: (Char|Byte|Short|Int|Long|Bool)",
+        "a view of whole numbers, written in place from what has a gradient: PyTorch repeats the view but for its own devices",
+    ),
+    (
+        r"aten::index_put",
+        r"raises NotImplementedError: \S+_index_put_impl_\S+ has no kernel on maca \(no index tensor\).*",
+        "of no index: an assertion of PyTorch's own fails where there is something to write",
+    ),
+    (
+        r"aten::(lin|log)space",
+        r"raises RuntimeError: torchN(lin|log)space\(\): inferred dtype cN::complex<\w+> can't be safely cast .*",
+        "of one step: the host's kernel does not look at the end",
+    ),
+    (
+        r"aten::(nan)?quantile",
+        r"the host raises RuntimeError: quantile\(\) q values must be in the range.*",
+        "PyTorch looks at the numbers of q on the CPU alone: elsewhere that would wait for the device",
+    ),
+    (
+        r"aten::native_channel_shuffle",
+        r"raises RuntimeError: view size is not compatible with input tensor's size and stride.*",
+        "PyTorch's own for all devices but the CPU is made of views, which these strides forbid",
+    ),
+    (
+        r"aten::(triu|tril)",
+        r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
+        "an out= whose elements share memory: the host writes it, in which order nobody says",
+    ),
+    (
+        r"aten::linalg_(lu_factor|qr|solve)",
+        r"NaN at other places",
+        "infinite numbers or NaN in a matrix: an elimination meets them in another order",
+    ),
 )
 
 

@@ -84,7 +84,7 @@ def _ask(
         process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py"), str(file), *arguments],
             stdin=subprocess.PIPE if given else subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MACA_FALLBACK_WARN": "0"}, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MACA_FALLBACK": "silent"}, start_new_session=True,
         )  # fmt: skip
         if given:
             assert process.stdin

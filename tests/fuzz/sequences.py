@@ -256,7 +256,7 @@ def parts(first: int, count: int) -> Iterator[str]:
         done = subprocess.run(
             [sys.executable, __file__, "--first", str(at), "--programs", str(size), "--here"], timeout=SECONDS,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTORCH_DEFAULT_NCHW": "1", "MACA_FALLBACK_WARN": "0"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTORCH_DEFAULT_NCHW": "1", "MACA_FALLBACK": "silent"},
         )  # fmt: skip
         said = done.stdout.splitlines()
         if text := "\n".join(line for line in said if not line.startswith("@")):
