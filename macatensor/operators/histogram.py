@@ -62,10 +62,8 @@ def _points(self: Tensor, dimensions: int) -> Tensor:
             f"torch.histogramdd: the innermost dimension of the input must be of {dimensions} coordinates, "
             f"but got input of sizes {list(self.shape)}"
         )
-    if self.numel() and self.dtype not in (
-        torch.float32,
-        torch.float64,
-    ):  # PyTorch's of nothing looks at none
+    # PyTorch's looks at no dtype of nothing
+    if self.numel() and self.dtype not in (torch.float32, torch.float64):
         raise NotImplementedError(f"\"histogramdd\" not implemented for '{scalar_type(self.dtype)}'")
     return self.reshape(-1, dimensions)
 
