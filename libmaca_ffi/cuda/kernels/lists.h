@@ -6,13 +6,10 @@
 namespace maca_cuda {
 
 constexpr size_t kParameterBytes = 4096;  // what every device takes
-constexpr int64_t kChunk = 4096;          // elements of a block, where nothing else is said
-
-constexpr int64_t chunks_of(int64_t count, int64_t chunk = kChunk) { return (count + chunk - 1) / chunk; }
+constexpr int64_t kChunk = 4096;          // elements of a block
 
 // K streams of N tensors.
-template <int K, int N, int64_t Chunk = kChunk> struct TensorList {
-  static constexpr int64_t kEach = Chunk;
+template <int K, int N> struct TensorList {
   void* memory[K][N];  // or null: a stream that is not there
   int64_t counts[N];
   uint32_t first[N + 1];  // block of each tensor; then the number of all
@@ -28,7 +25,7 @@ template <int K, int N, int64_t Chunk = kChunk> struct TensorList {
       else
         high = middle;
     }
-    begin = (blockIdx.x - first[low]) * kEach;
+    begin = (blockIdx.x - first[low]) * kChunk;
     return low;
   }
   // Whether all streams of a tensor lie at whole vectors; chunks are multiples of these.
@@ -38,6 +35,8 @@ template <int K, int N, int64_t Chunk = kChunk> struct TensorList {
     return all % kVectorBytes == 0;
   }
 };
+
+constexpr int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
 
 // Elements that lie together, in the same order in all operands: their number, or -1.
 template <int K> int64_t dense_count(const Walk<K>& walk, const std::array<const Operand*, K>& operands, Dtype dtype) {
@@ -64,7 +63,7 @@ cudaError_t for_lists(List& list, const std::vector<int64_t>& counts, Put&& put,
     return said;
   };
   for (size_t i = 0; i < counts.size(); ++i) {
-    const int64_t more = chunks_of(counts[i], List::kEach);
+    const int64_t more = chunks_of(counts[i]);
     if (more == 0) continue;
     if (list.tensors == N || blocks + more > kMostBlocks)
       if (const cudaError_t said = flush(); said != cudaSuccess) return said;

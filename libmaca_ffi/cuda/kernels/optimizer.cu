@@ -104,8 +104,7 @@ struct Steps {
   const void* steps[kTensors];
   Dtype step_dtype;
   int32_t reserved;
-  // of four times a block's usual chunk: it begins with powers
-  TensorList<kMostStreams, kTensors, 4 * kChunk> list;
+  TensorList<kMostStreams, kTensors> list;
 };
 static_assert(sizeof(Steps) <= kParameterBytes, "a list that no launch takes");
 
@@ -121,7 +120,7 @@ template <class Algorithm, class T> __global__ void __launch_bounds__(kThreads) 
   __syncthreads();
   const Algorithm mine = algorithm;
   const C scale = static_cast<C>(s.flags.grad_scale.get());
-  const int64_t left = s.list.counts[tensor] - begin, count = left < s.list.kEach ? left : s.list.kEach;
+  const int64_t left = s.list.counts[tensor] - begin, count = left < kChunk ? left : kChunk;
   T* memory[kMostStreams];
 #pragma unroll
   for (int k = 0; k < kMostStreams; ++k) {
