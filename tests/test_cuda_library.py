@@ -105,7 +105,15 @@ def test_nine_rows_of_ten_have_a_kernel(library: Path) -> None:
 
 
 # Each part with one of the sizes of a warp: minutes in all.
-EXTENTS = {"pointwise": 64, "reductions": 32, "lines": 64, "channels": 32, "windows": 64, "lists": 32}
+EXTENTS = {
+    "pointwise": 64,
+    "across": 32,
+    "reductions": 32,
+    "lines": 64,
+    "channels": 32,
+    "windows": 64,
+    "lists": 32,
+}
 
 
 @pytest.mark.parametrize("part", EXTENTS)

@@ -111,6 +111,30 @@ def pointwise() -> None:
             ask(f"to float {dtype} {n}", lambda a: a.to(torch.float32), x)
 
 
+def across() -> None:
+    """Copies of what lies across its result, in squares and parts of them, of elements of each size."""
+    last = torch.channels_last
+    for dtype in (torch.int8, torch.bfloat16, torch.float32, torch.int64):
+        for shape in ((16, 16), (15, 70), (17, 40), (63, 65), (64, 128), (200, 19)):
+            for offset in (0, 1):
+                rows, columns = shape
+                x = (torch.randn(rows * columns + offset) * 9).to(dtype)[offset:].view(shape)
+                here = f"{dtype} {shape} from {offset}"
+                ask(f"contiguous {here}", lambda a: a.t().contiguous(), x)
+                ask(f"written {here}", lambda a: torch.zeros_like(a).copy_(a.t().clone().t()), x)
+                ask(f"part {here}", lambda a: a[1:, 2:].t().contiguous(), x)
+                ask(f"reversed {here}", lambda a: a.t().flip(0).contiguous(), x)
+                ask(f"repeated {here}", lambda a: a.t().expand(3, *a.t().shape).contiguous(), x)
+        for image in ((2, 24, 5, 7), (3, 65, 8, 8), (1, 16, 4, 4)):
+            x = (_random(*image) * 9).to(dtype)
+            ask(f"to channels last {dtype} {image}", lambda a: a.contiguous(memory_format=last), x)
+            ask(
+                f"to channels first {dtype} {image}",
+                lambda a: a.contiguous(),
+                x.contiguous(memory_format=last),
+            )
+
+
 def reductions() -> None:
     """Lines, columns and all, whole and cut into slices."""
     for dtype in FLOATS:
@@ -352,7 +376,7 @@ def _seeded(size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(size + 1))
 
 
-PARTS = {part.__name__: part for part in (pointwise, reductions, lines, channels, windows, lists)}
+PARTS = {part.__name__: part for part in (pointwise, across, reductions, lines, channels, windows, lists)}
 
 
 def main() -> None:
