@@ -1,7 +1,7 @@
 // Activation functions, forward.
 #pragma once
 #include <limits>
-#include "shared/pointwise/values.h"
+#include "shared/pointwise/clamped.h"
 #include "shared/vector_normal.h"
 
 namespace maca::MACA_ISA::pointwise {
@@ -82,17 +82,9 @@ struct Hardsigmoid {
 static constexpr Op hardsigmoid_op = with(op_of<Hardsigmoid, 1, kFloat>(), Promotion::Common, 2);
 MACA_POINTWISE("hardsigmoid", hardsigmoid_op);
 
-// A bound that is NaN gives NaN, as in clamp, which PyTorch makes of it: selections, so that the loops stay vectors.
 struct Hardtanh {
   template <class T> static MACA_DEVICE_FUNCTION T of(T x, const Value* v) {
-    const T low = v[0].as<T>(), high = v[1].as<T>();
-    T r = x < low ? low : x;
-    r = r > high ? high : r;
-    if constexpr (std::is_floating_point_v<T>) {
-      r = low != low ? low : r;
-      r = high != high ? high : r;
-    }
-    return r;
+    return clamped(x, v[0].as<T>(), v[1].as<T>());
   }
 };
 static constexpr Op hardtanh_op = with_values(op_of<Hardtanh, 1, kReal, 2>(), {"min_val", -1}, {"max_val", 1});

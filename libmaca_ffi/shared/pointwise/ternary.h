@@ -1,7 +1,7 @@
 // Ops of three operands: selection, clamping, interpolation, fused products.
 #pragma once
 #include <optional>
-#include "shared/pointwise/values.h"
+#include "shared/pointwise/clamped.h"
 
 namespace maca::MACA_ISA::pointwise {
 
@@ -11,17 +11,9 @@ static constexpr Op masked_fill_op = with_operands(selection_op<1, 2, 0>(), "sel
 MACA_POINTWISE("where", where_op);
 MACA_POINTWISE("masked_fill", masked_fill_op);
 
-// NaN in any operand gives NaN; a minimum above the maximum gives the maximum. Selections only: a branch would keep
-// the loops scalar, at 20 times the time.
 struct Clamp {
   template <class T> static MACA_DEVICE_FUNCTION T of(T x, T low, T high, const Value*) {
-    T r = x < low ? low : x;
-    r = r > high ? high : r;
-    if constexpr (std::is_floating_point_v<T>) {
-      r = low != low ? low : r;
-      r = high != high ? high : r;
-    }
-    return r;
+    return clamped(x, low, high);
   }
 };
 struct ClampMin {
