@@ -16,7 +16,7 @@ SOURCES := $(shell find libmaca_ffi -path libmaca_ffi/cuda -prune -o \( -name '*
     -o -name 'CMakeLists.txt' -o -name 'build_binding.py' \) -print)
 CUDA_SOURCES := $(shell find libmaca_ffi/cuda tests/cuda_programs -name '*.cu' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test levels long check docs build bench format clean cuda cuda-emulated release versions aarch64 replay
+.PHONY: demo test levels long sanitize check docs build bench format clean cuda cuda-emulated release versions aarch64 replay
 
 demo: build
 	$(BIN)/macatensor demo
@@ -40,6 +40,11 @@ levels: build
 # What takes hours: every part ends within one, what has passed is not run again, results stay in tests/long_results.json.
 long:
 	$(PYTHON) .ci/parts.py long
+
+# Both libraries built with GCC's sanitizers, and the tests in them: docs/reliability.md.
+sanitize: build
+	$(BIN)/python tests/sanitizers/run.py address
+	$(BIN)/python tests/sanitizers/run.py thread
 
 # What is published, in dist/, and the proof of it, from these files alone: twice the compile time of every instruction set.
 release: build $(VENV)/.release-tools

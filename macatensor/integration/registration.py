@@ -57,6 +57,7 @@ from macatensor.operators import (
     tangents,
     transformer,
     vision,
+    whole,
 )
 from macatensor.profiling import hooks
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
@@ -72,7 +73,6 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     copies,
     ranges,
     randperm,
-    guards,
     indexing,
     inference,
     jagged,
@@ -93,6 +93,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     compressed_arithmetic,
     compressed_products,
 )
+_OWNERS_OF_WHOLE_OPERATORS = (activation_slopes, attention, guards, matrix_rank, one_hot, recurrent)
 _OWNERS_OF_COMPOSITES = (
     dynamic_quantization,
     fake_quantization,
@@ -135,16 +136,11 @@ def register() -> None:
     sharded_modules.register()
     subclasses.register()
     autocast.register()
-    attention.register()
     jagged.register()
-    matrix_rank.register()
-    one_hot.register()
+    whole.register()
     other_layouts.register()
     sparse_structure.register()
     sparse_members.register()
-    guards.register()
-    recurrent.register()
-    activation_slopes.register()
     dynamo.register()
     fakes.register()
     references.register()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch._ops import OpOverload
 
+from macatensor.operators.whole import ON_AUTOGRAD_KEY, overload
 from macatensor.runtime.uncompiled import uncompiled
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-NAMES = ("silu_backward", "mish_backward")
 
 
 @uncompiled
@@ -32,12 +32,6 @@ class _Whole:
             return result
 
 
-_library: torch.library.Library | None = None
-
-
-def register() -> None:
-    """Takes the operators over on the autograd key."""
-    global _library
-    _library = torch.library.Library("aten", "IMPL")
-    for name in NAMES:
-        _library.impl(name, _Whole(getattr(torch.ops.aten, name).default), "AutogradPrivateUse1")
+# without autograd they are rows of the op table
+for _name in ("silu_backward.default", "mish_backward.default"):
+    ON_AUTOGRAD_KEY[_name] = _Whole(overload(_name))

@@ -22,6 +22,7 @@ from macatensor.dispatch.plan import ABSENT, meta_tensor, program
 from macatensor.dispatch.request import Declined, Operand, Request
 from macatensor.dispatch.signature import read
 from macatensor.dispatch.tracing import are_traced
+from macatensor.operators.whole import whole
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
@@ -196,6 +197,7 @@ def _inference_program(operands: list[Meta], is_causal: bool, scale: float) -> P
     return program(request, "aten.scaled_dot_product_attention.default", [False] * 4, results, [-1])
 
 
+@whole("scaled_dot_product_attention.default")
 def attention(
     query: Tensor,
     key: Tensor,
@@ -310,23 +312,3 @@ def _backward_in_graph(func: OpOverload) -> Launcher:
         )
 
     return run
-
-
-@special("aten.scaled_dot_product_attention.default")
-def _undecomposed(func: OpOverload) -> Launcher:
-    """Under inference_mode the operator arrives whole."""
-
-    def run(args: Arguments, kwargs: Keywords | None) -> Value:
-        return attention(*args, **(kwargs or {}))
-
-    return run
-
-
-_library: torch.library.Library | None = None
-
-
-def register() -> None:
-    """Takes the operator over on the autograd key."""
-    global _library
-    _library = torch.library.Library("aten", "IMPL")
-    _library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
-from macatensor.dispatch.launcher import special
 from macatensor.dispatch.meta_rules_recurrent import check_cell
-from macatensor.runtime.boxed import Launcher, Value
+from macatensor.operators.whole import overload, whole
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.uncompiled import uncompiled
 
 Check = Callable[..., None]
@@ -109,24 +109,5 @@ class _Guarded:
         return self.func._op_dk(_COMPOSITE, *args, **kwargs)
 
 
-def _default(name: str) -> OpOverload:
-    result: OpOverload = getattr(torch.ops.aten, name).default
-    return result
-
-
-@special(*(f"aten.{name}.default" for name in _CHECKS))
-def _launcher(func: OpOverload) -> Launcher:
-    """For calls without autograd, which come to the device's own dispatch."""
-    guarded = _Guarded(func)
-    return lambda args, kwargs: guarded(*args, **(kwargs or {}))
-
-
-_library: torch.library.Library | None = None
-
-
-def register() -> None:
-    """Registers the checks."""
-    global _library
-    _library = torch.library.Library("aten", "IMPL")
-    for name in _CHECKS:
-        _library.impl(name, _Guarded(_default(name)), "AutogradPrivateUse1")
+for _name in _CHECKS:
+    whole(f"{_name}.default")(_Guarded(overload(f"{_name}.default")))

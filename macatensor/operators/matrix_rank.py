@@ -7,9 +7,9 @@ from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from macatensor.dispatch.errors import scalar_type
-from macatensor.dispatch.launcher import special
 from macatensor.dispatch.resize import write_out
-from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.operators.whole import whole
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 
 # with out=, and the overload that gives its result
@@ -39,23 +39,5 @@ class _Written:
         return _maybe_resize_out(out, result.shape).copy_(result)  # in a traced program
 
 
-@special(*(f"aten.linalg_matrix_rank.{name}" for name in _OVERLOADS))
-def _undecomposed(func: OpOverload) -> Launcher:
-    """Under inference_mode the operator arrives whole."""
-    written = _Written(func._overloadname)
-
-    def run(args: Arguments, kwargs: Keywords | None) -> Value:
-        return written(*args, **(kwargs or {}))
-
-    return run
-
-
-_library: torch.library.Library | None = None
-
-
-def register() -> None:
-    """Takes the overloads over on the autograd key."""
-    global _library
-    _library = torch.library.Library("aten", "IMPL")
-    for name in _OVERLOADS:
-        _library.impl(f"linalg_matrix_rank.{name}", _Written(name), "AutogradPrivateUse1")
+for _name in _OVERLOADS:
+    whole(f"linalg_matrix_rank.{_name}")(_Written(_name))

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
 
-from macatensor.dispatch.launcher import special
 from macatensor.dispatch.tracing import are_traced
-from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.operators.whole import whole
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.ffi import kernels
 from macatensor.runtime.tensor import MacaTensor
@@ -180,6 +178,7 @@ def _served(
     )
 
 
+@whole("lstm.input")
 def lstm(
     input: Tensor,
     hx: Sequence[Tensor],
@@ -217,23 +216,3 @@ def lstm(
         if dropout and train and layer + 1 < num_layers:
             x = torch.dropout(x, dropout, True)
     return x.transpose(0, 1) if batch_first else x, torch.stack(last_h), torch.stack(last_c)
-
-
-@special("aten.lstm.input")
-def _undecomposed(func: OpOverload) -> Launcher:
-    """Under inference_mode the operator arrives whole."""
-
-    def run(args: Arguments, kwargs: Keywords | None) -> Value:
-        return lstm(*args, **(kwargs or {}))
-
-    return run
-
-
-_library: torch.library.Library | None = None
-
-
-def register() -> None:
-    """Takes the operator over on the autograd key."""
-    global _library
-    _library = torch.library.Library("aten", "IMPL")
-    _library.impl("lstm.input", lstm, "AutogradPrivateUse1")

@@ -7,7 +7,7 @@
 
 static char wrong_slot[64], wrong_reason[700];
 static maca_status wrong_status;
-static int64_t wrong_calls;
+static int64_t right_calls, wrong_calls;
 static const char* chosen = "";
 
 static const char* const kNumbers[] = {
@@ -22,8 +22,12 @@ void answers_set(const char* slot, int32_t status, const char* reason, int64_t c
   __atomic_store_n(&wrong_calls, calls, __ATOMIC_SEQ_CST);
 }
 
+void answers_begin_after(int64_t calls) { right_calls = calls; }
+
 int answers_strike(const char* slot, maca_reason* reason, maca_status* status) {
   if (!__atomic_load_n(&wrong_calls, __ATOMIC_RELAXED) || strcmp(slot, wrong_slot) != 0) return 0;
+  if (__atomic_load_n(&right_calls, __ATOMIC_RELAXED) > 0 && __atomic_fetch_sub(&right_calls, 1, __ATOMIC_RELAXED) > 0)
+    return 0;
   if (wrong_calls > 0) __atomic_sub_fetch(&wrong_calls, 1, __ATOMIC_RELAXED);
   /* all of it and no zero at the end: a library may forget that */
   if (reason) memcpy(reason->text, wrong_reason, sizeof reason->text);

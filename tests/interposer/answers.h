@@ -7,6 +7,8 @@
 /* From now on the slot answers `status`, whatever code that is, without being asked further: what it should have
  * written stays as it was. `calls`: so often; negative: always; 0: no more. At most one slot does. */
 void answers_set(const char* slot, int32_t status, const char* reason, int64_t calls);
+/* So many calls of the slot that is chosen next are answered as they should be. */
+void answers_begin_after(int64_t calls);
 /* Is this call of the slot answered so? Then sets the status and, where there is a reason, writes it. */
 int answers_strike(const char* slot, maca_reason* reason, maca_status* status);
 

@@ -401,7 +401,7 @@ EXPORT void interposer_reset(void) {
   memset(counts, 0, sizeof counts);
   allocate_countdown = launch_countdown = copy_countdown = pack_countdown = 0;
   declined[0] = 0;
-  answers_set("", 0, "", 0);
+  answers_set("", 0, "", 0), answers_begin_after(0);
   answers_choose("");
 }
 EXPORT int64_t interposer_foreign_addresses(void) { return foreign; }
@@ -427,6 +427,7 @@ EXPORT void interposer_decline(const char* kernel) { snprintf(declined, sizeof d
 EXPORT void interposer_answer(const char* slot, int32_t status, const char* reason, int64_t calls) {
   answers_set(slot, status, reason, calls);
 }
+EXPORT void interposer_answer_after(int64_t calls) { answers_begin_after(calls); }
 EXPORT int32_t interposer_number(const char* number) { return answers_choose(number); }
 EXPORT int32_t interposer_fault(const char* name) { return faults_choose(name); }
 

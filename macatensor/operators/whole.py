@@ -1,0 +1,54 @@
+"""Operators that PyTorch takes apart above the device, or computes in C++ of its own there, and that are served whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch._ops import OpOverload
+
+from macatensor.dispatch.launcher import special
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+
+_Function = TypeVar("_Function", bound=Callable[..., Value])
+
+# What the dispatcher calls in the place of PyTorch's own, by overload; as for any kernel of this key, the derivative is
+# that of what the function calls.
+ON_AUTOGRAD_KEY: dict[str, Callable[..., Value]] = {}
+_library: torch.library.Library | None = None
+
+
+def whole(*names: str) -> Callable[[_Function], _Function]:
+    """Decorates what is called with the operator's arguments, with autograd and, under inference_mode, without.
+
+    ``names`` are overloads of aten, such as ``"lstm.input"``.
+    """
+
+    def register(function: _Function) -> _Function:
+        def undecomposed(func: OpOverload) -> Launcher:
+            def run(args: Arguments, kwargs: Keywords | None) -> Value:
+                return function(*args, **(kwargs or {}))
+
+            return run
+
+        ON_AUTOGRAD_KEY.update(dict.fromkeys(names, function))
+        special(*(f"aten.{name}" for name in names))(undecomposed)
+        return function
+
+    return register
+
+
+def overload(name: str) -> OpOverload:
+    """The overload of aten of that name, such as ``"lstm.input"``."""
+    packet, _, kind = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), kind)
+    return found
+
+
+def register() -> None:
+    """Takes the operators over on the autograd key."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    for name, function in ON_AUTOGRAD_KEY.items():
+        _library.impl(name.removesuffix(".default"), function, "AutogradPrivateUse1")
