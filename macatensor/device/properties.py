@@ -62,7 +62,8 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 def get_device_name(device: Device = None) -> str:
     """Name of the device. Raises AssertionError for an index there is not."""
     _check_index(device)
-    return _text(device_info().name)
+    info = device_info()  # the name is a part of it, which does not keep it
+    return _text(info.name)
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:

@@ -3,6 +3,7 @@
     python tests/sanitizers/run.py address                              # the suite, with address and undefined behaviour
     python tests/sanitizers/run.py thread --pytest tests/test_stream.py  # some tests
     python tests/sanitizers/run.py address --calls 100000               # random calls
+    python tests/sanitizers/run.py address --runtime --pytest tests      # of the runtime alone, in two minutes
 
 The build and a copy of the checkout, in which the tests run, lie in ``build/sanitize``; the checkout's own libraries
 stay as they are. Each place that a report names is shown once, with how often it was named and the first report's file.
@@ -34,14 +35,18 @@ def run(*command: str | os.PathLike[str], **keywords: object) -> str:
     return str(done.stdout)
 
 
-def build(kind: str, folder: Path) -> None:
-    """Both libraries, of the best instruction set here, in a copy of what git tracks or would."""
+def build(kind: str, folder: Path, runtime: bool) -> None:
+    """Both libraries, of the best instruction set here, in a copy of what git tracks or would.
+
+    ``runtime``: the runtime between Python and a device library only, which runs this environment's host library.
+    """
     objects, tree = folder / "objects", folder / "tree"
     binaries = Path(sys.executable).parent
     cmake = [binaries / "cmake", "-G", "Ninja", "-S", ROOT / "libmaca_ffi", "-B", objects]
     cmake += [f"-DMACA_SANITIZE={FLAGS[kind]}", "-DMACA_ISAS=native", f"-DPython_EXECUTABLE={sys.executable}"]
     run(*cmake, f"-DCMAKE_MAKE_PROGRAM={binaries / 'ninja'}")
-    subprocess.run([binaries / "cmake", "--build", objects], check=True)
+    target = ["--target", "_binding"] if runtime else []
+    subprocess.run([binaries / "cmake", "--build", objects, *target], check=True)
     files = run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0")
     for name in filter(None, files):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,13 +56,14 @@ def build(kind: str, folder: Path) -> None:
         if not (tree / name).is_symlink():
             (tree / name).symlink_to(target)
     (tree / "libmaca_ffi" / "lib").mkdir(exist_ok=True)
-    shutil.copy2(objects / "host" / "libmaca_host.so", tree / "libmaca_ffi" / "lib")
+    if not runtime:
+        shutil.copy2(objects / "host" / "libmaca_host.so", tree / "libmaca_ffi" / "lib")
     for module in (objects / "shim").glob("_binding*.so"):
         shutil.copy2(module, tree / "libmaca_ffi")
     run("gcc", "-shared", "-fPIC", HERE / "without_deepbind.c", "-o", folder / "without_deepbind.so", "-ldl")
 
 
-def environment(kind: str, folder: Path) -> dict[str, str]:
+def environment(kind: str, folder: Path, runtime: bool) -> dict[str, str]:
     reports = folder / "reports"
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir()
@@ -65,8 +71,11 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
     common = f"log_path={reports}/report:suppressions={HERE / f'{kind}.txt'}"
     # what Python and PyTorch keep to the end is no leak of ours; to allocate too much is a test
     address = f"{common}:verify_asan_link_order=0:detect_leaks=0:allocator_may_return_null=1:allow_user_segv_handler=1"
+    program = "import macatensor; print(macatensor.device.library_info()['path'])"
+    own = {"MACA_LIBRARY": run(sys.executable, "-c", program).strip()} if runtime else {}
     return {
         **os.environ,
+        **own,
         "LD_PRELOAD": ":".join([str(folder / "without_deepbind.so"), *preloaded]),
         # in front of an installed macatensor; a folder of packages that is named here adds no others, as those of a
         # checkout that is installed editable would be
@@ -94,19 +103,24 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kind", choices=list(FLAGS))
+    parser.add_argument(
+        "--runtime", action="store_true", help="sanitize the runtime alone, not the host library"
+    )
     parser.add_argument("--calls", type=int, help="random calls in the place of tests")
     parser.add_argument("--first", type=int, default=0, help="the first of the random calls")
     parser.add_argument("--pytest", nargs=argparse.REMAINDER, default=["-n2", "tests"], help="for pytest")
     arguments = parser.parse_args()
     folder = ROOT / "build" / "sanitize" / arguments.kind
-    build(arguments.kind, folder)
+    build(arguments.kind, folder, arguments.runtime)
     program = [str(Path(sysconfig.get_path("purelib")) / "pytest" / "__main__.py"), "-o", "timeout=1800"]
     program += ["-p", "no:cacheprovider", *arguments.pytest]
     if arguments.calls:
         program = ["tests/fuzz/run.py", "--calls", str(arguments.calls), "--first", str(arguments.first)]
     # not the environment's interpreter, which would find the checkout's libraries first
     command = ["setarch", "-R", sys._base_executable, *program]  # type: ignore[attr-defined]
-    status = subprocess.run(command, cwd=folder / "tree", env=environment(arguments.kind, folder)).returncode
+    status = subprocess.run(
+        command, cwd=folder / "tree", env=environment(arguments.kind, folder, arguments.runtime)
+    ).returncode
     found = places(folder / "reports")
     for place, files in sorted(found.items(), key=lambda item: -len(item[1])):
         print(f"{len(files):6}  {place}\n        {files[0]}")
