@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -71,12 +70,11 @@ class Training:
             # PyTorch's engine keeps what it had still to do, and with it the graph, until this thread's next backward
             torch.ones(1, requires_grad=True).sum().backward()
             return error.with_traceback(None)
-
-training = Training(NAME)
 """
 )
 
 FAILING = """
+training = Training(NAME)
 # which slot answers what, for how many calls from the nth on, and what makes a step call it
 for slot, status, calls, prepare in (
     ("plan_launch", DEVICE_ERROR, 1, None),
@@ -127,7 +125,7 @@ def through(library: Path, code: str) -> None:
 
 @pytest.mark.parametrize("model", ["cnn", "gpt", "lstm"])
 def test_the_next_step_is_right(interposer: Path, model: str) -> None:
-    code = f"EVERY, NAME = {EVERY}, {model!r}\n" + STEPS + textwrap.dedent(FAILING)
+    code = f"EVERY, NAME = {EVERY}, {model!r}\n" + STEPS + FAILING
     through(interposer, code)
 
 
@@ -180,5 +178,5 @@ for run in (captured, compiled):
 
 
 def test_what_was_recorded_or_compiled_is_right(interposer: Path) -> None:
-    code = f"EVERY = {EVERY}\n" + STEPS.replace("training = Training(NAME)", "") + textwrap.dedent(REPEATED)
+    code = f"EVERY = {EVERY}\n" + STEPS + REPEATED
     through(interposer, code)

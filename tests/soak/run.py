@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from queue import Empty
 
 from rich.console import Console
 from rich.progress import Progress
@@ -191,7 +192,7 @@ def run(name: str, turns: int, advance: Callable[[], None]) -> Result:
     while process.is_alive() or not queue.empty():
         try:
             reading = queue.get(timeout=1)
-        except Exception:  # nothing came
+        except Empty:
             continue
         if reading is None:
             break
