@@ -8,8 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# this first: what follows may miss a name that an unknown PyTorch lacks
-from macatensor.integration import pytorch_versions  # isort: skip
+from macatensor.integration.interpreters import refuse_sub_interpreters  # isort: skip
+
+refuse_sub_interpreters()
+
+# this next: what follows may miss a name that an unknown PyTorch lacks
+from macatensor.integration import pytorch_versions  # noqa: E402  isort: skip
 
 pytorch_versions.warn_of_unknown()
 

@@ -71,6 +71,7 @@ def environment(kind: str, folder: Path, runtime: bool) -> dict[str, str]:
     common = f"log_path={reports}/report:suppressions={HERE / f'{kind}.txt'}"
     # what Python and PyTorch keep to the end is no leak of ours; to allocate too much is a test
     address = f"{common}:verify_asan_link_order=0:detect_leaks=0:allocator_may_return_null=1:allow_user_segv_handler=1"
+    address += ":max_allocation_size_mb=2560"  # what random calls ask beyond it is refused, as by their own limit elsewhere
     program = "import macatensor; print(macatensor.device.library_info()['path'])"
     own = {"MACA_LIBRARY": run(sys.executable, "-c", program).strip()} if runtime else {}
     return {
