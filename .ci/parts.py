@@ -71,6 +71,7 @@ LONG = (
     ),
     Part("faults", f"{PYTEST} -n0 --timeout=3600 tests/test_accuracy_faults.py", 15, {"HYPOTHESIS_PROFILE": "long"}),
     Part("failing calls", f"{PYTEST} -n2 --timeout=3600 tests/test_failing_calls.py", 20, {"HYPOTHESIS_PROFILE": "long"}),
+    Part("interruptions", f"{PYTEST} -n2 --timeout=3600 tests/test_interruptions.py", 30, {"HYPOTHESIS_PROFILE": "long"}),
     Part("random calls", ".venv/bin/python tests/fuzz/run.py --calls 1000000 --minutes 50", 52),  # each time further
     Part("soak", ".venv/bin/python tests/soak/run.py --json build/soak.json", 25),
     Part("random programs", ".venv/bin/python tests/fuzz/sequences.py --programs 3000", 15),

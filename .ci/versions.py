@@ -102,7 +102,7 @@ def run(python: str, torch: str) -> dict[str, object]:
         "failed": [
             re.sub(r" - .*", "", line).removeprefix("FAILED ").removeprefix("ERROR ")
             for line in done.stdout.splitlines()
-            if line.startswith(("FAILED ", "ERROR "))
+            if line.startswith(("FAILED tests/", "ERROR tests/"))
         ],
         "finished": done.returncode in (0, 1) and bool(counts),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

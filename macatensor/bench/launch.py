@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -37,22 +38,19 @@ VIEWS: dict[str, Operator] = {
 }
 
 
-def kernels(rounds: int, quick: bool) -> list[Result]:
-    """Operators on 16 floats against native PyTorch, a lean delegate, the floor and the lean floor."""
-    results = []
-    for name, operator in KERNELS.items():
-        a, b = torch.rand(16) / 1e6, torch.rand(16) / 1e6  # small: add_ runs a million times
-        pairs = {
-            "maca": (a.to("maca"), b.to("maca")),
-            "floor": (Floor((16,)), Floor((16,))),
-            "lean floor": (LeanFloor((16,)), LeanFloor((16,))),
-            "lean delegate": (Delegate(a.clone()), Delegate(b.clone())),
-            "native": (a.clone(), b.clone()),
-        }
-        timing = interleave_short(_bound(operator, pairs), rounds, 4 if quick else 40)
-        bars = {"lean delegate": ADD_OVER_DELEGATE, "floor": ADD_OVER_FLOOR} if name == "add" else {}
-        results += [_against(f"launch.{name}", timing, base, bars.get(base)) for base in list(pairs)[1:]]
-    return results
+def kernel(name: str, rounds: int, quick: bool) -> list[Result]:
+    """An operator on 16 floats against native PyTorch, a lean delegate, the floor and the lean floor."""
+    a, b = torch.rand(16) / 1e6, torch.rand(16) / 1e6  # small: add_ runs a million times
+    pairs = {
+        "maca": (a.to("maca"), b.to("maca")),
+        "floor": (Floor((16,)), Floor((16,))),
+        "lean floor": (LeanFloor((16,)), LeanFloor((16,))),
+        "lean delegate": (Delegate(a.clone()), Delegate(b.clone())),
+        "native": (a.clone(), b.clone()),
+    }
+    timing = interleave_short(_bound(KERNELS[name], pairs), rounds, 4 if quick else 40)
+    bars = {"lean delegate": ADD_OVER_DELEGATE, "floor": ADD_OVER_FLOOR} if name == "add" else {}
+    return [_against(f"launch.{name}", timing, base, bars.get(base)) for base in list(pairs)[1:]]
 
 
 def backward(rounds: int, quick: bool) -> list[Result]:
@@ -94,21 +92,15 @@ def gradient(rounds: int, quick: bool) -> list[Result]:
     return [_against("launch.gradient", timing, "native", GRADIENT_OVER_NATIVE)]
 
 
-def views(rounds: int, quick: bool) -> list[Result]:
-    """Views of a 4x4 tensor against the floor."""
-    results = []
-    for name, operator in VIEWS.items():
-        a = torch.rand(4, 4)
-        pairs = {"maca": (a.to("maca"), None), "floor": (Floor((4, 4)), None), "native": (a, None)}
-        timing = interleave_short(_bound(operator, pairs), rounds, 4 if quick else 40)
-        results.append(_against(f"launch.view.{name}", timing, "floor", VIEW_OVER_FLOOR))
-        results.append(_against(f"launch.view.{name}", timing, "native", None))
-    return results
-
-
-def launches(rounds: int, quick: bool) -> list[Result]:
-    """Operators, a backward, a gradient and views."""
-    return kernels(rounds, quick) + backward(rounds, quick) + gradient(rounds, quick) + views(rounds, quick)
+def view(name: str, rounds: int, quick: bool) -> list[Result]:
+    """A view of a 4x4 tensor against the floor and native PyTorch."""
+    a = torch.rand(4, 4)
+    pairs = {"maca": (a.to("maca"), None), "floor": (Floor((4, 4)), None), "native": (a, None)}
+    timing = interleave_short(_bound(VIEWS[name], pairs), rounds, 4 if quick else 40)
+    return [
+        _against(f"launch.view.{name}", timing, "floor", VIEW_OVER_FLOOR),
+        _against(f"launch.view.{name}", timing, "native", None),
+    ]
 
 
 def busy(rounds: int, quick: bool) -> list[Result]:
@@ -147,6 +139,15 @@ def busy(rounds: int, quick: bool) -> list[Result]:
             middle=quartiles(ratios), note=f"calls that did not wait, {ours:.2f} x of alone; the floor {floor:.2f} x",
         )
     ]  # fmt: skip
+
+
+CASES: dict[str, Callable[[int, bool], list[Result]]] = {
+    **{f"launch.{name}": partial(kernel, name) for name in KERNELS},
+    "launch.add.backward": backward,
+    "launch.gradient": gradient,
+    **{f"launch.view.{name}": partial(view, name) for name in VIEWS},
+    "launch.busy": busy,
+}
 
 
 def _bound(

@@ -25,10 +25,9 @@ from macatensor.bench import (
 )
 from macatensor.bench.result import Result
 
-# "suite.case"; what stands without a point gives several results
+# "suite.case"; each gives one result or several
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
-    "launch": launch.launches,
-    "launch.busy": launch.busy,
+    **launch.CASES,
     **{name: kernels.benchmark(name) for name in kernels.names()},
     "attention.memory": memory.attention,
     **models.CASES,

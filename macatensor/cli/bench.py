@@ -160,7 +160,7 @@ def _cases_of(run: Run) -> list[str]:
     found = []
     for result in run.results:
         parts = result.case.split(".")
-        prefixes = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]  # launch.add is one of "launch"
+        prefixes = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]  # graph.gpt is one of "graph"
         found += [name for name in prefixes if name in runner.CASES][:1]
     return list(dict.fromkeys(found))
 
