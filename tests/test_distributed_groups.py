@@ -195,12 +195,15 @@ def test_dispatch_modes_see_collectives_of_a_group(tmp_path: Path) -> None:
         c10d = torch.ops.c10d
         x = torch.full((4,), rank + 1.0, device="maca")
         parts = [torch.empty(4, device="maca") for _ in range(ranks)]
+        single = hasattr(dist, "all_gather_single")  # their names from PyTorch 2.13 on
+        gather = dist.all_gather_single if single else dist.all_gather_into_tensor
+        scatter = dist.reduce_scatter_single if single else dist.reduce_scatter_tensor
         with CommDebugMode() as seen:
             dist.all_reduce(x)
             work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
             assert work.wait() and x.tolist() == [3.0] * 4
-            dist.all_gather_single(whole := torch.empty(8, device="maca"), x)
-            dist.reduce_scatter_single(half := torch.empty(2, device="maca"), x)
+            gather(whole := torch.empty(8, device="maca"), x)
+            scatter(half := torch.empty(2, device="maca"), x)
             dist.all_gather(parts, x)
             dist.broadcast(x, 0)
             dist.all_to_all_single(torch.empty_like(x), x)
