@@ -12,7 +12,7 @@ from macatensor.integration.interpreters import refuse_sub_interpreters  # isort
 
 refuse_sub_interpreters()
 
-# this next: what follows may miss a name that an unknown PyTorch lacks
+# then this: what follows may miss a name that an unknown PyTorch lacks
 from macatensor.integration import pytorch_versions  # noqa: E402  isort: skip
 
 pytorch_versions.warn_of_unknown()

@@ -93,7 +93,7 @@ def register() -> None:
         _put(torch.accelerator, name, _answer(torch.accelerator, name, otherwise))
     # what DataParallel asks, which leaves a module of the host there
     parallel: Any = importlib.import_module("torch.nn.parallel.data_parallel")
-    _put(parallel, "_get_available_device_type", _function(parallel, "_get_available_device_type"))
+    _put(parallel, "_get_available_device_type", _answer(parallel, "_get_available_device_type", None))
     if torch.distributed.is_available():
         _put(torch.distributed.Backend, "__new__", _backend_named(torch.distributed.Backend.__new__))
     after_import("torchvision.extension", lambda: torchvision.define(sys.modules["torchvision.extension"]))

@@ -48,9 +48,8 @@ def main() -> None:
     )
     parser.add_argument("--case", action="store_true", help="one call, as JSON, on the standard input")
     asked = parser.parse_args()
-    if (
-        "ASAN_OPTIONS" not in os.environ
-    ):  # AddressSanitizer takes terabytes of addresses, and has a limit of its own
+    # AddressSanitizer takes terabytes of addresses, and has a limit of its own
+    if "ASAN_OPTIONS" not in os.environ:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     faulthandler.enable()
     torch.set_num_threads(1)
