@@ -17,7 +17,7 @@ STEPS = (
     + """
 from macatensor.demo import models
 from macatensor.runtime.plan_caches import drop_plans
-from torch.nn.functional import cross_entropy
+from small_trainings import Training
 
 spy.interposer_answer_after.argtypes = [ctypes.c_int64]
 spy.interposer_answer.argtypes = [ctypes.c_char_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64]
@@ -27,54 +27,18 @@ def fail(slot, after, status, calls):
     spy.interposer_answer_after(after)
     spy.interposer_answer(slot.encode(), status, b"planted", calls)
 
-def cnn():
-    return models.digits_resnet(), torch.rand(2, 3, 8, 8), torch.tensor([3, 5])
-
-def gpt():
-    config = models.GPTConfig(vocabulary=11, layers=1, width=16, heads=2, context=8)
-    return models.GPT(config), torch.arange(16).view(2, 8) % 11, torch.arange(16).view(2, 8) * 3 % 11
-
-def lstm():
-    return models.SequenceModel(16, 4), torch.rand(5, 2, 16), torch.tensor([3, 1])
-
-class Training:
-    def __init__(self, name):
-        torch.manual_seed(0)
-        model, self.batch, self.target = globals()[name]()
-        self.model = maca(model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.step(), self.step()
-        self.kept = [{k: v.cpu() for k, v in self.model.state_dict().items()}, self.optimizer.state_dict()]
-        self.kept[1]["state"] = {k: {n: t.cpu() for n, t in s.items()} for k, s in self.kept[1]["state"].items()}
-
-    def restore(self):
-        self.model.load_state_dict(self.kept[0]), self.optimizer.load_state_dict(self.kept[1])
-
-    def step(self):
-        self.phase = "forward"
-        logits = self.model(maca(self.batch))
-        loss = cross_entropy(logits.flatten(0, -2), maca(self.target).flatten())
-        self.phase = "backward"
-        loss.backward()
-        self.phase = "optimizer"
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.phase = "end"
-        return loss.item()
-
+class Attempts(Training):
     def attempt(self):
         try:
             return self.step()
         except Exception as error:
-            self.optimizer.zero_grad()
-            # PyTorch's engine keeps what it had still to do, and with it the graph, until this thread's next backward
-            torch.ones(1, requires_grad=True).sum().backward()
+            self.forget()
             return error.with_traceback(None)
 """
 )
 
 FAILING = """
-training = Training(NAME)
+training = Attempts(NAME)
 # which slot answers what, for how many calls from the nth on, and what makes a step call it
 for slot, status, calls, prepare in (
     ("plan_launch", DEVICE_ERROR, 1, None),

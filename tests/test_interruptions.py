@@ -13,52 +13,21 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 600)
 TRAINING = """
 import collections, contextlib, gc, signal, sys, threading, torch, macatensor
 from macatensor import maca
-from macatensor.demo import models
 from macatensor.runtime.plan_caches import drop_plans
-from torch.nn.functional import cross_entropy
-
-def cnn():
-    return models.digits_resnet(), torch.rand(2, 3, 8, 8), torch.tensor([3, 5])
-
-def gpt():
-    config = models.GPTConfig(vocabulary=11, layers=1, width=16, heads=2, context=8)
-    return models.GPT(config), torch.arange(16).view(2, 8) % 11, torch.arange(16).view(2, 8) * 3 % 11
-
-def lstm():
-    return models.SequenceModel(16, 4), torch.rand(5, 2, 16), torch.tensor([3, 1])
+from small_trainings import Training
 
 def level():
     gc.collect()
     torch.maca.synchronize()
     return torch.maca.memory_allocated()
 
-class Training:
-    def __init__(self, name):
-        torch.manual_seed(0)
-        model, self.batch, self.target = globals()[name]()
-        self.model = maca(model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.step(), self.step()
-        self.kept = [{k: v.cpu() for k, v in self.model.state_dict().items()}, self.optimizer.state_dict()]
-        self.kept[1]["state"] = {k: {n: t.cpu() for n, t in s.items()} for k, s in self.kept[1]["state"].items()}
-        gc.collect(), gc.freeze()  # what PyTorch holds need not be looked through each time
-
-    def restore(self):
-        self.model.load_state_dict(self.kept[0]), self.optimizer.load_state_dict(self.kept[1])
-
-    def step(self):
-        logits = self.model(maca(self.batch))
-        cross_entropy(logits.flatten(0, -2), maca(self.target).flatten()).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return logits.double().sum().item()
+def made(name):
+    training = Training(name)
+    gc.collect(), gc.freeze()  # what PyTorch holds need not be looked through each time
+    return training
 
 class Interruption(BaseException):
     pass
-
-def forget():
-    # PyTorch's engine keeps what a failed backward had still to do until this thread's next backward
-    torch.ones(1, requires_grad=True).sum().backward()
 """
 
 AT_EACH_LINE = """
@@ -88,10 +57,9 @@ def attempt(line):
         return None
     finally:
         sys.settrace(None)
-        training.optimizer.zero_grad()
-        forget()
+        training.forget()
 
-training = Training(NAME)
+training = made(NAME)
 
 def begin():
     training.restore()
@@ -207,7 +175,7 @@ def hook(register):
     finally:
         handle.remove()
 
-training = Training("cnn")
+training = made("cnn")
 convolution = next(m for m in training.model.modules() if isinstance(m, torch.nn.Conv2d))
 contexts = {
     name: hook(getattr(owner, name))
@@ -234,8 +202,7 @@ for name, context in contexts.items():
             training.step()
     except Interruption:
         raised += 1
-    training.optimizer.zero_grad()
-    forget()
+    training.forget()
     assert level() <= before, (name, level() - before)
     training.restore()
     assert training.step() == wanted, name
@@ -260,7 +227,7 @@ def dies(training):
         torch.maca._sleep(1_000_000)
         raise Interruption
 
-training = Training("lstm")
+training = made("lstm")
 wanted, before = training.step(), level()
 gc.set_threshold(1)  # a collection at nearly each allocation, in any thread, in the middle of anything
 for _ in range(30):
@@ -314,7 +281,7 @@ for name, call in calls.items():
             ended["RecursionError"] += 1
         finally:
             sys.setrecursionlimit(limit)
-        forget()
+        torch.ones(1, requires_grad=True).sum().backward()  # lets go of a backward that failed
     call()
 assert ended["a result"] > 20 and ended["RecursionError"] > 20, ended
 """
