@@ -111,15 +111,31 @@ def run(python: str, torch: str) -> dict[str, object]:
     }
 
 
+def in_order(pair: str) -> list[list[int]]:
+    return [[int(x) for x in version.split(".")] for version in pair.split("/")]
+
+
 def table(results: dict[str, dict[str, object]]) -> str:
     """The page's table of what was run."""
     lines = ["| Python | PyTorch | passed | failed | date |", "|---|---|---:|---:|---|"]
-    for name in sorted(results, key=lambda n: [[int(x) for x in part.split(".")] for part in n.split("/")]):
+    for name in sorted(results, key=in_order):
         r = results[name]
         failed = r["failed"]
         assert isinstance(failed, list)
         lines.append(f"| {r['python']} | {r['torch']} | {r['passed']} | {len(failed)} | {r['date']} |")
     return "\n".join(lines)
+
+
+def sentence(results: dict[str, dict[str, object]]) -> str:
+    """README's short form of the table: the versions of Python that each PyTorch ran with."""
+    pythons: dict[str, list[str]] = {}
+    for name in sorted(results, key=in_order):
+        pythons.setdefault(str(results[name]["torch"]).partition("+")[0], []).append(
+            str(results[name]["python"])
+        )
+    return ", ".join(
+        f"PyTorch {torch} with Python {', '.join(found)}" for torch, found in sorted(pythons.items())
+    )
 
 
 def write_page(results: dict[str, dict[str, object]]) -> None:
