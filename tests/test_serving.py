@@ -86,6 +86,15 @@ def test_paged_attention_is_attention(device: str, dtype: torch.dtype, how: str)
     assert not found[3].any()  # of no tokens
 
 
+def test_serving_runs_where_operators_are_watched() -> None:
+    found, expected = ([c.maca() for c in caches(torch.float32)] for _ in range(2))
+    new, slots = drawn(4, 2, 24, dtype=torch.float32).maca(), torch.tensor([1, 2, -1, 30]).maca()
+    OPS.reshape_and_cache(new, new + 1, *expected, slots)
+    with macatensor.accuracy.overflow():
+        OPS.reshape_and_cache(new, new + 1, *found, slots)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
 def test_strided_operands_and_many_heads_of_one() -> None:
     query = drawn(4, 24, 6, dtype=torch.float32).transpose(1, 2)
     keys, values = (drawn(9, 1, BLOCK, 24, seed=s, dtype=torch.float32).transpose(1, 2) for s in (1, 2))

@@ -336,14 +336,16 @@ class Watch:
         inputs: Sequence[torch.Tensor | None],
         results: list[Meta | None],
         attributes: Mapping[str, Attribute | None],
+        written: Sequence[int],
     ) -> Value:
-        run: Callable[[], Value] = lambda: call(name, inputs, results, attributes)  # noqa: E731
+        run: Callable[[], Value] = lambda: call(name, inputs, results, attributes, written)  # noqa: E731
         if getattr(self.inside, "yes", False) or name not in FORMULAS:
             return run()
         row = row_of_kernel(name)
         if not self.wants(row, name):
             return run()
-        return self.seen(NamedKernel(name), row, name, tuple(inputs), dict(attributes), run, set())
+        ids = {id(inputs[i]) for i in written}
+        return self.seen(NamedKernel(name), row, name, tuple(inputs), dict(attributes), run, ids)
 
     def seen(
         self,
@@ -417,8 +419,9 @@ class Watch:
             inputs: Sequence[torch.Tensor | None],
             results: list[Meta | None],
             attributes: Mapping[str, Attribute | None],
+            written: Sequence[int] = (),
         ) -> Value:
-            return self.launched(real, kernel, inputs, results, attributes)
+            return self.launched(real, kernel, inputs, results, attributes, written)
 
         holders = _launch_names()
         elsewhere = set(self.devices) - {"maca"}

@@ -82,6 +82,7 @@ def shapes(turns: int) -> Iterator[None]:
         rows, columns, inner = (int(n) for n in torch.randint(1, 200, (3,), generator=drawn))
         x = torch.ones(rows, inner, device="maca")
         (torch.relu(x @ x.new_ones(inner, columns)) + 1).sum(0)
+        del x  # of another size each time
         yield
 
 
