@@ -1,4 +1,4 @@
-"""A convolutional network, a GPT and an LSTM whose step takes milliseconds, for programs that fail in the middle of one."""
+"""A convolutional network, a GPT and an LSTM whose step takes milliseconds, for programs that fail in the middle of one or do many."""
 
 from __future__ import annotations
 

@@ -46,29 +46,13 @@ def load(turns: int) -> Callable[[Load], Load]:
 
 @load(50_000)
 def steps(turns: int) -> Iterator[None]:
-    """training steps of a residual network, a GPT and an LSTM in turn"""
-    import torch
-    from torch.nn.functional import cross_entropy
+    """training steps of a convolutional network, a GPT and an LSTM in turn"""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from small_trainings import MODELS, Training
 
-    from macatensor import maca
-    from macatensor.demo import models
-
-    config = models.GPTConfig(vocabulary=11, layers=1, width=16, heads=2, context=8)
-    tokens = torch.arange(16).view(2, 8) % 11
-    trained = []
-    for model, batch, target in (
-        (models.digits_resnet(), torch.rand(2, 3, 8, 8), torch.tensor([3, 5])),
-        (models.GPT(config), tokens, tokens),
-        (models.SequenceModel(16, 4), torch.rand(5, 2, 16), torch.tensor([3, 1])),
-    ):
-        moved = maca(model)
-        trained.append((moved, torch.optim.AdamW(moved.parameters(), lr=1e-3), batch, target))
+    trainings = [Training(name) for name in MODELS]
     for turn in range(turns):
-        model, optimizer, batch, target = trained[turn % len(trained)]
-        loss = cross_entropy(model(maca(batch)).flatten(0, -2), maca(target).flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        trainings[turn % len(trainings)].step()
         yield
 
 
