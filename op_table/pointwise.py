@@ -345,6 +345,7 @@ also("nan_to_num", meta="nan_to_num")
 also("sigmoid silu mish", magnitude_elsewhere="overflown")
 also("erfinv", formula="erfinv")
 also("relu", jumps=True, meta="relu")
+also("threshold", idempotent=True)
 also("threshold_backward", meta="threshold_backward")
 also("celu", least=1e-300)  # it divides by alpha, and PyTorch refuses a 0
 also("gelu", formula="gelu", terms="disturbance", magnitude_elsewhere="argument")

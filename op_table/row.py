@@ -217,6 +217,8 @@ class Row:
     least: float = -inf
     # what it writes and what it reads lie apart: in place, PyTorch refuses an operand in the memory that is written
     apart: bool = False
+    # what it has written it leaves as it is: elements of an operand in place may share memory
+    idempotent: bool = False
     # in place it writes an expanded tensor, too, with a warning
     expanded: bool = False
     # a 0-dim argument whose value is read, as PyTorch does on every device, where the kernel does not convert it

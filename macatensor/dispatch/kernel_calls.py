@@ -267,8 +267,7 @@ class KernelLauncher(native.KernelCall):
         if not isinstance(full[0], MacaTensor):  # a number of the host's, which may only be read
             raise two_devices(self.signature.name, full[0])
         target: Meta = full[0]._payload[2]
-        # a fill writes the same to every element, whatever they share, and what a threshold has written it leaves
-        if target.overlaps_itself() and self.row.operator not in ("fill", "zero", "threshold"):
+        if target.overlaps_itself() and not self.row.idempotent:
             if self.row.expanded:
                 return expanded_targets.writing(self.signature, self.row.operator)
             raise RuntimeError(_OVERLAPS_ITSELF)
