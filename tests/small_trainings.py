@@ -26,6 +26,12 @@ def lstm() -> tuple[nn.Module, Tensor, Tensor]:
 MODELS = {made.__name__: made for made in (cnn, gpt, lstm)}
 
 
+def forget_backward() -> None:
+    """Lets go of a backward that failed: PyTorch's engine keeps what it had still to do, and with it the graph, until
+    this thread's next one."""
+    torch.ones(1, requires_grad=True).sum().backward()
+
+
 class Training:
     """Of the model of that name, after two steps with AdamW. ``phase`` says how far the last step came."""
 
@@ -61,5 +67,4 @@ class Training:
     def forget(self) -> None:
         """Lets go of what a failed step left."""
         self.optimizer.zero_grad()
-        # PyTorch's engine keeps what it had still to do, and with it the graph, until this thread's next backward
-        torch.ones(1, requires_grad=True).sum().backward()
+        forget_backward()

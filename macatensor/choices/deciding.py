@@ -65,7 +65,9 @@ class Asked:
         """A hash of what :meth:`signature` says, in a tenth of the time: every plan of a product asks. What is remembered
         of a signature that is never seen again is no more than this."""
         operands = tuple(m and (m.size, m.stride, m.dtype) for m in self.operands)
-        return hash((self.kernel, self.flags, torch.get_num_threads(), operands, repr(self.attributes)))
+        attributes = [(n, tuple(v) if isinstance(v, list) else v) for n, v in self.attributes]
+        # the text of the attributes: -1 and -2 have one hash
+        return hash((self.kernel, self.flags, torch.get_num_threads(), operands, repr(attributes)))
 
     def signature(self) -> str:
         """What the choice depends on, as canonical JSON."""
