@@ -10,6 +10,7 @@ import pytest
 import torch
 from running import close, run_python
 from torch import fx, nn
+from torch.export.passes import move_to_device_pass
 from torch.fx.experimental.optimization import fuse
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.shape_prop import ShapeProp
@@ -21,8 +22,8 @@ IMAGE = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
-        nn.Linear(32, 4),
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4),
     ).eval()  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def test_script() -> None:
 
     assert loop(torch.ones(4, device="maca"), 5).tolist() == [0.25] * 4
     training = torch.jit.script(network().train().to("maca"))
-    optimizer = torch.optim.SGD(training.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(training.parameters(), lr=0.01)
     losses = []
     for _ in range(5):
         loss = training(pair.x).square().sum()
@@ -147,6 +148,22 @@ def test_export(tmp_path: Path) -> None:
 def test_decomposed_export_of_channels_last_convolutions() -> None:
     pair = Pair()
     pair.check(torch.export.export(pair.model, (pair.x,)).run_decompositions().module()(pair.x))
+
+
+def test_exported_programs_move_to_the_host() -> None:
+    pair = Pair()
+    program = torch.export.export(pair.model, (pair.x,))
+    moved = move_to_device_pass(program, "cpu")
+    assert all(t.device.type == "cpu" for t in moved.state_dict.values())
+    torch.testing.assert_close(moved.module()(IMAGE), pair.expected, rtol=1e-4, atol=1e-5)
+
+
+def test_aot_inductor_says_what_serves() -> None:
+    pair = Pair()
+    with pytest.raises(
+        NotImplementedError, match="AOTInductor compiles no program that lies on maca; accepted: .*save"
+    ):
+        torch._inductor.aoti_compile_and_package(torch.export.export(pair.model, (pair.x,)))
 
 
 @pytest.mark.supports("torch.onnx.export")

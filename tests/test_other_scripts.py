@@ -33,5 +33,5 @@ def test_numbers_that_are_none_are_none_twice() -> None:
 
 
 def test_rounding_that_is_magnified_explains_twice_its_movement() -> None:
-    assert apart([1.0, 1.002], [1.0, 1.0], moved=[1.0, 1.0015]) == ""
-    assert apart([1.0, 1.002, 1.02], [1.0, 1.0, 1.0], moved=[1.0, 1.0015, 1.0]).startswith("loss 2")
+    assert apart([1.0, 1.002], [1.0, 1.0], moved=[[1.0, 1.0], [1.0, 1.0015]]) == ""
+    assert apart([1.0, 1.002, 1.02], [1.0, 1.0, 1.0], moved=[[1.0, 1.0015, 1.0]]).startswith("loss 2")

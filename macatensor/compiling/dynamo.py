@@ -7,6 +7,7 @@ they are written.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,6 +32,7 @@ def register() -> None:
     after_import("torch._dynamo.device_interface", lambda: _taught(_teach_interfaces))
     after_import("torch._dynamo.debug_utils", lambda: _taught(_teach_repros))
     after_import("torch._dynamo.package", lambda: _taught(_teach_packages))
+    after_import("torch._inductor.compile_fx", lambda: _taught(_refuse_ahead_of_time))
     _taught(_choose_backend)
     # a gradient that comes in a compiled backward as what it is
     MacaTensor.__coerce_same_metadata_as_tangent__ = _itself  # type: ignore[attr-defined]
@@ -120,6 +122,24 @@ def _choose_backend() -> None:
         return maca(model_, inputs_)
 
     inductor.__call__ = call  # type: ignore[method-assign]
+
+
+def _refuse_ahead_of_time() -> None:
+    """AOTInductor generates code for the devices of Inductor; of a program on this one it would fail in the middle."""
+    from torch._inductor import compile_fx
+
+    theirs = compile_fx.compile_fx_aot
+
+    @functools.wraps(theirs)
+    def compile_fx_aot(model_: Any, example_inputs_: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if not _is_on_device(model_, example_inputs_):
+            return theirs(model_, example_inputs_, *args, **kwargs)
+        raise NotImplementedError(
+            "AOTInductor compiles no program that lies on maca; accepted: programs on the host. torch.export.save(program, "
+            "path) keeps this one for maca, torch.export.passes.move_to_device_pass(program, 'cpu') makes one for the host"
+        )
+
+    compile_fx.compile_fx_aot = compile_fx_aot
 
 
 def _is_on_device(model: Any, inputs: Iterable[Any]) -> bool:

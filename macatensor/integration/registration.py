@@ -20,6 +20,7 @@ from macatensor.integration import (
     dlpack,
     flattening,
     modules,
+    onnx_weights,
     other_layouts,
     pinning,
     references,
@@ -127,6 +128,7 @@ def register() -> None:
     storage.register()
     tracing.register()
     script_modules.register()
+    onnx_weights.register()
     hooks.register()
     flattening.register()
     serialization.register()

@@ -131,15 +131,20 @@ class HostDraws(TorchDispatchMode):
         return tree_map(lambda v: v.to("maca") if isinstance(v, torch.Tensor) else v, made)
 
 
-def _nudge() -> None:
-    """Moves every weight by one unit in the last place, up, down or not at all."""
-    draws = torch.Generator().manual_seed(0)
-    for found in gc.get_objects():
-        if isinstance(found, torch.nn.Parameter) and found.is_floating_point():
-            found.data.mul_(1 + 2**-23 * torch.randint(-1, 2, found.shape, generator=draws))
+def _nudge_at_first_call(seed: int) -> None:
+    """Moves every weight by one unit in the last place, up, down or not at all, before a module is called."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def nudge(*_: Any) -> None:
+        hook.remove()
+        for found in gc.get_objects():
+            if isinstance(found, torch.nn.Parameter) and found.is_floating_point():
+                found.data.mul_(1 + 2**-23 * torch.randint(-1, 2, found.shape, generator=draws))
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(nudge)
 
 
-def _recording(record: dict[str, Any], steps: int, nudged: bool) -> Callable[..., None]:
+def _recording(record: dict[str, Any], steps: int) -> Callable[..., None]:
     backward = torch.Tensor.backward
     inside = [False]  # a function mode calls it again
 
@@ -157,8 +162,6 @@ def _recording(record: dict[str, Any], steps: int, nudged: bool) -> Callable[...
         finally:
             inside[0] = False
         record["steps"] += 1
-        if nudged and record["steps"] == 1:
-            _nudge()
         if record["steps"] >= steps:
             raise Enough
 
@@ -185,7 +188,7 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
     """Runs ``script`` and gives its exit status.
 
     ``mode`` is ``cpu``, ``as_cuda`` or ``migrated``, with ``+draws`` where the device's random numbers are to be the
-    host's, ``+nudged`` where weights move by a unit in the last place after the first backward pass, ``+perturbed`` under
+    host's, ``+nudged0`` (and 1, 2: other draws) where weights begin a unit in the last place apart, ``+perturbed`` under
     accuracy.perturbation. ``file`` gets, as JSON, the losses, the devices they lay on and
     who ended the script. ``samples`` of a data set, ``steps`` of backward.
     """
@@ -198,7 +201,9 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
         _cpu_as_accelerator()
     if mode == "as_cuda":
         as_cuda.enable()
-    torch.Tensor.backward = _recording(record, steps, manner == "nudged")  # type: ignore[method-assign]
+    torch.Tensor.backward = _recording(record, steps)  # type: ignore[method-assign]
+    if manner.startswith("nudged"):
+        _nudge_at_first_call(int(manner.removeprefix("nudged")))
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
