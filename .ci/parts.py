@@ -93,8 +93,8 @@ LONG = (
     Part("compiled models", ".venv/bin/python tests/other_models/compiled.py", 15),
     Part(
         "packages",
-        f".venv/bin/pip install --quiet --no-compile -r tests/packages/requirements.txt && {PYTEST} -n0 tests/packages/programs.py",
-        8,
+        f".venv/bin/pip install --quiet --no-compile -r tests/packages/requirements.txt && {PYTEST} -n0 tests/packages/{{programs,exports}}.py",
+        15,
     ),
     Part("release", "make release", 45),
     Part("replay on other processors", "make replay", 35),

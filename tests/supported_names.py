@@ -22,8 +22,9 @@ AREAS: dict[str, list[str]] = {
     "Device": [
         served("device", "device.properties", "device.sensors", "runtime.sync_debug"),
         "torch.maca: OutOfMemoryError",
+        f"torch.maca.nccl: {' '.join(device.nccl.__all__)}",
     ],
-    "Random numbers": [served("runtime.random"), "torch: manual_seed random.fork_rng"],
+    "Random numbers": [served("runtime.random", "device.generators"), "torch: manual_seed random.fork_rng"],
     "Streams and events": [
         served("runtime.streams"),
         "torch.maca: _sleep",
@@ -66,7 +67,10 @@ AREAS: dict[str, list[str]] = {
         served("device.dumps", "device.options", "device.formats", "device.op_info"),
         "MACA_OP_INFO MACA_LOG_LEVEL",
     ],
-    "Mixed precision": ["torch: autocast amp.GradScaler amp.custom_fwd amp.custom_bwd"],
+    "Mixed precision": [
+        "torch: autocast amp.GradScaler amp.custom_fwd amp.custom_bwd",
+        f"torch.maca.amp: {' '.join(device.amp.__all__)}",
+    ],
     "Serialization and sharing": [
         "torch: save load Tensor.__array__ Tensor.__dlpack__ multiprocessing",
         "pickle copy.deepcopy safetensors state_dict",

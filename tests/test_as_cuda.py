@@ -303,7 +303,8 @@ def test_default_device(as_cuda) -> None:
 
 def test_generators(as_cuda) -> None:
     generator = torch.Generator(device="cuda").manual_seed(1)
-    assert isinstance(generator, torch.Generator)
+    assert isinstance(generator, torch.Generator) and generator.device.type == "maca"
+    assert torch.Generator().device.type == "cpu" and torch.cuda.nccl.version() == torch.maca.nccl.version()
     x = torch.rand(3, device="cuda", generator=generator)
     again = torch.rand(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
     assert torch.equal(x.cpu(), again.cpu())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -254,6 +255,54 @@ def test_pinning_a_device_tensor_names_its_type() -> None:
 
 
 @pytest.mark.supports("torch.maca: memory_usage utilization temperature power_draw clock_rate")
+@pytest.mark.supports("torch.maca.amp: autocast GradScaler custom_fwd custom_bwd")
+def test_mixed_precision_by_its_old_names() -> None:
+    layer, x = torch.nn.Linear(4, 4, device="maca"), torch.rand(2, 4, device="maca")
+    with torch.maca.amp.autocast():
+        assert layer(x).dtype == torch.float16
+    with torch.maca.amp.autocast(dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    with torch.maca.amp.autocast(enabled=False):
+        assert layer(x).dtype == torch.float32
+    assert torch.maca.amp.autocast()(layer)(x).dtype == torch.float16
+    scaler = torch.maca.amp.GradScaler(init_scale=8.0)
+    assert scaler.scale(x.sum()).device == x.device and scaler.get_scale() == 8
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        @torch.maca.amp.custom_fwd(cast_inputs=torch.float32)
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            assert x.dtype == torch.float32 and not torch.is_autocast_enabled("maca")
+            return 2 * x
+
+        @staticmethod
+        @torch.maca.amp.custom_bwd
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return 2 * gradient
+
+    half = x.half().requires_grad_()
+    with torch.maca.amp.autocast():
+        Double.apply(half).sum().backward()
+    assert half.grad.unique().tolist() == [2]
+
+
+@pytest.mark.supports(
+    "torch.maca.nccl: version is_available", "torch.maca: device_memory_used is_tf32_supported"
+)
+def test_what_programs_ask_of_nccl_and_drivers() -> None:
+    assert torch.maca.nccl.version() == torch.maca.get_device_capability()
+    x = torch.rand(2, 3, device="maca")
+    assert torch.maca.nccl.is_available([x])
+    assert not any(map(torch.maca.nccl.is_available, ([x, x], [x.t()], [x.cpu()], [x.to_sparse()])))
+    free, total = torch.maca.mem_get_info()
+    assert 0 <= torch.maca.device_memory_used() <= total and torch.maca.is_tf32_supported()
+    assert torch.maca.AcceleratorError is torch.AcceleratorError and torch.maca.has_half
+    for name in ("preferred_linalg_library", "preferred_blas_library"):
+        assert getattr(torch.backends.maca, name)() == getattr(torch.backends.cuda, name)()
+    with pytest.raises(RuntimeError, match="MAGMA"):
+        torch.backends.maca.preferred_linalg_library("magma")
+
+
 def test_sensors_are_known_or_none() -> None:
     held = torch.empty(1 << 20, device="maca")
     assert 0 <= torch.maca.memory_usage() <= 100 and held.numel()

@@ -12,7 +12,7 @@ import torch
 from running import ROOT, run_python
 
 from macatensor import packages
-from macatensor.packages import accelerate, lightning, stand_ins, torchvision, transformers
+from macatensor.packages import accelerate, lightning, peft, stand_ins, torchtune, torchvision, transformers
 
 
 def test_adapters_import_nothing_themselves() -> None:
@@ -20,13 +20,13 @@ def test_adapters_import_nothing_themselves() -> None:
         """
         import sys, torch
         torch.ones(1, device="maca")
-        for name in ("accelerate", "transformers", "lightning", "pytorch_lightning", "torchvision"):
+        for name in ("accelerate", "transformers", "lightning", "pytorch_lightning", "peft", "torchtune", "torchvision"):
             assert name not in sys.modules, name
         """
     )
 
 
-@pytest.mark.parametrize("adapter", [accelerate, lightning, torchvision, transformers])
+@pytest.mark.parametrize("adapter", [accelerate, lightning, peft, torchtune, torchvision, transformers])
 def test_adapters_state_their_upstream_versions(adapter: ModuleType) -> None:
     low, high = adapter.UPSTREAM
     assert tuple(map(int, low.split("."))) < tuple(map(int, high.split(".")))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+
 import pytest
 import torch
 from running import run_python
@@ -102,9 +106,71 @@ def test_host_generators() -> None:
     assert torch.equal(torch.rand(5, device="maca").cpu(), expected)  # the device's own stream did not move
 
 
-def test_no_generator_of_the_device() -> None:
-    with pytest.raises(RuntimeError):
-        torch.Generator(device="maca")
+@pytest.mark.supports("torch.maca: Generator")
+def test_generators_of_the_device() -> None:
+    for made in (
+        torch.Generator(device="maca"),
+        torch.Generator("maca:0"),
+        torch.maca.Generator(),
+        torch.maca.Generator(0),
+    ):
+        assert type(made) is torch.maca.Generator and isinstance(made, torch.Generator)
+        assert made.device == torch.device("maca:0") and made.manual_seed(3) is made
+        first = torch.rand(5, device="maca", generator=made)
+        assert not torch.equal(torch.rand(5, device="maca", generator=made), first)  # it moved on
+        state = made.get_state()
+        others = (made.clone_state(), copy.deepcopy(made), pickle.loads(pickle.dumps(made)))
+        after = torch.randn(4, device="maca", generator=made)
+        for other in others:
+            assert type(other) is torch.maca.Generator
+            assert torch.equal(torch.randn(4, device="maca", generator=other), after)
+        made.set_state(state)
+        assert torch.equal(torch.empty(4, device="maca").normal_(generator=made), after)
+        assert made.initial_seed() == 3
+        assert torch.equal(torch.rand(5, device="maca", generator=torch.Generator().manual_seed(3)), first)
+
+
+@pytest.mark.parametrize("draw", [
+    lambda g: torch.randperm(9, device="maca", generator=g),
+    lambda g: torch.randint(9, (9,), device="maca", generator=g),
+    lambda g: torch.rand_like(torch.ones(9, device="maca"), generator=g),
+    lambda g: torch.bernoulli(torch.full((9,), 0.5, device="maca"), generator=g),
+    lambda g: torch.multinomial(torch.ones(9, device="maca"), 4, generator=g),
+    lambda g: torch.normal(0.0, torch.ones(9, device="maca"), generator=g),
+    lambda g: torch.poisson(torch.ones(9, device="maca"), generator=g),
+    lambda g: torch.empty(9, device="maca").exponential_(generator=g),
+    lambda g: torch.nn.init.trunc_normal_(torch.empty(9, device="maca"), generator=g),
+])  # fmt: skip
+def test_draws_follow_a_generator(draw: Callable[[torch.Generator], torch.Tensor]) -> None:
+    first, again = (draw(torch.Generator("maca").manual_seed(7)) for _ in range(2))
+    assert first.device.type == "maca" and torch.equal(first, again)
+
+
+def test_compiled_programs_draw_from_generators() -> None:
+    def program(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        made = torch.Generator("maca").manual_seed(3)  # which breaks the graph, as on the host
+        return x + torch.rand(4, device="maca", generator=generator) * torch.rand(
+            4, device="maca", generator=made
+        )
+
+    x = torch.ones(4, device="maca")
+    want, got = (f(x, torch.Generator("maca").manual_seed(7)) for f in (program, torch.compile(program)))
+    assert torch.equal(want, got)
+
+
+def test_generators_of_the_host_are_pytorchs() -> None:
+    for made in (torch.Generator(), torch.Generator("cpu"), torch.Generator(device=torch.device("cpu"))):
+        assert type(made) is torch._C.Generator and isinstance(made, torch.Generator)
+        assert made.device == torch.device("cpu")
+    assert not isinstance(3, torch.Generator) and issubclass(torch.maca.Generator, torch.Generator)
+    assert torch.Generator.manual_seed is torch._C.Generator.manual_seed
+    for wrong, error in (("nowhere", RuntimeError), (3.5, TypeError)):
+        with pytest.raises(error):
+            torch.Generator(wrong)
+    with pytest.raises(ValueError, match="Expected a maca device, but got: cpu"):
+        torch.maca.Generator("cpu")
+    scripted = torch.jit.script(torch.nn.init.uniform_)  # annotated with PyTorch's own type, before maca
+    assert scripted(torch.empty(3), 1.0, 2.0).min() >= 1
 
 
 def test_the_same_numbers_for_any_number_of_threads() -> None:

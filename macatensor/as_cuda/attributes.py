@@ -170,25 +170,15 @@ def _loading(patches: Patches) -> None:
 def _generators(patches: Patches) -> None:
     original = torch.Generator
 
-    class _Kind(type):
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
-
-        def __subclasscheck__(cls, value: type) -> bool:
-            return issubclass(value, original)
-
-    class Generator(metaclass=_Kind):
-        """A generator for CUDA is one of the host: operators on maca take their seed from it."""
+    class Generator(original):  # type: ignore[misc, valid-type]
+        """A generator for CUDA is one for maca."""
 
         def __new__(cls, device: Any = None) -> Any:
             target = device_of(device)
-            if target is None:
-                return original()
-            name = str(target)
-            return original() if name.startswith("maca") else original(target)
+            return original() if target is None else original(target)
 
     Generator.__module__ = "torch"
-    patches.replace(torch, "Generator", Generator, 'torch.Generator("cuda") -> torch.Generator()')
+    patches.replace(torch, "Generator", Generator, 'torch.Generator("cuda") -> torch.Generator("maca")')
 
 
 def _data_parallel(patches: Patches) -> None:

@@ -63,6 +63,9 @@ def install(patches: Patches) -> None:
                 patches.replace(holder, name, value)
         if note is None and not name.startswith("_"):
             patches.missing.append(f"torch.cuda.{name}")
+    for name in maca.nccl.__all__:
+        value = getattr(maca.nccl, name)
+        patches.replace(_cuda.nccl, name, value, f"torch.cuda.nccl.{name} -> torch.maca.nccl.{name}")
     nvtx = getattr(maca, "nvtx", None)
     for name in _NVTX:
         value = getattr(nvtx, name, None)

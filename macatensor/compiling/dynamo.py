@@ -17,6 +17,7 @@ import torch
 
 import macatensor
 from macatensor.compiling import steps
+from macatensor.device.generators import Generator
 from macatensor.runtime.after_import import after_import
 from macatensor.runtime.tensor import MacaTensor
 
@@ -59,6 +60,7 @@ def _teach_builder() -> None:
     for trace_numpy in (True, False):
         makers: dict[object, Any] = builder.VariableBuilder._type_dispatch_impl(trace_numpy)
         makers[MacaTensor] = builder.VariableBuilder.wrap_tensor
+        makers[Generator] = builder.VariableBuilder.wrap_user_defined  # as one of the host's type
     others = builder.infer_subclass_type
 
     def infer_subclass_type(value: Any) -> Any:

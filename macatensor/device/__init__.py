@@ -9,9 +9,10 @@ import torch
 # Names that begin with "_" are not torch.maca's; `__all__` below has all the others.
 from torch.compiler import is_compiling as _is_compiling
 
-from macatensor.device import comm, jiterator, memory, nvtx, profiler, tunable
+from macatensor.device import amp, comm, jiterator, memory, nccl, nvtx, profiler, tunable
 from macatensor.device.dumps import *  # noqa: F403
 from macatensor.device.formats import *  # noqa: F403
+from macatensor.device.generators import *  # noqa: F403
 from macatensor.device.graphed_callables import *  # noqa: F403
 from macatensor.device.graphs import *  # noqa: F403
 from macatensor.device.graphs import MacaGraph
@@ -39,6 +40,9 @@ from macatensor.runtime.sync_debug import *  # noqa: F403
 from macatensor.runtime.sync_debug import host_wait as _host_wait
 
 OutOfMemoryError = torch.OutOfMemoryError
+AcceleratorError = torch.AcceleratorError
+has_half = True
+has_magma = False
 CUDAGraph = MacaGraph  # under the name that scripts for torch.cuda look for
 _initialized = True  # torch.utils.checkpoint keeps random states only of devices that say so
 
@@ -114,6 +118,11 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
+def is_tf32_supported() -> bool:
+    """Whether products may be computed in fewer bits: ``torch.backends.maca.matmul.allow_tf32`` asks for it."""
+    return True
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Dtypes of ``torch.autocast("maca")``."""
     return [torch.bfloat16, torch.float16]
@@ -124,7 +133,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-_MODULES = (comm, jiterator, memory, nvtx, profiler, random, streams, tunable)
+_MODULES = (amp, comm, jiterator, memory, nccl, nvtx, profiler, random, streams, tunable)
 __all__ = sorted(
     name
     for name, held in globals().items()

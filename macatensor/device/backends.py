@@ -161,6 +161,7 @@ class MacaBackend(ModuleType):
             "enable_flash_sdp", "flash_sdp_enabled", "enable_mem_efficient_sdp", "mem_efficient_sdp_enabled",
             "enable_math_sdp", "math_sdp_enabled", "enable_cudnn_sdp", "cudnn_sdp_enabled", "sdp_kernel",
             "allow_fp16_bf16_reduction_math_sdp", "fp16_bf16_reduction_math_sdp_allowed",
+            "preferred_linalg_library", "preferred_blas_library", "preferred_rocm_fa_library",
         ):  # fmt: skip
             own[switch] = getattr(sdp, switch)
 

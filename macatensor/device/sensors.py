@@ -7,13 +7,19 @@ from torch.types import Device
 from macatensor.device.memory import mem_get_info
 from macatensor.runtime.ordinal import ordinal
 
-__all__ = ["clock_rate", "memory_usage", "power_draw", "temperature", "utilization"]
+__all__ = ["clock_rate", "device_memory_used", "memory_usage", "power_draw", "temperature", "utilization"]
 
 
 def memory_usage(device: Device = None) -> int:
     """How much of the device's memory is in use, in percent, of all processes."""
     free, total = mem_get_info(device)
     return round(100 * (total - free) / total)
+
+
+def device_memory_used(device: Device = None) -> int:
+    """How much of the device's memory is in use, in bytes, of all processes."""
+    free, total = mem_get_info(device)
+    return total - free
 
 
 def utilization(device: Device = None) -> int | None:

@@ -11,7 +11,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from macatensor import device, packages
 from macatensor.compiling import dynamo, fakes, higher_order
-from macatensor.device import accelerator, backends, sanitizer
+from macatensor.device import accelerator, backends, generators, sanitizer
 from macatensor.dispatch import resize, tracing, users_kernels
 from macatensor.distributed import backend
 from macatensor.integration import (
@@ -124,6 +124,7 @@ def register() -> None:
     users_kernels.follow()
     bind.configure_launcher()
     factories.register()
+    generators.register()
     ranges.register()
     storage.register()
     tracing.register()

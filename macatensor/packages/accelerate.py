@@ -55,10 +55,17 @@ def modeling(module: ModuleType) -> None:
 
     @functools.wraps(memory)
     def get_max_memory(max_memory: Any = None) -> Any:
-        theirs = memory(max_memory)
-        if max_memory is None and not any(isinstance(d, int) or d == "mps" for d in theirs):
-            return {0: torch.maca.mem_get_info()[0], **theirs}  # type: ignore[attr-defined]
-        return theirs
+        found = memory()
+        if any(isinstance(d, int) or d == "mps" for d in found):  # devices that accelerate knows
+            return memory(max_memory)
+        if max_memory is None:
+            return {0: torch.maca.mem_get_info()[0], **found}  # type: ignore[attr-defined]
+        # it counts devices by its own list: ours would get a warning that they are not there
+        numbers = range(torch.maca.device_count())  # type: ignore[attr-defined]
+        sizes = {d: max_memory[d] for d in numbers if d in max_memory}
+        theirs = memory({d: size for d, size in max_memory.items() if d not in sizes})
+        read = module.convert_file_size_to_int
+        return {**{d: read(size) if isinstance(size, str) else size for d, size in sizes.items()}, **theirs}
 
     @functools.wraps(scaler)
     def get_grad_scaler(distributed_type: Any = None, **options: Any) -> Any:

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,12 +19,24 @@ from running import ROOT, run_python
 
 PAGE = (ROOT / "docs" / "packages.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+(TUNE,) = (program for program in PROGRAMS if "torchtune" in program)
+(TITAN,) = (program for program in PROGRAMS if "torchtitan" in program)
+
+
+@pytest.fixture(scope="session")
+def older_torchao(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What PYTHONPATH is for torchtune: the last torchao that has the names it imports comes first."""
+    folder = tmp_path_factory.mktemp("torchao")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    subprocess.run([*pip, "-r", str(Path(__file__).with_name("torchtune.txt"))], check=True)
+    return os.pathsep.join([str(ROOT), str(folder)])
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
-def test_documented_programs_print_what_is_shown(program: str) -> None:
+def test_documented_programs_print_what_is_shown(program: str, request: pytest.FixtureRequest) -> None:
     shown = re.findall(r"print\(.*\)  # (.*)", program)
-    printed = run_python(program, MACA_FALLBACK="error").stdout.splitlines()
+    path = {"PYTHONPATH": request.getfixturevalue("older_torchao")} if program == TUNE else {}
+    printed = run_python(program, MACA_FALLBACK="error", **path).stdout.splitlines()
     assert shown and all(line in printed for line in shown), printed
 
 
@@ -176,3 +190,105 @@ for where in ("maca", "cpu"):
 )
 def test_torchao_quantizes_as_on_the_host(config: list[str]) -> None:
     run_python(QUANTIZED, *config, MACA_FALLBACK="error")
+
+
+@pytest.mark.parametrize("start", ["gaussian", "pissa", "olora", "orthogonal", "mica", "dora"])
+def test_peft_trains_as_on_the_host(start: str) -> None:
+    run_python(
+        """
+        import sys, torch
+        from peft import LoraConfig, get_peft_model
+        start = sys.argv[1]
+        options = dict(use_dora=True) if start == "dora" else dict(init_lora_weights=start)
+        def losses(device):
+            torch.manual_seed(0)
+            base = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8)).to(device)
+            model = get_peft_model(base, LoraConfig(r=4, target_modules=["0", "2"], **options))
+            inputs, labels = torch.randn(64, 16).to(device), (torch.arange(64) % 8).to(device)
+            optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), 0.1)
+            for _ in range(4):
+                loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                yield loss.item()
+            merged = model.merge_and_unload()
+            yield torch.nn.functional.cross_entropy(merged(inputs), labels).item()
+        host, ours = list(losses("cpu")), list(losses("maca"))
+        assert host[-1] < host[0], host
+        assert torch.allclose(torch.tensor(ours), torch.tensor(host), rtol=1e-5), (ours, host)
+        """,
+        start,
+        MACA_FALLBACK="error",
+    )
+
+
+def test_torchtune_trains_as_on_the_host(older_torchao: str) -> None:
+    # the weights it starts with
+    program = "import torch; torch.manual_seed(0)\n" + TUNE.rpartition("print(sorted(")[0] + "print(steps)"
+    for old, new in [
+        ("lora_finetune_single_device", "full_finetune_single_device"),
+        ("1B_lora", "1B_full"),
+        (
+            "lora_llama3_2 model.lora_rank=4",
+            "llama3_2 optimizer._component_=torch.optim.AdamW optimizer.lr=0.01",
+        ),
+        ("dtype=bf16", "dtype=fp32 seed=0 optimizer_in_bwd=False log_peak_memory_stats=True"),
+    ]:
+        assert old in program
+        program = program.replace(old, new)
+    environment = {"PYTHONPATH": older_torchao, "MACA_FALLBACK": "error"}
+    ours = run_python(program, **environment).stdout.splitlines()[-1]
+    host = run_python(program.replace("device=maca", "device=cpu"), **environment).stdout.splitlines()[-1]
+    found, expected = (list(map(float, re.findall(r"loss:([0-9.]+)", line))) for line in (ours, host))
+    assert len(found) == 3 and expected[2] < expected[0]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_torchtitan_computes_as_on_the_host() -> None:
+    program, _, end = TITAN.partition("print(trainer.device")
+    run_python(
+        program
+        + """
+from torch.nn.attention import flex_attention as flex
+from torchtitan.models.common import attention
+
+def logits(model, device):
+    tokens = (torch.arange(128) % 11).reshape(2, 64).to(device)
+    positions = (torch.arange(128) % 16).reshape(2, 64).to(device)
+    masks = model.get_attention_masks(positions=positions)
+    with torch.no_grad():
+        return model(tokens, positions=positions, attention_masks=masks).float().cpu()
+
+(trained,) = trainer.model_parts
+trained._skip_lm_head = False
+ours = logits(trained, "maca")
+host = config.model_spec.model.build()
+host.init_weights()
+host.load_state_dict({name: value.full_tensor().cpu() for name, value in trained.state_dict().items()})
+# what is compiled for the trained model is taken operator by operator here
+attention._compiled_create_block_mask = flex.create_block_mask
+attention.FlexAttention._compiled_flex_attn = staticmethod(flex.flex_attention)
+expected = logits(host, "cpu")
+# torchtitan's FSDP computes in bfloat16
+assert (ours - expected).abs().max() <= 2e-2 * expected.abs().max(), (ours - expected).abs().max()
+""",
+        MACA_FALLBACK="error",
+    )
+
+
+def test_torchtitan_trains_on_two_ranks(tmp_path: Path) -> None:
+    environment, _, program = TITAN.partition("if not hasattr")
+    start, _, _ = environment.partition("os.environ")
+    sharded = "config = llama3_debugmodel()\nconfig.parallelism.spmd_backend = 'partial_dtensor'\n"
+    program = start + "if not hasattr" + program.replace("config = llama3_debugmodel()\n", sharded)
+    (tmp_path / "train.py").write_text(program)
+    printed = run_python(
+        "import sys; from torch.distributed.run import main; main(sys.argv[1:])",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(tmp_path / "train.py"),
+        MACA_FALLBACK="error",
+        OMP_NUM_THREADS="1",
+    ).stdout.splitlines()
+    assert printed.count("maca:0 3") == 2, printed
