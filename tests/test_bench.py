@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from macatensor.bench import ceilings as ceilings_module
-from macatensor.bench import distributed, kernels, memory, runner, stored
+from macatensor.bench import distributed, kernels, memory, plain_algorithms, runner, stored
 from macatensor.bench.baselines import Delegate, Floor
 from macatensor.bench.ceilings import Ceilings, ceilings
 from macatensor.bench.decoding import generate
@@ -61,7 +62,20 @@ BARS = {
     ("quantized.decoding.bfloat16", "float32"): 0.65,
     ("quantized.int_mm.columns", "native"): 1.0,
 }
-MEASURED = [*kernels.SUITES, "launch", "models", "graph", "quantized"]
+WITH_TORCHVISION = {
+    ("models.shufflenet.training", "native"): 0.85,
+    ("vision.nms.1000", "plain C++"): 1.0,
+    ("vision.nms.4000", "plain C++"): 1.0,
+    ("vision.roi_align", "plain C++"): 1.0,
+    ("vision.roi_align.backward", "plain C++"): 1.0,
+    ("vision.deform_conv2d", "plain C++"): 1.0,
+    ("vision.deform_conv2d.backward", "plain C++"): 1.0,
+}
+BARS[("serving.paged_attention", "plain C++")] = 1.0
+if find_spec("torchvision"):
+    BARS |= WITH_TORCHVISION
+ABSENT = {case for case, _ in WITH_TORCHVISION.keys() - BARS.keys()}
+MEASURED = [*kernels.SUITES, "launch", "models", "graph", "quantized", "serving", "vision"]
 
 
 def invoke(*arguments: object) -> Any:
@@ -93,7 +107,7 @@ def test_every_case_is_measured_and_has_its_bar(whole: Any) -> None:
         for r in found.values()
     )
     measured = {case for case, _ in found}
-    for name in runner.select(MEASURED):
+    for name in set(runner.select(MEASURED)) - ABSENT:
         assert any(case == name or case.startswith(f"{name}.") for case in measured), name
 
 
@@ -111,9 +125,10 @@ def test_rates_are_held_against_their_ceilings(whole: Any) -> None:
     assert found["pointwise.add.1k", "native"].rate is None
 
 
-def test_models_do_not_touch_the_host(whole: Any) -> None:
-    models = [r for r in whole[2].values() if r.case.startswith("models.")]
-    assert len(models) == 10 and all(r.fallbacks == 0 for r in models)
+def test_models_and_packages_do_not_touch_the_host(whole: Any) -> None:
+    suites = "models.", "serving.", "vision."
+    found = [r for r in whole[2].values() if r.case.startswith(suites)]
+    assert len(found) == 18 - len(ABSENT) and all(r.fallbacks == 0 for r in found)
 
 
 def test_the_table_names_ratios_rates_bars_and_verdicts(whole: Any) -> None:
@@ -430,3 +445,17 @@ def test_engines_that_compute_otherwise_are_an_error(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="onnxruntime is .* from PyTorch"):
         engines(torch.nn.Linear(2, 2), torch.ones(1, 2))
     assert made == [True]
+
+
+def test_plain_algorithms_need_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_algorithms.compiled.cache_clear()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = invoke("serving", "--quick", "--repeat", 1, "--threads", 1, "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["results"] == []
+    assert "serving.paged_attention: not measured" in done.stderr and "no-such-compiler" in done.stderr
+
+
+def test_plain_algorithms_that_compute_otherwise_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_algorithms, "paged_attention", lambda query, *_: query * 7)
+    with pytest.raises(AssertionError, match="serving.paged_attention: .*not close"):
+        runner.CASES["serving.paged_attention"](1, True)

@@ -146,6 +146,14 @@ def test_draws_follow_a_generator(draw: Callable[[torch.Generator], torch.Tensor
     assert first.device.type == "maca" and torch.equal(first, again)
 
 
+@pytest.mark.parametrize(
+    "count, prob", [((1,), (0,)), ((1,), (2,)), ((), (3,)), ((2, 1), (1, 3)), ((3,), ())]
+)
+def test_binomial_broadcasts_both_ways(count: tuple[int, ...], prob: tuple[int, ...]) -> None:
+    want = torch.binomial(torch.full(count, 5.0), torch.ones(prob))  # of a sure thing: 5 each
+    assert torch.equal(torch.binomial(torch.full(count, 5.0).maca(), torch.ones(prob).maca()).cpu(), want)
+
+
 def test_compiled_programs_draw_from_generators() -> None:
     def program(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         made = torch.Generator("maca").manual_seed(3)  # which breaks the graph, as on the host

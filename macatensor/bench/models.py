@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 
 import torch
@@ -20,6 +21,7 @@ GPT_FORWARD = 0.95
 GPT_TRAINING = 0.95
 DECODING = 1.2
 LSTM = 1.0
+SHUFFLENET = 0.85
 GPT_SIZES = GPTConfig(vocabulary=100, layers=6, width=384, heads=6, context=128)
 TINY_SIZES = GPTConfig(vocabulary=100, layers=1, width=64, heads=2, context=32)
 
@@ -64,18 +66,41 @@ def resnet_training(depth: int) -> Callable[[int, bool], list[Result]]:
     """A ResNet, 8 images of 3x64x64: forward, backward, SGD with momentum."""
 
     def run(rounds: int, quick: bool) -> list[Result]:
-        model = resnet(depth, quick)
-        x, y = torch.randn(8, 3, *(2 * (32 if quick else 64,))), torch.randint(10, (8,))
-        channels_last = copy.deepcopy(model)
-        channels_last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        contenders = {
-            "maca": resnet_step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
-            "NCHW": resnet_step(model, x, y),
-            "NHWC": resnet_step(channels_last, x.contiguous(memory_format=torch.channels_last), y),
-        }
-        return _judged(f"models.resnet{depth}.training", contenders, RESNET_TRAINING, rounds, quick)
+        size = 32 if quick else 64
+        return image_training(
+            f"models.resnet{depth}.training", resnet(depth, quick), size, RESNET_TRAINING, rounds, quick
+        )
 
     return run
+
+
+def shufflenet_training(rounds: int, quick: bool) -> list[Result]:
+    """torchvision's ShuffleNet V2, 8 images of 3x64x64: forward, backward, SGD with momentum. Without torchvision nothing
+    but a remark."""
+    case = "models.shufflenet.training"
+    try:
+        from torchvision.models import shufflenet_v2_x0_5, shufflenet_v2_x1_0
+    except ModuleNotFoundError as error:
+        print(f"{case}: not measured: {error}", file=sys.stderr)
+        return []
+    torch.manual_seed(0)
+    model = (shufflenet_v2_x0_5 if quick else shufflenet_v2_x1_0)(num_classes=10)
+    return image_training(case, model, 32 if quick else 64, SHUFFLENET, rounds, quick)
+
+
+def image_training(
+    case: str, model: torch.nn.Module, size: int, bar: float, rounds: int, quick: bool
+) -> list[Result]:
+    """A training step of 8 images of 3 x ``size`` x ``size``, against native PyTorch in either layout."""
+    x, y = torch.randn(8, 3, size, size), torch.randint(10, (8,))
+    channels_last = copy.deepcopy(model)
+    channels_last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    contenders = {
+        "maca": resnet_step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
+        "NCHW": resnet_step(model, x, y),
+        "NHWC": resnet_step(channels_last, x.contiguous(memory_format=torch.channels_last), y),
+    }
+    return _judged(case, contenders, bar, rounds, quick)
 
 
 def resnet_step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
@@ -161,6 +186,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "models.gpt.training": gpt_training,
     "models.gpt.decoding": gpt_decoding,
     "models.lstm": lstm,
+    "models.shufflenet.training": shufflenet_training,
 }
 
 

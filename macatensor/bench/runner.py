@@ -20,8 +20,10 @@ from macatensor.bench import (
     profiling,
     quantized,
     recording,
+    serving,
     startup,
     tuned,
+    vision,
 )
 from macatensor.bench.result import Result
 
@@ -40,8 +42,10 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     **profiling.CASES,
     **quantized.CASES,
     "record": recording.recording,
+    **serving.CASES,
     "tuned": tuned.tuned,
     "tuned.random": tuned.tuned_random,
+    **vision.CASES,
 }
 _SUITES = list(dict.fromkeys(name.partition(".")[0] for name in CASES))
 CASES = dict(sorted(CASES.items(), key=lambda item: _SUITES.index(item[0].partition(".")[0])))

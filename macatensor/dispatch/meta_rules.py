@@ -120,7 +120,11 @@ def _range(
 
 @meta_rule
 def _binomial(count: Tensor, prob: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.empty_like(count)
+    if count.shape == prob.shape:
+        return torch.empty_like(count)
+    return row_major(
+        count, *torch.broadcast_shapes(count.shape, prob.shape)
+    )  # which PyTorch resizes its result to
 
 
 @meta_rule

@@ -188,6 +188,11 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"the host raises RuntimeError: unsupported operation: more than one.*",
         "an out= that shares memory with itself until it is resized",
     ),
+    (
+        r"aten::normal",
+        r"dtype torch\.float\d+ for torch\.u?int\d+",
+        "standard deviations of whole numbers: as PyTorch's meta kernel has it; the host refuses them but where there are none",
+    ),
     (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
     (
         r".*",

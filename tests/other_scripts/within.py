@@ -191,8 +191,8 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
     """Runs ``script`` and gives its exit status.
 
     ``mode`` is ``cpu``, ``as_cuda`` or ``migrated``, with ``+draws`` where the device's random numbers are to be the
-    host's, ``+nudged0`` (1, 2, … are other draws) where weights begin a unit in the last place apart, ``+perturbed`` under
-    accuracy.perturbation. ``file`` gets, as JSON, the losses, the devices they lay on and
+    host's, ``+without oneDNN``, ``+nudged0`` (1, 2, … are other draws) where weights begin a unit in the last place apart,
+    ``+perturbed`` under accuracy.perturbation. ``file`` gets, as JSON, the losses, the devices they lay on and
     who ended the script. ``samples`` of a data set, ``steps`` of backward.
     """
     mode, _, manner = mode.partition("+")
@@ -205,6 +205,7 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
     if mode == "as_cuda":
         as_cuda.enable()
     torch.Tensor.backward = _recording(record, steps)  # type: ignore[method-assign]
+    torch.backends.mkldnn.set_flags(manner != "without oneDNN")
     if manner.startswith("nudged"):
         _nudge_at_first_call(int(manner.removeprefix("nudged")))
     random.seed(0)

@@ -96,6 +96,24 @@ def test_generation_in_all_modes() -> None:
     )
 
 
+def test_static_caches_compile_whole() -> None:
+    run_python(
+        """
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                             bos_token_id=0, eos_token_id=1, pad_token_id=1)).eval()
+        prompt, options = torch.tensor([[3, 4, 5, 6]]), dict(max_new_tokens=12, do_sample=False)
+        want = model.generate(prompt, **options)
+        model.to("maca").forward = torch.compile(model.forward, fullgraph=True)
+        assert torch.equal(model.generate(prompt.to("maca"), cache_implementation="static", **options).cpu(), want)
+        """,
+        MACA_FALLBACK="error",
+    )
+
+
 def test_pipelines_take_the_device() -> None:
     run_python(
         """
