@@ -110,6 +110,7 @@ def test_host_generators() -> None:
 def test_generators_of_the_device() -> None:
     for made in (
         torch.Generator(device="maca"),
+        torch.Generator(0),
         torch.Generator("maca:0"),
         torch.maca.Generator(),
         torch.maca.Generator(0),

@@ -70,7 +70,7 @@ def register() -> None:
             (device,) = (
                 args if len(args) == 1 and not kwargs else (kwargs.get("device") if not args else None,)
             )
-            if isinstance(device, (str, torch.device)) and torch.device(device).type == "maca":
+            if isinstance(device, (str, int, torch.device)) and torch.device(device).type == "maca":
                 return Generator(device)
             return _OfHost(*args, **kwargs)
 

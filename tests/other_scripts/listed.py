@@ -85,7 +85,7 @@ GANS = (
     _gan("discogan/discogan.py", _PAIRS, synthetic.pairs),
     _gan("dualgan/dualgan.py", "--n_epochs 2 --dataset_name tiny --batch_size 2 --n_cpu 0 --img_size 128 --n_critic 2 --sample_interval 1", synthetic.pairs),
     _gan("esrgan/esrgan.py", _FACES + " --hr_height 64 --hr_width 64 --residual_blocks 2 --warmup_batches 2 --sample_interval 2 --decay_epoch 1", synthetic.faces),
-    _gan("munit/munit.py", _PAIRS.replace("--batch_size 2", "--batch_size 1") + " --dim 16 --decay_epoch 1", synthetic.pairs),
+    _gan("munit/munit.py", _PAIRS.replace("--batch_size 2", "--batch_size 1").replace("64", "128") + " --dim 16 --decay_epoch 1", synthetic.pairs),
     _gan("pix2pix/pix2pix.py", _PAIRS.replace("64", "256") + " --decay_epoch 1", synthetic.pairs),
     _gan("pixelda/pixelda.py", "--n_epochs 2 --batch_size 8 --sample_interval 2", synthetic.mnist_m),
     _gan("srgan/srgan.py", _FACES + " --hr_height 64 --hr_width 64 --sample_interval 2 --decay_epoch 1", synthetic.faces),

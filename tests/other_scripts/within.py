@@ -181,6 +181,11 @@ def _cpu_as_accelerator() -> None:
     torch.Tensor.pin_memory = lambda self, device=None: self  # type: ignore[method-assign]
 
 
+def _with_older_names() -> None:
+    """Pillow 10 has dropped a name that the tutorial's style transfer resizes by."""
+    Image.ANTIALIAS = Image.LANCZOS  # type: ignore[attr-defined]
+
+
 def _with_a_terminal() -> None:
     """pytorch-cifar asks stty how wide it is; a run has none."""
     popen = os.popen
@@ -200,6 +205,7 @@ def run(mode: str, file: Path, script: Path, arguments: list[str], samples: int,
     Pictures.samples = samples
     _no_downloads()
     _with_a_terminal()
+    _with_older_names()
     if mode == "cpu":
         _cpu_as_accelerator()
     if mode == "as_cuda":
