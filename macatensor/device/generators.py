@@ -66,13 +66,10 @@ def register() -> None:
     class AnyGenerator(metaclass=_OfAnyDevice):
         __doc__ = _OfHost.__doc__
 
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            (device,) = (
-                args if len(args) == 1 and not kwargs else (kwargs.get("device") if not args else None,)
-            )
+        def __new__(cls, device: Any = None) -> Any:
             if isinstance(device, (str, int, torch.device)) and torch.device(device).type == "maca":
                 return Generator(device)
-            return _OfHost(*args, **kwargs)
+            return _OfHost(device)
 
     AnyGenerator.__name__ = AnyGenerator.__qualname__ = "Generator"
     AnyGenerator.__module__ = "torch"

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from macatensor.device.properties import library_info
+from macatensor.device.properties import get_device_capability
 from macatensor.runtime.own_names import own_names
 from macatensor.runtime.tensor import is_maca
 
 
 def version() -> tuple[int, ...]:
     """That of the interface whose slots ``comm_*`` the collectives are: (major, minor)."""
-    return tuple(int(part) for part in str(library_info()["abi"]).split("."))
+    return get_device_capability()
 
 
 def is_available(tensors: Sequence[torch.Tensor]) -> bool:

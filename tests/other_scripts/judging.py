@@ -14,8 +14,7 @@ def apart(
     moved: Sequence[list[float]] = (),
     compared: int = 10,
 ) -> str:
-    """How the losses differ too far, or nothing. ``moved`` are the CPU's of runs whose weights began one unit in the
-    last place apart: twice as far as one of those is not too far. ``compared``: how many, of the first."""
+    """How the losses differ too far, or nothing. ``moved`` are the CPU's of runs that round otherwise: twice as far as one of those is not too far. ``compared``: how many, of the first."""
     explained = 0.0
     for i, (g, w) in enumerate(zip(got[:compared], want[:compared])):
         for run in moved:
