@@ -27,7 +27,8 @@ template <class V> constexpr int kLanesOf = static_cast<int>(sizeof(V) / sizeof(
 
 // Index vectors for two-operand shuffles.
 template <class V> struct Shuffle {
-  using Index = std::conditional_t<sizeof(LaneOf<V>) == 4, int32_t, int64_t>;
+  static constexpr size_t kBytes = sizeof(LaneOf<V>);
+  using Index = std::conditional_t<kBytes == 2, int16_t, std::conditional_t<kBytes == 4, int32_t, int64_t>>;
   typedef Index type __attribute__((vector_size(sizeof(V))));
   template <class F> [[gnu::always_inline]] static constexpr type of(F f) {
     type t = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lane_shuffle.h"
 #include "processor.h"
 
 #if defined(__x86_64__)
@@ -10,6 +11,9 @@
 #endif
 
 namespace maca::onednn {
+
+using MACA_ISA::kLanesOf;
+using MACA_ISA::transpose;
 
 std::vector<int64_t> contiguous_strides(std::span<const int64_t> sizes) {
   std::vector<int64_t> strides(sizes.size());
@@ -69,8 +73,35 @@ struct Loop {
 
 constexpr int64_t kTile = 32;  // 32 x 32 floats: 4 KiB on each side, so that a transposition stays in L1
 
+// to[c][r] = from[r][c], in squares of vectors of 16 bytes, which every processor has. Strips as wide as a cache line
+// of the target, so that every line is written once.
+template <class T>
+void exchange(const T* from, int64_t from_step, int64_t rows, int64_t columns, T* to, int64_t to_step) {
+  typedef T Lanes __attribute__((vector_size(16)));
+  constexpr int64_t side = kLanesOf<Lanes>, strip = 64 / sizeof(T);
+  const auto one_by_one = [&](int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+    for (int64_t c = c0; c < c1; ++c)
+      for (int64_t r = r0; r < r1; ++r) to[c * to_step + r] = from[r * from_step + c];
+  };
+  const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
+  for (int64_t r0 = 0; r0 < whole_rows; r0 += strip) {
+    const int64_t r1 = std::min(r0 + strip, whole_rows);
+    for (int64_t c = 0; c < whole_columns; c += side)
+      for (int64_t r = r0; r < r1; r += side) {
+        Lanes square[side];
+        for (int64_t i = 0; i < side; ++i) std::memcpy(&square[i], from + (r + i) * from_step + c, sizeof(Lanes));
+        transpose(square);
+        for (int64_t i = 0; i < side; ++i) std::memcpy(to + (c + i) * to_step + r, &square[i], sizeof(Lanes));
+      }
+    one_by_one(r0, r1, whole_columns, columns);
+  }
+  one_by_one(whole_rows, rows, 0, columns);
+}
+
 // `inner` is the loop that walks the target, `across` the one that walks the source (size 1 when they are one).
 template <class From, class To> void copy_plane(const From* from, To* to, const Loop& inner, const Loop& across) {
+  if constexpr (std::is_same_v<From, To> && (sizeof(To) == 2 || sizeof(To) == 4))
+    if (inner.to == 1 && across.from == 1) return exchange(from, inner.from, inner.size, across.size, to, across.to);
   From column[kTile];
   To row[kTile];
   for (int64_t a0 = 0; a0 < across.size; a0 += kTile) {

@@ -1,5 +1,5 @@
 // Convolution backward on oneDNN: gradients of the input, the weight and the bias.
-#include "convolution.h"
+#include "depthwise.h"
 #include "processor.h"
 #include "ways.h"
 
@@ -32,10 +32,19 @@ class BackwardPlan final : public Plan {
       : db_(r.out(2)), type_(type) {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
     Workspace space;
-    dy_ = Staged(dy, type_, space);
-    with_dx_ = dx.present();
-    with_dw_ = dw.present();
+    const auto in_planes = [&](const Way& of, Columns::Pass pass, const Operand& image, const Operand& weight) {
+      return of.may("planes") ? Planes::make(g, pass, image, weight, dy, {}, of.asked()) : nullptr;
+    };
+    if (dx.present()) input_planes_ = in_planes(input_way, Columns::Pass::InputGradient, dx, w);
+    if (dw.present()) weight_planes_ = in_planes(weight_way, Columns::Pass::WeightGradient, x, dw);
+    input_way.require("planes", input_planes_ != nullptr);
+    weight_way.require("planes", weight_planes_ != nullptr);
+    for (const auto* planes : {&input_planes_, &weight_planes_})
+      if (*planes) scratch_bytes_ = std::max(scratch_bytes_, (*planes)->workspace_bytes());
+    with_dx_ = dx.present() && !input_planes_;
+    with_dw_ = dw.present() && !weight_planes_;
     with_db_ = db_.present();
+    if (with_dx_ || with_dw_ || with_db_) dy_ = Staged(dy, type_, space);
     if (with_db_) {
       channels_ = dy.sizes[1];
       rows_ = dy.numel() / channels_;
@@ -44,7 +53,9 @@ class BackwardPlan final : public Plan {
     }
     if (!onednn::kPresent) last_ = direct_backward(r, g), implementation_ = last_->implementation;
     onednn::declined_if_refused([&] {
-      if (last_)
+      if (!with_dx_ && !with_dw_)
+        return;
+      else if (last_)
         lay_out(x, w, dx, dw, space);
       else if (g.transposed)
         build<Transposed>(g, x, w, dx, dw, space);
@@ -57,6 +68,13 @@ class BackwardPlan final : public Plan {
         product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), asked_input), space);
       if (with_dw_ && weight_way.may("winograd")) gradient_ = algorithms.gradient(stencil(g, dw.strides), asked_weight);
     }
+    const auto of_channels = [&](const Way& of, Depthwise::Kind kind, const Operand& image, const Operand& weight) {
+      auto pass = of.may("depthwise") ? depthwise(g, kind, image, weight, dy, of.asked() || last_) : nullptr;
+      if (pass) scratch_bytes_ = std::max(scratch_bytes_, pass->workspace_bytes());
+      return pass;
+    };
+    if (with_dx_) input_depthwise_ = of_channels(input_way, Depthwise::Kind::InputGradient, dx, w);
+    if (with_dw_) weight_depthwise_ = of_channels(weight_way, Depthwise::Kind::WeightGradient, x, dw);
     if (with_dx_ && !product_ && input_way.may("columns"))
       of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
     if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32 && input_way.may("gathered"))
@@ -68,6 +86,8 @@ class BackwardPlan final : public Plan {
     input_way.require("winograd", static_cast<bool>(product_));
     input_way.require("columns", of_input_ != nullptr);
     input_way.require("gathered", static_cast<bool>(gathered_));
+    input_way.require("depthwise", input_depthwise_ != nullptr);
+    weight_way.require("depthwise", weight_depthwise_ != nullptr);
     weight_way.require("winograd", gradient_ != nullptr);
     weight_way.require("columns", of_weight_ != nullptr);
     for (const auto* columns : {&of_input_, &of_weight_})
@@ -75,8 +95,13 @@ class BackwardPlan final : public Plan {
     if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
     scratch_ = space.take(scratch_bytes_);
     workspace_bytes = space.bytes();
-    work = g.work() * ((with_dx_ ? 1 : 0) + (with_dw_ ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
+    work = g.work() * ((dx.present() ? 1 : 0) + (dw.present() ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
     implementation = (last_ ? "" : "onednn ") + implementation_;
+    if (!with_dx_ && !with_dw_) {
+      implementation = "planes";
+      return;
+    }
+    if (input_planes_ || weight_planes_) implementation = "planes, " + implementation;
     if (product_ || gradient_)
       implementation = std::string("winograd ") +
                        (!gradient_  ? "input"
@@ -85,12 +110,21 @@ class BackwardPlan final : public Plan {
                        ", where it is not finite " + implementation;
     if (gathered_ && !product_) implementation = "gathered input, where it is not finite " + implementation;
     if (of_input_ || of_weight_) implementation = "columns, " + implementation;
+    if (input_depthwise_ || weight_depthwise_) implementation = "depthwise, where it is not finite " + implementation;
   }
 
   void run(const Launch& launch) const override {
-    void* dy = dy_.input(launch);
     void* scratch = at(launch.workspace, scratch_);
-    if (with_dx_) {
+    if (input_planes_) input_planes_->run(launch, scratch);
+    if (weight_planes_) weight_planes_->run(launch, scratch);
+    const auto by_channels = [&](const auto& pass, int read, int weight, int result) {
+      return pass && pass->run(launch.data<const float>(read), launch.data<float>(weight), nullptr,
+                               launch.data<float>(result), scratch);
+    };
+    const bool with_dx = with_dx_ && !by_channels(input_depthwise_, dy_.slot(), weight_.slot(), dx_.slot());
+    const bool with_dw = with_dw_ && !by_channels(weight_depthwise_, x_.slot(), dw_.slot(), dy_.slot());
+    void* dy = with_dx || with_dw || with_db_ ? dy_.input(launch) : nullptr;
+    if (with_dx) {
       void* dx = dx_.target(launch);
       bool done = of_input_
                       ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
@@ -104,7 +138,7 @@ class BackwardPlan final : public Plan {
       }
       dx_.finish(launch, dx);
     }
-    if (with_dw_) {
+    if (with_dw) {
       void* x = x_.input(launch);
       const auto compute = [&](const auto& way) {
         return way->run(static_cast<const float*>(x), static_cast<const float*>(dy),
@@ -216,9 +250,11 @@ class BackwardPlan final : public Plan {
   PlacedProduct product_, gathered_;
   std::unique_ptr<StencilGradient> gradient_;
   std::unique_ptr<Columns> of_input_, of_weight_;
+  std::unique_ptr<Planes> input_planes_, weight_planes_;
+  std::unique_ptr<DepthwisePass> input_depthwise_, weight_depthwise_;
   Call data_call_, weights_call_;
   std::unique_ptr<Plan> last_;  // in place of the calls, without oneDNN; of the user's operands
-  bool with_dx_ = false, with_dw_ = false, with_db_ = false;
+  bool with_dx_ = false, with_dw_ = false, with_db_ = false;  // of channels-last images
   int64_t channels_ = 0, rows_ = 0, chunks_ = 0;
   uint64_t scratch_ = 0, scratch_bytes_ = 0, sums_ = 0;
   std::string implementation_;

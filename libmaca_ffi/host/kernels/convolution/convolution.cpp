@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "depthwise.h"
 #include "processor.h"
 #include "ways.h"
 
@@ -269,6 +270,12 @@ class ForwardPlan final : public Plan {
       product_ = PlacedProduct(algorithms.product(stencil(g, w.strides), asked), space);
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
+    if (way.may("depthwise") && (!bias.present() || bias.strides[0] == 1))
+      depthwise_ = depthwise(g, Depthwise::Kind::Forward, x, w, y, asked);
+    if (depthwise_) {
+      depthwise_space_ = space.take(depthwise_->workspace_bytes());
+      implementation = "depthwise, " + implementation + " where it is not finite";
+    }
     if (!product_ && !y_.copied() && way.may("columns"))
       columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_, way.asked());
     if (x.dtype == Dtype::F32 && !columns_ && way.may("gathered")) {
@@ -283,6 +290,7 @@ class ForwardPlan final : public Plan {
     way.require("winograd", static_cast<bool>(product_));
     way.require("columns", columns_ != nullptr);
     way.require("gathered", static_cast<bool>(gathered_));
+    way.require("depthwise", depthwise_ != nullptr);
     packed_bytes = product_    ? product_->packed_bytes()
                    : columns_  ? columns_->packed_bytes()
                    : gathered_ ? gathered_->packed_bytes()
@@ -301,6 +309,10 @@ class ForwardPlan final : public Plan {
   }
 
   void run(const Launch& launch) const override {
+    if (depthwise_ && depthwise_->run(launch.data<const float>(x_.slot()), launch.data<float>(weight_.slot()),
+                                      has_bias_ ? launch.data<const float>(bias_.slot()) : nullptr,
+                                      launch.data<float>(y_.slot()), at(launch.workspace, depthwise_space_)))
+      return;
     void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
     bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
     if (columns_)
@@ -324,10 +336,11 @@ class ForwardPlan final : public Plan {
   Weight weight_;
   PlacedProduct product_, gathered_;
   std::unique_ptr<Columns> columns_;
+  std::unique_ptr<DepthwisePass> depthwise_;
   Call call_;
   std::unique_ptr<Plan> last_;  // in place of the call, without oneDNN; of the user's operands
   bool has_bias_ = false;
-  uint64_t scratch_ = 0, columns_space_ = 0;
+  uint64_t scratch_ = 0, columns_space_ = 0, depthwise_space_ = 0;
 };
 }  // namespace
 
@@ -342,7 +355,17 @@ std::unique_ptr<Plan> forward(const Request& r, const StencilAlgorithms& algorit
   if (!fast(x.dtype) || x.numel() == 0 || w.numel() == 0) return direct_forward(r, g);
   const Way way(way_of(r));
   if (auto product = pixel_product(r, g, way)) return product;
-  if (way.asked() && std::ranges::find(kWays.begin(), kWays.begin() + 4, way.name()) == kWays.begin() + 4)
+  if (way.may("planes"))
+    if (auto planes = Planes::make(g, Columns::Pass::Forward, x, w, y, bias, way.asked())) {
+      const uint64_t workspace = planes->workspace_bytes();
+      auto plan =
+          make_plan(g.work(), [p = std::move(planes)](const Launch& launch) { p->run(launch, launch.workspace); });
+      plan->workspace_bytes = workspace;
+      plan->implementation = "planes";
+      return plan;
+    }
+  const bool known = std::ranges::find(kWays, way.name()) != kWays.end();
+  if (way.asked() && (!known || way.name().starts_with("product ") || way.name() == "planes"))
     throw Declined("no convolution like this one goes by \"" + way.name() + '"');
   try {
     return onednn::plan_in(x.dtype,

@@ -14,10 +14,10 @@ namespace maca::convolution {
 using Sizes = std::vector<int64_t>;
 
 // What callers may ask for in place of the choice by rule: of the result, and of either gradient.
-inline constexpr std::array kWays{"onednn",         "winograd",         "columns",        "gathered",
-                                  "product panels", "product openblas", "product onednn", "product sgemm"};
-inline constexpr std::array kInputWays{"onednn", "winograd", "columns", "gathered"};
-inline constexpr std::array kWeightWays{"onednn", "winograd", "columns"};
+inline constexpr std::array kWays{"onednn",    "winograd",       "columns",          "gathered",       "planes",
+                                  "depthwise", "product panels", "product openblas", "product onednn", "product sgemm"};
+inline constexpr std::array kInputWays{"onednn", "winograd", "columns", "gathered", "planes", "depthwise"};
+inline constexpr std::array kWeightWays{"onednn", "winograd", "columns", "planes", "depthwise"};
 
 // Which of the ways a plan may try: by rule all in order, or the one that was asked for, whether it pays or not.
 class Way {
@@ -62,6 +62,7 @@ class Staged {
   void* target(const Launch& launch) const;           // where to compute a result
   void finish(const Launch& launch, void* at) const;  // and from there to the user's tensor
   bool copied() const { return offset_ != onednn::Workspace::kNone; }
+  int slot() const { return user_.slot; }
 
  private:
   Operand user_;
@@ -80,6 +81,7 @@ class Weight {
          onednn::Workspace& space);
   bool same() const { return !reorder_ && !convert_; }
   void* user(const Launch& launch) const { return launch.data(user_.slot); }
+  int slot() const { return user_.slot; }
   void* input(const Launch& launch) const;
   void prepare(const void* user, void* library, void* converted) const;
   void* target(const Launch& launch) const;
@@ -179,6 +181,27 @@ class Columns {
   bool as_they_lie_;            // the columns are the image
   std::unique_ptr<Plan> product_;
   uint64_t columns_ = 0, product_space_ = 0, workspace_bytes_ = 0;
+};
+
+// A convolution of single pixels, or one of its gradients, as one product of matrices for each image, where images lie
+// in planes.
+class Planes {
+ public:
+  // nullptr: another way is the better one. `image`, `weight` and `result`: the tensors, or their gradients.
+  static std::unique_ptr<Planes> make(const Geometry& g, Columns::Pass pass, const Operand& image,
+                                      const Operand& weight, const Operand& result, const Operand& bias, bool asked);
+  uint64_t workspace_bytes() const { return workspace_bytes_; }
+  void run(const Launch& launch, void* workspace) const;
+
+ private:
+  Planes() = default;
+  void add_up(const float* products, float* result) const;
+
+  std::array<int, 4> slots_{};  // of the factors, the result and the bias
+  std::unique_ptr<Plan> product_;
+  matmul::Matrix out_;
+  Sizes sum_;  // strides of the weight's gradient, which is the sum of the images' products
+  uint64_t products_ = 0, product_space_ = 0, workspace_bytes_ = 0;
 };
 
 // A convolution of single pixels as one product of matrices, the weight packed as a product's is; nullptr: another way

@@ -61,19 +61,17 @@ inline void max_lanes(const MaxPool& p, const T* in, std::span<const int64_t> ds
   for (int64_t c = 0; c < n; ++c) place[c] = where[c];
 }
 
-// Channels whose values and positions stay in registers: four vectors of each.
-template <class T> constexpr int64_t kVectorLanes = 4 * kVectorBytes / static_cast<int64_t>(sizeof(compute_t<T>));
+template <class T> constexpr int64_t kVectorLanes = kVectorBytes / static_cast<int64_t>(sizeof(compute_t<T>));
 
-// The same for kVectorLanes<T> channels. 8x64x32x32 float32, windows of 3x3, AVX2: 0.25 ms; with vectors of 64 bytes,
-// whose comparisons GCC takes apart, 5 ms.
-template <class T>
+// The same for K vectors of channels, whose values and positions stay in registers up to four. 8x64x32x32 float32,
+// windows of 3x3, AVX2: 0.25 ms; with vectors of 64 bytes, whose comparisons GCC takes apart, 5 ms.
+template <int K, class T>
 inline void max_vectors(const MaxPool& p, const T* in, std::span<const int64_t> ds, std::span<const int64_t> hs,
                         std::span<const int64_t> ws, T* to, int64_t* place) {
   using A = compute_t<T>;
   using Int = std::conditional_t<sizeof(A) == 4, int32_t, int64_t>;
   using Values = Block<A, kVectorBytes>;
   using Places = Block<Int, kVectorBytes>;
-  constexpr int K = 4;
   typename Values::Vector best[K];
   typename Places::Vector where[K];
   const bool any = !ds.empty() && !hs.empty() && !ws.empty();
@@ -129,8 +127,18 @@ template <class T> void max_nhwc(const MaxPool& p, const T* in, T* out, int64_t*
                      int64_t* place = indices + at(p.indices, n, 0, d, h, w);
                      int64_t c = 0;
                      if constexpr (std::is_floating_point_v<compute_t<T>>) {
-                       for (; c + kVectorLanes<T> <= channels; c += kVectorLanes<T>)
-                         max_vectors(p, image + c, ds, hs, ws, to + c, place + c);
+                       constexpr int64_t lanes = kVectorLanes<T>;
+                       const auto next = [&]<int K>() {
+                         max_vectors<K>(p, image + c, ds, hs, ws, to + c, place + c);
+                         c += K * lanes;
+                       };
+                       while (c + 4 * lanes <= channels) next.template operator()<4>();
+                       if (c + 2 * lanes <= channels) next.template operator()<2>();
+                       if (c + lanes <= channels) next.template operator()<1>();
+                       if (c < channels && channels >= lanes) {  // with some that were there
+                         c = channels - lanes;
+                         next.template operator()<1>();
+                       }
                      } else {
                        for (; c + kLanes <= channels; c += kLanes)
                          max_lanes<kLanes>(p, image + c, ds, hs, ws, to + c, place + c, kLanes);
