@@ -68,13 +68,12 @@ class BackwardPlan final : public Plan {
         product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), asked_input), space);
       if (with_dw_ && weight_way.may("winograd")) gradient_ = algorithms.gradient(stencil(g, dw.strides), asked_weight);
     }
-    const auto of_channels = [&](const Way& of, Depthwise::Kind kind, const Operand& image, const Operand& weight) {
-      auto pass = of.may("depthwise") ? depthwise(g, kind, image, weight, dy, of.asked() || last_) : nullptr;
-      if (pass) scratch_bytes_ = std::max(scratch_bytes_, pass->workspace_bytes());
-      return pass;
-    };
-    if (with_dx_) input_depthwise_ = of_channels(input_way, Depthwise::Kind::InputGradient, dx, w);
-    if (with_dw_) weight_depthwise_ = of_channels(weight_way, Depthwise::Kind::WeightGradient, x, dw);
+    if (with_dx_ && input_way.may("depthwise"))
+      input_depthwise_ = PlacedDepthwise(g, Depthwise::Kind::InputGradient, dx, dx_, w, dy, dy_, asked_input);
+    if (with_dw_ && weight_way.may("depthwise"))
+      weight_depthwise_ = PlacedDepthwise(g, Depthwise::Kind::WeightGradient, x, x_, dw, dy, dy_, asked_weight);
+    for (const auto* depthwise : {&input_depthwise_, &weight_depthwise_})
+      scratch_bytes_ = std::max(scratch_bytes_, depthwise->workspace_bytes());
     if (with_dx_ && !product_ && input_way.may("columns"))
       of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
     if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32 && input_way.may("gathered"))
@@ -86,8 +85,8 @@ class BackwardPlan final : public Plan {
     input_way.require("winograd", static_cast<bool>(product_));
     input_way.require("columns", of_input_ != nullptr);
     input_way.require("gathered", static_cast<bool>(gathered_));
-    input_way.require("depthwise", input_depthwise_ != nullptr);
-    weight_way.require("depthwise", weight_depthwise_ != nullptr);
+    input_way.require("depthwise", static_cast<bool>(input_depthwise_));
+    weight_way.require("depthwise", static_cast<bool>(weight_depthwise_));
     weight_way.require("winograd", gradient_ != nullptr);
     weight_way.require("columns", of_weight_ != nullptr);
     for (const auto* columns : {&of_input_, &of_weight_})
@@ -117,20 +116,19 @@ class BackwardPlan final : public Plan {
     void* scratch = at(launch.workspace, scratch_);
     if (input_planes_) input_planes_->run(launch, scratch);
     if (weight_planes_) weight_planes_->run(launch, scratch);
-    const auto by_channels = [&](const auto& pass, int read, int weight, int result) {
-      return pass && pass->run(launch.data<const float>(read), launch.data<float>(weight), nullptr,
-                               launch.data<float>(result), scratch);
-    };
-    const bool with_dx = with_dx_ && !by_channels(input_depthwise_, dy_.slot(), weight_.slot(), dx_.slot());
-    const bool with_dw = with_dw_ && !by_channels(weight_depthwise_, x_.slot(), dw_.slot(), dy_.slot());
+    void *w = with_dx_ ? weight_.user(launch) : nullptr, *dw = with_dw_ ? dw_.user(launch) : nullptr;
+    const bool with_dx = with_dx_ && !(input_depthwise_.of_operands() &&
+                                       input_depthwise_.run(dy_.user(launch), w, nullptr, dx_.user(launch), scratch));
+    const bool with_dw = with_dw_ && !(weight_depthwise_.of_operands() &&
+                                       weight_depthwise_.run(x_.user(launch), dw, nullptr, dy_.user(launch), scratch));
     void* dy = with_dx || with_dw || with_db_ ? dy_.input(launch) : nullptr;
     if (with_dx) {
       void* dx = dx_.target(launch);
-      bool done = of_input_
-                      ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(weight_.user(launch)),
-                                       static_cast<float*>(dx), scratch)
-                      : product_ && product_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
-      if (!done && gathered_) done = gathered_.run(launch, dy, weight_.user(launch), nullptr, nullptr, dx);
+      bool done = of_input_ ? of_input_->run(static_cast<const float*>(dy), static_cast<const float*>(w),
+                                             static_cast<float*>(dx), scratch)
+                            : product_ && product_.run(launch, dy, w, nullptr, nullptr, dx);
+      if (input_depthwise_.of_copies()) done = input_depthwise_.run(dy, w, nullptr, dx, scratch);
+      if (!done && gathered_) done = gathered_.run(launch, dy, w, nullptr, nullptr, dx);
       if (!done && last_) return last_->run(launch);
       if (!done) {
         void* const addresses[] = {dy, weight_.input(launch), dx, scratch};
@@ -141,10 +139,11 @@ class BackwardPlan final : public Plan {
     if (with_dw) {
       void* x = x_.input(launch);
       const auto compute = [&](const auto& way) {
-        return way->run(static_cast<const float*>(x), static_cast<const float*>(dy),
-                        static_cast<float*>(dw_.user(launch)), scratch);
+        return way->run(static_cast<const float*>(x), static_cast<const float*>(dy), static_cast<float*>(dw), scratch);
       };
-      const bool done = of_weight_ ? compute(of_weight_) : gradient_ && compute(gradient_);
+      const bool done = weight_depthwise_.of_copies() ? weight_depthwise_.run(x, dw, nullptr, dy, scratch)
+                        : of_weight_                  ? compute(of_weight_)
+                                                      : gradient_ && compute(gradient_);
       if (!done && last_) return last_->run(launch);
       if (!done) {
         void* const addresses[] = {x, dy, dw_.target(launch), scratch};
@@ -251,7 +250,7 @@ class BackwardPlan final : public Plan {
   std::unique_ptr<StencilGradient> gradient_;
   std::unique_ptr<Columns> of_input_, of_weight_;
   std::unique_ptr<Planes> input_planes_, weight_planes_;
-  std::unique_ptr<DepthwisePass> input_depthwise_, weight_depthwise_;
+  PlacedDepthwise input_depthwise_, weight_depthwise_;
   Call data_call_, weights_call_;
   std::unique_ptr<Plan> last_;  // in place of the calls, without oneDNN; of the user's operands
   bool with_dx_ = false, with_dw_ = false, with_db_ = false;  // of channels-last images

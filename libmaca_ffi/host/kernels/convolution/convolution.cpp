@@ -101,6 +101,12 @@ Staged::Staged(const Operand& user, Dtype type, Workspace& space) : user_(user),
 
 Desc Staged::desc() const { return {user_.sizes, onednn::data_type(type_), strides_}; }
 
+Operand Staged::laid_out() const {
+  Operand o = user_;
+  o.strides = strides_;
+  return o;
+}
+
 void* Staged::input(const Launch& launch) const {
   if (!copied()) return launch.data(user_.slot);
   void* copy = at(launch.workspace, offset_);
@@ -271,9 +277,9 @@ class ForwardPlan final : public Plan {
       if (product_) implementation = "winograd, " + implementation + " where it is not finite";
     }
     if (way.may("depthwise") && (!bias.present() || bias.strides[0] == 1))
-      depthwise_ = depthwise(g, Depthwise::Kind::Forward, x, w, y, asked);
+      depthwise_ = PlacedDepthwise(g, Depthwise::Kind::Forward, x, x_, w, y, y_, asked);
     if (depthwise_) {
-      depthwise_space_ = space.take(depthwise_->workspace_bytes());
+      depthwise_space_ = space.take(depthwise_.workspace_bytes());
       implementation = "depthwise, " + implementation + " where it is not finite";
     }
     if (!product_ && !y_.copied() && way.may("columns"))
@@ -290,7 +296,7 @@ class ForwardPlan final : public Plan {
     way.require("winograd", static_cast<bool>(product_));
     way.require("columns", columns_ != nullptr);
     way.require("gathered", static_cast<bool>(gathered_));
-    way.require("depthwise", depthwise_ != nullptr);
+    way.require("depthwise", static_cast<bool>(depthwise_));
     packed_bytes = product_    ? product_->packed_bytes()
                    : columns_  ? columns_->packed_bytes()
                    : gathered_ ? gathered_->packed_bytes()
@@ -309,23 +315,22 @@ class ForwardPlan final : public Plan {
   }
 
   void run(const Launch& launch) const override {
-    if (depthwise_ && depthwise_->run(launch.data<const float>(x_.slot()), launch.data<float>(weight_.slot()),
-                                      has_bias_ ? launch.data<const float>(bias_.slot()) : nullptr,
-                                      launch.data<float>(y_.slot()), at(launch.workspace, depthwise_space_)))
+    void *weight = weight_.user(launch), *filters = at(launch.workspace, depthwise_space_);
+    if (depthwise_.of_operands() &&
+        depthwise_.run(x_.user(launch), weight, has_bias_ ? bias_.user(launch) : nullptr, y_.user(launch), filters))
       return;
     void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
-    bool done = product_ && product_.run(launch, x, weight_.user(launch), launch.packed, bias, y);
+    bool done = depthwise_.of_copies() ? depthwise_.run(x, weight, bias, y, filters)
+                                       : product_ && product_.run(launch, x, weight, launch.packed, bias, y);
     if (columns_)
-      done = columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight_.user(launch)),
-                           static_cast<float*>(y), at(launch.workspace, columns_space_),
-                           static_cast<const float*>(bias), launch.packed);
-    if (!done && gathered_)
-      done = gathered_.run(launch, x, weight_.user(launch), product_ ? nullptr : launch.packed, bias, y);
+      done = columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight), static_cast<float*>(y),
+                           at(launch.workspace, columns_space_), static_cast<const float*>(bias), launch.packed);
+    if (!done && gathered_) done = gathered_.run(launch, x, weight, product_ ? nullptr : launch.packed, bias, y);
     if (!done && last_) return last_->run(launch);
     if (!done) {
       const bool packed = launch.packed && !product_ && !columns_ && !gathered_;
-      void* weight = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
-      void* const addresses[] = {x, weight, y, at(launch.workspace, scratch_), bias};
+      void* laid_out = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
+      void* const addresses[] = {x, laid_out, y, at(launch.workspace, scratch_), bias};
       call_(std::span(addresses, has_bias_ ? 5 : 4));
     }
     y_.finish(launch, y);
@@ -336,7 +341,7 @@ class ForwardPlan final : public Plan {
   Weight weight_;
   PlacedProduct product_, gathered_;
   std::unique_ptr<Columns> columns_;
-  std::unique_ptr<DepthwisePass> depthwise_;
+  PlacedDepthwise depthwise_;
   Call call_;
   std::unique_ptr<Plan> last_;  // in place of the call, without oneDNN; of the user's operands
   bool has_bias_ = false;

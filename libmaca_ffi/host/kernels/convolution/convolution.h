@@ -58,11 +58,12 @@ class Staged {
   Staged() = default;
   Staged(const Operand& user, Dtype type, onednn::Workspace& space);
   onednn::Desc desc() const;
+  Operand laid_out() const;                           // the user's, as if it were channels-last
   void* input(const Launch& launch) const;            // the values, copied when needed
   void* target(const Launch& launch) const;           // where to compute a result
   void finish(const Launch& launch, void* at) const;  // and from there to the user's tensor
   bool copied() const { return offset_ != onednn::Workspace::kNone; }
-  int slot() const { return user_.slot; }
+  void* user(const Launch& launch) const { return launch.data(user_.slot); }
 
  private:
   Operand user_;
@@ -81,7 +82,6 @@ class Weight {
          onednn::Workspace& space);
   bool same() const { return !reorder_ && !convert_; }
   void* user(const Launch& launch) const { return launch.data(user_.slot); }
-  int slot() const { return user_.slot; }
   void* input(const Launch& launch) const;
   void prepare(const void* user, void* library, void* converted) const;
   void* target(const Launch& launch) const;

@@ -81,7 +81,9 @@ std::unique_ptr<DepthwisePass> depthwise(const Geometry& g, Depthwise::Kind kind
     if (isa >= Isa::Avx2 && avx2::depthwise_of_channels) return avx2::depthwise_of_channels(std::move(p));
     return baseline::depthwise_of_channels ? baseline::depthwise_of_channels(std::move(p)) : nullptr;
   }
-  if (!dense(3)) return nullptr;
+  // narrow rows fill no vectors: of 8 x 116 x 4 x 4 forward takes 1.7, backward 2.1 of the time in channels-last
+  constexpr int64_t kNarrow = 8;
+  if (!dense(3) || p.axes[1].result <= kNarrow) return nullptr;
   if (isa >= Isa::Avx512 && avx512::depthwise_of_planes) return avx512::depthwise_of_planes(std::move(p));
   if (isa >= Isa::Avx2 && avx2::depthwise_of_planes) return avx2::depthwise_of_planes(std::move(p));
   return baseline::depthwise_of_planes ? baseline::depthwise_of_planes(std::move(p)) : nullptr;

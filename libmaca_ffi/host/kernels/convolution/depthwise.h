@@ -40,8 +40,31 @@ class DepthwisePass {
   virtual bool run(const float* read, float* weight, const float* bias, float* result, void* workspace) const = 0;
 };
 
-// nullptr: it is not such a convolution, its images lie in no layout that is served, or the library is the better one.
+// nullptr: it is not such a convolution, its images do not lie as it would read them, or the library is the better one.
 std::unique_ptr<DepthwisePass> depthwise(const Geometry& g, Depthwise::Kind kind, const Operand& image,
                                          const Operand& weight, const Operand& result, bool asked);
+
+// The pass of operands as they lie or, if there is none, of their copies in channels-last.
+class PlacedDepthwise {
+ public:
+  PlacedDepthwise() = default;
+  PlacedDepthwise(const Geometry& g, Depthwise::Kind kind, const Operand& image, const Staged& image_copy,
+                  const Operand& weight, const Operand& result, const Staged& result_copy, bool asked)
+      : pass_(depthwise(g, kind, image, weight, result, asked)), as_they_lie_(pass_ != nullptr) {
+    if (!pass_) pass_ = depthwise(g, kind, image_copy.laid_out(), weight, result_copy.laid_out(), asked);
+  }
+  explicit operator bool() const { return pass_ != nullptr; }
+  bool of_operands() const { return as_they_lie_; }
+  bool of_copies() const { return pass_ && !as_they_lie_; }
+  uint64_t workspace_bytes() const { return pass_ ? pass_->workspace_bytes() : 0; }
+  bool run(const void* read, void* weight, const void* bias, void* result, void* workspace) const {
+    return pass_->run(static_cast<const float*>(read), static_cast<float*>(weight), static_cast<const float*>(bias),
+                      static_cast<float*>(result), workspace);
+  }
+
+ private:
+  std::unique_ptr<DepthwisePass> pass_;
+  bool as_they_lie_ = false;
+};
 
 }  // namespace maca::convolution
