@@ -74,7 +74,8 @@ void run_borrowed(void* context) {
 }
 
 struct Worker {
-  std::atomic<uint64_t> ticket{0};  // number of the region it shall join
+  // Twice the number of the region it may join, and one more when it has, or when it came too late.
+  std::atomic<uint64_t> ticket{0};
   std::atomic<bool> asleep{false};
   std::mutex mutex;
   std::condition_variable wake;
@@ -152,7 +153,9 @@ void work(State* s, Worker* self, int index) {
       self->wake.wait(lock, [&] { return self->ticket.load() != done; });
       self->asleep.store(false);
     }
-    done = self->ticket.load(std::memory_order_acquire);
+    uint64_t ticket = self->ticket.load(std::memory_order_acquire);
+    done = ticket | 1;
+    if (ticket == done || !self->ticket.compare_exchange_strong(ticket, done)) continue;
     enter_region(s->count, index);
     set_float_control(s->float_control);
     s->task(s->context);
@@ -198,6 +201,22 @@ void ThreadPool::run(int count, Task task, void* context) {
   end();
 }
 
+void ThreadPool::share(int count, Task task, void* context) {
+  begin(count, task, context);
+  take_part(task, context);
+  if (!t_borrowed) withdraw();
+  end();
+}
+
+void ThreadPool::withdraw() {
+  State& s = *g_state;
+  for (int i = 0; i < s.count - 1; ++i) {
+    uint64_t offered = 2 * s.number;
+    if (s.workers[static_cast<size_t>(i)]->ticket.compare_exchange_strong(offered, offered | 1))
+      s.running.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
 // What a task reads through `context`, and what its lambdas captured, lies on the caller's stack. The caller's own
 // share begins two cache lines further down (they are fetched in pairs): else its local variables lie beside them, and
 // each write takes those lines from the other threads. Transposing 64 x 3136 bytes on two threads took a third longer.
@@ -235,7 +254,7 @@ void ThreadPool::begin(int count, Task task, void* context) {
   ++s.number;
   for (int i = 0; i < count - 1; ++i) {
     Worker& worker = *s.workers[static_cast<size_t>(i)];
-    worker.ticket.store(s.number);
+    worker.ticket.store(2 * s.number);
     if (worker.asleep.load()) {
       std::lock_guard lock(worker.mutex);
       worker.wake.notify_one();

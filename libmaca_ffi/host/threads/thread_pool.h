@@ -16,7 +16,10 @@ class ThreadPool {
 
   // A region: `task(context)` runs on `count` threads at once, so barriers inside it are safe. It must not throw.
   void run(int count, Task task, void* context);
-  // The same in parts: begin() starts it on the other threads and returns; the caller then takes part and calls end().
+  // The same of a task that takes pieces of work until none is left: whoever has not begun when the caller is through
+  // is not waited for. With Python's and a queue's there may be more threads than cores, and the system lets one wait.
+  void share(int count, Task task, void* context);
+  // run() in parts: begin() starts it on the other threads and returns; the caller then takes part and calls end().
   void begin(int count, Task task, void* context);
   static void take_part(Task task, void* context);
   void end();
@@ -28,6 +31,9 @@ class ThreadPool {
   static int team_size();     // of the region the calling thread is in, 1 outside
   static int thread_index();  // in that region, 0 outside
   static bool in_region();    // true too where the system had no thread for a second member of the team
+
+ private:
+  static void withdraw();  // the offer to join, to workers that have not
 };
 
 // Splits [0, n) into at most one piece a thread, none smaller than `grain`, and calls f(begin, end). Runs inline
@@ -57,23 +63,24 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   }
   struct Region {
     F& f;
-    int64_t n;
+    int64_t n, pieces;
+    std::atomic<int64_t> next{0};
     std::mutex mutex{};
     int64_t failed = std::numeric_limits<int64_t>::max();  // the first piece that did
     std::exception_ptr error{};
-  } region{f, n};
+  } region{f, n, pieces};
   const auto task = [](void* context) {
     auto& r = *static_cast<Region*>(context);
-    const int64_t i = ThreadPool::thread_index(), count = ThreadPool::team_size();
-    const int64_t begin = r.n * i / count, end = r.n * (i + 1) / count;
-    try {
-      if (begin < end) r.f(begin, end);
-    } catch (...) {
-      std::lock_guard lock(r.mutex);
-      if (i < r.failed) r.failed = i, r.error = std::current_exception();
+    for (int64_t i; (i = r.next.fetch_add(1, std::memory_order_relaxed)) < r.pieces;) {
+      try {
+        r.f(r.n * i / r.pieces, r.n * (i + 1) / r.pieces);
+      } catch (...) {
+        std::lock_guard lock(r.mutex);
+        if (i < r.failed) r.failed = i, r.error = std::current_exception();
+      }
     }
   };
-  pool.run(static_cast<int>(pieces), task, &region);
+  pool.share(static_cast<int>(pieces), task, &region);
   if (region.error) std::rethrow_exception(region.error);
 }
 
