@@ -20,6 +20,11 @@ struct Depthwise {
     int64_t result, read, step, read_step;
     std::vector<Phase> phases;
     bool inside(int64_t place) const { return place >= 0 && place < read; }
+    // f(tap, place) for what the result at `at` is made of.
+    template <class F> void each_place(int64_t at, F&& f) const {
+      for (const Tap& tap : phases[static_cast<size_t>(at % step)].taps)
+        if (const int64_t place = tap.base + read_step * (at / step); inside(place)) f(tap.index, place);
+    }
   };
 
   Kind kind;

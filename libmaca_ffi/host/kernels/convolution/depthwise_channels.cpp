@@ -5,35 +5,6 @@ namespace maca::MACA_ISA {
 namespace depthwise {
 namespace {
 
-// The rows that a result's row is made of, by the tap that each meets.
-class Rows {
- public:
-  struct Row {
-    int64_t tap, place;
-  };
-  explicit Rows(const Axis& axis) : first_(static_cast<size_t>(axis.result) + 1) {
-    std::vector<std::vector<Row>> rows(static_cast<size_t>(axis.result));
-    for (const auto& phase : axis.phases)
-      for (int64_t q = 0; q < phase.count; ++q)
-        for (const auto& tap : phase.taps)
-          if (const int64_t place = tap.base + axis.read_step * q; axis.inside(place))
-            rows[static_cast<size_t>(phase.first + axis.step * q)].push_back({tap.index, place});
-    for (size_t i = 0; i < rows.size(); ++i) {
-      first_[i] = all_.size();
-      all_.insert(all_.end(), rows[i].begin(), rows[i].end());
-    }
-    first_.back() = all_.size();
-  }
-  std::span<const Row> of(int64_t result) const {
-    const auto i = static_cast<size_t>(result);
-    return {all_.data() + first_[i], first_[i + 1] - first_[i]};
-  }
-
- private:
-  std::vector<size_t> first_;
-  std::vector<Row> all_;
-};
-
 // Where all taps of a phase are inside, [begin, end), in steps of the phase.
 struct Interior {
   int64_t begin = 0, end = 0;
@@ -50,7 +21,7 @@ struct Interior {
 
 class ChannelPass : public Pass {
  public:
-  explicit ChannelPass(Depthwise p) : Pass(std::move(p)), rows_(p_.axes[0]) {}
+  using Pass::Pass;
 
  protected:
   // f(c) for vectors of channels, of which the last may begin before the end of the one before it.
@@ -58,8 +29,6 @@ class ChannelPass : public Pass {
     for (int64_t c = 0; c + kLanes <= p_.channels; c += kLanes) f(c);
     if (p_.channels % kLanes) f(p_.channels - kLanes);
   }
-
-  Rows rows_;
 };
 
 class ChannelProduct final : public ChannelPass {
@@ -78,7 +47,7 @@ class ChannelProduct final : public ChannelPass {
       Terms terms;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = i / height, y = i % height;
-        row(read_from + n * p_.read_strides[0], filters, bias, rows_.of(y), terms,
+        row(read_from + n * p_.read_strides[0], filters, bias, y, terms,
             result + n * p_.result_strides[0] + y * p_.result_strides[2]);
       }
     });
@@ -92,28 +61,27 @@ class ChannelProduct final : public ChannelPass {
   };
   using Terms = std::vector<Term>;
 
-  template <class F>
-  void collect(std::span<const Rows::Row> rows, const Axis::Phase& phase, Terms& terms, F&& is) const {
+  template <class F> void collect(int64_t y, const Axis::Phase& phase, Terms& terms, F&& is) const {
     terms.clear();
-    for (const auto& row : rows)
+    p_.axes[0].each_place(y, [&](int64_t row, int64_t place) {
       for (const auto& tap : phase.taps)
         if (is(tap))
-          terms.push_back({(row.tap * p_.kernel[1] + tap.index) * p_.channels,
-                           row.place * p_.read_strides[2] + tap.base * p_.read_strides[3]});
+          terms.push_back({(row * p_.kernel[1] + tap.index) * p_.channels,
+                           place * p_.read_strides[2] + tap.base * p_.read_strides[3]});
+    });
   }
 
-  void row(const float* image, const float* filters, const float* bias, std::span<const Rows::Row> rows, Terms& terms,
-           float* to) const {
+  void row(const float* image, const float* filters, const float* bias, int64_t y, Terms& terms, float* to) const {
     const Axis& axis = p_.axes[1];
     for (size_t i = 0; i < axis.phases.size(); ++i) {
       const auto& phase = axis.phases[i];
       const auto at_edge = [&](int64_t q) {
-        collect(rows, phase, terms, [&](const auto& tap) { return axis.inside(tap.base + axis.read_step * q); });
+        collect(y, phase, terms, [&](const auto& tap) { return axis.inside(tap.base + axis.read_step * q); });
         pixels<1>(image, filters, bias, terms, phase.first, q, to);
       };
       for (int64_t q = 0; q < interiors_[i].begin; ++q) at_edge(q);
       for (int64_t q = interiors_[i].end; q < phase.count; ++q) at_edge(q);
-      collect(rows, phase, terms, [](const auto&) { return true; });
+      collect(y, phase, terms, [](const auto&) { return true; });
       const auto [begin, end] = interiors_[i];
       int64_t q = begin;
       for (; q + kTogether <= end; q += kTogether) pixels<kTogether>(image, filters, bias, terms, phase.first, q, to);
@@ -172,10 +140,11 @@ class ChannelGradient final : public ChannelPass {
                      std::fill_n(sum, each, 0.0f);
                      const int64_t n = i / bands_, first = i % bands_ * kBand;
                      for (int64_t y = first; y < std::min(first + kBand, p_.axes[0].result); ++y)
-                       for (const auto& row : rows_.of(y))
-                         add_row(image + n * p_.read_strides[0] + row.place * p_.read_strides[2],
+                       p_.axes[0].each_place(y, [&](int64_t row, int64_t place) {
+                         add_row(image + n * p_.read_strides[0] + place * p_.read_strides[2],
                                  gradient + n * p_.result_strides[0] + y * p_.result_strides[2],
-                                 sum + row.tap * p_.kernel[1] * p_.channels);
+                                 sum + row * p_.kernel[1] * p_.channels);
+                       });
                    }
                  });
     for (int64_t t = 0; t < taps(); ++t)

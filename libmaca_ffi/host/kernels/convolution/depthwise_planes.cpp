@@ -42,14 +42,10 @@ class PlanePass : public Pass {
     for (const auto& y : down.phases)
       for (const auto& x : along.phases) {
         Part& part = parts_.emplace_back();
+        part.down = &y, part.along = &x;
         for (const auto& ty : y.taps)
           for (const auto& tx : x.taps)
             part.terms.push_back({ty.index * p_.kernel[1] + tx.index, (ty.base + above) * row + place(tx.base)});
-        for (int64_t q = 0; q < y.count; ++q)
-          for (int64_t r = 0; r < x.count; r += kLanes)
-            part.vectors.push_back({q * down.read_step * row + r,
-                                    (y.first + down.step * q) * p_.result_strides[2] + x.first + along.step * r,
-                                    std::min(kLanes, x.count - r)});
       }
   }
   uint64_t workspace_bytes() const override { return 0; }
@@ -58,13 +54,27 @@ class PlanePass : public Pass {
   struct Term {
     int64_t tap, offset;
   };
-  struct Part {
+  struct Part {  // the results of a phase down and one along
+    const Axis::Phase *down, *along;
     std::vector<Term> terms;
-    struct Numbers {
-      int64_t from, to, count;
-    };
-    std::vector<Numbers> vectors;
   };
+  struct Numbers {  // a vector of results
+    int64_t from, to, count;
+  };
+
+  // Of each run anew: in a plan's life they would take as much memory as a plane.
+  std::vector<Numbers> vectors_of(const Part& part) const {
+    const auto &down = p_.axes[0], &along = p_.axes[1];
+    const int64_t row = part_ * along.read_step;
+    std::vector<Numbers> vectors;
+    for (int64_t q = 0; q < part.down->count; ++q)
+      for (int64_t r = 0; r < part.along->count; r += kLanes)
+        vectors.push_back(
+            {q * down.read_step * row + r,
+             (part.down->first + down.step * q) * p_.result_strides[2] + part.along->first + along.step * r,
+             std::min(kLanes, part.along->count - r)});
+    return vectors;
+  }
 
   int64_t padded() const { return height_ * part_ * p_.axes[1].read_step; }
 
@@ -106,6 +116,8 @@ class PlaneProduct final : public PlanePass {
     for (int64_t c = 0; c < p_.channels; ++c)
       for (int64_t t = 0; t < taps(); ++t) check += number(weight, c, t) * 0.0f;
     if (check != 0.0f) return false;
+    std::vector<std::vector<Numbers>> vectors_of_parts;
+    for (const Part& part : parts_) vectors_of_parts.push_back(vectors_of(part));
     parallel_for(p_.batch * p_.channels, std::max<int64_t>(1, kGrain / cost()), [&](int64_t begin, int64_t end) {
       std::vector<float> plane(static_cast<size_t>(padded())), filter(static_cast<size_t>(taps()));
       for (int64_t i = begin; i < end; ++i) {
@@ -113,10 +125,10 @@ class PlaneProduct final : public PlanePass {
         copy(read_from, n, c, plane.data());
         for (int64_t t = 0; t < taps(); ++t) filter[static_cast<size_t>(t)] = number(weight, c, t);
         float* to = result + n * p_.result_strides[0] + c * p_.result_strides[1];
-        for (const Part& part : parts_) {
-          std::span vectors(part.vectors);
+        for (size_t part = 0; part < parts_.size(); ++part) {
+          std::span<const Numbers> vectors(vectors_of_parts[part]);
           const auto next = [&]<int64_t N>() {
-            multiply<N>(plane.data(), filter.data(), bias ? bias[c] : 0.0f, part.terms, vectors.data(), to);
+            multiply<N>(plane.data(), filter.data(), bias ? bias[c] : 0.0f, parts_[part].terms, vectors.data(), to);
             vectors = vectors.subspan(N);
           };
           while (std::ssize(vectors) >= kTogether) next.template operator()<kTogether>();
@@ -132,7 +144,7 @@ class PlaneProduct final : public PlanePass {
  private:
   template <int64_t N>
   void multiply(const float* plane, const float* filter, float bias, std::span<const Term> terms,
-                const Part::Numbers* vectors, float* to) const {
+                const Numbers* vectors, float* to) const {
     Lanes sum[N] = {};
     for (const Term& term : terms)
 #pragma GCC unroll 4
@@ -159,19 +171,20 @@ class PlaneGradient final : public PlanePass {
 
   bool run(const float* image, float* weight, const float*, float* gradient, void*) const override {
     const Part& part = parts_[0];
+    const std::vector<Numbers> vectors = vectors_of(part);
     std::atomic<bool> finite = true;  // the zeros beside infinity
     parallel_for(p_.channels, std::max<int64_t>(1, kGrain / (p_.batch * cost())), [&](int64_t begin, int64_t end) {
-      std::vector<float> plane(static_cast<size_t>(padded())), lines(part.vectors.size() * kLanes);
+      std::vector<float> plane(static_cast<size_t>(padded())), lines(vectors.size() * kLanes);
       std::vector<double> sums(static_cast<size_t>(taps()));
       for (int64_t c = begin; c < end; ++c) {
         std::ranges::fill(sums, 0.0);
         for (int64_t n = 0; n < p_.batch; ++n) {
           copy(image, n, c, plane.data());
           const float* from = gradient + n * p_.result_strides[0] + c * p_.result_strides[1];
-          for (size_t v = 0; v < part.vectors.size(); ++v)
-            copy_line(from + part.vectors[v].to, part.vectors[v].count, lines.data() + v * kLanes);
+          for (size_t v = 0; v < vectors.size(); ++v)
+            copy_line(from + vectors[v].to, vectors[v].count, lines.data() + v * kLanes);
           for (const Term& term : part.terms)
-            sums[static_cast<size_t>(term.tap)] += product(plane.data() + term.offset, lines.data());
+            sums[static_cast<size_t>(term.tap)] += product(plane.data() + term.offset, lines.data(), vectors);
         }
         float check = 0;
         for (int64_t t = 0; t < taps(); ++t) {
@@ -186,8 +199,7 @@ class PlaneGradient final : public PlanePass {
 
  private:
   // Of the plane, from where a tap meets it, with the result's gradient.
-  double product(const float* plane, const float* lines) const {
-    const auto& vectors = parts_[0].vectors;
+  static double product(const float* plane, const float* lines, std::span<const Numbers> vectors) {
     const auto count = static_cast<int64_t>(vectors.size());
     double total = 0;
     for (int64_t first = 0; first < count; first += kTogether * kChain) {

@@ -1,5 +1,7 @@
 // The passes over (N, C, spatial...) operands that batch and group norm are made of.
 #pragma once
+#include <tuple>
+
 #include "channels.h"
 #include "lanes.h"
 
@@ -33,12 +35,15 @@ void channel_affine(const Channels<2>& g, Dtype dx, const void* x, Dtype dy, voi
   parallel_for(g.batch * g.channels, kChannelGrain / std::max<int64_t>(1, g.plane) + 1,
                [&](int64_t begin, int64_t end) {
                  alignas(64) C loaded[kChannelBlock], stored[kChannelBlock];
+                 const bool dense = g.template dense_planes<C>({dx, dy});
+                 int64_t n = begin / g.channels, next = begin % g.channels;  // divided once: planes may be small
                  for (int64_t p = begin; p < end; ++p) {
-                   const int64_t n = p / g.channels, c = p % g.channels;
+                   const int64_t c = next;
                    const int64_t from = n * g.batch_stride[0] + c * g.channel_stride[0];
                    const int64_t to = n * g.batch_stride[1] + c * g.channel_stride[1];
+                   if (++next == g.channels) next = 0, ++n;
                    const C a = scale[c], b = shift[c];
-                   if (g.template dense_planes<C>({dx, dy})) {
+                   if (dense) {
                      const C* in = static_cast<const C*>(x) + from;
                      C* out = static_cast<C*>(y) + to;
 #pragma GCC ivdep
@@ -87,6 +92,28 @@ void add_channel_rows(const C* const* dy, const C* const* x, int rows, const C* 
     }
 }
 
+// Both sums of a channel's planes where they are small: of 8 x 116 planes of 4 x 4 they take 0.5 of the time of
+// lane_sum, which begins and ends for each.
+template <class C>
+std::pair<double, double> sums_of_small_planes(const Channels<3>& g, const C* x, const C* dy, C mean) {
+  alignas(64) double sum[kChannelLanes] = {}, dot[kChannelLanes] = {};
+  for (int64_t n = 0; n < g.batch; ++n, x += g.batch_stride[0], dy += g.batch_stride[1]) {
+    int64_t i = 0;
+    for (; i + kChannelLanes <= g.plane; i += kChannelLanes)
+#pragma GCC ivdep
+      for (int64_t t = 0; t < kChannelLanes; ++t) {
+        sum[t] += static_cast<double>(dy[i + t]);
+        dot[t] += static_cast<double>(dy[i + t] * (x[i + t] - mean));
+      }
+    C rest = 0, product = 0;
+    for (; i < g.plane; ++i) rest += dy[i], product += dy[i] * (x[i] - mean);
+    sum[0] += static_cast<double>(rest);
+    dot[0] += static_cast<double>(product);
+  }
+  for (int64_t t = 1; t < kChannelLanes; ++t) sum[0] += sum[t], dot[0] += dot[t];
+  return {sum[0], dot[0]};
+}
+
 template <class C>
 ChannelSums<C> channel_sums(const Channels<3>& g, Dtype xtype, const void* x, Dtype gtype, const void* dy,
                             const C* mean) {
@@ -127,6 +154,12 @@ ChannelSums<C> channel_sums(const Channels<3>& g, Dtype xtype, const void* x, Dt
     for (int64_t c = begin; c < end; ++c) {
       const C m = mean[c];
       if (g.template dense_planes<C>({xtype, gtype, xtype})) {
+        if (g.plane < 4 * kChannelLanes) {
+          std::tie(total.dy[static_cast<size_t>(c)], total.dot[static_cast<size_t>(c)]) =
+              sums_of_small_planes<C>(g, static_cast<const C*>(x) + c * g.channel_stride[0],
+                                      static_cast<const C*>(dy) + c * g.channel_stride[1], m);
+          continue;
+        }
         double sum = 0, dot = 0;
         for (int64_t n = 0; n < g.batch; ++n) {
           const C* in = static_cast<const C*>(x) + n * g.batch_stride[0] + c * g.channel_stride[0];
@@ -206,13 +239,16 @@ void channel_gradient(const Channels<3>& g, Dtype xtype, const void* x, Dtype gt
   parallel_for(g.batch * g.channels, kChannelGrain / std::max<int64_t>(1, g.plane) + 1,
                [&](int64_t begin, int64_t end) {
                  alignas(64) C bx[kChannelBlock], bg[kChannelBlock], stored[kChannelBlock];
+                 const bool dense = g.template dense_planes<C>({xtype, gtype, dtype});
+                 int64_t n = begin / g.channels, next = begin % g.channels;
                  for (int64_t p = begin; p < end; ++p) {
-                   const int64_t n = p / g.channels, ch = p % g.channels;
+                   const int64_t ch = next;
                    std::array<int64_t, 3> base;
                    for (size_t j = 0; j < 3; ++j) base[j] = n * g.batch_stride[j] + ch * g.channel_stride[j];
+                   if (++next == g.channels) next = 0, ++n;
                    const auto c = static_cast<size_t>(ch);
                    const C mean = k.mean[c], lift = k.lift[c], slope = k.slope[c], scale = k.scale[c];
-                   if (g.template dense_planes<C>({xtype, gtype, dtype})) {
+                   if (dense) {
                      const C *in = static_cast<const C*>(x) + base[0], *gr = static_cast<const C*>(dy) + base[1];
                      C* out = static_cast<C*>(dx) + base[2];
 #pragma GCC ivdep
