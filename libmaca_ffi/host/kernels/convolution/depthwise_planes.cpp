@@ -49,6 +49,8 @@ class PlanePass : public Pass {
       }
   }
   uint64_t workspace_bytes() const override { return 0; }
+  // Are the zeros around a plane few? Wide gaps between taps may need more of them than memory holds.
+  bool is_filled() const { return padded() <= 4 * p_.axes[0].read * p_.axes[1].read + (1 << 16); }
 
  protected:
   struct Term {
@@ -222,13 +224,18 @@ class PlaneGradient final : public PlanePass {
   }
 };
 
+template <class P> std::unique_ptr<DepthwisePass> made(Depthwise p) {
+  auto pass = std::make_unique<P>(std::move(p));
+  return pass->is_filled() ? std::move(pass) : nullptr;
+}
+
 }  // namespace
 }  // namespace depthwise
 
 std::unique_ptr<convolution::DepthwisePass> depthwise_of_planes(convolution::Depthwise p) {
   using Kind = convolution::Depthwise::Kind;
-  if (p.kind == Kind::WeightGradient) return std::make_unique<depthwise::PlaneGradient>(std::move(p));
-  return std::make_unique<depthwise::PlaneProduct>(std::move(p));
+  return p.kind == Kind::WeightGradient ? depthwise::made<depthwise::PlaneGradient>(std::move(p))
+                                        : depthwise::made<depthwise::PlaneProduct>(std::move(p));
 }
 
 }  // namespace maca::MACA_ISA
