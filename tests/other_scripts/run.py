@@ -157,9 +157,14 @@ def judge(bench: Bench, script: Script, mode: str, cpu: Outcome) -> Outcome:
         still = apart(outcome.record["losses"], want, script.tolerance, compared=script.compared)
         outcome.verdict = f"apart: {still}" if still else "pass"
         moved: list[list[float]] = []
-        while still and len(moved) < len(ROUNDINGS):
-            moved.append(bench.run(script, f"cpu+{ROUNDINGS[len(moved)]}").record["losses"])
+        for rounding in ROUNDINGS if still else ():
+            rounded = bench.run(script, f"cpu+{rounding}")
+            if rounded.verdict != "ran":  # out of time, perhaps
+                continue
+            moved.append(rounded.record["losses"])
             still = apart(outcome.record["losses"], want, script.tolerance, moved, script.compared)
+            if not still:
+                break
         if moved:
             outcome.record["rounded otherwise"] = moved
             outcome.verdict = (
