@@ -11,12 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-import macatensor
 from macatensor.bench import models
 from macatensor.bench.decoding import StaticDecoder
 from macatensor.bench.engines import engines
 from macatensor.bench.graphs import SMALL
-from macatensor.bench.measure import Call, interleave, interleave_short
+from macatensor.bench.measure import Call, counting_fallbacks, interleave, interleave_short
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT
 
@@ -55,9 +54,7 @@ def _compare(
     for call in contenders.values():
         for _ in range(3):
             call()
-    before = macatensor.counters()["fallbacks"]
-    contenders["compiled"]()
-    fallbacks = macatensor.counters()["fallbacks"] - before
+    _, fallbacks = counting_fallbacks(contenders["compiled"])
     if short:
         timing = interleave_short(contenders, rounds, 4 if quick else 40)
     else:

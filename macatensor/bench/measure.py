@@ -7,10 +7,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
+import macatensor
+
 Call = Callable[[], object]
+T = TypeVar("T")
 
 # Seconds between blocks. PyTorch's OpenMP workers spin for some milliseconds after a parallel region and would take
 # a core from whoever comes next.
@@ -127,3 +131,12 @@ def interleave(contenders: Mapping[str, Call], rounds: int, seconds: float, sett
     finally:
         gc.enable()
     return Timing(taken)
+
+
+def counting_fallbacks(call: Callable[[], T]) -> tuple[T, int]:
+    """What the call gives, and how many operators of it went to the host. Outside timed blocks: reading counters takes some
+    microseconds."""
+    with macatensor.fallback("silent"):
+        before = macatensor.counters()["fallbacks"]
+        given = call()
+        return given, macatensor.counters()["fallbacks"] - before

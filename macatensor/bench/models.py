@@ -9,9 +9,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-import macatensor
 from macatensor.bench.decoding import generate
-from macatensor.bench.measure import interleave
+from macatensor.bench.measure import counting_fallbacks, interleave
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT, Bottleneck, GPTConfig, ResNet, SequenceModel, resnet18, resnet50
 
@@ -215,11 +214,7 @@ def _judged(
 ) -> list[Result]:
     """maca against the quickest of the others, with the fallbacks of its first two calls counted."""
     maca = contenders["maca"]
-    with macatensor.fallback("silent"):  # outside the timed blocks: reading counters takes some microseconds
-        before = macatensor.counters()["fallbacks"]
-        maca()
-        maca()
-        fallbacks = macatensor.counters()["fallbacks"] - before
+    _, fallbacks = counting_fallbacks(lambda: (maca(), maca()))
     timing = interleave(contenders, rounds, 0.001 if quick else 0.3, settle=0.0 if quick else 0.03)
     better = min((name for name in contenders if name != "maca"), key=timing.seconds)
     baseline = f"native {better}" if better != "native" else "native"

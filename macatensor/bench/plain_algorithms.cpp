@@ -71,6 +71,19 @@ struct Deformation {
       }
   }
 
+  // visit(plane, patch, weight, y, x) for every patch: where its image begins, where it lies, what masks it and where
+  // it looks. A thread has an image's plane to itself.
+  template <class F> void each_patch(const float* offset, const float* mask, F&& visit) const {
+#pragma omp parallel for collapse(2)
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t n = 0; n < batch; ++n)
+        for (int64_t t = 0; t < taps(); ++t)
+          each_place(offset, n, t, [&](int64_t place, float y, float x) {
+            visit((n * channels + c) * height * width, ((c * taps() + t) * batch + n) * places() + place,
+                  mask[(n * taps() + t) * places() + place], y, x);
+          });
+  }
+
   bool is_inside(float y, float x) const {
     return y > -1 && x > -1 && y < static_cast<float>(height) && x < static_cast<float>(width);
   }
@@ -161,41 +174,23 @@ EXPORTED void roi_align_backward(const float* gradient, const float* boxes, floa
 // input [N, C, H, W], offset, mask [N, taps, rows, columns] -> patches [C taps, N rows columns]
 EXPORTED void deformed_patches(const float* input, const float* offset, const float* mask, float* patches,
                                const Deformation* how) {
-  const Deformation& d = *how;
-#pragma omp parallel for collapse(2)
-  for (int64_t c = 0; c < d.channels; ++c)
-    for (int64_t n = 0; n < d.batch; ++n) {
-      const float* plane = input + (n * d.channels + c) * d.height * d.width;
-      for (int64_t t = 0; t < d.taps(); ++t) {
-        float* to = patches + ((c * d.taps() + t) * d.batch + n) * d.places();
-        const float* weights = mask + (n * d.taps() + t) * d.places();
-        d.each_place(offset, n, t,
-                     [&](int64_t place, float y, float x) { to[place] = weights[place] * d.sample(plane, y, x); });
-      }
-    }
+  how->each_patch(offset, mask, [=](int64_t plane, int64_t patch, float weight, float y, float x) {
+    patches[patch] = weight * how->sample(input + plane, y, x);
+  });
 }
 
 // The gradient of patches -> that of the input, zeros before.
 EXPORTED void deformed_input_gradient(const float* patches, const float* offset, const float* mask, float* input,
                                       const Deformation* how) {
-  const Deformation& d = *how;
-#pragma omp parallel for collapse(2)
-  for (int64_t c = 0; c < d.channels; ++c)
-    for (int64_t n = 0; n < d.batch; ++n) {
-      float* plane = input + (n * d.channels + c) * d.height * d.width;
-      for (int64_t t = 0; t < d.taps(); ++t) {
-        const float* from = patches + ((c * d.taps() + t) * d.batch + n) * d.places();
-        const float* weights = mask + (n * d.taps() + t) * d.places();
-        d.each_place(offset, n, t, [&](int64_t place, float y, float x) {
-          if (!d.is_inside(y, x)) return;
-          const auto top = static_cast<int64_t>(std::floor(y)), left = static_cast<int64_t>(std::floor(x));
-          for (int64_t i = std::max<int64_t>(top, 0); i <= std::min(top + 1, d.height - 1); ++i)
-            for (int64_t j = std::max<int64_t>(left, 0); j <= std::min(left + 1, d.width - 1); ++j)
-              plane[i * d.width + j] += (1 - std::abs(y - static_cast<float>(i))) *
-                                        (1 - std::abs(x - static_cast<float>(j))) * from[place] * weights[place];
-        });
-      }
-    }
+  how->each_patch(offset, mask, [=](int64_t plane, int64_t patch, float weight, float y, float x) {
+    const Deformation& d = *how;
+    if (!d.is_inside(y, x)) return;
+    const auto top = static_cast<int64_t>(std::floor(y)), left = static_cast<int64_t>(std::floor(x));
+    for (int64_t i = std::max<int64_t>(top, 0); i <= std::min(top + 1, d.height - 1); ++i)
+      for (int64_t j = std::max<int64_t>(left, 0); j <= std::min(left + 1, d.width - 1); ++j)
+        input[plane + i * d.width + j] += (1 - std::abs(y - static_cast<float>(i))) *
+                                          (1 - std::abs(x - static_cast<float>(j))) * patches[patch] * weight;
+  });
 }
 
 // The gradient of patches -> those of offset and mask, each of which is a sum over the channels.

@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import macatensor
-from macatensor.bench.measure import Call, interleave
+from macatensor.bench.measure import Call, counting_fallbacks, interleave
 from macatensor.bench.result import Result
 from macatensor.cpp_extension.compiling import Build, compile_into
 
@@ -32,10 +31,7 @@ def against_plain(case: str, make: Callable[[bool], Pair]) -> Callable[[int, boo
         except (_NoCompiler, ModuleNotFoundError) as error:
             print(f"{case}: not measured: {error}", file=sys.stderr)
             return []
-        before = macatensor.counters()["fallbacks"]
-        with macatensor.fallback("silent"):
-            found = ours()
-        fallbacks = macatensor.counters()["fallbacks"] - before
+        found, fallbacks = counting_fallbacks(ours)
         torch.testing.assert_close(
             found,
             plain(),

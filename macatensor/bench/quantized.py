@@ -8,9 +8,8 @@ from functools import partial
 
 import torch
 
-import macatensor
 from macatensor.bench.decoding import generate
-from macatensor.bench.measure import interleave
+from macatensor.bench.measure import counting_fallbacks, interleave
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT, GPTConfig
 
@@ -103,12 +102,7 @@ def decoding(rounds: int, quick: bool) -> list[Result]:
         "bfloat16": copy.deepcopy(model).to("maca", torch.bfloat16),
     }
     contenders = {name: partial(generate, made, prompt, 20 if quick else 48) for name, made in models.items()}
-    fallbacks = {}
-    with macatensor.fallback("silent"):
-        for name, call in contenders.items():
-            before = macatensor.counters()["fallbacks"]
-            call()
-            fallbacks[name] = macatensor.counters()["fallbacks"] - before
+    fallbacks = {name: counting_fallbacks(call)[1] for name, call in contenders.items()}
     timing = interleave(contenders, rounds, 0.001 if quick else 0.3, settle=0.0 if quick else 0.03)
     return [
         Result(
