@@ -17,8 +17,6 @@ using onednn::at;
 
 namespace {
 
-enum Slot { kLeft, kRight, kResult, kBias };
-
 Matrix rows_of(Slot slot, int64_t rows, int64_t columns) { return {Dtype::F32, slot, 1, rows, columns, 0, columns, 1}; }
 
 constexpr uint64_t kMostLaidOut = 16 << 20;  // bytes: images that are large hold more memory than the time is worth

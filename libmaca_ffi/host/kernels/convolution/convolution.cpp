@@ -297,7 +297,8 @@ class ForwardPlan final : public Plan {
     way.require("columns", columns_ != nullptr);
     way.require("gathered", static_cast<bool>(gathered_));
     way.require("depthwise", static_cast<bool>(depthwise_));
-    packed_bytes = product_    ? product_->packed_bytes()
+    packed_bytes = depthwise_  ? 0  // which reads the weight as it lies
+                   : product_  ? product_->packed_bytes()
                    : columns_  ? columns_->packed_bytes()
                    : gathered_ ? gathered_->packed_bytes()
                                : (weight_.same() ? 0 : weight_.library_bytes());

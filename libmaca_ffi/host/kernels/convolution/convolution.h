@@ -147,6 +147,8 @@ bool fast(Dtype d);  // oneDNN serves it, possibly in float32
 // Is every result made of one pixel, that at its place?
 bool of_single_pixels(const Geometry& g);
 
+enum Slot { kLeft, kRight, kResult, kBias };  // of a product that a convolution becomes
+
 // A convolution, or one of its gradients, as one product of matrices of float32. Images are channels-last and dense.
 class Columns {
  public:

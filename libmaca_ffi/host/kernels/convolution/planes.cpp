@@ -11,8 +11,6 @@ using onednn::at;
 
 namespace {
 
-enum Slot { kLeft, kRight, kResult, kBias };
-
 constexpr int64_t kFewestPixels = 16;  // that fill the columns of a panel
 
 // Channels by pixels, for each image; nullopt where the pixels of an image do not lie at one distance.
