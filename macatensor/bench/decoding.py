@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
@@ -10,16 +12,36 @@ from macatensor.demo.models import GPT, Block
 Cache = tuple[torch.Tensor, torch.Tensor]  # keys and values, (N, heads, T, width / heads)
 
 
-def generate(model: GPT, prompt: torch.Tensor, length: int) -> torch.Tensor:
-    """int64 (N, T) -> (N, ``length``): after the prompt the likeliest tokens. Caches grow with ``torch.cat``."""
+@dataclass(frozen=True)
+class Begun:
+    """A text so far: tokens int64 (N, T), the logits (N, 1, vocabulary) of the next, keys and values of each layer."""
+
+    tokens: torch.Tensor
+    logits: torch.Tensor
+    caches: list[Cache]
+
+
+def begin(model: GPT, prompt: torch.Tensor) -> Begun:
+    """The model reads int64 (N, T)."""
     with torch.inference_mode():
         logits, caches = _step(model, prompt, 0, [None] * len(model.blocks))
-        written = [prompt]
-        for past in range(prompt.shape[1], length):
-            written.append(logits[:, -1:].argmax(-1))
+        return Begun(prompt, logits[:, -1:], caches)
+
+
+def go_on(model: GPT, begun: Begun, length: int) -> torch.Tensor:
+    """int64 (N, ``length``): the likeliest tokens after what was begun. Caches grow with ``torch.cat``."""
+    with torch.inference_mode():
+        logits, caches, written = begun.logits, begun.caches, [begun.tokens]
+        for past in range(begun.tokens.shape[1], length):
+            written.append(logits.argmax(-1))
             if past + 1 < length:
                 logits, caches = _step(model, written[-1], past, caches)
         return torch.cat(written, 1)
+
+
+def generate(model: GPT, prompt: torch.Tensor, length: int) -> torch.Tensor:
+    """int64 (N, T) -> (N, ``length``): the prompt, and the likeliest tokens after it."""
+    return go_on(model, begin(model, prompt), length)
 
 
 def _step(

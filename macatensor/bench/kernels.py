@@ -1,57 +1,23 @@
-"""Single kernels against native PyTorch on the same operands, and against what the machine can do at most.
-
-A case has operands on the host; maca gets copies of them. ``nbytes`` and ``flops`` say what a call must move and
-compute at least, so its rate can be held against the ceilings that are measured in the same run. A quick run has the
-same cases on smaller operands.
-"""
+"""Single kernels against native PyTorch on the same operands, and against what the machine can do at most."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from macatensor.bench import convolutions, factorizations
+from macatensor.bench.case import Case, Function, Operands, nhwc, rand
 from macatensor.bench.ceilings import ceilings
 from macatensor.bench.measure import interleave, interleave_short
 from macatensor.bench.result import Rate, Result
 
-Function = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
-Operands = tuple[torch.Tensor, ...]
 NEAR_CEILING = 0.9  # of the ceiling: as good as a ratio within the bar
 STREAMING = 1.05  # bar of what is bound by memory
 STRIDED = 1.1  # transposed and broadcast operands
 SMALL = 4.0  # a thousand elements, most of it the way through Python
-
-
-@dataclass(frozen=True)
-class Case:
-    """``function`` of the operands that ``make`` makes; ``bar`` is a ratio to native PyTorch's time."""
-
-    name: str
-    function: Function
-    make: Callable[[], Operands]
-    bar: float | None
-    nbytes: int = 0
-    flops: int = 0
-    reads_only: bool = False  # what it writes is nothing beside what it reads
-    is_small: bool = False  # a call takes microseconds
-    is_backward: bool = False  # timed is the gradient of all operands
-    is_contiguous: bool = (
-        False  # operands have one layout, on maca too, where four dimensions would become NHWC
-    )
-
-
-def _rand(count: int, *size: int, dtype: torch.dtype = torch.float32) -> Callable[[], Operands]:
-    return lambda: tuple(torch.rand(size, dtype=dtype) for _ in range(count))
-
-
-def _nhwc(count: int, *size: int) -> Callable[[], Operands]:
-    def make() -> Operands:
-        return tuple(torch.rand(size).contiguous(memory_format=torch.channels_last) for _ in range(count))
-
-    return make
 
 
 POINTWISE: dict[str, tuple[int, Function]] = {
@@ -74,9 +40,9 @@ def pointwise(quick: bool) -> Iterator[Case]:
             n = n >> 10 if quick else n
             written = 2 if name == "to_bfloat16" else 4
             yield Case(
-                f"pointwise.{name}.{label}", function, _rand(count, n), STREAMING, (4 * count + written) * n
+                f"pointwise.{name}.{label}", function, rand(count, n), STREAMING, (4 * count + written) * n
             )
-        yield Case(f"pointwise.{name}.1k", function, _rand(count, 1000), SMALL, is_small=True)
+        yield Case(f"pointwise.{name}.1k", function, rand(count, 1000), SMALL, is_small=True)
     side = 64 if quick else 2048
     nbytes = 4 * side * side
 
@@ -87,14 +53,14 @@ def pointwise(quick: bool) -> Iterator[Case]:
     yield Case("pointwise.add.row", torch.add, pair(lambda t: t[0]), STRIDED, 2 * nbytes)
     yield Case("pointwise.add.column", torch.add, pair(lambda t: t[:, :1]), STRIDED, 2 * nbytes)
     yield Case(
-        "pointwise.copy.transposed", lambda t: t.t().contiguous(), _rand(1, side, side), STRIDED, 2 * nbytes
+        "pointwise.copy.transposed", lambda t: t.t().contiguous(), rand(1, side, side), STRIDED, 2 * nbytes
     )
     image = (1, 16, 14, 14) if quick else (8, 64, 56, 56)
-    nbytes = 4 * _product(image)
-    yield Case("pointwise.add.nhwc", torch.add, _nhwc(2, *image), STRIDED, 3 * nbytes)
+    nbytes = 4 * math.prod(image)
+    yield Case("pointwise.add.nhwc", torch.add, nhwc(2, *image), STRIDED, 3 * nbytes)
     # in three dimensions: four would become NHWC on their way to maca
     yield Case("pointwise.copy.nchw_to_nhwc", lambda t: t.transpose(1, 2).contiguous(),
-               _rand(1, image[0], image[1], image[2] * image[3]), STRIDED, 2 * nbytes)  # fmt: skip
+               rand(1, image[0], image[1], image[2] * image[3]), STRIDED, 2 * nbytes)  # fmt: skip
 
 
 REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -118,19 +84,19 @@ def reduction(quick: bool) -> Iterator[Case]:
         moved = 2 if writes else 1
         for dim in (0, 1):
             yield Case(
-                f"reduction.{name}.dim{dim}", lambda t, f=function, d=dim: f(t, d), _rand(1, side, side), STREAMING,
+                f"reduction.{name}.dim{dim}", lambda t, f=function, d=dim: f(t, d), rand(1, side, side), STREAMING,
                 4 * moved * side * side, reads_only=not writes,
             )  # fmt: skip
         along: int | tuple[int, ...] = 1 if writes or name == "argmax" else (2, 3)
         yield Case(
-            f"reduction.{name}.nhwc", lambda t, f=function, d=along: f(t, d), _nhwc(1, *size), STREAMING,
-            4 * moved * _product(size), reads_only=not writes,
+            f"reduction.{name}.nhwc", lambda t, f=function, d=along: f(t, d), nhwc(1, *size), STREAMING,
+            4 * moved * math.prod(size), reads_only=not writes,
         )  # fmt: skip
     for name in ("sum", "amax"):
         function = REDUCTIONS[name]
         yield Case(
-            f"reduction.{name}.nhwc_channels", lambda t, f=function: f(t, 1), _nhwc(1, *size), STREAMING,
-            4 * _product(size), reads_only=True,
+            f"reduction.{name}.nhwc_channels", lambda t, f=function: f(t, 1), nhwc(1, *size), STREAMING,
+            4 * math.prod(size), reads_only=True,
         )  # fmt: skip
 
 
@@ -138,36 +104,20 @@ def gemm(quick: bool) -> Iterator[Case]:
     """Square products in float32 and bfloat16, and a batch of small ones."""
     for n in (256, 512, 1024, 2048):
         m = n // 16 if quick else n
-        yield Case(f"gemm.float32.{n}", torch.mm, _rand(2, m, m), 0.95, flops=2 * m**3)
+        yield Case(f"gemm.float32.{n}", torch.mm, rand(2, m, m), 0.95, flops=2 * m**3)
     for n in (256, 512, 1024, 2048):
         m = n // 16 if quick else n
-        yield Case(f"gemm.bfloat16.{n}", torch.mm, _rand(2, m, m, dtype=torch.bfloat16), 1.05, flops=2 * m**3)
+        yield Case(f"gemm.bfloat16.{n}", torch.mm, rand(2, m, m, dtype=torch.bfloat16), 1.05, flops=2 * m**3)
     batch = 2 if quick else 64
     yield Case("gemm.batched", torch.bmm, lambda: (torch.rand(batch, 128, 64), torch.rand(batch, 64, 128)), 1.05,
                flops=2 * batch * 128 * 64 * 128)  # fmt: skip
-
-
-def conv(quick: bool) -> Iterator[Case]:
-    """The convolutions of a ResNet, weights unchanged, NHWC on maca and either layout for native PyTorch."""
-    for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
-        width, batch = (channels // 16, 1) if quick else (channels, 8)
-        for kernel in (1, 3):
-            yield Case(
-                f"conv.{channels}x{kernel}x{kernel}", lambda a, b, p=kernel // 2: F.conv2d(a, b, padding=p),
-                _image_and_weight(batch, width, size, kernel), 1.0,
-                flops=2 * batch * width * width * size * size * kernel * kernel,
-            )  # fmt: skip
-
-
-def _image_and_weight(batch: int, width: int, size: int, kernel: int) -> Callable[[], Operands]:
-    return lambda: (torch.rand(batch, width, size, size), torch.rand(width, width, kernel, kernel))
 
 
 def norm(quick: bool) -> Iterator[Case]:
     """Layer norm of 4096 x 4096 and of each pixel's channels, batch norm in training and group norm of NHWC images."""
     side = 64 if quick else 4096
     size = (2, 16, 14, 14) if quick else (16, 64, 56, 56)
-    nbytes = 4 * _product(size)
+    nbytes = 4 * math.prod(size)
 
     def layer_norm(t: torch.Tensor, gain: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(t, gain.shape, gain, shift)
@@ -179,7 +129,7 @@ def norm(quick: bool) -> Iterator[Case]:
         return with_affine(torch.rand(size), size[1])
 
     def pixels() -> Operands:
-        return with_affine(_nhwc(1, *size)()[0].permute(0, 2, 3, 1), size[1])
+        return with_affine(nhwc(1, *size)()[0].permute(0, 2, 3, 1), size[1])
 
     def rows() -> Operands:
         return with_affine(torch.rand(side, side), side)
@@ -202,39 +152,63 @@ def attention(quick: bool) -> Iterator[Case]:
         products = 5 if is_backward else 2  # the backward computes the scores again
         for length in (512, 1024, 2048, 4096):
             t = length // 32 if quick else length
-            yield Case(f"attention.{way}.{length}", causal, _rand(3, 1, 8, t, 64), 1.0,
+            yield Case(f"attention.{way}.{length}", causal, rand(3, 1, 8, t, 64), 1.0,
                        flops=products * 2 * 8 * t * t * 64 // 2, is_backward=is_backward, is_contiguous=True)  # fmt: skip
 
 
 def index(quick: bool) -> Iterator[Case]:
-    """Gathers, scatters, sorting and selection of a million elements."""
+    """Gathers, scatters, and what sorts, counts or selects of a thousand, 64 thousand and a million elements."""
     n = 1 << (12 if quick else 20)
     nbytes = 4 * n
 
-    def table() -> Operands:
-        return torch.rand(n // 64, 64), torch.randint(n // 64, (n // 64,))
+    def table(width: int) -> Callable[[], Operands]:
+        return lambda: (torch.rand(n // width, width), torch.randint(n // width, (n // width,)))
 
     def permuted() -> Operands:
         return torch.rand(n), torch.randperm(n)
 
-    yield Case("index.select_rows", lambda t, i: t.index_select(0, i), table, None, 2 * nbytes)
-    yield Case("index.gather", lambda t, i: t.gather(0, i), permuted, None, 4 * nbytes)
+    def scattered_rows(t: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(t).index_add(0, i, t)
+
+    for width in (8, 64):
+        yield Case(f"index.select_rows.{width}", lambda t, i: t.index_select(0, i), table(width), 1.0, 2 * nbytes)
+        yield Case(f"index.embedding.{width}", lambda t, i: F.embedding(i, t), table(width), 1.0, 2 * nbytes)
+        yield Case(f"index.add_rows.{width}", scattered_rows, table(width), 1.0, 4 * nbytes)
+    yield Case("index.gather", lambda t, i: t.gather(0, i), permuted, 1.0, 4 * nbytes)
     yield Case(
-        "index.scatter_add", lambda t, i: torch.zeros_like(t).scatter_add(0, i, t), permuted, None, 4 * nbytes
+        "index.scatter_add", lambda t, i: torch.zeros_like(t).scatter_add(0, i, t), permuted, 1.0, 4 * nbytes
     )
-    yield Case("index.sort", torch.sort, _rand(1, n), None)
-    yield Case("index.topk", lambda t: torch.topk(t, 100), _rand(1, n), None)
-    yield Case("index.embedding", lambda t, i: F.embedding(i, t), table, None, 2 * nbytes)
+    for label, count in (("1k", 1 << 10), ("64k", 1 << 16), ("1M", 1 << 20)):
+        count = min(count, n)
+        for name, function in SELECTIONS.items():
+            yield Case(f"index.{name}.{label}", function, rand(1, count), 1.0)
+        yield Case(f"index.unique.{label}", lambda t: torch.unique(t, return_inverse=True), _counts(count), 1.0)
+        yield Case(f"index.bincount.{label}", torch.bincount, _counts(count), 1.0)
+
+
+SELECTIONS: dict[str, Function] = {
+    "sort": torch.sort,
+    "topk": lambda t: torch.topk(t, 100),
+    "cumsum": lambda t: torch.cumsum(t, 0),
+    "histc": lambda t: torch.histc(t, 100, 0, 1),
+}
+
+
+def _counts(count: int) -> Callable[[], Operands]:
+    """Whole numbers of which each occurs some sixteen times."""
+    return lambda: (torch.randint(max(count // 16, 1), (count,)),)
 
 
 SUITES: dict[str, Callable[[bool], Iterator[Case]]] = {
     "pointwise": pointwise,
     "reduction": reduction,
     "gemm": gemm,
-    "conv": conv,
+    "conv": convolutions.conv,
     "norm": norm,
     "attention": attention,
     "index": index,
+    "linalg": factorizations.linalg,
+    "fft": factorizations.fft,
 }
 
 
@@ -262,10 +236,10 @@ def measured(case: Case, rounds: int, quick: bool) -> Result:
         "native": call(case.function, operands),
     }
     if any(_has_pixels(t) for t in operands) and not case.is_contiguous:
-        nhwc = tuple(
+        in_pixels = tuple(
             t.contiguous(memory_format=torch.channels_last) if _has_pixels(t) else t for t in operands
         )
-        contenders["native NHWC"] = _call(case.function, nhwc)
+        contenders["native NHWC"] = call(case.function, in_pixels)
     if case.is_small:
         timing = interleave_short(contenders, rounds, 4 if quick else 20)
     else:
@@ -312,10 +286,3 @@ def _rate(case: Case, seconds: float, quick: bool) -> Rate | None:
 
 def _has_pixels(t: torch.Tensor) -> bool:
     return t.dim() == 4 and t.shape[2:] != (1, 1)
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

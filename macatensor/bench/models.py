@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from macatensor.bench.decoding import generate
+from macatensor.bench.decoding import begin, generate, go_on
 from macatensor.bench.measure import counting_fallbacks, interleave
 from macatensor.bench.result import Result
 from macatensor.demo.models import GPT, Bottleneck, GPTConfig, ResNet, SequenceModel, resnet18, resnet50
@@ -19,9 +19,12 @@ RESNET_TRAINING = 0.9
 GPT_FORWARD = 0.95
 GPT_TRAINING = 0.95
 DECODING = 1.2
-LSTM = 1.0
+GPT2_DECODING = 0.7
+LSTM = 0.85
+GRU = 0.9
 SHUFFLENET = 0.85
 GPT_SIZES = GPTConfig(vocabulary=100, layers=6, width=384, heads=6, context=128)
+GPT2_SIZES = GPTConfig(vocabulary=50257, layers=12, width=768, heads=12, context=1024)
 TINY_SIZES = GPTConfig(vocabulary=100, layers=1, width=64, heads=2, context=32)
 
 Call = Callable[[], object]
@@ -51,12 +54,12 @@ def resnet_inference(depth: int, batch: int, size: int) -> Callable[[int, bool],
         channels_last = copy.deepcopy(model)
         channels_last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         contenders = {
-            "maca": _forward(copy.deepcopy(model).to("maca"), x.to("maca")),
-            "NCHW": _forward(model, x),
-            "NHWC": _forward(channels_last, x.contiguous(memory_format=torch.channels_last)),
+            "maca": inference(copy.deepcopy(model).to("maca"), x.to("maca")),
+            "NCHW": inference(model, x),
+            "NHWC": inference(channels_last, x.contiguous(memory_format=torch.channels_last)),
         }
         case = f"models.resnet{depth}.inference.{batch}x{size}"
-        return _judged(case, contenders, RESNET_INFERENCE, rounds, quick)
+        return judged(case, contenders, RESNET_INFERENCE, rounds, quick)
 
     return run
 
@@ -99,13 +102,13 @@ def image_training(
         "NCHW": resnet_step(model, x, y),
         "NHWC": resnet_step(channels_last, x.contiguous(memory_format=torch.channels_last), y),
     }
-    return _judged(case, contenders, bar, rounds, quick)
+    return judged(case, contenders, bar, rounds, quick)
 
 
 def resnet_step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
     """A training step with SGD."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    return _training(lambda: F.cross_entropy(model(x), y), optimizer)
+    return training(lambda: F.cross_entropy(model(x), y), optimizer)
 
 
 def gpt_forward(rounds: int, quick: bool) -> list[Result]:
@@ -113,10 +116,10 @@ def gpt_forward(rounds: int, quick: bool) -> list[Result]:
     model = gpt(quick).eval()
     tokens = torch.randint(model.config.vocabulary, (4, 128))
     contenders = {
-        "maca": _forward(copy.deepcopy(model).to("maca"), tokens.to("maca")),
-        "native": _forward(model, tokens),
+        "maca": inference(copy.deepcopy(model).to("maca"), tokens.to("maca")),
+        "native": inference(model, tokens),
     }
-    return _judged("models.gpt.forward", contenders, GPT_FORWARD, rounds, quick)
+    return judged("models.gpt.forward", contenders, GPT_FORWARD, rounds, quick)
 
 
 def gpt_training(rounds: int, quick: bool) -> list[Result]:
@@ -127,14 +130,14 @@ def gpt_training(rounds: int, quick: bool) -> list[Result]:
         "maca": gpt_step(copy.deepcopy(model).to("maca"), tokens.to("maca")),
         "native": gpt_step(model, tokens),
     }
-    return _judged("models.gpt.training", contenders, GPT_TRAINING, rounds, quick)
+    return judged("models.gpt.training", contenders, GPT_TRAINING, rounds, quick)
 
 
 def gpt_step(model: GPT, tokens: torch.Tensor) -> Call:
     """A training step with AdamW on tokens (N, T + 1)."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = tokens[:, :-1], tokens[:, 1:].flatten()
-    return _training(lambda: F.cross_entropy(model(x).flatten(0, 1), y), optimizer)
+    return training(lambda: F.cross_entropy(model(x).flatten(0, 1), y), optimizer)
 
 
 def gpt_decoding(rounds: int, quick: bool) -> list[Result]:
@@ -150,28 +153,69 @@ def gpt_decoding(rounds: int, quick: bool) -> list[Result]:
         "maca": write(copy.deepcopy(model).to("maca"), prompt.to("maca")),
         "native": write(model, prompt),
     }
-    return _judged("models.gpt.decoding", contenders, DECODING, rounds, quick)
+    return judged("models.gpt.decoding", contenders, DECODING, rounds, quick)
 
 
-def lstm(rounds: int, quick: bool) -> list[Result]:
-    """Two-layer LSTM, hidden 128, 32 time steps, batch 16: forward and backward."""
-    torch.manual_seed(0)
-    model, x, y = SequenceModel(), torch.randn(4 if quick else 32, 16, 128), torch.randint(10, (16,))
+def gpt2_decoding(dtype: torch.dtype, past: int) -> Callable[[int, bool], list[Result]]:
+    """A GPT of 124 million parameters has read ``past`` tokens and writes 16 more."""
 
-    def step(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
-        def run() -> torch.Tensor:
-            model.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            return loss
+    def run(rounds: int, quick: bool) -> list[Result]:
+        torch.manual_seed(0)
+        model = GPT(TINY_SIZES if quick else GPT2_SIZES).eval().to(dtype)
+        read = torch.randint(model.config.vocabulary, (1, 8 if quick else past))
 
-        return run
+        def write(model: GPT, read: torch.Tensor) -> Call:
+            begun = begin(model, read)
+            return lambda: go_on(model, begun, read.shape[1] + 16)
 
-    contenders = {
-        "maca": step(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
-        "native": step(model, x, y),
-    }
-    return _judged("models.lstm", contenders, LSTM, rounds, quick)
+        contenders = {
+            "maca": write(copy.deepcopy(model).to("maca"), read.to("maca")),
+            "native": write(model, read),
+        }
+        name = str(dtype).removeprefix("torch.")
+        return judged(f"models.gpt2.decoding.{name}.{past}", contenders, GPT2_DECODING, rounds, quick)
+
+    return run
+
+
+def recurrent(name: str, bar: float) -> Callable[[int, bool], list[Result]]:
+    """``torch.nn``'s module of that name, two layers, hidden 128, 32 time steps, batch 16: forward and backward."""
+
+    def run(rounds: int, quick: bool) -> list[Result]:
+        torch.manual_seed(0)
+        model: torch.nn.Module = SequenceModel()
+        if name != "LSTM":
+            model = _Last(getattr(torch.nn, name)(128, 128, 2))
+        x, y = torch.randn(4 if quick else 32, 16, 128), torch.randint(10, (16,))
+        contenders = {
+            "maca": _gradients(copy.deepcopy(model).to("maca"), x.to("maca"), y.to("maca")),
+            "native": _gradients(model, x, y),
+        }
+        return judged(f"models.{name.lower()}", contenders, bar, rounds, quick)
+
+    return run
+
+
+class _Last(torch.nn.Module):
+    """What a recurrent module gives for the last time step."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.module(x)[0][-1]
+        return result
+
+
+def _gradients(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
+    def run() -> torch.Tensor:
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return run
 
 
 CASES: dict[str, Callable[[int, bool], list[Result]]] = {
@@ -184,12 +228,20 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
     "models.gpt.forward": gpt_forward,
     "models.gpt.training": gpt_training,
     "models.gpt.decoding": gpt_decoding,
-    "models.lstm": lstm,
+    **{
+        f"models.gpt2.decoding.{name}.{past}": gpt2_decoding(dtype, past)
+        for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
+        for past in (16, 500, 1000)
+    },
+    "models.lstm": recurrent("LSTM", LSTM),
+    "models.gru": recurrent("GRU", GRU),
+    "models.rnn": recurrent("RNN", GRU),
     "models.shufflenet.training": shufflenet_training,
 }
 
 
-def _forward(model: torch.nn.Module, x: torch.Tensor) -> Call:
+def inference(model: torch.nn.Module, x: object) -> Call:
+    """The forward pass in ``inference_mode``."""
     def run() -> torch.Tensor:
         with torch.inference_mode():
             result: torch.Tensor = model(x)
@@ -198,7 +250,8 @@ def _forward(model: torch.nn.Module, x: torch.Tensor) -> Call:
     return run
 
 
-def _training(loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> Call:
+def training(loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> Call:
+    """A step: gradients of the loss and the optimizer."""
     def run() -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_of()
@@ -209,7 +262,7 @@ def _training(loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimi
     return run
 
 
-def _judged(
+def judged(
     case: str, contenders: dict[str, Call], bar: float | None, rounds: int, quick: bool
 ) -> list[Result]:
     """maca against the quickest of the others, with the fallbacks of its first two calls counted."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from macatensor.bench.kernels import conv, gemm
+from macatensor.bench.convolutions import of_resnets
+from macatensor.bench.kernels import gemm
 from macatensor.bench.result import Result
 from macatensor.choices import deciding
 from macatensor.choices.deciding import OWN, Asked
@@ -71,7 +72,7 @@ def benchmark_calls(quick: bool = False) -> Iterator[tuple[str, Json]]:
             case.name,
             _call(operator, _tensor(list(a.shape), dtype=dtype), _tensor(list(b.shape), dtype=dtype)),
         )
-    for case in conv(quick):
+    for case in of_resnets(quick):
         image, weight = case.make()
         padding = weight.shape[2] // 2
         window: list[Json] = [[1, 1], [padding, padding], [1, 1], False, [0, 0], 1]
