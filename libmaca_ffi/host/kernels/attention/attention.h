@@ -27,7 +27,7 @@ constexpr int64_t kQueries = 96, kKeys = 512;
 // From row to row of scores: a power of two would put all rows into two sets of the first-level cache.
 constexpr int64_t kScoreStep = kKeys + 16;
 
-constexpr int64_t kQueriesToPack = 64;  // fewer queries do not repay packing keys and values
+constexpr int64_t kQueriesToPack = 32;  // fewer queries do not repay packing keys and values
 
 // Keys of one head, resp. a single piece: below this many heads the backward splits heads to feed all threads.
 constexpr int64_t kFewHeads = 4;

@@ -6,21 +6,40 @@
 namespace maca::MACA_ISA::attention {
 namespace {
 
+// Scores are taken a vector at a time, of which a row's last is filled up: a remainder of single numbers would take as long as
+// the rest of a row of some tens.
+template <class C> constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+static_assert(kKeys % kLanes<float> == 0);
+
+template <class C> Vector<C> loaded(const C* x) {
+  Vector<C> here;
+  std::memcpy(&here, x, sizeof here);
+  return here;
+}
+
+template <class C> Vector<C> counted() {
+  Vector<C> numbers;
+  for (int64_t i = 0; i < kLanes<C>; ++i) numbers[i] = static_cast<C>(i);
+  return numbers;
+}
+
+// By a whole vector: a load of what several stores wrote would wait for them.
+template <class C> void fill_up(C* x, int64_t n, const Vector<C>& numbers) {
+  const int64_t whole = n / kLanes<C> * kLanes<C>;
+  if (whole == n) return;
+  const Vector<C> nothing = Vector<C>{} - std::numeric_limits<C>::infinity();
+  const Vector<C> last = numbers < static_cast<C>(n - whole) ? loaded(x + whole) : nothing;
+  std::memcpy(x + whole, &last, sizeof last);
+}
+
 // With vectors: of a loop over numbers GCC vectorizes no comparison that has to keep NaN apart.
 template <class C> C row_max(const C* x, int64_t n, C start) {
-  using Lanes = Vector<C>;
-  constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
-  Lanes greatest[2] = {start - Lanes{}, start - Lanes{}};
-  int64_t j = 0;
-  for (; j + 2 * kLanes <= n; j += 2 * kLanes)
-    for (int64_t i = 0; i < 2; ++i) {
-      Lanes here;
-      std::memcpy(&here, x + j + i * kLanes, sizeof(Lanes));
-      greatest[i] = here > greatest[i] ? here : greatest[i];
-    }
-  greatest[0] = greatest[1] > greatest[0] ? greatest[1] : greatest[0];
-  for (int64_t i = 0; i < kLanes; ++i) start = greatest[0][i] > start ? greatest[0][i] : start;
-  for (; j < n; ++j) start = x[j] > start ? x[j] : start;
+  Vector<C> greatest = start - Vector<C>{};
+  for (int64_t j = 0; j < n; j += kLanes<C>) {
+    const Vector<C> here = loaded(x + j);
+    greatest = here > greatest ? here : greatest;
+  }
+  for (int64_t i = 0; i < kLanes<C>; ++i) start = greatest[i] > start ? greatest[i] : start;
   return start;
 }
 
@@ -28,13 +47,9 @@ template <class C> C row_max(const C* x, int64_t n, C start) {
 template <class C> C row_exp(C* x, int64_t n, C shift) {
 #pragma GCC ivdep
   for (int64_t j = 0; j < n; ++j) x[j] = vm::exp_under(x[j] - shift);
-  constexpr int64_t kSums = 16;
-  C sums[kSums] = {};
-  int64_t j = 0;
-  for (; j + kSums <= n; j += kSums)
-    for (int64_t i = 0; i < kSums; ++i) sums[i] += x[j + i];
-  for (; j < n; ++j) sums[0] += x[j];
-  for (int64_t width = kSums / 2; width > 0; width /= 2)
+  Vector<C> sums{};
+  for (int64_t j = 0; j < n; j += kLanes<C>) sums += loaded(x + j);
+  for (int64_t width = kLanes<C> / 2; width > 0; width /= 2)
     for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
   return sums[0];
 }
@@ -43,11 +58,14 @@ template <class C> C row_exp(C* x, int64_t n, C shift) {
 
 template <class C> void softmax(const Block<C>& block, int64_t rows, int64_t keys) {
   constexpr C kNothing = -std::numeric_limits<C>::infinity();
+  const Vector<C> numbers = counted<C>();
+  const int64_t filled = (keys + kLanes<C> - 1) / kLanes<C> * kLanes<C>;
   for (int64_t i = 0; i < rows; ++i) {
     C* score = block.score + i * kScoreStep;
-    const C before = block.largest[i], top = row_max(score, keys, before);
+    fill_up(score, keys, numbers);
+    const C before = block.largest[i], top = row_max(score, filled, before);
     const C shift = top == kNothing ? C(0) : top;  // all masked so far: exp(-inf - 0) is 0
-    const C added = row_exp(score, keys, shift);
+    const C added = row_exp(score, filled, shift);
     if (before != kNothing && top != before) {
       const C shrink = vm::exp(before - shift);
       block.total[i] *= shrink;
