@@ -19,21 +19,9 @@ struct Interior {
   }
 };
 
-class ChannelPass : public Pass {
+class ChannelProduct final : public Pass {
  public:
-  using Pass::Pass;
-
- protected:
-  // f(c) for vectors of channels, of which the last may begin before the end of the one before it.
-  template <class F> void each_vector(F&& f) const {
-    for (int64_t c = 0; c + kLanes <= p_.channels; c += kLanes) f(c);
-    if (p_.channels % kLanes) f(p_.channels - kLanes);
-  }
-};
-
-class ChannelProduct final : public ChannelPass {
- public:
-  explicit ChannelProduct(Depthwise p) : ChannelPass(std::move(p)) {
+  explicit ChannelProduct(Depthwise p) : Pass(std::move(p)) {
     for (const auto& phase : p_.axes[1].phases) interiors_.emplace_back(p_.axes[1], phase);
   }
   uint64_t workspace_bytes() const override { return static_cast<uint64_t>(taps() * p_.channels) * sizeof(float); }
@@ -44,10 +32,11 @@ class ChannelProduct final : public ChannelPass {
       for (int64_t c = 0; c < p_.channels; ++c) filters[t * p_.channels + c] = number(weight, c, t);
     const int64_t height = p_.axes[0].result, row_cost = cost() * p_.channels / height + 1;
     parallel_for(p_.batch * height, std::max<int64_t>(1, kGrain / row_cost), [&](int64_t begin, int64_t end) {
-      Terms terms;
+      Row made;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = i / height, y = i % height;
-        row(read_from + n * p_.read_strides[0], filters, bias, y, terms,
+        make_row(y, made);
+        row(made, read_from + n * p_.read_strides[0], filters, bias,
             result + n * p_.result_strides[0] + y * p_.result_strides[2]);
       }
     });
@@ -55,74 +44,124 @@ class ChannelProduct final : public ChannelPass {
   }
 
  private:
+  static constexpr int64_t kVectors = 2;       // of channels, at once
+  static constexpr int64_t kNear = 24 * 1024;  // bytes that leave the first-level cache room for filters and results
+
+  // Channels whose image's part that a piece reads takes no more.
+  int64_t block_of_channels() const {
+    const int64_t width = kTogether * p_.axes[1].read_step + p_.kernel[1];
+    const int64_t each = p_.kernel[0] * width * static_cast<int64_t>(sizeof(float)), step = kVectors * kLanes;
+    return std::max<int64_t>(1, kNear / each / step) * step;
+  }
+
   // What a result is made of: a filter's number and where that meets the image, from the result's first row and place.
   struct Term {
     int64_t filter, offset;
   };
-  using Terms = std::vector<Term>;
+  // Results of a row that are made of the same terms: kTogether of them, or one.
+  struct Piece {
+    bool together;
+    int64_t read, result;  // where they begin
+    size_t begin, end;     // of the terms
+  };
+  struct Row {
+    std::vector<Term> terms;
+    std::vector<Piece> pieces;
+  };
 
-  template <class F> void collect(int64_t y, const Axis::Phase& phase, Terms& terms, F&& is) const {
-    terms.clear();
-    p_.axes[0].each_place(y, [&](int64_t row, int64_t place) {
-      for (const auto& tap : phase.taps)
-        if (is(tap))
-          terms.push_back({(row * p_.kernel[1] + tap.index) * p_.channels,
-                           place * p_.read_strides[2] + tap.base * p_.read_strides[3]});
-    });
-  }
-
-  void row(const float* image, const float* filters, const float* bias, int64_t y, Terms& terms, float* to) const {
+  void make_row(int64_t y, Row& made) const {
     const Axis& axis = p_.axes[1];
+    made.terms.clear();
+    made.pieces.clear();
+    size_t begin = 0;
+    const auto collect = [&](const Axis::Phase& phase, auto&& is) {
+      begin = made.terms.size();
+      p_.axes[0].each_place(y, [&](int64_t row, int64_t place) {
+        for (const auto& tap : phase.taps)
+          if (is(tap))
+            made.terms.push_back({(row * p_.kernel[1] + tap.index) * p_.channels,
+                                  place * p_.read_strides[2] + tap.base * p_.read_strides[3]});
+      });
+    };
     for (size_t i = 0; i < axis.phases.size(); ++i) {
       const auto& phase = axis.phases[i];
-      const auto at_edge = [&](int64_t q) {
-        collect(y, phase, terms, [&](const auto& tap) { return axis.inside(tap.base + axis.read_step * q); });
-        pixels<1>(image, filters, bias, terms, phase.first, q, to);
+      const auto add = [&](int64_t q, bool together) {
+        made.pieces.push_back({together, q * axis.read_step * p_.read_strides[3],
+                               (phase.first + axis.step * q) * p_.result_strides[3], begin, made.terms.size()});
       };
-      for (int64_t q = 0; q < interiors_[i].begin; ++q) at_edge(q);
-      for (int64_t q = interiors_[i].end; q < phase.count; ++q) at_edge(q);
-      collect(y, phase, terms, [](const auto&) { return true; });
-      const auto [begin, end] = interiors_[i];
-      int64_t q = begin;
-      for (; q + kTogether <= end; q += kTogether) pixels<kTogether>(image, filters, bias, terms, phase.first, q, to);
-      if (q < end && begin + kTogether <= end)  // again those before: all at once take little longer than one
-        pixels<kTogether>(image, filters, bias, terms, phase.first, end - kTogether, to);
+      const auto at_edge = [&](int64_t q) {
+        collect(phase, [&](const auto& tap) { return axis.inside(tap.base + axis.read_step * q); });
+        add(q, false);
+      };
+      const auto [first, end] = interiors_[i];
+      for (int64_t q = 0; q < first; ++q) at_edge(q);
+      collect(phase, [](const auto&) { return true; });
+      int64_t q = first;
+      for (; q + kTogether <= end; q += kTogether) add(q, true);
+      if (q < end && first + kTogether <= end)  // again those before: all at once take little longer than one
+        add(end - kTogether, true);
       else
-        for (; q < end; ++q) pixels<1>(image, filters, bias, terms, phase.first, q, to);
+        for (; q < end; ++q) add(q, false);
+      for (q = end; q < phase.count; ++q) at_edge(q);
     }
   }
 
-  // Results q to q + N of a phase, of all channels.
-  template <int64_t N>
-  void pixels(const float* image, const float* filters, const float* bias, std::span<const Term> terms, int64_t first,
-              int64_t q, float* to) const {
+  // By blocks of channels, of which what a piece reads stays in the first-level cache for the next piece.
+  void row(const Row& made, const float* image, const float* filters, const float* bias, float* to) const {
+    for (int64_t first = 0; first < p_.channels; first += block_) {
+      const int64_t end = std::min(first + block_, p_.channels);
+      for (const Piece& piece : made.pieces) {
+        const std::span<const Term> terms(made.terms.data() + piece.begin, piece.end - piece.begin);
+        const auto vectors = [&]<int64_t N, int64_t V>(int64_t c) {
+          results<N, V>(terms, image + piece.read + c, filters + c, bias ? bias + c : nullptr, to + piece.result + c);
+        };
+        const auto all = [&]<int64_t N, int64_t V>() {
+          int64_t c = first;
+          for (; c + V * kLanes <= end; c += V * kLanes) vectors.template operator()<N, V>(c);
+          for (; c + kLanes <= end; c += kLanes) vectors.template operator()<N, 1>(c);
+          if (c < end) vectors.template operator()<N, 1>(p_.channels - kLanes);  // some again
+        };
+        if (piece.together)
+          all.template operator()<kTogether, kVectors>();
+        else
+          all.template operator()<1, kTogether>();
+      }
+    }
+  }
+
+  // N results of V vectors of channels.
+  template <int64_t N, int64_t V>
+  void results(std::span<const Term> terms, const float* image, const float* filters, const float* bias,
+               float* to) const {
     const Axis& axis = p_.axes[1];
     const int64_t next = axis.read_step * p_.read_strides[3], to_next = axis.step * p_.result_strides[3];
-    const float* from = image + q * next;
-    to += (first + axis.step * q) * p_.result_strides[3];
-    each_vector([&](int64_t c) {
-      Lanes sum[N] = {};
-      for (const Term& term : terms) {
-        const Lanes factor = read<Lanes>(filters + term.filter + c);
-        const float* at = from + term.offset + c;
-#pragma GCC unroll 4
-        for (int64_t j = 0; j < N; ++j) sum[j] += factor * read<Lanes>(at + j * next);
+    Lanes sum[V * N] = {};
+    for (const Term& term : terms) {
+      const float *filter = filters + term.filter, *at = image + term.offset;
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < V; ++v) {
+        const Lanes factor = read<Lanes>(filter + v * kLanes);
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < N; ++j) sum[v * N + j] += factor * read<Lanes>(at + j * next + v * kLanes);
       }
-#pragma GCC unroll 4
+    }
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < V; ++v)
+#pragma GCC unroll 8
       for (int64_t j = 0; j < N; ++j) {
-        if (bias) sum[j] += read<Lanes>(bias + c);
-        write(to + j * to_next + c, sum[j]);
+        if (bias) sum[v * N + j] += read<Lanes>(bias + v * kLanes);
+        write(to + j * to_next + v * kLanes, sum[v * N + j]);
       }
-    });
   }
 
   std::vector<Interior> interiors_;
+  int64_t block_ = block_of_channels();
 };
 
 // Sums of bands of rows, which are added in order: the same for any number of threads.
-class ChannelGradient final : public ChannelPass {
+class ChannelGradient final : public Pass {
  public:
-  explicit ChannelGradient(Depthwise p) : ChannelPass(std::move(p)), bands_((p_.axes[0].result + kBand - 1) / kBand) {
+  explicit ChannelGradient(Depthwise p) : Pass(std::move(p)), bands_((p_.axes[0].result + kBand - 1) / kBand) {
     for (const auto& tap : p_.axes[1].phases[0].taps)
       interiors_.emplace_back(p_.axes[1], Axis::Phase{0, p_.axes[1].result, {tap}});
   }
