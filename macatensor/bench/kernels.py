@@ -171,7 +171,9 @@ def index(quick: bool) -> Iterator[Case]:
         return torch.zeros_like(t).index_add(0, i, t)
 
     for width in (8, 64):
-        yield Case(f"index.select_rows.{width}", lambda t, i: t.index_select(0, i), table(width), 1.0, 2 * nbytes)
+        yield Case(
+            f"index.select_rows.{width}", lambda t, i: t.index_select(0, i), table(width), 1.0, 2 * nbytes
+        )
         yield Case(f"index.embedding.{width}", lambda t, i: F.embedding(i, t), table(width), 1.0, 2 * nbytes)
         yield Case(f"index.add_rows.{width}", scattered_rows, table(width), 1.0, 4 * nbytes)
     yield Case("index.gather", lambda t, i: t.gather(0, i), permuted, 1.0, 4 * nbytes)
@@ -182,7 +184,9 @@ def index(quick: bool) -> Iterator[Case]:
         count = min(count, n)
         for name, function in SELECTIONS.items():
             yield Case(f"index.{name}.{label}", function, rand(1, count), 1.0)
-        yield Case(f"index.unique.{label}", lambda t: torch.unique(t, return_inverse=True), _counts(count), 1.0)
+        yield Case(
+            f"index.unique.{label}", lambda t: torch.unique(t, return_inverse=True), _counts(count), 1.0
+        )
         yield Case(f"index.bincount.{label}", torch.bincount, _counts(count), 1.0)
 
 

@@ -242,6 +242,7 @@ CASES: dict[str, Callable[[int, bool], list[Result]]] = {
 
 def inference(model: torch.nn.Module, x: object) -> Call:
     """The forward pass in ``inference_mode``."""
+
     def run() -> torch.Tensor:
         with torch.inference_mode():
             result: torch.Tensor = model(x)
@@ -252,6 +253,7 @@ def inference(model: torch.nn.Module, x: object) -> Call:
 
 def training(loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> Call:
     """A step: gradients of the loss and the optimizer."""
+
     def run() -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_of()

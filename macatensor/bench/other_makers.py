@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,48 +19,48 @@ BAR = 0.85
 Inputs = Mapping[str, torch.Tensor]
 
 
-def _images(batch: int, quick: bool) -> Inputs:
-    return {"x": torch.randn(1 if quick else batch, 3, 224, 224)}
+def _package(name: str) -> Any:
+    """One that need not be there, nor have types."""
+    return import_module(name)
+
+
+def _images(quick: bool) -> Inputs:
+    return {"x": torch.randn(2, 3, *(2 * (64 if quick else 224,)))}
 
 
 def _torchvision(name: str) -> Callable[[bool], tuple[nn.Module, Inputs]]:
     def make(quick: bool) -> tuple[nn.Module, Inputs]:
-        from torchvision import models
-
-        return _First(models.get_model(name, num_classes=10)), _images(2, quick)
+        return _First(_package("torchvision").models.get_model(name, num_classes=10)), _images(quick)
 
     return make
 
 
 def _timm(name: str) -> Callable[[bool], tuple[nn.Module, Inputs]]:
     def make(quick: bool) -> tuple[nn.Module, Inputs]:
-        import timm
-
-        return _First(timm.create_model(name, num_classes=10)), _images(2, quick)
+        sizes = {"img_size": 64, "depth": 2} if quick else {}
+        return _First(_package("timm").create_model(name, num_classes=10, **sizes)), _images(quick)
 
     return make
 
 
 def _bert_layer(quick: bool) -> tuple[nn.Module, Inputs]:
-    from transformers import BertConfig, BertModel
-
-    model = BertModel(BertConfig(num_hidden_layers=1, vocab_size=1000), add_pooling_layer=False)
+    t = _package("transformers")
+    model = t.BertModel(t.BertConfig(num_hidden_layers=1, vocab_size=1000), add_pooling_layer=False)
     return _First(model), {"input_ids": torch.randint(1000, (1 if quick else 4, 128))}
 
 
 def _t5(quick: bool) -> tuple[nn.Module, Inputs]:
-    from transformers import T5Config, T5ForConditionalGeneration
-
+    t = _package("transformers")
     sizes = {"num_layers": 1, "d_ff": 64} if quick else {"num_layers": 6, "d_ff": 2048}
-    model = T5ForConditionalGeneration(T5Config(d_model=512, d_kv=64, num_heads=8, vocab_size=1000, **sizes))
+    model = t.T5ForConditionalGeneration(
+        t.T5Config(d_model=512, d_kv=64, num_heads=8, vocab_size=1000, **sizes)
+    )
     shapes = {"input_ids": (2, 64), "decoder_input_ids": (2, 32)}
     return _First(model), {name: torch.randint(1000, shape) for name, shape in shapes.items()}
 
 
 def _unet(quick: bool) -> tuple[nn.Module, Inputs]:
-    from diffusers import UNet2DModel
-
-    model = UNet2DModel(
+    model = _package("diffusers").UNet2DModel(
         sample_size=32, block_out_channels=(32, 64) if quick else (128, 256, 256), layers_per_block=1 if quick else 2,
         down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D")[: 2 if quick else 3],
         up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D")[: 2 if quick else 3],
