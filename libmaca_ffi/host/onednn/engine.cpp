@@ -66,6 +66,7 @@ bool computes(Dtype d) {
     case Dtype::F32: return true;
     case Dtype::BF16: return has(dnnl::cpu_isa::avx512_core);
     case Dtype::F16: return has(dnnl::cpu_isa::avx512_core_fp16);
+    case Dtype::I8: return has(dnnl::cpu_isa::avx512_core_vnni);
     default: return false;
   }
 }
@@ -76,6 +77,9 @@ dnnl::memory::data_type data_type(Dtype d) {
     case Dtype::F32: return dnnl::memory::data_type::f32;
     case Dtype::BF16: return dnnl::memory::data_type::bf16;
     case Dtype::F16: return dnnl::memory::data_type::f16;
+    case Dtype::I8: return dnnl::memory::data_type::s8;
+    case Dtype::U8: return dnnl::memory::data_type::u8;
+    case Dtype::I32: return dnnl::memory::data_type::s32;
     default: throw Declined(std::string("oneDNN has no ") + dtype_name(d));
   }
 }

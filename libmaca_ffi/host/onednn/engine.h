@@ -30,7 +30,8 @@ void limit_instruction_set();
 // Its version and what it computes with, as its documentation calls that.
 std::string description();
 
-// Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, float16 more than that.
+// Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, int8 and float16 more than
+// that.
 bool computes(Dtype d);
 // Its loops for whatever nothing else serves: a hundred times slower.
 inline bool is_reference(const std::string& implementation) { return implementation.find("ref") != std::string::npos; }

@@ -74,6 +74,8 @@ inline const maca_scalar& factor(const Launch& launch, int slot) { return slot <
 inline bool is_one(const Launch& launch, int slot) { return scalar_to_complex(factor(launch, slot)) == 1.0; }
 
 std::unique_ptr<Plan> onednn_plan(const Problem& p);  // float32, bfloat16, float16
+// int8 or uint8 and int8 in int32, where the processor has instructions for it; nullptr for others
+std::unique_ptr<Plan> onednn_int8_plan(const Matrix& a, const Matrix& b, const Matrix& out);
 // float32, float64, complex; one large product of float32 on oneDNN's sgemm unless `own_float`
 std::unique_ptr<Plan> blas_plan(const Problem& p, bool own_float = false);
 // float32, on processors that are quicker so and for products that are; nullptr for others

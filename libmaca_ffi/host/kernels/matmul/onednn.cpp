@@ -1,4 +1,5 @@
-// Matrix products on oneDNN: float32, bfloat16, and float16 (in float32 where the CPU has no half arithmetic).
+// Matrix products on oneDNN: float32, bfloat16, float16 (in float32 where the CPU has no half arithmetic), and int8
+// where the CPU has instructions for it.
 #include <mutex>
 
 #include "matmul.h"
@@ -216,6 +217,34 @@ class OnednnPlan final : public Plan {
   mutable std::string impl_;
 };
 
+// Exactly, in int32.
+class Int8Plan final : public Plan {
+ public:
+  Int8Plan(const Matrix& a, const Matrix& b, const Matrix& out) : slots_{a.slot, b.slot, out.slot} {
+    const Desc left = descriptor(a, false), right = descriptor(b, false), result = descriptor(out, false);
+    onednn::declined_if_refused([&] {
+      const dnnl::matmul::primitive_desc pd(onednn::engine(), left, right, result, onednn::attributes());
+      implementation = std::string("onednn matmul ") + pd.impl_info_str();
+      const Desc scratch = pd.scratchpad_desc();
+      call_ = Call(
+          dnnl::matmul(pd),
+          {{DNNL_ARG_SRC, left}, {DNNL_ARG_WEIGHTS, right}, {DNNL_ARG_DST, result}, {DNNL_ARG_SCRATCHPAD, scratch}});
+      workspace_bytes = scratch.get_size();
+    });
+    work = static_cast<uint64_t>(out.numel()) * static_cast<uint64_t>(a.columns + 7) / 8;
+  }
+
+  void run(const Launch& launch) const override {
+    void* const addresses[] = {launch.data(slots_[0]), launch.data(slots_[1]), launch.data(slots_[2]),
+                               launch.workspace};
+    call_(addresses);
+  }
+
+ private:
+  std::array<int, 3> slots_;
+  Call call_;
+};
+
 // Where there is no oneDNN: float32 from copies of the factors, in panels or on OpenBLAS.
 class WidenedPlan final : public Plan {
  public:
@@ -262,6 +291,13 @@ std::unique_ptr<Plan> onednn_plan(const Problem& p) {
     return plan ? std::move(plan) : blas_plan(p);
   }
   return onednn::plan_in(p.out.dtype, [&](Dtype type) { return std::make_unique<OnednnPlan>(p, type); });
+}
+
+std::unique_ptr<Plan> onednn_int8_plan(const Matrix& a, const Matrix& b, const Matrix& out) {
+  const bool suits = onednn::computes(Dtype::I8) && a.columns > 0 && out.numel() > 0;
+  if (!suits || !a.blas() || !b.blas() || !out.row_major()) return nullptr;
+  auto plan = std::make_unique<Int8Plan>(a, b, out);
+  return onednn::is_reference(plan->implementation) ? nullptr : std::move(plan);
 }
 
 }  // namespace maca::matmul
