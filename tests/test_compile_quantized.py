@@ -49,10 +49,11 @@ def test_products_read_what_is_stored(dtype: torch.dtype, shape: tuple[int, ...]
         found = compiled(x)
         assert count_plans("_weight_int8pack_mm") == 2 and not count_plans("mm")
         expected = model(x)
-    # two products of 96 and 64 terms, which float32 sums in another order; a result rounded once more to its dtype
-    assert torch.allclose(
-        found.double(), expected.double(), 4 * torch.finfo(dtype).eps, 4 * torch.finfo(dtype).eps
-    )
+    # two products of 96 and 64 terms, which float32 sums in another order: a sum errs by the size of its terms, which the
+    # largest result has; a result rounded once more to its dtype
+    largest = max(expected.double().abs().flatten().tolist(), default=0.0)
+    bound = 4 * torch.finfo(dtype).eps
+    assert torch.allclose(found.double(), expected.double(), bound, bound * max(largest, 1.0))
     assert found.dtype is dtype and found.shape == expected.shape
 
 
