@@ -194,6 +194,14 @@ def test_out_of_what_an_internal_operator_allocates() -> None:
     assert torch.equal(*results) and results[0].any()
 
 
+def test_triangles_are_written_into_permuted_batches() -> None:
+    x = torch.randn(3, 17, 1, 4, 3)
+    for function in (torch.tril, torch.triu):  # the CPU's would write past the end of such an out=
+        out = torch.empty_strided(x.shape, (204, 3, 51, 51, 1), device="maca")
+        assert function(x.maca(), out=out) is out
+        assert torch.equal(out.cpu(), function(x))
+
+
 def test_out_whose_decomposition_calls_another_overload() -> None:
     x, out = torch.ones(2, 3).maca(), torch.ones(2, 3).maca()
     assert torch.ops.aten._new_zeros_with_same_feature_meta.out(x, x, out=out) is out
