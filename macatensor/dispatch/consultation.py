@@ -28,7 +28,7 @@ _PYTORCHS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
 # What Python itself says of operands that code took for granted, in these classes.
 _PYTHONS = re.compile(
     r"(list|tuple|string) index out of range|values to unpack|pop from empty|empty sequence|object is not|object has no|"
-    r"argument must be a string"
+    r"argument must be a string|incompatible function arguments|argument '\w+' \(position \d+\) must be"
 )
 
 

@@ -20,7 +20,7 @@ from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.dispatch.signature import Form, Signature, read
 from macatensor.runtime import counters
 from macatensor.runtime.boxed import Arguments, Launcher, Value
-from macatensor.runtime.tensor import Payload, payload
+from macatensor.runtime.tensor import MacaTensor, Payload, payload
 from op_table import Row
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
@@ -45,6 +45,8 @@ def composite(function: _Function) -> _Function:
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     """``g * v / norm(v)`` and the norms, in the sizes of ``g``: PyTorch's kernel counts its numbers, its decomposition
     broadcasts them."""
+    if not v.dim():
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     sizes = [n if d == dim else 1 for d, n in enumerate(v.shape)]
     if g.numel() != math.prod(sizes):
         raise Contradiction
@@ -85,6 +87,9 @@ def isin(
 @composite
 def view_copy(self: Tensor, size: list[int]) -> Tensor:
     """A copy of other sizes. PyTorch's reshapes where a view is impossible; its decomposition would not."""
+    if not isinstance(self, MacaTensor):  # with an out= on the device
+        in_pytorch: Tensor = torch.ops.aten.view_copy.default(self, size)
+        return in_pytorch
     shaped = self.reshape(size)
     return (
         shaped.clone(memory_format=torch.contiguous_format)
