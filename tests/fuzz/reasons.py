@@ -7,12 +7,20 @@ import re
 # operators whose kernels of PyTorch's for the CPU die of what is asked here; the device alone is asked
 # or which write past memory, so that it dies later
 # (to.prim_dtype without a dtype reads one that is not there: a crash, MemoryError or another's error, as memory has it)
-HOST_DIES: tuple[str, ...] = ("aten::_logcumsumexp.out", "aten::to.prim_dtype")
+# (tril.out and triu.out take the strides of an out= for those of a batch of matrices, one behind the other)
+HOST_DIES: tuple[str, ...] = (
+    "aten::_logcumsumexp.out", "aten::to.prim_dtype", "aten::tril.out", "aten::triu.out"
+)  # fmt: skip
 
 _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
 
 # of an operator, and of what was found: patterns, and why
 REASONS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"aten::(float_)?pow(er)?_?",
+        r"other numbers of .*, of an exponent that float32 rounds to 0",
+        "the host's vectors round it, and its last few elements do not",
+    ),
     (r".*", r"the host dies: .*|.*, as on the host", "PyTorch's own kernel ends the process"),
     (
         r".*",
@@ -80,7 +88,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_?fft_\w+",
-        r"(NaN|infinite) at other places",
+        r"(NaN|infinite) at other places of .*",
         "infinite numbers meet in another order in a transform",
     ),
     (
@@ -95,7 +103,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(\w*norm|dist|linalg_\w*norm|linalg__powsum|triplet_margin_loss)",
-        r"infinite at other places",
+        r"infinite at other places of .*",
         "squares are summed in float64 here",
     ),
     (
@@ -125,7 +133,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(var|std)_mean",
-        r"NaN at other places",
+        r"NaN at other places of .*",
         "a mean of infinite numbers, which the host corrects number by number",
     ),
     (
@@ -152,17 +160,17 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(special_)?sinc_?",
-        r"other numbers of torch.float32",
-        "at whole numbers a rounding of pi: float64's here",
+        r"(other numbers|NaN at other places) of torch.float32",
+        "at whole numbers a rounding of pi, and of the largest a product that overflows: float64's here",
     ),
     (
-        r"aten::bernoulli",
-        r"raises RuntimeError: \S+ an operand does not broadcast to the result",
-        "of nothing the host's kernel looks at no probability",
+        r"aten::bernoulli_?",
+        r"raises RuntimeError: \S+ (an operand does not broadcast to the result|no complex draws)",
+        "of nothing the host's kernel looks at no probability and at no dtype",
     ),
     (
         r"aten::special_\w+_polynomial_\w",
-        r"NaN at other places",
+        r"NaN at other places of .*",
         "infinite numbers meet in another order in a recurrence",
     ),
     (
@@ -172,7 +180,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_reshape_alias_copy|_amp_foreach_\w+|_foreach_copy|_cholesky_solve_helper|multi_margin_loss_backward|"
-        r"_cdist_backward|_pdist_forward|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
+        r"_cdist_backward|_pdist_(forward|backward)|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
         r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
         r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
         r"_segment_reduce_backward|(sigmoid|tanh)_backward)",
@@ -197,7 +205,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
     (
         r".*",
-        r"raises RuntimeError: Expected tensor to have (maca DeviceType|cpu Device, but got tensor with maca).*",
+        r"raises RuntimeError: Expected tensor to have (maca(:N)? Device(Type)?|cpu Device, but got tensor with maca).*",
         "operands of two devices: the host's are all its own",
     ),
     (r"aten::cum(prod|max|min)\w*_backward", r"other numbers .*", "results that are not of these operands"),
@@ -212,8 +220,9 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "statistics or norms of other sizes, past whose end the host's kernel reads and writes",
     ),
     (
-        r"aten::(_grid_sampler_2d_cpu_fallback_backward|adaptive_max_pool3d_backward|unfold_backward)",
-        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*)",
+        r"aten::(_grid_sampler_2d_cpu_fallback_backward|adaptive_(avg|max)_pool3d_backward|unfold_backward)",
+        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*|"
+        r"\S+ batch or channels differ)|raises IndexError: Dimension out of range.*",
         "modes, places and windows that are not of the forward call, which the host's kernel trusts",
     ),
     (r"aten::native_dropout_backward", r"dtype .*", "a mask that is not of bool, to which the host promotes"),
@@ -238,8 +247,8 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "of nothing the host's kernel looks at no weight and at no statistics",
     ),
     (
-        r"aten::(_safe_softmax|embedding_dense_backward)",
-        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'",
+        r"aten::(_safe_softmax|embedding_dense_backward|cdist|pdist|silu_backward)",
+        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Complex\w+)'",
         "of nothing the host's kernel looks at no dtype; of something it refuses these, too",
     ),
     (
@@ -303,14 +312,74 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own for all devices but the CPU is made of views, which these strides forbid",
     ),
     (
-        r"aten::(triu|tril)",
+        r"aten::(triu|tril|narrow_copy)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
-        "an out= whose elements share memory: the host writes it, in which order nobody says",
+        "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
     (
-        r"aten::linalg_(lu_factor|qr|solve)",
-        r"NaN at other places",
+        r"aten::(linalg_(lu_factor|qr|solve)|_lu_with_info)",
+        r"NaN at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
+    ),
+    (
+        r"aten::(linalg_)?(matmul|mm|bmm|addmm|baddbmm|addbmm|chain_matmul|multi_dot|tensordot|einsum|inner|addmv|mv)_?",
+        r"NaN at other places of torch.complex\d+",
+        "a sum that is infinite: BLAS multiplies it by alpha, 1 + 0j, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::(add|sub|subtract|rsub|diff)_?",
+        r"NaN at other places of torch.complex\d+",
+        "the host multiplies by alpha, 1 + 0j, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::linalg__powsum",
+        r"the host raises RuntimeError: Unknown Complex ScalarType for \w+",
+        "a sum of complex numbers as integers, which PyTorch's formula for other devices casts",
+    ),
+    (
+        r"aten::_fft_r2c",
+        r"raises RuntimeError: result type Complex\w+ can't be cast to the desired output type \w+",
+        "an out= of real numbers, that torch.fft refuses before it calls it",
+    ),
+    (
+        r"aten::_(log_)?softmax",
+        r"the host raises RuntimeError: softmax with half to float conversion is not supported on CPU",
+        "half to float in one pass: as PyTorch asks it of other devices",
+    ),
+    (
+        r"aten::choose_qparams_optimized",
+        r"raises RuntimeError: The tensor has a nonNzero number of elements, but its data is",
+        "PyTorch's own for every device reads the host's memory",
+    ),
+    (
+        r"aten::_softmax_backward_data",
+        r"(other numbers|NaN at other places) of .*",
+        "an out= that is not contiguous, which the host's kernel writes as if it were",
+    ),
+    (
+        r"aten::cum(max|min)",
+        r"raises RuntimeError: \S+ the scanned dimension is out of range",
+        "of nothing the host's kernel looks at no dimension",
+    ),
+    (
+        r"aten::_embedding_bag_dense_backward",
+        r"raises IndexError: Dimension out of range.*",
+        "a gradient without columns, which the host's kernel looks at where there are weights",
+    ),
+    (
+        r"aten::gelu_backward",
+        r"NaN at other places of torch.(float32|b?float16)",
+        "the cube of a large number overflows on the host, and 0 times infinity is NaN; the slope is 1 or 0",
+    ),
+    (
+        r"aten::linalg_(eigh|eigvalsh|pinv|matrix_rank|cond)|aten::_linalg_eigh",
+        r"raises _LinAlgError: linalgNeigh: .*",
+        "a matrix of two rows with NaN, of which the host's library gives numbers; with more it refuses, too",
+    ),
+    (
+        r"aten::scaled_dot_product_attention",
+        r"raises RuntimeError: Expected size for first two dimensions of batchN tensor to be: .*",
+        "of nothing the host looks at no sizes",
     ),
 )
 
