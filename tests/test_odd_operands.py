@@ -90,6 +90,8 @@ CALLS = [
         "RuntimeError",
     ),
     Call("aten._remove_batch_dim(o(3), 1, 3, 5)", "IndexError"),
+    Call("aten._scaled_dot_product_attention_math(*[o(0, 1, 2)] * 3, is_causal=True, enable_gqa=True)", "RuntimeError"),
+    Call("torch.as_strided_scatter(torch.ones(3), o(2), (2,), (1,))", "RuntimeError"),
     Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=2**62)", "RuntimeError"),
     Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=-1)", "RuntimeError"),
     Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=1)", "(2, 3)"),

@@ -184,6 +184,10 @@ CALLS: dict[str, Call] = {
     "cdist, of halves": lambda d: torch.cdist(*[torch.ones(30, 4, dtype=torch.half, device=d)] * 2),
     "histogram, of halves": lambda d: torch.histogram(_floats(d, torch.half), _floats(d, torch.half))[0],
     "view_copy, of the host": lambda d: torch.ops.aten.view_copy.out(_floats("cpu"), [2, 3], out=_floats(d)),
+    "matmul, into what it resizes": lambda d: torch.matmul(
+        _floats(d), _image(d)[:1, 0], out=_image(d)[:1, 0, :0]
+    ),
+    "logspace, of one step": lambda d: torch.logspace(0.5, 2, 1, 1e-5, dtype=torch.int64, device=d),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

@@ -9,6 +9,7 @@ from typing import NoReturn
 import torch
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime import counters, layout
@@ -138,6 +139,7 @@ def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
 def refuse(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
     """Raises what PyTorch's CPU kernel says of operands that a composite's body stumbled over, where ``error`` is of
     Python's making; else ``error``."""
+    check_devices(signature.name, full, numbers=True)
     if isinstance(error, _PYTORCHS) and not _PYTHONS.search(str(error)):
         raise error
     try:

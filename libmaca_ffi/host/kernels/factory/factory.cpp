@@ -107,7 +107,7 @@ std::unique_ptr<Plan> spaced_plan(const Request& r, double base) {
       return;
     }
     double a = scalar_to_double(first), b = scalar_to_double(last);
-    if (is_integral(out.dtype)) a = std::trunc(a), b = std::trunc(b);
+    if (is_integral(out.dtype) && steps != 1) a = std::trunc(a), b = std::trunc(b);
     if (steps == 1) b = a;
     const double step = (b - a) / intervals;
     fill_by<double>(launch, out, [=](int64_t i) {
