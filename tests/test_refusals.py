@@ -188,6 +188,11 @@ CALLS: dict[str, Call] = {
         _floats(d), _image(d)[:1, 0], out=_image(d)[:1, 0, :0]
     ),
     "logspace, of one step": lambda d: torch.logspace(0.5, 2, 1, 1e-5, dtype=torch.int64, device=d),
+    "smooth_l1_loss, beta": lambda d: F.smooth_l1_loss(_floats(d), _floats(d), beta=-1.0),
+    "isin, nothing": lambda d: torch.isin(_floats(d)[:0], _floats(d)[:0], assume_unique=True),
+    "isin, in nothing": lambda d: torch.isin(_floats(d), _floats(d)[:0], assume_unique=True, invert=True),
+    "tile, nothing": lambda d: _floats(d)[:0].view(0, 3).tile(1, 2**31),
+    "instance_norm, no deviation": lambda d: F.instance_norm(_image(d) * 0, eps=0.0),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

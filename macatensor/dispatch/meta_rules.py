@@ -464,6 +464,12 @@ def _binary_cross_entropy(self: Tensor, target: Tensor, weight: Value, reduction
     return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
 
 
+@meta_rule
+def _smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) -> Value:
+    refuse_if(beta < 0)
+    return torch.ops.aten.smooth_l1_loss.default(self, target, reduction, beta)
+
+
 # PyTorch's refuse the targets of bytes that its kernels take.
 def _of_bytes(target: Tensor) -> Tensor:
     return target.long() if target.dtype is torch.uint8 else target

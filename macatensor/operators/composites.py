@@ -78,6 +78,10 @@ def isin(
     operands = elements, test_elements
     in_pytorch: Callable[..., Tensor] = torch.isin
     in_pytorch(*(torch.empty(0, dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in operands))
+    tensors = [t for t in operands if isinstance(t, torch.Tensor)]
+    if not all(t.numel() for t in tensors):  # which its decomposition sorts
+        sizes = elements.shape if isinstance(elements, torch.Tensor) else ()
+        return torch.full(sizes, invert, dtype=torch.bool, device=tensors[0].device)
     kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
     parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
     result: Tensor = parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
