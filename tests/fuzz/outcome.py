@@ -105,7 +105,11 @@ def difference(call: Call, host: Ran, there: Ran) -> str:
     rough = _roughest((host.values, there.values))
     found = _differs(host.values, there.values, is_random(call.operator) or writes_over_itself(call), rough)
     tiny = found and any(given == {"float": "1e-320"} for given in (*call.args, *call.kwargs.values()))
-    return f"{found}, of an exponent that float32 rounds to 0" if tiny and "pow" in call.operator else found
+    return (
+        f"{found}, of an exponent that float32 rounds to 0"
+        if tiny and re.search("pow|renorm", call.operator)
+        else found
+    )
 
 
 def writes_over_itself(call: Call) -> bool:

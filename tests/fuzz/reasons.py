@@ -17,7 +17,7 @@ _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
 # of an operator, and of what was found: patterns, and why
 REASONS: tuple[tuple[str, str, str], ...] = (
     (
-        r"aten::(float_)?pow(er)?_?",
+        r"aten::(float_)?pow(er)?_?|aten::renorm_?",
         r"other numbers of .*, of an exponent that float32 rounds to 0",
         "the host's vectors round it, and its last few elements do not",
     ),
@@ -93,8 +93,8 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_?linalg_(svd|eigh?|qr|eigvalsh)|aten::(geqrf|svd|qr)",
-        r"other numbers .*",
-        "vectors that are unique up to a phase",
+        r"(other numbers|NaN at other places) .*",
+        "vectors that are unique up to a phase, and of NaN any",
     ),
     (
         r"aten::(histc|bincount)",
@@ -118,7 +118,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_foreach_\w+",
-        r"the host raises RuntimeError: (unsupported operation|Subtraction|linalgNvector_norm).*",
+        r"the host raises RuntimeError: (unsupported operation|Subtraction|Boolean alpha|linalgNvector_norm).*",
         "the host computes tensors one by one and meets the fault, the device all at once",
     ),
     (
@@ -138,8 +138,8 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::special_(shifted_)?chebyshev_polynomial_\w",
-        r"other numbers of torch.float32",
-        "cosines of multiples of an angle, in float64 here",
+        r"other numbers of torch.float(32|64)",
+        "cosines of multiples of an angle, in float64 here; an out= of float64 takes float32 of the host",
     ),
     (r"aten::(put|index_put|scatter|index_copy)_?", r"other numbers .*", "of values for one place any"),
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
@@ -183,7 +183,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"_cdist_backward|_pdist_(forward|backward)|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
         r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
         r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
-        r"_segment_reduce_backward|(sigmoid|tanh)_backward)",
+        r"_segment_reduce_backward|(sigmoid|tanh)_backward|_batch_norm_impl_index_backward)",
         r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
         "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
     ),
@@ -220,7 +220,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "statistics or norms of other sizes, past whose end the host's kernel reads and writes",
     ),
     (
-        r"aten::(_grid_sampler_2d_cpu_fallback_backward|adaptive_(avg|max)_pool3d_backward|unfold_backward)",
+        r"aten::(_grid_sampler_2d_cpu_fallback_backward|_?adaptive_(avg|max)_pool[23]d_backward|unfold_backward)",
         r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*|"
         r"\S+ batch or channels differ)|raises IndexError: Dimension out of range.*",
         "modes, places and windows that are not of the forward call, which the host's kernel trusts",
@@ -243,7 +243,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_native_batch_norm_legit(_no_training)?",
-        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ batch norm keeps the shape of its operand).*",
+        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N)).*",
         "of nothing the host's kernel looks at no weight and at no statistics",
     ),
     (
@@ -312,12 +312,12 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own for all devices but the CPU is made of views, which these strides forbid",
     ),
     (
-        r"aten::(triu|tril|narrow_copy)_?",
+        r"aten::(triu|tril|narrow_copy|linalg_lu)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
         "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
     (
-        r"aten::(linalg_(lu_factor|qr|solve)|_lu_with_info)",
+        r"aten::(linalg_(lu_factor|qr|solve)|_lu_with_info|cholesky_solve|geqrf)",
         r"NaN at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
     ),
@@ -330,6 +330,26 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"aten::(add|sub|subtract|rsub|diff)_?",
         r"NaN at other places of torch.complex\d+",
         "the host multiplies by alpha, 1 + 0j, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::glu_jvp",
+        r"the host raises RuntimeError: start \(N\) \+ length \(N\) exceeds dimension size.*",
+        "halves of another size, that autograd never gives it",
+    ),
+    (
+        r"aten::random_?",
+        r"raises RuntimeError: \S+ random_ has no complex numbers",
+        "of nothing the host's kernel looks at no dtype",
+    ),
+    (
+        r"aten::linalg_pinv",
+        r"other numbers of torch\.float(32|64)",
+        "an rcond of nearly 0 keeps singular values that are the rounding of others",
+    ),
+    (
+        r"aten::linalg__powsum",
+        r"dtype torch\.float32 for torch\.int64",
+        "a sum of integers, which PyTorch's formula for other devices makes floats first",
     ),
     (
         r"aten::linalg__powsum",
@@ -365,6 +385,71 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         r"aten::_embedding_bag_dense_backward",
         r"raises IndexError: Dimension out of range.*",
         "a gradient without columns, which the host's kernel looks at where there are weights",
+    ),
+    (
+        r"aten::(_?native_batch_norm(_legit)?|_batch_norm_with_update)",
+        r"dtype torch\.float32 for torch\.b?float16",
+        "statistics of halves: PyTorch has them in float32 on all devices but the CPU",
+    ),
+    (
+        r"aten::(_native_batch_norm_legit|batch_norm_update_stats)",
+        r"the host raises RuntimeError: input tensor must have at least one element, but got input_sizes =",
+        "of nothing, which torch.nn.functional.batch_norm takes on both",
+    ),
+    (
+        r"aten::_trilinear",
+        r"other shape|raises RuntimeError: einsum\(\): the number of subscripts .*",
+        "sums over no dimension, or dimensions that nobody expands, which bilinear never asks",
+    ),
+    (
+        r"aten::_addmm_activation",
+        r"raises NotImplementedError: \"_addmm_activation\" not implemented for '(Char|Byte|Short|Int|Long)'",
+        "an operator of PyTorch's own that fuses layers of floats",
+    ),
+    (
+        r"aten::cumprod_backward",
+        r"dtype torch\.float\d+ for torch\.uint\d+",
+        "a gradient of unsigned integers, that autograd never gives it",
+    ),
+    (
+        r"aten::mish_backward",
+        r"the host raises RuntimeError: result type Float can't be cast to the desired output type \w+",
+        "an operand of integers, that autograd never gives it",
+    ),
+    (
+        r"aten::randint_like",
+        r"raises RuntimeError: high must be a scalar tensor and on CPU",
+        "operands of two devices: the host's are all its own",
+    ),
+    (
+        r"aten::(remainder|fmod)_?",
+        r"NaN at other places of torch\.float(32|64)",
+        "a quotient past the largest number, which the host's vectors multiply back",
+    ),
+    (
+        r"aten::(linalg_)?(matmul|mm|bmm|addmm|baddbmm|addbmm|chain_matmul|multi_dot|tensordot|einsum|inner|addmv|mv|dot|vdot)_?",
+        r"(NaN|infinite) at other places of torch\.(float32|float64|b?float16)",
+        "sums of the largest numbers overflow on the way, in the order of a BLAS",
+    ),
+    (
+        r"aten::prod",
+        r"(NaN|infinite) at other places of .*",
+        "products of the largest numbers overflow on the way and meet zeros, in another order",
+    ),
+    (
+        r"aten::linalg_lu",
+        r"other numbers of .*",
+        "a pivot among NaN, of which none is the largest",
+    ),
+    (
+        r"aten::nuclear_norm",
+        r"the host raises _LinAlgError: linalgNsvd: .*",
+        "NaN of a matrix that the host's library takes for one that fails to converge",
+    ),
+    (
+        r"aten::logit_backward",
+        r"infinite at other places of torch\.b?float16",
+        "1 - eps rounded to a half is 1 on the host: a slope at 1 that is cut off here, as on CUDA",
     ),
     (
         r"aten::gelu_backward",
