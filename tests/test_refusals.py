@@ -193,6 +193,10 @@ CALLS: dict[str, Call] = {
     "isin, in nothing": lambda d: torch.isin(_floats(d), _floats(d)[:0], assume_unique=True, invert=True),
     "tile, nothing": lambda d: _floats(d)[:0].view(0, 3).tile(1, 2**31),
     "instance_norm, no deviation": lambda d: F.instance_norm(_image(d) * 0, eps=0.0),
+    "isin, infinite and NaN": lambda d: torch.isin(
+        _floats(d) / 0, torch.cat([torch.full((40,), float("nan"), device=d), 1 / _floats(d)])
+    ),
+    "linspace, bytes": lambda d: torch.linspace(1, -1, 5, dtype=torch.uint8, device=d),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

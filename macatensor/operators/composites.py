@@ -82,6 +82,10 @@ def isin(
     if not all(t.numel() for t in tensors):  # which its decomposition sorts
         sizes = elements.shape if isinstance(elements, torch.Tensor) else ()
         return torch.full(sizes, invert, dtype=torch.bool, device=tensors[0].device)
+    if isinstance(test_elements, torch.Tensor) and test_elements.is_floating_point() and not assume_unique:
+        # a NaN is in nothing, but leads the decomposition's binary search past what is infinite
+        among = test_elements.flatten()
+        test_elements = torch.where(among == among, among, among.sort()[0][:1])
     kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
     parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
     result: Tensor = parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
