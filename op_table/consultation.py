@@ -80,7 +80,7 @@ TRUSTING = frozenset(
     rrelu_with_noise_backward select_backward sigmoid_backward silu_backward slice_backward slow_conv3d_forward
     slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d smooth_l1_loss_backward
     soft_margin_loss_backward softplus_backward softshrink_backward tanh_backward threshold_backward
-    unfold_backward upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward
+    tril triu unfold_backward upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward
     upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
     upsample_trilinear3d_backward
     """.split()

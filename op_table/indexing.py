@@ -92,6 +92,7 @@ also(
 also("index_put_ _index_put_impl_ index_fill_", expanded=True)
 also("select_scatter", meta="select_scatter")
 also("slice_scatter", meta="slice_scatter")
+also("diagonal_scatter", meta="diagonal_scatter")
 also(
     "index _unsafe_index index_select take gather index_fill.int_Scalar index_fill_.int_Scalar scatter.value scatter_.value",
     moves=("self",),

@@ -9,5 +9,5 @@ kernel("block_diag", ALL)
 composite("_chunk_cat", why="pads and cat; only sharded optimizers use it")
 
 also("cat", meta="cat")
-also("_stack", meta="stack")
+also("stack _stack", meta="stack")
 also("cat stack _stack block_diag", moves=("tensors",))

@@ -90,6 +90,7 @@ composite("_ctc_loss.Tensor", via="ctc_loss_of_lengths", why=_LENGTHS)
 composite("_ctc_loss_backward.Tensor", via="ctc_loss_backward_of_lengths", why=_LENGTHS)
 
 also("smooth_l1_loss huber_loss", jumps=True)
+also("smooth_l1_loss", meta="smooth_l1_loss")
 also("binary_cross_entropy_with_logits", floor="entropy_terms")
 also("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", meta="loss_gradient")
 also("nll_loss_forward", meta="nll_loss_forward")

@@ -48,5 +48,6 @@ also(
     "_adaptive_avg_pool3d_backward",
     terms="sum",
 )
+also("_adaptive_avg_pool3d_backward", meta="adaptive_avg_pool3d_backward")
 also("fractional_max_pool2d_backward", meta="fractional_gradient")
 also("fractional_max_pool3d_backward", meta="gradient_of_second")

@@ -55,6 +55,8 @@ for _name in ("count_nonzero", "count_nonzero.dim_IntList"):
 
 for _name in ("amin", "amax", "aminmax", "min", "min.dim", "max", "max.dim"):
     kernel(_name, REAL | BOOL, bound=exact())
+also("max.dim", meta="max_along_some")
+also("min.dim", meta="min_along_some")
 for _name in ("argmin", "argmax"):
     kernel(_name, REAL, bound=exact())
 

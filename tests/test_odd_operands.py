@@ -90,6 +90,8 @@ CALLS = [
         "RuntimeError",
     ),
     Call("aten._remove_batch_dim(o(3), 1, 3, 5)", "IndexError"),
+    Call("aten._scaled_dot_product_attention_math(*[o(0, 1, 2)] * 3, is_causal=True, enable_gqa=True)", "RuntimeError"),
+    Call("torch.as_strided_scatter(torch.ones(3), o(2), (2,), (1,))", "RuntimeError"),
     Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=2**62)", "RuntimeError"),
     Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=-1)", "RuntimeError"),
     Call("aten._new_zeros_with_same_feature_meta(o(2), o(3), self_num_batch_dims=1)", "(2, 3)"),
@@ -192,6 +194,14 @@ def test_out_of_what_an_internal_operator_allocates() -> None:
         )
         results.append(made.cpu())
     assert torch.equal(*results) and results[0].any()
+
+
+def test_triangles_are_written_into_permuted_batches() -> None:
+    x = torch.randn(3, 17, 1, 4, 3)
+    for function in (torch.tril, torch.triu):  # the CPU's would write past the end of such an out=
+        out = torch.empty_strided(x.shape, (204, 3, 51, 51, 1), device="maca")
+        assert function(x.maca(), out=out) is out
+        assert torch.equal(out.cpu(), function(x))
 
 
 def test_out_whose_decomposition_calls_another_overload() -> None:

@@ -144,6 +144,59 @@ CALLS: dict[str, Call] = {
     "upsample_nearest, no images": lambda d: F.interpolate(
         _image(d)[:0, :, 0], scale_factor=1.7, mode="nearest-exact"
     ),
+    "pow, of one into integers": lambda d: torch.pow(1, _floats(d), out=_floats(d, torch.int32)),
+    "pow, of two into integers": lambda d: torch.pow(2, _floats(d), out=_floats(d, torch.int32)),
+    "empty, preserve_format": lambda d: torch.empty(0, device=d, memory_format=torch.preserve_format),
+    "fused_sgd, of nothing": lambda d: torch.ops.aten._fused_sgd(
+        [],
+        [],
+        [_floats(d)],
+        weight_decay=0,
+        momentum=1,
+        lr=1,
+        dampening=0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )[0],  # fmt: skip
+    "cat, unsigned": lambda d: torch.cat([_bytes(d), _bytes(d).to(torch.uint32)]),
+    "stack, unsigned": lambda d: torch.stack([_bytes(d), _bytes(d).to(torch.uint32)]),
+    "adaptive_avg_pool3d_backward, rank": lambda d: torch.ops.aten._adaptive_avg_pool3d_backward(
+        _image(d)[0], _image(d)[0]
+    ),
+    "binomial, truth": lambda d: torch.binomial(_floats(d), _truths(d)[0]),
+    "convolution_backward, of vectors": lambda d: torch.ops.aten.convolution_backward(
+        _image(d)[0, 0], _image(d)[0, 0], _floats(d), None, [1], [0], [1], False, [0], 1, [True, False, True]
+    )[0],
+    "foreach_pow, of integers": lambda d: torch._foreach_pow([_floats(d), _floats(d, torch.int32)], -1)[1],
+    "foreach_pow, of no integers": lambda d: torch._foreach_pow([_floats(d, torch.int32)[:0]], [-1])[0],
+    "smooth_l1_loss, broadcast": lambda d: _gradient(
+        lambda x: torch.ops.aten.smooth_l1_loss(x, _image(d)[0, 0]), d
+    ),
+    "mse_loss, broadcast": lambda d: _gradient(lambda x: torch.ops.aten.mse_loss(x, _image(d)[0, 0]), d),
+    "huber_loss, broadcast": lambda d: _gradient(lambda x: torch.ops.aten.huber_loss(x, _image(d)[0, 0]), d),
+    "eigvalsh, one infinity": lambda d: torch.linalg.eigvalsh(torch.full((1, 1), float("inf"), device=d)),
+    "max, of no rows": lambda d: torch.empty(0, 0, 3, device=d).max(0)[0],
+    "min, of no rows": lambda d: torch.empty(0, 0, 3, device=d).min(0)[0],
+    "mode, of no rows": lambda d: torch.empty(0, 0, 3, device=d).mode(0)[0],
+    "diagonal_scatter, sizes": lambda d: torch.diagonal_scatter(_image(d), _floats(d)[:1]),
+    "weight_norm, of a number": lambda d: torch._weight_norm(_floats(d)[0], _floats(d)[1]),
+    "cdist, of halves": lambda d: torch.cdist(*[torch.ones(30, 4, dtype=torch.half, device=d)] * 2),
+    "histogram, of halves": lambda d: torch.histogram(_floats(d, torch.half), _floats(d, torch.half))[0],
+    "view_copy, of the host": lambda d: torch.ops.aten.view_copy.out(_floats("cpu"), [2, 3], out=_floats(d)),
+    "matmul, into what it resizes": lambda d: torch.matmul(
+        _floats(d), _image(d)[:1, 0], out=_image(d)[:1, 0, :0]
+    ),
+    "logspace, of one step": lambda d: torch.logspace(0.5, 2, 1, 1e-5, dtype=torch.int64, device=d),
+    "smooth_l1_loss, beta": lambda d: F.smooth_l1_loss(_floats(d), _floats(d), beta=-1.0),
+    "isin, nothing": lambda d: torch.isin(_floats(d)[:0], _floats(d)[:0], assume_unique=True),
+    "isin, in nothing": lambda d: torch.isin(_floats(d), _floats(d)[:0], assume_unique=True, invert=True),
+    "tile, nothing": lambda d: _floats(d)[:0].view(0, 3).tile(1, 2**31),
+    "instance_norm, no deviation": lambda d: F.instance_norm(_image(d) * 0, eps=0.0),
+    "isin, infinite and NaN": lambda d: torch.isin(
+        _floats(d) / 0, torch.cat([torch.full((40,), float("nan"), device=d), 1 / _floats(d)])
+    ),
+    "linspace, bytes": lambda d: torch.linspace(1, -1, 5, dtype=torch.uint8, device=d),
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

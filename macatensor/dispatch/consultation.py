@@ -9,6 +9,7 @@ from typing import NoReturn
 import torch
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.plan import flatten, substitute
 from macatensor.dispatch.signature import Signature
 from macatensor.runtime import counters, layout
@@ -28,7 +29,7 @@ _PYTORCHS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
 # What Python itself says of operands that code took for granted, in these classes.
 _PYTHONS = re.compile(
     r"(list|tuple|string) index out of range|values to unpack|pop from empty|empty sequence|object is not|object has no|"
-    r"argument must be a string"
+    r"argument must be a string|incompatible function arguments|argument '\w+' \(position \d+\) must be"
 )
 
 
@@ -138,6 +139,7 @@ def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
 def refuse(signature: Signature, full: list[Value], error: Exception) -> NoReturn:
     """Raises what PyTorch's CPU kernel says of operands that a composite's body stumbled over, where ``error`` is of
     Python's making; else ``error``."""
+    check_devices(signature.name, full, numbers=True)
     if isinstance(error, _PYTORCHS) and not _PYTHONS.search(str(error)):
         raise error
     try:

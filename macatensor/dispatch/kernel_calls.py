@@ -367,9 +367,10 @@ class KernelLauncher(native.KernelCall):
         if choice is not None and inputs[choice] is None and wanted[0].dtype != metas[0].dtype:
             inputs[choice] = metas[0].dtype  # sums and scans compute in the dtype of what they are written to
             wanted = flatten(self.infer(twin_signature, inputs))
+        casts = False
         if any(w is not None and w.dtype != m.dtype for w, m in zip(wanted, metas)):
             # which casts it allows, its CPU kernel knows
-            consult_cpu(self.signature, full, with_values=True)
+            casts = consult_cpu(self.signature, full, with_values=True) is not None
         same = self.row.elementwise and all(
             w is not None and (tuple(w.shape), w.dtype, False, False) == (m.size, m.dtype, m.conj, m.neg)
             for w, m in zip(wanted, metas)
@@ -395,7 +396,7 @@ class KernelLauncher(native.KernelCall):
             if choice is not None:
                 operands[choice] = inputs[choice]
             results = twin_signature.call(twin, operands)
-            return write_out([values[i] for i in outs], results)
+            return write_out([values[i] for i in outs], results, casts)
 
         return run_through_temporary
 

@@ -32,9 +32,16 @@ def meta_rule(function: _Rule) -> _Rule:
     return function
 
 
+def _promote(tensors: list[Tensor]) -> None:
+    """Raises where PyTorch promotes no dtypes like these, as uint8 and uint32: its meta kernels do."""
+    if tensors:
+        functools.reduce(torch.promote_types, [t.dtype for t in tensors])
+
+
 # PyTorch's of these three, its own operators, read past the end of lists that are too short.
 @meta_rule
 def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    _promote(tensors)
     return torch.stack(tensors, dim)
 
 
@@ -69,6 +76,18 @@ def _fractional_gradient(
     return row_major(self, *self.shape)
 
 
+# PyTorch's looks at no rank.
+@meta_rule
+def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
+    if self.dim() not in (4, 5) or grad_output.dim() != self.dim():
+        raise IndexError(
+            f"adaptive_avg_pool3d_backward got a gradient of {grad_output.dim()} dimensions for an input of {self.dim()}; "
+            "accepted: 4 or 5 both"
+        )
+    result: Tensor = torch.ops.aten._adaptive_avg_pool3d_backward.default(grad_output, self)
+    return result
+
+
 # PyTorch's keeps all dimensions where none is named; its kernels sum over all.
 @meta_rule
 def _nansum(
@@ -92,11 +111,14 @@ def _fused_step(self: list[Tensor], grads: list[Tensor], *rest: Value) -> None:
     """No result: everything is written through the lists."""
     if len(self) != len(grads):
         raise RuntimeError(f"a fused step got {len(self)} parameters and {len(grads)} gradients")
+    states = [len(value) for value in rest if isinstance(value, (list, tuple))]
+    if any(n not in (0, len(self)) for n in states):
+        raise RuntimeError(f"a fused step got {len(self)} parameters and states of {states} tensors")
 
 
 @meta_rule
 def _fused_step_by_tensor(self: list[Tensor], grads: list[Tensor], *rest: Value) -> None:
-    _fused_step(self, grads)
+    _fused_step(self, grads, *rest)
     rate = next(value for value in rest if isinstance(value, Tensor))
     if rate.numel() != 1:
         raise RuntimeError(f"a Tensor with {rate.numel()} elements cannot be converted to Scalar")
@@ -120,6 +142,7 @@ def _range(
 
 @meta_rule
 def _binomial(count: Tensor, prob: Tensor, generator: torch.Generator | None) -> Tensor:
+    refuse_if(not prob.is_floating_point())
     if count.shape == prob.shape:
         return torch.empty_like(count)
     return row_major(
@@ -179,6 +202,7 @@ def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
         plain = plain and t.dtype == first.dtype and t.dim() == rank and other[at] > 0
         plain = plain and list(other[:at]) == size[:at] and list(other[at + 1 :]) == size[at + 1 :]
     if not plain:
+        _promote(tensors)
         return torch.cat(tensors, dim)
     size[at] = sum(t.shape[at] for t in tensors)
     return row_major(first, *size)
@@ -193,38 +217,38 @@ def _loss_gradient(grad: Tensor, input: Tensor, target: Tensor, *rest: Value) ->
 # PyTorch's refuses uint8, which its CPU kernel takes.
 @meta_rule
 def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
-    _refuse(self.dim() != 2 or mat2.dim() != 2 or self.shape[1] != mat2.shape[0])
+    refuse_if(self.dim() != 2 or mat2.dim() != 2 or self.shape[1] != mat2.shape[0])
     return torch.empty((self.shape[0], mat2.shape[1]), dtype=torch.int32, device="meta")
 
 
 # PyTorch's asks the weight for the device of a fake tensor.
 @meta_rule
 def _weight_int4pack_mm(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor) -> Tensor:
-    _refuse(self.dim() != 2 or mat2.dim() != 4)
+    refuse_if(self.dim() != 2 or mat2.dim() != 4)
     return row_major(self, self.shape[0], 8 * mat2.shape[0])
 
 
 # PyTorch's accept what its CPU kernels refuse. The words here are never read: the CPU's take their place.
-def _refuse(refused: bool) -> None:
+def refuse_if(refused: bool) -> None:
     if refused:
         raise RuntimeError("refused by the CPU kernel")
 
 
 @meta_rule
 def _complex(real: Tensor, imag: Tensor) -> Value:
-    _refuse(real.dtype != imag.dtype)
+    refuse_if(real.dtype != imag.dtype)
     return torch.ops.aten.complex.default(real, imag)
 
 
 @meta_rule
 def _polar(abs: Tensor, angle: Tensor) -> Value:
-    _refuse(abs.dtype != angle.dtype)
+    refuse_if(abs.dtype != angle.dtype)
     return torch.ops.aten.polar.default(abs, angle)
 
 
 @meta_rule
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Value:
-    _refuse(mask.dtype != torch.bool)
+    refuse_if(mask.dtype != torch.bool)
     return torch.ops.aten.masked_scatter.default(self, mask, source)
 
 
@@ -232,8 +256,8 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Value:
 def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Scalar = 1) -> Tensor:
     rest = [n for d, n in enumerate(self.shape) if d != dim % max(self.dim(), 1)]
     given = [n for d, n in enumerate(source.shape) if d != dim % max(source.dim(), 1)]
-    _refuse(rest != given and self.dim() > 0)
-    _refuse(index.dtype not in (torch.int32, torch.int64))
+    refuse_if(rest != given and self.dim() > 0)
+    refuse_if(index.dtype not in (torch.int32, torch.int64))
     # the CPU's kernels accept a fraction as alpha of integers, too
     result: Tensor = torch.ops.aten.index_add.default(self, dim, index, source)
     return result
@@ -242,7 +266,7 @@ def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Sca
 def _difference(overload: OpOverload) -> Callable[..., Tensor]:
     def rule(self: Tensor, other: Tensor | Scalar, alpha: Scalar = 1) -> Tensor:
         is_bool = other.dtype is torch.bool if isinstance(other, Tensor) else isinstance(other, bool)
-        _refuse(is_bool or self.dtype is torch.bool)
+        refuse_if(is_bool or self.dtype is torch.bool)
         result: Tensor = overload(self, other, alpha=alpha)
         return result
 
@@ -257,13 +281,13 @@ META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 @meta_rule
 def _heaviside(self: Tensor, values: Tensor) -> Value:
-    _refuse(self.dtype != values.dtype)
+    refuse_if(self.dtype != values.dtype)
     return torch.ops.aten.heaviside.default(self, values)
 
 
 @meta_rule
 def _relu(self: Tensor) -> Tensor:
-    _refuse(self.dtype is torch.bool)
+    refuse_if(self.dtype is torch.bool)
     result: Tensor = torch.ops.aten.relu.default(self)
     return result
 
@@ -419,56 +443,31 @@ def _trilinear(input: Tensor, output_size: list[int], align_corners: bool, *scal
 
 @meta_rule
 def _convolution(input: Tensor, weight: Tensor, *rest: Value) -> Value:
-    _refuse(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
-    _refuse(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
+    refuse_if(weight.dim() > 0 and weight.shape[0] < rest[-1])  # a filter for each group
+    refuse_if(input.dim() > 1 and input.numel() == 0 and 0 not in input.shape[:2])
     stride, _, dilation, transposed, output_padding, _ = rest[1:]
     if transposed:
         rest_of = [stride * 3, dilation * 3]  # one number may stand for all dimensions
-        _refuse(any(n < 0 or n >= max(s, d) for n, s, d in zip(output_padding, *rest_of)))
+        refuse_if(any(n < 0 or n >= max(s, d) for n, s, d in zip(output_padding, *rest_of)))
     return torch.ops.aten.convolution.default(input, weight, *rest)
 
 
 @meta_rule
-def _cummax(self: Tensor, dim: int) -> Value:
-    _refuse(self.dim() == 0 and dim not in (0, -1))
-    return torch.ops.aten.cummax.default(self, dim)
-
-
-@meta_rule
 def _im2col(self: Tensor, kernel_size: Value, dilation: Value, padding: list[int], stride: Value) -> Value:
-    _refuse(min(padding) < 0)
+    refuse_if(min(padding) < 0)
     return torch.ops.aten.im2col.default(self, kernel_size, dilation, padding, stride)
 
 
 @meta_rule
-def _select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Value:
-    _refuse(torch.ops.aten.select.int(self, dim, index).shape != src.shape)
-    return torch.ops.aten.select_scatter.default(self, src, dim, index)
-
-
-@meta_rule
-def _slice_scatter(self: Tensor, src: Tensor, *place: Value) -> Value:
-    _refuse(torch.ops.aten.slice.Tensor(self, *place).shape != src.shape)
-    return torch.ops.aten.slice_scatter.default(self, src, *place)
-
-
-@meta_rule
 def _binary_cross_entropy(self: Tensor, target: Tensor, weight: Value, reduction: int) -> Value:
-    _refuse(self.dtype != target.dtype or (weight is not None and weight.dtype != self.dtype))
+    refuse_if(self.dtype != target.dtype or (weight is not None and weight.dtype != self.dtype))
     return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
 
 
 @meta_rule
-def _bucketize(self: Tensor, boundaries: Tensor, out_int32: bool, right: bool) -> Tensor:
-    _refuse(boundaries.dim() != 1)
-    result: Tensor = torch.ops.aten.bucketize.Tensor(self, boundaries, out_int32=out_int32, right=right)
-    return result
-
-
-# PyTorch's speak for CUDA's kernel, which is not deterministic.
-@meta_rule
-def _median_dim(self: Tensor, dim: int, keepdim: bool = False) -> Value:
-    return torch.ops.aten.kthvalue.default(self, 1, dim, keepdim)
+def _smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) -> Value:
+    refuse_if(beta < 0)
+    return torch.ops.aten.smooth_l1_loss.default(self, target, reduction, beta)
 
 
 # PyTorch's refuse the targets of bytes that its kernels take.
@@ -478,7 +477,7 @@ def _of_bytes(target: Tensor) -> Tensor:
 
 @meta_rule
 def _nll_loss_forward(input: Tensor, target: Tensor, *rest: Value) -> Value:
-    _refuse(rest[0] is not None and rest[0].dtype != input.dtype)
+    refuse_if(rest[0] is not None and rest[0].dtype != input.dtype)
     return torch.ops.aten.nll_loss_forward.default(input, _of_bytes(target), *rest)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from macatensor.choices import deciding
-from macatensor.dispatch import meta_rules_recurrent  # noqa: F401 - registers its rules
+from macatensor.dispatch import meta_rules_recurrent, meta_rules_selection  # noqa: F401 - register their rules
 from macatensor.dispatch.attribute_rules import ATTRIBUTE_RULES
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.dispatch.promotion import common_dtype

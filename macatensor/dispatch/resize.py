@@ -41,11 +41,11 @@ def adopt(target: MacaTensor, value: MacaTensor) -> None:
     target._payload = value._payload
 
 
-def _fit(out: MacaTensor, result: MacaTensor) -> None:
+def _fit(out: MacaTensor, result: MacaTensor, casts: bool) -> None:
     """PyTorch's rules for ``out=``: a dtype the result can be cast to, and sizes that are made to fit with a warning."""
     if not isinstance(out, MacaTensor):
         raise RuntimeError(f"Expected out tensor to have device maca:0, but got {out.device} instead")
-    if not torch.can_cast(result.dtype, out.dtype):
+    if not casts and not torch.can_cast(result.dtype, out.dtype):
         given, wanted = scalar_type(result.dtype), scalar_type(out.dtype)
         raise RuntimeError(f"result type {given} can't be cast to the desired output type {wanted}")
     if out.shape != result.shape:
@@ -60,11 +60,12 @@ def _fit(out: MacaTensor, result: MacaTensor) -> None:
         restride(out, tuple(result.shape), result.stride())
 
 
-def write_out(outs: list[Value], results: Value) -> Value:
-    """Copies an operator's results into its ``out=`` tensors and returns those as the operator does."""
+def write_out(outs: list[Value], results: Value, casts: bool = False) -> Value:
+    """Copies an operator's results into its ``out=`` tensors and returns those as the operator does. ``casts``: PyTorch was
+    asked of these dtypes and takes them."""
     for out, result in zip(flatten(outs), flatten(results)):
         if result is not None:  # a gradient that was not asked for
-            _fit(out, result)
+            _fit(out, result, casts)
             out.copy_(result)
     return outs[0] if len(outs) == 1 else tuple(outs)
 

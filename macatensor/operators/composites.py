@@ -20,7 +20,7 @@ from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.dispatch.signature import Form, Signature, read
 from macatensor.runtime import counters
 from macatensor.runtime.boxed import Arguments, Launcher, Value
-from macatensor.runtime.tensor import Payload, payload
+from macatensor.runtime.tensor import MacaTensor, Payload, payload
 from op_table import Row
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
@@ -45,6 +45,8 @@ def composite(function: _Function) -> _Function:
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     """``g * v / norm(v)`` and the norms, in the sizes of ``g``: PyTorch's kernel counts its numbers, its decomposition
     broadcasts them."""
+    if not v.dim():
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     sizes = [n if d == dim else 1 for d, n in enumerate(v.shape)]
     if g.numel() != math.prod(sizes):
         raise Contradiction
@@ -76,6 +78,14 @@ def isin(
     operands = elements, test_elements
     in_pytorch: Callable[..., Tensor] = torch.isin
     in_pytorch(*(torch.empty(0, dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in operands))
+    tensors = [t for t in operands if isinstance(t, torch.Tensor)]
+    if not all(t.numel() for t in tensors):  # which its decomposition sorts
+        sizes = elements.shape if isinstance(elements, torch.Tensor) else ()
+        return torch.full(sizes, invert, dtype=torch.bool, device=tensors[0].device)
+    if isinstance(test_elements, torch.Tensor) and test_elements.is_floating_point() and not assume_unique:
+        # a NaN is in nothing, but leads the decomposition's binary search past what is infinite
+        among = test_elements.flatten()
+        test_elements = torch.where(among == among, among, among.sort()[0][:1])
     kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
     parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
     result: Tensor = parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
@@ -85,6 +95,9 @@ def isin(
 @composite
 def view_copy(self: Tensor, size: list[int]) -> Tensor:
     """A copy of other sizes. PyTorch's reshapes where a view is impossible; its decomposition would not."""
+    if not isinstance(self, MacaTensor):  # with an out= on the device
+        in_pytorch: Tensor = torch.ops.aten.view_copy.default(self, size)
+        return in_pytorch
     shaped = self.reshape(size)
     return (
         shaped.clone(memory_format=torch.contiguous_format)

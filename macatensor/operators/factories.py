@@ -81,6 +81,8 @@ def _blank_meta(
         raise NotImplementedError(f"maca got layout {layout}; accepted: torch.strided")
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")
+    if memory_format is torch.preserve_format:  # of nothing
+        raise RuntimeError("unsupported memory format Preserve")
     sizes = _check(size)
     if memory_format in (torch.channels_last, torch.channels_last_3d):
         rank = 4 if memory_format is torch.channels_last else 5

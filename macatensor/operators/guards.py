@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
 from macatensor.dispatch.meta_rules_recurrent import check_cell
+from macatensor.dispatch.signature import read
 from macatensor.operators.whole import overload, whole
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.uncompiled import uncompiled
@@ -77,6 +78,18 @@ def _quantized_lstm_cell(input: Tensor, hx: Sequence[Tensor], *rest: object) -> 
         raise RuntimeError(f"quantized_lstm_cell got {len(hx)} states; accepted: two, hidden and cell")
 
 
+@_check("_scaled_dot_product_attention_math")
+def _grouped_heads(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0, is_causal: bool = False,
+    dropout_mask: Tensor | None = None, scale: float | None = None, enable_gqa: bool = False,
+) -> None:  # fmt: skip
+    if enable_gqa and any(t.dim() < 3 or not t.shape[-3] for t in (key, value)):
+        raise RuntimeError(
+            f"_scaled_dot_product_attention_math with enable_gqa got keys {list(key.shape)} and values {list(value.shape)}; "
+            "accepted: one head or more, along the third dimension from the last"
+        )
+
+
 @_check("_nnpack_spatial_convolution")
 def _host_library(*args: Value) -> None:
     raise NotImplementedError(
@@ -101,11 +114,11 @@ class _Guarded:
 
     def __init__(self, func: OpOverload):
         self.func = func
+        self.signature = read(func)
         self.check = _CHECKS[func._schema.name.partition("::")[2]]
 
     def __call__(self, *args: Value, **kwargs: Value) -> Value:
-        names = [a.name for a in self.func._schema.arguments]
-        self.check(*args, *[kwargs[n] for n in names[len(args) :] if n in kwargs])
+        self.check(*self.signature.fill(args, kwargs))
         return self.func._op_dk(_COMPOSITE, *args, **kwargs)
 
 

@@ -46,9 +46,11 @@ def renorm(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
 
 @composite
 def euclidean_dist(x1: Tensor, x2: Tensor) -> Tensor:
-    """Distances of all pairs of rows."""
-    result: Tensor = torch.ops.aten._cdist_forward.default(x1, x2, 2.0, None)
-    return result
+    """Distances of all pairs of rows; of halves, which ``_cdist_forward`` refuses, those of float32."""
+    is_half = x1.dtype == x2.dtype and x1.dtype in (torch.float16, torch.bfloat16)
+    a, b = (x1.float(), x2.float()) if is_half else (x1, x2)
+    result: Tensor = torch.ops.aten._cdist_forward.default(a, b, 2.0, None)
+    return result.to(x1.dtype) if is_half else result
 
 
 def _column_major(batch: tuple[int, ...], rows: int, columns: int, leading: int) -> tuple[int, ...]:

@@ -7,12 +7,20 @@ import re
 # operators whose kernels of PyTorch's for the CPU die of what is asked here; the device alone is asked
 # or which write past memory, so that it dies later
 # (to.prim_dtype without a dtype reads one that is not there: a crash, MemoryError or another's error, as memory has it)
-HOST_DIES: tuple[str, ...] = ("aten::_logcumsumexp.out", "aten::to.prim_dtype")
+# (tril.out and triu.out take the strides of an out= for those of a batch of matrices, one behind the other)
+HOST_DIES: tuple[str, ...] = (
+    "aten::_logcumsumexp.out", "aten::to.prim_dtype", "aten::tril.out", "aten::triu.out"
+)  # fmt: skip
 
 _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
 
 # of an operator, and of what was found: patterns, and why
 REASONS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"aten::(float_)?pow(er)?_?|aten::renorm_?",
+        r"other numbers of .*, of an exponent that float32 rounds to 0",
+        "the host's vectors round it, and its last few elements do not",
+    ),
     (r".*", r"the host dies: .*|.*, as on the host", "PyTorch's own kernel ends the process"),
     (
         r".*",
@@ -65,7 +73,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(upsample_linear1d|masked_scatter_backward)",
-        r"the host raises RuntimeError: (It is expected output_size|masked_select: expected BoolTensor).*",
+        r"the host raises RuntimeError: (It is expected output_size|masked_select: expected BoolTensor|shape '\[).*",
         "operands that no function of torch gives it, and PyTorch's meta kernels let pass",
     ),
     (
@@ -80,13 +88,13 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_?fft_\w+",
-        r"(NaN|infinite) at other places",
+        r"(NaN|infinite) at other places of .*",
         "infinite numbers meet in another order in a transform",
     ),
     (
         r"aten::_?linalg_(svd|eigh?|qr|eigvalsh)|aten::(geqrf|svd|qr)",
-        r"other numbers .*",
-        "vectors that are unique up to a phase",
+        r"(other numbers|NaN at other places) .*",
+        "vectors that are unique up to a phase, and of NaN any",
     ),
     (
         r"aten::(histc|bincount)",
@@ -95,7 +103,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(\w*norm|dist|linalg_\w*norm|linalg__powsum|triplet_margin_loss)",
-        r"infinite at other places",
+        r"infinite at other places of .*",
         "squares are summed in float64 here",
     ),
     (
@@ -110,7 +118,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_foreach_\w+",
-        r"the host raises RuntimeError: (unsupported operation|Subtraction|linalgNvector_norm).*",
+        r"the host raises RuntimeError: (unsupported operation|Subtraction|Boolean alpha|linalgNvector_norm).*",
         "the host computes tensors one by one and meets the fault, the device all at once",
     ),
     (
@@ -125,13 +133,13 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(var|std)_mean",
-        r"NaN at other places",
+        r"NaN at other places of .*",
         "a mean of infinite numbers, which the host corrects number by number",
     ),
     (
         r"aten::special_(shifted_)?chebyshev_polynomial_\w",
-        r"other numbers of torch.float32",
-        "cosines of multiples of an angle, in float64 here",
+        r"other numbers of torch.float(32|64)",
+        "cosines of multiples of an angle, in float64 here; an out= of float64 takes float32 of the host",
     ),
     (r"aten::(put|index_put|scatter|index_copy)_?", r"other numbers .*", "of values for one place any"),
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
@@ -152,17 +160,17 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(special_)?sinc_?",
-        r"other numbers of torch.float32",
-        "at whole numbers a rounding of pi: float64's here",
+        r"(other numbers|NaN at other places) of torch.float32",
+        "at whole numbers a rounding of pi, and of the largest a product that overflows: float64's here",
     ),
     (
-        r"aten::bernoulli",
-        r"raises RuntimeError: \S+ an operand does not broadcast to the result",
-        "of nothing the host's kernel looks at no probability",
+        r"aten::(bernoulli|random)_?",
+        r"raises RuntimeError: \S+ (an operand does not broadcast to the result|no complex draws|random_ has no complex numbers)",
+        "of nothing the host's kernel looks at no probability and at no dtype",
     ),
     (
         r"aten::special_\w+_polynomial_\w",
-        r"NaN at other places",
+        r"NaN at other places of .*",
         "infinite numbers meet in another order in a recurrence",
     ),
     (
@@ -172,10 +180,10 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_reshape_alias_copy|_amp_foreach_\w+|_foreach_copy|_cholesky_solve_helper|multi_margin_loss_backward|"
-        r"_cdist_backward|_pdist_forward|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
+        r"_cdist_backward|_pdist_(forward|backward)|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
         r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
         r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
-        r"_segment_reduce_backward|(sigmoid|tanh)_backward)",
+        r"_segment_reduce_backward|(sigmoid|tanh)_backward|_batch_norm_impl_index_backward)",
         r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
         "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
     ),
@@ -197,7 +205,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
     (
         r".*",
-        r"raises RuntimeError: Expected tensor to have (maca DeviceType|cpu Device, but got tensor with maca).*",
+        r"raises RuntimeError: Expected (out )?tensor to have (maca(:N)? Device(Type)?|(cpu Device|device cpu), but got (tensor with )?maca).*",
         "operands of two devices: the host's are all its own",
     ),
     (r"aten::cum(prod|max|min)\w*_backward", r"other numbers .*", "results that are not of these operands"),
@@ -212,8 +220,9 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "statistics or norms of other sizes, past whose end the host's kernel reads and writes",
     ),
     (
-        r"aten::(_grid_sampler_2d_cpu_fallback_backward|adaptive_max_pool3d_backward|unfold_backward)",
-        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*)",
+        r"aten::(_grid_sampler_2d_cpu_fallback_backward|_?adaptive_(avg|max)_pool[23]d_backward|unfold_backward)",
+        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*|"
+        r"\S+ batch or channels differ)|raises IndexError: Dimension out of range.*",
         "modes, places and windows that are not of the forward call, which the host's kernel trusts",
     ),
     (r"aten::native_dropout_backward", r"dtype .*", "a mask that is not of bool, to which the host promotes"),
@@ -234,12 +243,12 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_native_batch_norm_legit(_no_training)?",
-        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ batch norm keeps the shape of its operand).*",
+        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|weight has not one element a channel)).*",
         "of nothing the host's kernel looks at no weight and at no statistics",
     ),
     (
-        r"aten::(_safe_softmax|embedding_dense_backward)",
-        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'",
+        r"aten::(_safe_softmax|embedding_dense_backward|cdist|pdist|silu_backward|_foreach_powsum)",
+        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'",
         "of nothing the host's kernel looks at no dtype; of something it refuses these, too",
     ),
     (
@@ -303,14 +312,179 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own for all devices but the CPU is made of views, which these strides forbid",
     ),
     (
-        r"aten::(triu|tril)",
+        r"aten::(triu|tril|narrow_copy|linalg_lu|conj_physical)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
-        "an out= whose elements share memory: the host writes it, in which order nobody says",
+        "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
     (
-        r"aten::linalg_(lu_factor|qr|solve)",
-        r"NaN at other places",
+        r"aten::(linalg_(lu_factor|qr|solve)|_lu_with_info|cholesky_solve|geqrf)",
+        r"NaN at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
+    ),
+    (
+        r"aten::(linalg_)?(matmul|mm|bmm|addmm|baddbmm|addbmm|chain_matmul|multi_dot|tensordot|einsum|inner|addmv|mv)_?",
+        r"NaN at other places of torch.complex\d+",
+        "a sum that is infinite: BLAS multiplies it by alpha, 1 + 0j, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::(add|sub|subtract|rsub|diff)_?",
+        r"NaN at other places of torch.complex\d+",
+        "the host multiplies by alpha, 1 + 0j, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::_?logcumsumexp",
+        r"other numbers of torch\.float(32|64)",
+        "imaginary parts that differ by twice pi",
+    ),
+    (
+        r"aten::group_norm",
+        r"other numbers of torch\.float32",
+        "the gradient of a sum of normalized numbers, which is the rounding of 0",
+    ),
+    (
+        r"aten::_batch_norm_impl_index",
+        r"other numbers of torch\.int64",
+        "of nothing the host leaves statistics that nobody wrote",
+    ),
+    (
+        r"aten::soft_margin_loss_backward",
+        r"infinite at other places of torch\.float32",
+        "a product of the largest numbers, which overflows in another order",
+    ),
+    (
+        r"aten::normal",
+        r"raises NotImplementedError: \"normal_kernel_cpu\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'",
+        "means of whole numbers, which the host refuses but with an out= of another dtype",
+    ),
+    (
+        r"aten::glu_jvp",
+        r"the host raises RuntimeError: start \(N\) \+ length \(N\) exceeds dimension size.*",
+        "halves of another size, that autograd never gives it",
+    ),
+    (
+        r"aten::linalg_pinv",
+        r"other numbers of torch\.float(32|64)",
+        "an rcond of nearly 0 keeps singular values that are the rounding of others",
+    ),
+    (
+        r"aten::linalg__powsum",
+        r"dtype torch\.float32 for torch\.int64",
+        "a sum of integers, which PyTorch's formula for other devices makes floats first",
+    ),
+    (
+        r"aten::linalg__powsum",
+        r"the host raises RuntimeError: Unknown Complex ScalarType for \w+",
+        "a sum of complex numbers as integers, which PyTorch's formula for other devices casts",
+    ),
+    (
+        r"aten::_fft_r2c",
+        r"raises RuntimeError: result type Complex\w+ can't be cast to the desired output type \w+",
+        "an out= of real numbers, that torch.fft refuses before it calls it",
+    ),
+    (
+        r"aten::_(log_)?softmax",
+        r"the host raises RuntimeError: softmax with half to float conversion is not supported on CPU",
+        "half to float in one pass: as PyTorch asks it of other devices",
+    ),
+    (
+        r"aten::choose_qparams_optimized",
+        r"raises RuntimeError: The tensor has a nonNzero number of elements, but its data is",
+        "PyTorch's own for every device reads the host's memory",
+    ),
+    (
+        r"aten::_softmax_backward_data",
+        r"(other numbers|NaN at other places) of .*",
+        "an out= that is not contiguous, which the host's kernel writes as if it were",
+    ),
+    (
+        r"aten::cum(max|min)",
+        r"raises RuntimeError: \S+ the scanned dimension is out of range",
+        "of nothing the host's kernel looks at no dimension",
+    ),
+    (
+        r"aten::_embedding_bag_dense_backward",
+        r"raises IndexError: Dimension out of range.*",
+        "a gradient without columns, which the host's kernel looks at where there are weights",
+    ),
+    (
+        r"aten::(_?native_batch_norm(_legit)?|_batch_norm_with_update)",
+        r"dtype torch\.float32 for torch\.b?float16",
+        "statistics of halves: PyTorch has them in float32 on all devices but the CPU",
+    ),
+    (
+        r"aten::(_native_batch_norm_legit|batch_norm_update_stats)",
+        r"the host raises RuntimeError: input tensor must have at least one element, but got input_sizes =",
+        "of nothing, which torch.nn.functional.batch_norm takes on both",
+    ),
+    (
+        r"aten::_trilinear",
+        r"other shape|raises RuntimeError: einsum\(\): the number of subscripts .*",
+        "sums over no dimension, or dimensions that nobody expands, which bilinear never asks",
+    ),
+    (
+        r"aten::_addmm_activation",
+        r"raises NotImplementedError: \"_addmm_activation\" not implemented for '(Char|Byte|Short|Int|Long)'",
+        "an operator of PyTorch's own that fuses layers of floats",
+    ),
+    (
+        r"aten::cumprod_backward",
+        r"dtype torch\.float\d+ for torch\.uint\d+",
+        "a gradient of unsigned integers, that autograd never gives it",
+    ),
+    (
+        r"aten::mish_backward",
+        r"the host raises RuntimeError: result type Float can't be cast to the desired output type \w+",
+        "an operand of integers, that autograd never gives it",
+    ),
+    (
+        r"aten::randint_like",
+        r"raises RuntimeError: high must be a scalar tensor and on CPU",
+        "operands of two devices: the host's are all its own",
+    ),
+    (
+        r"aten::(remainder|fmod)_?",
+        r"NaN at other places of torch\.float(32|64)",
+        "a quotient past the largest number, which the host's vectors multiply back",
+    ),
+    (
+        r"aten::(linalg_)?(matmul|mm|bmm|addmm|baddbmm|addbmm|chain_matmul|multi_dot|tensordot|einsum|inner|addmv|mv|dot|vdot)_?",
+        r"(NaN|infinite) at other places of torch\.(float32|float64|b?float16)",
+        "sums of the largest numbers overflow on the way, in the order of a BLAS",
+    ),
+    (
+        r"aten::prod",
+        r"(NaN|infinite) at other places of .*",
+        "products of the largest numbers overflow on the way and meet zeros, in another order",
+    ),
+    (
+        r"aten::linalg_lu",
+        r"other numbers of .*",
+        "a pivot among NaN, of which none is the largest",
+    ),
+    (
+        r"aten::nuclear_norm",
+        r"the host raises _LinAlgError: linalgNsvd: .*",
+        "NaN of a matrix that the host's library takes for one that fails to converge",
+    ),
+    (
+        r"aten::logit_backward",
+        r"infinite at other places of torch\.b?float16",
+        "1 - eps rounded to a half is 1 on the host: a slope at 1 that is cut off here, as on CUDA",
+    ),
+    (
+        r"aten::gelu(_backward)?_?",
+        r"(NaN|infinite) at other places of torch.(float32|b?float16)",
+        "powers of a large number overflow on the host, and 0 times infinity is NaN; the slope is 1 or 0",
+    ),
+    (
+        r"aten::linalg_(eigh|eigvalsh|pinv|matrix_rank|cond)|aten::_linalg_eigh",
+        r"raises _LinAlgError: linalgNeigh: .*",
+        "a matrix of two rows with NaN, of which the host's library gives numbers; with more it refuses, too",
+    ),
+    (
+        r"aten::scaled_dot_product_attention",
+        r"raises RuntimeError: Expected size for first two dimensions of batchN tensor to be: .*",
+        "of nothing the host looks at no sizes",
     ),
 )
 

@@ -34,11 +34,16 @@ struct ForwardArguments {
   bool is_training;
 };
 
+// PyTorch scales a channel that does not vary by 0: else it is 0 times infinity.
+__device__ inline double inverse_deviation(const ForwardArguments& a, double var) {
+  return a.is_training && var == 0 && a.epsilon == 0 ? 0 : 1 / std::sqrt(var + a.epsilon);
+}
+
 // In place, or in results of their own in the functional form.
 __device__ inline void put_statistics(const ForwardArguments& a, int64_t c, double mean, double var) {
   const double n = static_cast<double>(a.within.count);
   const double old_mean = a.running_mean.at(c, 0), old_var = a.running_var.at(c, 1);
-  a.save_mean.put(c, mean), a.save_invstd.put(c, 1 / std::sqrt(var + a.epsilon));
+  a.save_mean.put(c, mean), a.save_invstd.put(c, inverse_deviation(a, var));
   const bool moves = a.is_training && a.within.count > 0;
   const double unbiased = a.within.count > 1 ? var * (n / (n - 1)) : static_cast<double>(INFINITY);
   const double next_mean = moves ? a.momentum * mean + (1 - a.momentum) * old_mean : old_mean;
@@ -69,7 +74,7 @@ __global__ void batch_norm(ForwardArguments a) {
       }
       var = folded(squares) / n;
     }
-    const double invstd = 1 / std::sqrt(var + a.epsilon), scale = invstd * a.weight.at(c, 1);
+    const double invstd = inverse_deviation(a, var), scale = invstd * a.weight.at(c, 1);
     const double shift = a.bias.at(c, 0);
     for (int64_t k = threadIdx.x; k < a.within.count; k += blockDim.x) {
       const double x = element(k);
@@ -93,7 +98,7 @@ __global__ void statistics_of_channels(ForwardArguments a, ChannelArguments of) 
       var = sums.second / n - distance * distance;
       if (var < 0) var = 0;
     }
-    put_line(of, c, mean, 0, a.weight.at(c, 1) / std::sqrt(var + a.epsilon), a.bias.at(c, 0));
+    put_line(of, c, mean, 0, a.weight.at(c, 1) * inverse_deviation(a, var), a.bias.at(c, 0));
     put_statistics(a, c, mean, var);
   }
 }

@@ -213,11 +213,23 @@ std::unique_ptr<Plan> binary_tensor(const Request& r) {
 }
 std::unique_ptr<Plan> power(const Request& r) {
   const Op& op = op_named("pow");
-  return for_each(r, [&](size_t i, const Operand& out) {
+  auto plan = for_each(r, [&](size_t i, const Operand& out) {
     const PointwiseInput listed{member(r, 0, i), -1};
     if (r.scalar("self") < 0) return apply(op, {listed, input_named(r, {"exponent"}, 1, i)}, out);
     return apply(op, {input_named(r, {"self"}, 0, i), listed}, out);  // then the list is the exponents
   });
+  std::vector<int> slots;  // the exponents of integers
+  const auto& written = written_list(r);
+  for (size_t i = 0; i < written.size(); ++i)
+    if (const int slot = slot_of(r, "exponent", i); slot >= 0 && is_integral(written[i].dtype)) slots.push_back(slot);
+  if (!slots.empty())  // PyTorch refuses negative ones, and they are known at launch only
+    plan->run = [inner = std::move(plan->run), slots](const Launching& l) {
+      for (const int slot : slots)
+        if (value_of(l.scalar(slot)).integer < 0)
+          throw LaunchError(MACA_ERROR_VALUE, "Integers to negative integer powers are not allowed.");
+      return inner(l);
+    };
+  return plan;
 }
 std::unique_ptr<Plan> ternary(const Request& r) {
   if (r.inputs() > 3) throw Declined("numbers that lie in device memory");

@@ -119,6 +119,8 @@ Body<Op, C> body_of(const Request& r, const Dims& shape, int inputs, const char*
   body.parameter = static_cast<C>(parameter ? r.number(parameter) : 0.0);
   body.count = 1;
   for (const int64_t size : shape) body.count *= size;
+  // of a gradient PyTorch divides by the elements of the input, not by those of what it broadcasts to
+  if constexpr (std::is_same_v<Body<Op, C>, LossGradient<Op, C>>) body.count = r.in(1).numel();
   body.is_mean = r.integer("reduction") == kMean;
   body.factor = body.is_mean ? static_cast<C>(1.0 / static_cast<double>(body.count)) : C(1);
   body.out = View(r.out());

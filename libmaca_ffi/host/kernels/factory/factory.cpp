@@ -107,7 +107,9 @@ std::unique_ptr<Plan> spaced_plan(const Request& r, double base) {
       return;
     }
     double a = scalar_to_double(first), b = scalar_to_double(last);
-    if (is_integral(out.dtype)) a = std::trunc(a), b = std::trunc(b);
+    // as the result's dtype has them: -1 is 255
+    const auto whole = [&](double x) { return std::trunc(x) + (out.dtype == Dtype::U8 && x <= -1 ? 256 : 0); };
+    if (is_integral(out.dtype) && steps != 1) a = whole(a), b = whole(b);
     if (steps == 1) b = a;
     const double step = (b - a) / intervals;
     fill_by<double>(launch, out, [=](int64_t i) {

@@ -251,10 +251,41 @@ template <template <class> class F> std::unique_ptr<Plan> binary_tensor(const Re
   return foreach_plan(r, {{0, {}}, {-1, Source::elements(number)}}, alpha(r), make_loops<F>());
 }
 
+// PyTorch refuses a negative exponent for integers, of an empty tensor as well, and exponents are known at launch only.
+class IntegerPowers final : public Plan {
+ public:
+  IntegerPowers(std::unique_ptr<Plan> inner, Source exponents, std::vector<size_t> integers)
+      : inner_(std::move(inner)), exponents_(exponents), integers_(std::move(integers)) {
+    work = inner_->work;
+    workspace_bytes = inner_->workspace_bytes;
+    implementation = inner_->implementation;
+  }
+  void run(const Launch& launch) const override {
+    for (const size_t i : integers_)
+      if (exponents_.get(launch, i).integer < 0)
+        throw LaunchError(MACA_ERROR_VALUE, "Integers to negative integer powers are not allowed.");
+    inner_->run(launch);
+  }
+
+ private:
+  std::unique_ptr<Plan> inner_;
+  Source exponents_;
+  std::vector<size_t> integers_;  // index in the lists
+};
+
 std::unique_ptr<Plan> power(const Request& r) {
   static constexpr Loops loops = make_loops<Pow>();
   if (r.has("self.scalar")) return foreach_plan(r, {{-1, Source::scalar(r, "self")}, {0, {}}}, {}, loops);
-  if (r.has("exponent.scalar")) return foreach_plan(r, {{0, {}}, {-1, Source::scalar(r, "exponent")}}, {}, loops);
+  if (r.has("exponent.scalar")) {
+    const Source exponents = Source::scalar(r, "exponent");
+    auto plan = foreach_plan(r, {{0, {}}, {-1, exponents}}, {}, loops);
+    std::vector<size_t> integers;
+    const auto outs = written_list(r);
+    for (size_t i = 0; i < outs.size(); ++i)
+      if (is_integral(outs[i].dtype)) integers.push_back(i);
+    if (integers.empty()) return plan;
+    return std::make_unique<IntegerPowers>(std::move(plan), exponents, std::move(integers));
+  }
   return foreach_plan(r, {{0, {}}, {1, {}}}, {}, loops);
 }
 

@@ -79,7 +79,7 @@ std::unique_ptr<Plan> eigh(const Request& r) {
       Int status = 0;
       // LAPACK loops on these or complains on stderr; PyTorch's fails to converge on a NaN and gives NaN for an Inf
       if (n > 1 && has_nan(m)) return lapack_size(n - 1);
-      if (finite(m))
+      if (n == 1 || finite(m))
         status = symmetric(with_vectors ? 'V' : 'N', upper ? 'U' : 'L', n, m.data(), w.data());
       else
         fill_nan(m), fill_nan(w);

@@ -247,7 +247,9 @@ template <class C> void run_loss(const Loss& s, const Launch& l, Block<C> block)
 template <class C> void run_gradient(const Loss& s, const Launch& l, Block<C> block) {
   const Operand& out = s.operand[0];
   const int64_t n = s.nest.numel();
-  const C factor = s.reduce == kMean ? static_cast<C>(1.0 / static_cast<double>(n)) : C(1);
+  // PyTorch divides by the elements of the input, not by those of what it broadcasts to
+  const int64_t elements = s.operand[2].numel();
+  const C factor = s.reduce == kMean ? static_cast<C>(1.0 / static_cast<double>(elements)) : C(1);
   parallel_for(n, kChunk, [&](int64_t begin, int64_t end) {
     Buffers<C> buffer;
     blocks<C>(s, l, block, begin, end, buffer, [&](C* values, int64_t count, int64_t to) {

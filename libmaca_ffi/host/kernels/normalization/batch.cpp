@@ -28,7 +28,9 @@ template <class C> void forward(const Launch& l, const Forward& f, const Channel
   std::vector<double> invstd(var.size());
   std::vector<C> scale(var.size()), shift(var.size());
   for (size_t c = 0; c < var.size(); ++c) {
-    invstd[c] = 1.0 / std::sqrt(var[c] + f.eps);
+    // PyTorch scales a channel that does not vary by 0: else it is 0 times infinity
+    const bool is_constant = f.training && var[c] == 0 && f.eps == 0;
+    invstd[c] = is_constant ? 0.0 : 1.0 / std::sqrt(var[c] + f.eps);
     scale[c] = static_cast<C>(invstd[c] * weight[c]);
     shift[c] = static_cast<C>(bias[c] - mean[c] * invstd[c] * weight[c]);
   }

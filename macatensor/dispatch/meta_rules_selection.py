@@ -1,0 +1,65 @@
+"""What the results are of operators that pick, place and order elements, as :mod:`macatensor.dispatch.meta_rules` has it.
+
+PyTorch's meta kernels of these let pass what its others refuse.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from macatensor.dispatch.meta_rules import META_RULES, meta_rule, refuse_if
+from macatensor.runtime.boxed import Value
+
+
+def _along_some(func: OpOverload) -> None:
+    """The rule of an operator that finds one element along a dimension: where there is none it is refused."""
+
+    def rule(self: Tensor, dim: int, keepdim: bool = False) -> Value:
+        refuse_if(self.dim() > 0 and self.shape[dim] == 0)
+        return func(self, dim, keepdim)
+
+    META_RULES[f"{func._schema.name.partition('::')[2]}_along_some"] = rule
+
+
+_along_some(torch.ops.aten.max.dim)
+_along_some(torch.ops.aten.min.dim)
+_along_some(torch.ops.aten.mode.default)
+
+
+@meta_rule
+def _cummax(self: Tensor, dim: int) -> Value:
+    refuse_if(self.dim() == 0 and dim not in (0, -1))
+    return torch.ops.aten.cummax.default(self, dim)
+
+
+@meta_rule
+def _select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Value:
+    refuse_if(torch.ops.aten.select.int(self, dim, index).shape != src.shape)
+    return torch.ops.aten.select_scatter.default(self, src, dim, index)
+
+
+@meta_rule
+def _slice_scatter(self: Tensor, src: Tensor, *place: Value) -> Value:
+    refuse_if(torch.ops.aten.slice.Tensor(self, *place).shape != src.shape)
+    return torch.ops.aten.slice_scatter.default(self, src, *place)
+
+
+@meta_rule
+def _diagonal_scatter(self: Tensor, src: Tensor, *place: int) -> Value:
+    refuse_if(torch.ops.aten.diagonal.default(self, *place).shape != src.shape)
+    return torch.ops.aten.diagonal_scatter.default(self, src, *place)
+
+
+@meta_rule
+def _bucketize(self: Tensor, boundaries: Tensor, out_int32: bool, right: bool) -> Tensor:
+    refuse_if(boundaries.dim() != 1)
+    result: Tensor = torch.ops.aten.bucketize.Tensor(self, boundaries, out_int32=out_int32, right=right)
+    return result
+
+
+# PyTorch's speak for CUDA's kernel, which is not deterministic.
+@meta_rule
+def _median_dim(self: Tensor, dim: int, keepdim: bool = False) -> Value:
+    return torch.ops.aten.kthvalue.default(self, 1, dim, keepdim)
