@@ -42,10 +42,18 @@ levels: build
 long:
 	$(PYTHON) .ci/parts.py long
 
-# Both libraries built with GCC's sanitizers, and the tests in them: docs/reliability.md.
+# Both libraries built with GCC's sanitizers, and the tests in them: docs/reliability.md. SHORT=1: the runtime alone, in
+# the tests of what it does beside Python, and the programs that drive threads.
+BESIDE_PYTHON := $(wildcard $(addprefix tests/test_,graphs.py launcher.py memory.py pinned.py stream.py tapes.py task_queue.py \
+    views_alias.py))
 sanitize: build
+ifdef SHORT
+	$(BIN)/python tests/sanitizers/drivers.py
+	$(BIN)/python tests/sanitizers/run.py address --runtime --pytest --numprocesses $(WORKERS) $(BESIDE_PYTHON)
+else
 	$(BIN)/python tests/sanitizers/run.py address
 	$(BIN)/python tests/sanitizers/run.py thread
+endif
 
 # What is published, in dist/, and the proof of it, from these files alone: twice the compile time of every instruction set.
 release: build $(VENV)/.release-tools

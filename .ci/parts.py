@@ -46,6 +46,7 @@ CI = (
     Part("build", "make build", 10),
     Part("check", "make check", 3),
     Part("test", "make test", 30),
+    Part("sanitizers", "make sanitize SHORT=1", 5),
     level("levels", "make levels", 5, "avx2"),
     level("levels", "make levels", 6, "baseline"),
     Part("demo", "make demo", 2),
