@@ -16,6 +16,7 @@ SOURCES := $(shell find libmaca_ffi -path libmaca_ffi/cuda -prune -o \( -name '*
     -o -name 'CMakeLists.txt' -o -name 'build_binding.py' \) -print)
 CUDA_SOURCES := $(shell find libmaca_ffi/cuda tests/cuda_programs -name '*.cu' -o -name '*.cpp' -o -name '*.h')
 BENCH_SOURCES := macatensor/bench/plain_algorithms.cpp
+DRIVER_SOURCES := $(wildcard tests/sanitizers/drivers/*)
 
 .PHONY: demo test levels long sanitize check docs build bench format clean cuda cuda-emulated release versions aarch64 replay
 
@@ -87,7 +88,7 @@ check: build
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES)
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES) $(DRIVER_SOURCES)
 
 # The site, in build/docs; a warning, a link into nothing included, is an error. Pages in $(VENV)/.docs are kept parsed.
 docs: build $(VENV)/.docs-tools
@@ -100,7 +101,7 @@ $(VENV)/.docs-tools: pyproject.toml
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES)
+	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES) $(DRIVER_SOURCES)
 
 build: $(VENV)/.built-$(ISAS)
 

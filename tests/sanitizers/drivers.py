@@ -21,7 +21,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent / "drivers"
 HOST = ROOT / "libmaca_ffi" / "host"
-INCLUDES = [HERE, HOST, HOST.parent, HOST.parent / "include", HOST.parent / "shim", HOST / "onednn" / "absent", Path(sysconfig.get_path("include"))]
+INCLUDES = [
+    HERE,
+    HOST,
+    HOST.parent,
+    HOST.parent / "include",
+    HOST.parent / "shim",
+    HOST / "onednn" / "absent",
+    Path(sysconfig.get_path("include")),
+]
 FLAGS = ["-std=c++20", "-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread", "-pthread"]
 FLAGS += ['-DMACA_LOWEST_ISA="baseline"']
 POOL = ("host/threads/thread_pool.cpp", "host/threads/openmp_on_pool.cpp", "host/stream.cpp")

@@ -70,7 +70,7 @@ int __wrap_munmap(void* address, size_t bytes) {
 namespace {
 
 constexpr maca_dtype kInt64 = {MACA_INT, 64, 1};
-constexpr uint64_t kTimeout = 60'000;
+constexpr uint64_t kTimeout = 600'000;
 using Numbers = std::vector<int64_t>;
 
 // Memory for an operand, the ranks' or a rank's own.
