@@ -16,6 +16,7 @@ SOURCES := $(shell find libmaca_ffi -path libmaca_ffi/cuda -prune -o \( -name '*
     -o -name 'CMakeLists.txt' -o -name 'build_binding.py' \) -print)
 CUDA_SOURCES := $(shell find libmaca_ffi/cuda tests/cuda_programs -name '*.cu' -o -name '*.cpp' -o -name '*.h')
 BENCH_SOURCES := macatensor/bench/plain_algorithms.cpp
+DRIVER_SOURCES := $(wildcard tests/sanitizers/drivers/*)
 
 .PHONY: demo test levels long sanitize check docs build bench format clean cuda cuda-emulated release versions aarch64 replay
 
@@ -42,10 +43,18 @@ levels: build
 long:
 	$(PYTHON) .ci/parts.py long
 
-# Both libraries built with GCC's sanitizers, and the tests in them: docs/reliability.md.
+# Both libraries built with GCC's sanitizers, and the tests in them: docs/reliability.md. SHORT=1: the runtime alone, in
+# the tests of what it does beside Python, and the programs that drive threads.
+BESIDE_PYTHON := $(wildcard $(addprefix tests/test_,graphs.py launcher.py memory.py pinned.py stream.py tapes.py task_queue.py \
+    views_alias.py))
 sanitize: build
+ifdef SHORT
+	$(BIN)/python tests/sanitizers/drivers.py
+	$(BIN)/python tests/sanitizers/run.py address --runtime --pytest --numprocesses $(WORKERS) $(BESIDE_PYTHON)
+else
 	$(BIN)/python tests/sanitizers/run.py address
 	$(BIN)/python tests/sanitizers/run.py thread
+endif
 
 # What is published, in dist/, and the proof of it, from these files alone: twice the compile time of every instruction set.
 release: build $(VENV)/.release-tools
@@ -79,7 +88,7 @@ check: build
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES)
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES) $(DRIVER_SOURCES)
 
 # The site, in build/docs; a warning, a link into nothing included, is an error. Pages in $(VENV)/.docs are kept parsed.
 docs: build $(VENV)/.docs-tools
@@ -92,7 +101,7 @@ $(VENV)/.docs-tools: pyproject.toml
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES)
+	$(BIN)/clang-format -i $(filter %.h %.cpp %.c,$(SOURCES)) $(CUDA_SOURCES) $(BENCH_SOURCES) $(DRIVER_SOURCES)
 
 build: $(VENV)/.built-$(ISAS)
 

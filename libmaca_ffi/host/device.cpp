@@ -27,8 +27,20 @@ extern "C" __attribute__((weak)) const maca::KernelEntry __stop_maca_kernels[];
 
 using namespace maca;
 
+// One thread may record it anew while another waits, which keeps what it waits for.
 struct maca_event {
-  std::shared_ptr<Completion> completion;
+  std::shared_ptr<Completion> completion() const {
+    std::lock_guard lock(mutex_);
+    return completion_;
+  }
+  void record(std::shared_ptr<Completion> completion) {
+    std::lock_guard lock(mutex_);
+    completion_.swap(completion);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Completion> completion_;
 };
 
 // Counted: a queued launch keeps its plan after plan_destroy().
@@ -245,29 +257,31 @@ maca_status event_destroy(maca_device*, maca_event* event) {
 
 maca_status event_record(maca_device*, maca_event* event, maca_stream* stream) {
   auto completion = std::make_shared<Completion>();
-  event->completion = completion;
+  event->record(completion);
   on_stream(stream, [completion] { completion->finish(); });
   return MACA_OK;
 }
 
 maca_status event_query(maca_device*, maca_event* event) {
-  return !event->completion || event->completion->finished() ? MACA_OK : MACA_NOT_READY;
+  const auto completion = event->completion();
+  return !completion || completion->finished() ? MACA_OK : MACA_NOT_READY;
 }
 
 maca_status event_synchronize(maca_device*, maca_event* event) {
-  if (event->completion) event->completion->wait();
+  if (const auto completion = event->completion()) completion->wait();
   return MACA_OK;
 }
 
 maca_status event_elapsed(maca_device*, maca_event* start, maca_event* end, double* milliseconds) {
-  if (!start->completion || !end->completion) return MACA_INVALID;
-  if (!start->completion->finished() || !end->completion->finished()) return MACA_NOT_READY;
-  *milliseconds = std::chrono::duration<double, std::milli>(end->completion->when - start->completion->when).count();
+  const auto from = start->completion(), to = end->completion();
+  if (!from || !to) return MACA_INVALID;
+  if (!from->finished() || !to->finished()) return MACA_NOT_READY;
+  *milliseconds = std::chrono::duration<double, std::milli>(to->when - from->when).count();
   return MACA_OK;
 }
 
 maca_status stream_wait_event(maca_device*, maca_stream* stream, maca_event* event) {
-  if (auto completion = event->completion) on_stream(stream, [completion] { completion->wait(); });
+  if (auto completion = event->completion()) on_stream(stream, [completion] { completion->wait(); });
   return MACA_OK;
 }
 

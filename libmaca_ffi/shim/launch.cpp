@@ -156,7 +156,9 @@ int submit(const maca_program& p, const maca_reference* references, maca_launch&
   call.stream = launch_stream(stream, may_start);
   r.launches.fetch_add(1, std::memory_order_relaxed);
   if (status == MACA_OK) {
-    const Unlocked unlocked((p.is_long && !(stream->is_default && call.stream)) || waits_first(p, call));
+    // What a stream is given, it is given with the lock: another thread's order_block() then finds it there.
+    const bool runs_here = !call.stream && !r.library.is_asynchronous();
+    const Unlocked unlocked((p.is_long && runs_here) || waits_first(p, call));
     status = give_launch(p, call);
   }
   status = wait_if_blocking(stream, status);

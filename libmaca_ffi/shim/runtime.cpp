@@ -164,10 +164,23 @@ bool within(const maca_buffer* buffer, int64_t offset, int64_t bytes) {
 
 int outside() { return misuse("the bytes to be moved reach outside the buffer"); }
 
+// Waits for another stream's work on a buffer without the lock, where order_block() would keep it meanwhile. That marks
+// the block as used by `stream` afterwards, with the lock: else another thread would take it for waited for.
+void wait_before_order(maca_buffer* buffer, const StreamSlot* stream) {
+  const Runtime& r = runtime();
+  const bool waits_here = stream->is_default && r.queue.mode() == TaskQueue::kOff && !r.library.is_asynchronous();
+  if (!waits_here || buffer->block->stream == stream) return;
+  maca_event* const event = maca_comms_pending(buffer);
+  if (!event) return;
+  report(maca_events_synchronize(event));
+  maca_events_destroy(event);
+}
+
 // Between a buffer and the host. Where the host's memory is pinned, the copy may run on as a launch does.
 int cross(maca_copy_kind kind, maca_buffer* buffer, int64_t offset, void* host, int64_t bytes, bool runs_on) {
-  if (!within(buffer, offset, bytes)) return outside();
   Runtime& r = runtime();
+  wait_before_order(buffer, current_stream());
+  if (!within(buffer, offset, bytes)) return outside();  // now: others may have resized it
   PinnedBlock* const pinned = r.pinned.find(host, bytes);
   runs_on = runs_on && pinned && !r.blocking;
   if (runs_on) r.queue.throttle(1);
@@ -178,10 +191,10 @@ int cross(maca_copy_kind kind, maca_buffer* buffer, int64_t offset, void* host, 
   Block* const block = buffer->block;
   (is_upload ? r.bytes_to_device : r.bytes_to_host) += bytes;
   block->writes += is_upload;
-  const Unlocked unlocked(bytes > kLongCopy || may_be_pending(stream) ||
-                          (block->stream && may_be_pending(block->stream)));
   order_block(block, stream);
-  if (maca_event* const event = pinned ? r.pinned.pending(*pinned) : nullptr)
+  maca_event* const event = pinned ? r.pinned.pending(*pinned) : nullptr;
+  const Unlocked unlocked(event || bytes > kLongCopy || may_be_pending(stream));
+  if (event)
     if (const int status = wait_for_event(stream, event)) return status;
   maca_stream* const target = runs_on ? launch_stream(stream, bytes > kLongCopy) : copy_stream(stream);
   char* const address = block->address + offset;
@@ -413,11 +426,19 @@ int maca_streams_create(int32_t priority, int64_t* stream) {
 int maca_streams_destroy(int64_t stream) {
   StreamSlot* slot = stream_slot(stream);
   if (!slot || slot->is_default || !slot->handle) return no_stream();
-  Unlocked unlocked(true);
-  report(runtime().library.stream_synchronize(slot->handle));
-  maca_stream* handle = slot->handle;
-  slot->handle = nullptr;
-  report(runtime().library.stream_destroy(handle));
+  const Library& library = runtime().library;
+  const auto wait = [&] { report(library.stream_synchronize(slot->handle)); };
+  {
+    const Unlocked unlocked(true);
+    wait();
+  }
+  if (!slot->handle) return no_stream();  // another thread was faster
+  // With the lock, for what was given meanwhile: whoever finds no handle has nothing to wait for, and whoever found it
+  // is through with it.
+  wait();
+  maca_stream* const handle = std::exchange(slot->handle, nullptr);
+  const Unlocked unlocked(true);
+  report(library.stream_destroy(handle));
   return MACA_OK;
 }
 

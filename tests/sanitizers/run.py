@@ -84,7 +84,8 @@ def environment(kind: str, folder: Path, runtime: bool) -> dict[str, str]:
         "PYTHONMALLOC": "malloc",  # each object is a block of its own
         "ASAN_OPTIONS": address,
         "UBSAN_OPTIONS": f"log_path={reports}/report:print_stacktrace=1",
-        "TSAN_OPTIONS": f"{common}:report_signal_unsafe=0:history_size=4:ignore_noninstrumented_modules=1",
+        # a child of a process with threads, as the tests' have many, starts its own
+        "TSAN_OPTIONS": f"{common}:report_signal_unsafe=0:history_size=4:ignore_noninstrumented_modules=1:die_after_fork=0",
     }
 
 
@@ -111,7 +112,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of the random calls")
     parser.add_argument("--pytest", nargs=argparse.REMAINDER, default=["-n2", "tests"], help="for pytest")
     arguments = parser.parse_args()
-    folder = ROOT / "build" / "sanitize" / arguments.kind
+    folder = ROOT / "build" / "sanitize" / (arguments.kind + "-runtime" * arguments.runtime)
     build(arguments.kind, folder, arguments.runtime)
     program = [str(Path(sysconfig.get_path("purelib")) / "pytest" / "__main__.py"), "-o", "timeout=1800"]
     program += ["-p", "no:cacheprovider", *arguments.pytest]
