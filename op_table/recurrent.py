@@ -1,5 +1,5 @@
 """The fused cells that PyTorch's LSTM and GRU call for each time step, whose matrix products are rows of their own; and
-whole layers of an LSTM, under the operator that PyTorch has for oneDNN's."""
+whole layers, under the operator that PyTorch has for oneDNN's."""
 
 from op_table.row import FLOATING, also, kernel, per_term
 
@@ -30,5 +30,5 @@ kernel("mkldnn_rnn_layer_backward", _COMPUTED, bound=_LAYER)
 also("_thnn_fused_lstm_cell", floor="lstm_cell_terms", meta="lstm_cell")
 also("_thnn_fused_gru_cell", floor="gru_cell_terms", meta="gru_cell")
 also("_thnn_fused_gru_cell_backward", meta="gru_cell_backward")
-also("mkldnn_rnn_layer", floor="layer_terms", meta="lstm_layer")
-also("mkldnn_rnn_layer_backward", floor="layer_gradient_terms", meta="lstm_layer_backward")
+also("mkldnn_rnn_layer", floor="layer_terms", meta="recurrent_layer")
+also("mkldnn_rnn_layer_backward", floor="layer_gradient_terms", meta="recurrent_layer_backward")

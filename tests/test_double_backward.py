@@ -24,6 +24,7 @@ _PACKAGE = pathlib.Path(macatensor.__file__).parent
 # second derivative, or of the error instead.
 _FUNCTIONS = {
     "attention._Attention": "test_attention",
+    "recurrent._Layer": "test_recurrent",
     "recurrent._StepByStep": "test_recurrent",
     "graphed_callables.Graphed": "test_graphed_callable_refuses",
     "double_backward._Once": "test_graphed_callable_refuses",
@@ -31,7 +32,7 @@ _FUNCTIONS = {
     "vision._BoxesOnce": "test_gradients_of_pooled_boxes_refuse",
 }
 _OPERATORS = {
-    "lstm.input": "test_recurrent",
+    **{f"{name}.input": "test_recurrent" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "scaled_dot_product_attention.default": "test_attention",
     "deform_conv2d": "test_deformed_convolutions_have_second_derivatives",
     "one_hot.default": None,  # integers, which have no gradient
@@ -107,6 +108,8 @@ _RECURRENT: dict[str, Callable[[], nn.RNNBase]] = {
     "gru": lambda: nn.GRU(3, 4, 2, bidirectional=True),
     "tanh": lambda: nn.RNN(3, 4, bidirectional=True),
     "relu": lambda: nn.RNN(3, 4, 2, nonlinearity="relu"),
+    "tanh without biases": lambda: nn.RNN(3, 4, bias=False, batch_first=True),
+    "gru without biases": lambda: nn.GRU(3, 4, bias=False, batch_first=True),
 }
 
 

@@ -56,6 +56,28 @@ template <class T>
   }
 }
 
+// What backward needs of a unit of a GRU: its gates after their nonlinearities and the hidden part of n's argument.
+template <class T> struct GruGates {
+  T reset, update, fresh, inner;
+};
+
+template <class T> struct GruGradients {
+  T of_reset, of_update, of_fresh, of_inner, of_state;  // all but the last of sums
+};
+
+template <class T> [[gnu::always_inline]] MACA_DEVICE_FUNCTION inline T gru_state(const GruGates<T>& gates, T state) {
+  return mul_add(gates.update, state - gates.fresh, gates.fresh);
+}
+
+template <class T>
+[[gnu::always_inline]] MACA_DEVICE_FUNCTION inline GruGradients<T> gru_gradient(const GruGates<T>& gates, T state,
+                                                                                T grad_h) {
+  const auto [r, z, fresh, inner] = gates;
+  const T of_fresh = grad_h * (T(1) - z) * ((T(1) - fresh) * (T(1) + fresh));
+  return {of_fresh * inner * (T(1) - r) * r, grad_h * (state - fresh) * (T(1) - z) * z, of_fresh, of_fresh * r,
+          grad_h * z};
+}
+
 // A cell has operands and results, and says how many chunks of the hidden size a row of each has. Results behind those
 // are gradients of biases: sums over the batch of the result that kSummed names.
 namespace cells {
@@ -104,7 +126,7 @@ struct Gru {
       w[2 * n + j] = fresh;
       w[3 * n + j] = state[j];
       w[4 * n + j] = inner;
-      h[j] = mul_add(w[n + j], state[j] - fresh, fresh);
+      h[j] = gru_state<T>({w[j], w[n + j], fresh, inner}, state[j]);
     }
   }
 };
@@ -120,17 +142,14 @@ struct GruBackward {
     T *gx = out[0], *gh = out[1], *grad_state = out[2];
 #pragma GCC ivdep
     for (int64_t j = 0; j < n; ++j) {
-      const T r = w[j], z = w[n + j], fresh = w[2 * n + j], state = w[3 * n + j], inner = w[4 * n + j];
-      const T of_fresh = g[j] * (T(1) - z) * ((T(1) - fresh) * (T(1) + fresh));
-      const T of_reset = of_fresh * inner * (T(1) - r) * r;
-      const T of_update = g[j] * (state - fresh) * (T(1) - z) * z;
-      gx[j] = of_reset;
-      gh[j] = of_reset;
-      gx[n + j] = of_update;
-      gh[n + j] = of_update;
-      gx[2 * n + j] = of_fresh;
-      gh[2 * n + j] = of_fresh * r;
-      grad_state[j] = g[j] * z;
+      const auto grad = gru_gradient<T>({w[j], w[n + j], w[2 * n + j], w[4 * n + j]}, w[3 * n + j], g[j]);
+      gx[j] = grad.of_reset;
+      gh[j] = grad.of_reset;
+      gx[n + j] = grad.of_update;
+      gh[n + j] = grad.of_update;
+      gx[2 * n + j] = grad.of_fresh;
+      gh[2 * n + j] = grad.of_inner;
+      grad_state[j] = grad.of_state;
     }
   }
 };

@@ -70,9 +70,13 @@ def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tu
     return gates, gates, row_major(grad_hy, batch, hidden), bias, bias
 
 
-# PyTorch's names no workspace: what its own library keeps there is nobody's business. Ours: gates and cell states.
+# PyTorch's names no workspace: what its own library keeps there is nobody's business. Ours: for each hidden unit the
+# gates of its cell, by PyTorch's number of the mode, and an LSTM's state. A GRU's n has two sums.
+_KEPT = {0: 1, 1: 1, 2: 5, 3: 4}
+
+
 @meta_rule
-def _lstm_layer(
+def _recurrent_layer(
     input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool, batch_sizes: list[int],
     mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool,
     train: bool,
@@ -82,7 +86,7 @@ def _lstm_layer(
         torch.mm(input.flatten(0, 1), w_ih.t()),
         torch.mm(hx, w_hh.t()),
     )  # PyTorch's words for sizes that do not fit
-    workspace = (steps, batch, 5 * hidden_size) if train else (0,)
+    workspace = (steps, batch, _KEPT.get(mode, 0) * hidden_size) if train else (0,)
     return (
         row_major(input, steps, batch, hidden_size),
         row_major(hx, *hx.shape),
@@ -93,7 +97,7 @@ def _lstm_layer(
 
 # PyTorch's are float32 whatever the operands, and its two gradients of biases are one tensor.
 @meta_rule
-def _lstm_layer_backward(
+def _recurrent_layer_backward(
     input: Tensor,
     w_ih: Tensor,
     w_hh: Tensor,

@@ -1,21 +1,24 @@
-"""``lstm`` taken over whole: a layer is one launch forward and one backward.
+"""``lstm``, ``gru`` and ``rnn`` taken over whole: a layer is one launch forward and one backward.
 
-Left to itself PyTorch runs an LSTM on this device step by step, with a small GEMM, a bias sum and an accumulation for
-each weight at every step: 795 launches for two layers, 32 steps, forward and backward. Where no kernel computes a
-whole layer (float64; a library without one) the steps share one GEMM for their inputs: 280 launches.
+Left to itself PyTorch runs them on this device step by step, with a small GEMM, a bias sum and an accumulation for
+each weight at every step: 795 launches for two layers of an LSTM, 32 steps, forward and backward. Where no kernel
+computes a whole layer (float64; a library without one) the steps of an LSTM share one GEMM for their inputs: 280
+launches.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
 from macatensor.dispatch.tracing import are_traced
-from macatensor.operators.whole import whole
+from macatensor.operators.whole import overload, whole
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.ffi import kernels
 from macatensor.runtime.tensor import MacaTensor
@@ -119,7 +122,85 @@ class _StepByStep(torch.autograd.Function):
 
 
 _step_by_step: Callable[..., tuple[Tensor, Tensor, Tensor]] = _StepByStep.apply
-_LSTM = 2  # PyTorch's number for it
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # PyTorch's numbers
+
+
+def _decomposed(name: str, *args: object) -> tuple[Tensor, ...]:
+    """PyTorch's own ``name.input``, step by step."""
+    result: tuple[Tensor, ...] = overload(f"{name}.input")._op_dk(
+        torch._C.DispatchKey.CompositeImplicitAutograd, *args
+    )
+    return result
+
+
+class _Weights(NamedTuple):
+    ih: Tensor
+    hh: Tensor
+    b_ih: Tensor | None = None
+    b_hh: Tensor | None = None
+
+
+def _launched(
+    name: str, x: Tensor, h: Tensor, c: Tensor, weights: _Weights, reverse: bool, train: bool
+) -> tuple[Tensor, ...]:
+    """Outputs [T, B, H], h, c and the workspace of one direction of one layer."""
+    has_biases = weights.b_ih is not None
+    biases = weights[2:] if has_biases else [x.new_empty(0)] * 2
+    result: tuple[Tensor, ...] = _aten.mkldnn_rnn_layer.default(
+        x, weights.ih, weights.hh, *biases, h, c, reverse, [], _MODES[name], h.shape[1], 1, has_biases, False, False,
+        train,
+    )  # fmt: skip
+    return result
+
+
+class _LayerContext(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+    called: tuple[str, bool]
+
+
+class _Layer(torch.autograd.Function):
+    """One direction of one layer of a GRU or an RNN: x [T, B, I], h [B, H] -> outputs [T, B, H], h.
+
+    Of ``mkldnn_rnn_layer`` PyTorch knows the gradient's derivative in one mode only, an LSTM's.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: _LayerContext, name: str, reverse: bool, x: Tensor, h: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        y, last, none, workspace = _launched(name, x, h, x.new_empty(0), _Weights(*weights), reverse, True)
+        ctx.save_for_backward(x, h, *weights, y, last, none, workspace)
+        ctx.called = name, reverse
+        ctx.set_materialize_grads(False)
+        return y, last
+
+    @staticmethod
+    def backward(
+        ctx: _LayerContext, grad_y: Tensor | None, grad_last: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        name, reverse = ctx.called
+        x, h, *weights, y, last, none, workspace = ctx.saved_tensors
+        has_biases = len(weights) == 4
+        if torch.is_grad_enabled():
+
+            def again(x: Tensor, h: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+                x = x.flip(0) if reverse else x
+                y, last = _decomposed(
+                    name, x, h.unsqueeze(0), weights, has_biases, 1, 0.0, True, False, False
+                )
+                return y.flip(0) if reverse else y, last[0]
+
+            return (None, None, *by_recomputation(again, (x, h, *weights), (grad_y, grad_last)))
+        biases = weights[2:] if has_biases else [none, none]
+        grad_x, by_ih, by_hh, by_b_ih, by_b_hh, grad_h, _ = _aten.mkldnn_rnn_layer_backward.default(
+            x, *weights[:2], *biases, h, none, y, last, none, grad_y, grad_last, None, reverse, _MODES[name],
+            h.shape[1], 1, has_biases, True, False, [], False, workspace,
+        )  # fmt: skip
+        return (None, None, grad_x, grad_h, by_ih, by_hh, *((by_b_ih, by_b_hh) if has_biases else ()))
+
+
+_layer: Callable[..., tuple[Tensor, Tensor]] = _Layer.apply
 
 
 @functools.cache
@@ -130,31 +211,21 @@ def _whole() -> frozenset[torch.dtype]:
 
 
 def _run_layer(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One direction of one layer: x [T, B, I], h and c [B, H] -> outputs [T, B, H], h, c."""
+    name: str, x: Tensor, states: Sequence[Tensor], weights: _Weights, reverse: bool
+) -> Sequence[Tensor]:
+    """One direction of one layer: x [T, B, I], states [B, H] -> outputs [T, B, H] and the states."""
+    h, *c = states
     if x.dtype not in _whole():
-        return _step_by_step(x, h, c, w_ih, w_hh, b_ih, b_hh, reverse)
-    has_biases = b_ih is not None
-    if not has_biases:
-        b_ih = b_hh = x.new_empty(0)
-    train = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (x, w_ih, w_hh, b_ih, b_hh, h, c)
-    )
-    y, h, c, _ = _aten.mkldnn_rnn_layer.default(
-        x, w_ih, w_hh, b_ih, b_hh, h, c, reverse, [], _LSTM, h.shape[1], 1, has_biases, False, False, train
-    )
-    return y, h, c
+        return _step_by_step(x, h, c[0], *weights, reverse)
+    train = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *states, *weights))
+    if train and not c:
+        return _layer(name, reverse, x, h, *(w for w in weights if w is not None))
+    y, h, *c, _ = _launched(name, x, h, c[0] if c else x.new_empty(0), weights, reverse, train)
+    return y, h, *c[: len(states) - 1]
 
 
 def _served(
+    name: str,
     input: Tensor,
     hx: Sequence[Tensor],
     params: Sequence[Tensor],
@@ -167,21 +238,23 @@ def _served(
     directions = 2 if bidirectional else 1
     return (
         (all(type(t) is MacaTensor for t in tensors) or are_traced(tensors))
-        and len(hx) == 2
+        and len(hx) == (2 if name == "lstm" else 1)
         and len(params) == num_layers * directions * (4 if has_biases else 2)
         and input.dim() == 3
         and all(h.dim() == 3 and h.shape[0] == num_layers * directions for h in hx)
-        and hx[0].shape[2] == hx[1].shape[2]
+        and len({h.shape[2] for h in hx}) == 1
         and input.numel() > 0
         and len({t.dtype for t in tensors}) == 1
-        and input.dtype.is_floating_point
+        and (input.dtype.is_floating_point if name == "lstm" else input.dtype in _whole())
+        # the steps have tangents of forward-mode differentiation, layers have none
+        and (name == "lstm" or forward_ad._current_level < 0)
     )
 
 
-@whole("lstm.input")
-def lstm(
+def _run(
+    name: str,
     input: Tensor,
-    hx: Sequence[Tensor],
+    hx: Tensor | Sequence[Tensor],
     params: Sequence[Tensor],
     has_biases: bool,
     num_layers: int,
@@ -189,30 +262,31 @@ def lstm(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``aten::lstm.input``: output, h_n, c_n."""
-    if not _served(input, hx, params, has_biases, num_layers, bidirectional):
-        result: tuple[Tensor, Tensor, Tensor] = _aten.lstm.input._op_dk(
-            torch._C.DispatchKey.CompositeImplicitAutograd,
-            input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first,
-        )  # fmt: skip
-        return result
+) -> tuple[Tensor, ...]:
+    """``name.input``: output and last states."""
+    begun = [hx] if isinstance(hx, Tensor) else hx
+    if not _served(name, input, begun, params, has_biases, num_layers, bidirectional):
+        return _decomposed(
+            name, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+        )
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     x = input.transpose(0, 1) if batch_first else input
-    last_h: list[Tensor] = []
-    last_c: list[Tensor] = []
+    last: list[list[Tensor]] = [[] for _ in begun]
     for layer in range(num_layers):
         outputs = []
         for direction in range(directions):
             i = layer * directions + direction
-            w_ih, w_hh, *biases = params[i * each : (i + 1) * each]
-            b_ih, b_hh = biases or (None, None)
-            y, h, c = _run_layer(x, hx[0][i], hx[1][i], w_ih, w_hh, b_ih, b_hh, direction == 1)
+            weights = _Weights(*params[i * each : (i + 1) * each])
+            y, *states = _run_layer(name, x, [h[i] for h in begun], weights, direction == 1)
             outputs.append(y)
-            last_h.append(h)
-            last_c.append(c)
+            for found, state in zip(last, states):
+                found.append(state)
         x = outputs[0] if directions == 1 else torch.cat(outputs, 2)
         if dropout and train and layer + 1 < num_layers:
             x = torch.dropout(x, dropout, True)
-    return x.transpose(0, 1) if batch_first else x, torch.stack(last_h), torch.stack(last_c)
+    return x.transpose(0, 1) if batch_first else x, *(torch.stack(found) for found in last)
+
+
+for _name in _MODES:
+    whole(f"{_name}.input")(functools.partial(_run, _name))

@@ -1,8 +1,4 @@
-"""References for operators that PyTorch's CPU backend does not implement, and terms of sums that it does.
-
-Cells: the equations of torch.nn.LSTMCell and torch.nn.GRUCell; what the forward keeps for the backward is that of
-PyTorch's CUDA kernels (aten/src/ATen/native/cuda/RNN.cu), which the schemas are made for.
-"""
+"""References for operators that PyTorch's CPU backend does not implement, and terms of sums that it does."""
 
 from __future__ import annotations
 
@@ -25,139 +21,6 @@ FORMULAS: dict[str, Callable[..., Value]] = {}
 def formula(function: _Formula) -> _Formula:
     FORMULAS[function.__name__] = function
     return function
-
-
-def _sum(*parts: Tensor | None) -> Tensor:
-    present = [p for p in parts if p is not None]
-    total = present[0]
-    for p in present[1:]:
-        total = total + p
-    return total
-
-
-@formula
-def _thnn_fused_lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """h, c, and the gates i, f, g, o after their nonlinearities."""
-    i, f, g, o = _sum(input_gates, hidden_gates, input_bias, hidden_bias).chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    cy = f * cx + i * g
-    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
-
-
-@formula
-def _thnn_fused_lstm_cell_backward_impl(
-    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
-) -> tuple[Tensor | None, ...]:
-    """Gradients of the gates, of c, of each bias."""
-    i, f, g, o = workspace.chunk(4, 1)
-    tanh = cy.tanh()
-    hy = torch.zeros_like(cx) if grad_hy is None else grad_hy
-    through = hy * o * (1 - tanh * tanh) + (0 if grad_cy is None else grad_cy)
-    gates = torch.cat(
-        [
-            through * g * (1 - i) * i,
-            through * cx * (1 - f) * f,
-            through * i * (1 - g * g),
-            hy * tanh * (1 - o) * o,
-        ],
-        1,
-    )
-    return gates, through * f, gates.sum(0) if has_bias else None
-
-
-def _lstm_steps(
-    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool,
-    has_biases: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Outputs [steps, batch, hidden], the last h and c, and for each step the cell's gates next to its state."""
-    h, c = hx, cx
-    order = range(input.shape[0])
-    outputs, kept = {}, {}
-    for t in reversed(order) if reverse else order:
-        biases = (b_ih, b_hh) if has_biases else ()
-        h, c, gates = _thnn_fused_lstm_cell(input[t] @ w_ih.t(), h @ w_hh.t(), c, *biases)
-        outputs[t], kept[t] = h, torch.cat([gates, c], 1)
-    return torch.stack([outputs[t] for t in order]), h, c, torch.stack([kept[t] for t in order])
-
-
-@formula
-def mkldnn_rnn_layer(
-    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, reverse: bool,
-    batch_sizes: list[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
-    batch_first: bool, train: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """One direction of one LSTM layer; the last result, what backward needs, only in training."""
-    output, h, c, kept = _lstm_steps(input, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, has_biases)
-    kept = kept if kept.dtype == torch.float64 else kept.float()
-    return output, h, c, kept if train else kept.new_empty(0)
-
-
-@formula
-def mkldnn_rnn_layer_backward(
-    input: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, output: Tensor,
-    hy: Tensor, cy: Tensor, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, reverse: bool,
-    mode: int, hidden_size: int, num_layers: int, has_biases: bool, *rest: Value,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Step by step from the last one back, from the forward's output and from the gates and states that it kept. Not by
-    autograd, which does not record inside of a dispatched operator, where programs are judged."""
-    kept: Tensor = rest[-1]
-    steps = range(input.shape[0])
-    order = list(reversed(steps) if reverse else steps)
-    through_h = torch.zeros_like(hx) if grad_hy is None else grad_hy
-    through_c = torch.zeros_like(cx) if grad_cy is None else grad_cy
-    inputs: dict[int, Tensor] = {}
-    by_w_ih, by_w_hh, by_bias = torch.zeros_like(w_ih), torch.zeros_like(w_hh), torch.zeros_like(b_ih)
-    for at in reversed(range(len(order))):
-        t = order[at]
-        gates, c = kept[t].split([4 * hidden_size, hidden_size], 1)
-        h_before, c_before = hx, cx
-        if at:
-            h_before, c_before = output[order[at - 1]], kept[order[at - 1]][:, -hidden_size:]
-        grad_h = through_h if grad_output is None else through_h + grad_output[t]
-        by_gates, by_c, _ = _thnn_fused_lstm_cell_backward_impl(grad_h, through_c, c_before, c, gates, False)
-        assert by_gates is not None and by_c is not None
-        inputs[t], through_h, through_c = by_gates @ w_ih, by_gates @ w_hh, by_c
-        by_w_ih = by_w_ih + by_gates.t() @ input[t]
-        by_w_hh = by_w_hh + by_gates.t() @ h_before
-        by_bias = by_bias + by_gates.sum(0)
-    by_input = torch.stack([inputs[t] for t in steps])
-    return by_input, by_w_ih, by_w_hh, by_bias, by_bias, through_h, through_c
-
-
-@formula
-def _thnn_fused_gru_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    hx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """h, and r, z, n, the old h and the hidden part of n."""
-    ir, iz, new = _sum(input_gates, input_bias).chunk(3, 1)
-    hr, hz, hidden = _sum(hidden_gates, hidden_bias).chunk(3, 1)
-    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
-    n = (new + r * hidden).tanh()
-    return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
-
-
-@formula
-def _thnn_fused_gru_cell_backward(
-    grad_hy: Tensor, workspace: Tensor, has_bias: bool
-) -> tuple[Tensor | None, ...]:
-    """Gradients of the input's and the hidden gates, of h, of both biases."""
-    r, z, n, hx, hidden = workspace.chunk(5, 1)
-    gz = grad_hy * (hx - n) * (1 - z) * z
-    gn = grad_hy * (1 - z) * (1 - n * n)
-    gr = gn * hidden * (1 - r) * r
-    of_input, of_hidden = torch.cat([gr, gz, gn], 1), torch.cat([gr, gz, gn * r], 1)
-    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
-    return of_input, of_hidden, grad_hy * z, *biases
 
 
 def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
@@ -283,7 +146,11 @@ def _layer_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tens
     """The largest sum of a gate's terms, and the state it is added to."""
     state = hx.abs().max().clamp(min=1)
     gates = (x.abs() @ w_ih.abs().t()).max() + state * w_hh.abs().sum(1).max()
-    return [(gates + b_ih.abs().max() + b_hh.abs().max()) * (1 + cx.abs().max())] * 4
+    return [(gates + b_ih.abs().max() + b_hh.abs().max()) * (1 + _largest_state(cx))] * 4
+
+
+def _largest_state(cx: Tensor) -> Tensor:
+    return cx.abs().max() if cx.numel() else cx.new_zeros(())  # no cell state but an LSTM's
 
 
 def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Value) -> list[Tensor]:
@@ -291,7 +158,7 @@ def _layer_gradient_terms(x: Tensor, w_ih: Tensor, w_hh: Tensor, *operands: Valu
     cx, gradients = operands[3], operands[7:10]
     largest = sum(g.abs().max() for g in gradients if g is not None)
     weights = torch.maximum(w_ih.abs().max(), w_hh.abs().max())
-    return [torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + cx.abs().max()))] * 7
+    return [torch.as_tensor(largest * (1 + weights) * (1 + x.abs().max()) * (1 + _largest_state(cx)))] * 7
 
 
 def _lstm_cell_terms(x: Tensor, h: Tensor, cx: Tensor, *biases: Value) -> list[Tensor]:

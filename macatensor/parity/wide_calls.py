@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from macatensor.parity import formulas_quantized  # noqa: F401 - registers its formulas
+from macatensor.parity import formulas_quantized, formulas_recurrent  # noqa: F401 - register their formulas
 from macatensor.parity.canonical import canonical
 from macatensor.parity.formulas import FORMULAS, SHARPER
 from macatensor.parity.transport import replace, tensors, twin, wide

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
-from macatensor.parity.formulas import mkldnn_rnn_layer
+from macatensor.parity.formulas_recurrent import mkldnn_rnn_layer
 from macatensor.runtime.boxed import Arguments
 
 
@@ -295,23 +296,27 @@ def _lstm_backward(draw: Draw) -> Iterator[Call]:
 
 
 @calls("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")
-def _lstm_layer(draw: Draw) -> Iterator[Call]:
-    # missing: the gradient of output, h or c that nothing asked for
-    for steps, batch, inputs, hidden, reverse, biased, train, missing in (
+def _layer(draw: Draw) -> Iterator[Call]:
+    # mode: PyTorch's number of ReLU, tanh, LSTM, GRU; missing: the gradient of output, h or c that nothing asked for
+    sizes = (
         (1, 3, 4, 5, False, True, True, None),
         (4, 2, 5, 6, True, True, True, 0),
         (3, 4, 3, 17, False, False, False, 1),
+    )
+    for mode, (steps, batch, inputs, hidden, reverse, biased, train, missing) in itertools.product(
+        (2, 0, 1, 3), sizes
     ):
-        gates = 4 * hidden
+        gates = {2: 4, 3: 3}.get(mode, 1) * hidden
         scale = hidden**-0.5
         operands = [
             draw.tensor(steps, batch, inputs),
             draw.tensor(gates, inputs, low=-scale, high=scale),
             draw.tensor(gates, hidden, low=-scale, high=scale),
             *(draw.values((gates,), draw.dtype, -1, 1) for _ in range(2)),
-            *(draw.tensor(batch, hidden, low=-1, high=1) for _ in range(2)),
+            draw.tensor(batch, hidden, low=-1, high=1),
+            draw.tensor(batch, hidden, low=-1, high=1) if mode == 2 else torch.empty(0, dtype=draw.dtype),
         ]
-        numbers = (2, hidden, 1)
+        numbers = (mode, hidden, 1)
         if draw.row.operator == "mkldnn_rnn_layer":
             yield Call((*operands, reverse, [], *numbers, biased, False, False, train))
             continue
@@ -321,6 +326,8 @@ def _lstm_layer(draw: Draw) -> Iterator[Call]:
         )
         results = [t.to(draw.dtype) for t in exact]
         grads = [None if i == missing else draw.tensor(*r.shape) for i, r in enumerate(results)]
+        if mode != 2:
+            grads[2] = None
         yield Call(
             (*operands, *results, *grads, reverse, *numbers, True, True, False, [], False, kept.float())
         )
