@@ -137,9 +137,9 @@ MACA_VM Parts exp_parts(double x, double low = 0.0) {
   return {mul_add(r * r, exp_tail(r), r), n.bits};
 }
 
-// The exponential of x, whose parts these are. Below -87 (-708) a second step makes results denormal, which takes Intel's
-// processors 150 cycles, and as long where the result is 0: so not where it is. What lies beyond the ends is chosen last:
-// before, a comparison that keeps NaN costs more than what it saves.
+// The exponential of x, whose parts these are. Below -87 (-708) a second step makes results denormal, which takes
+// Intel's processors 150 cycles, and as long where the result is 0: so not where it is. What lies beyond the ends is
+// chosen last: before, a comparison that keeps NaN costs more than what it saves.
 MACA_VM float exp_from(float x, PartsF e) {
   const bool low = (x < -87.0f) & (x >= -104.0f);
   const float up = low ? 0x1p64f : 1.0f, down = low ? 0x1p-64f : 1.0f;

@@ -6,8 +6,8 @@
 namespace maca::MACA_ISA::attention {
 namespace {
 
-// Scores are taken a vector at a time, of which a row's last is filled up: a remainder of single numbers would take as long as
-// the rest of a row of some tens.
+// Scores are taken a vector at a time, of which a row's last is filled up: a remainder of single numbers would take as
+// long as the rest of a row of some tens.
 template <class C> constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
 static_assert(kKeys % kLanes<float> == 0);
 

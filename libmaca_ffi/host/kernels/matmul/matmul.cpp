@@ -46,9 +46,9 @@ std::unique_ptr<Plan> product_by_columns(const Problem& p) {
 // that ends at AVX2, over sgemm's time: 1 and 2 rows 13 deep 1.6 to 2.2, from 64 deep 0.5 to 0.95; 3 to 8 rows 13 deep
 // 2 to 11, 64 deep 1.3 to 2.5, 512 deep 1.0 to 1.2, 1024 deep 0.5 to 0.9: there from 64 deep, too, for short chains.
 //
-// Halves: where oneDNN does not compute in them it widens the whole right factor at each call. Where it does, its kernels are
-// for more rows than one: of one, 768 x 3072 and 3072 x 768, these take 0.5 to 0.9 of their time (a Xeon with AMX, 1 and 2
-// threads).
+// Halves: where oneDNN does not compute in them it widens the whole right factor at each call. Where it does, its
+// kernels are for more rows than one: of one, 768 x 3072 and 3072 x 768, these take 0.5 to 0.9 of their time (a Xeon
+// with AMX, 1 and 2 threads).
 std::unique_ptr<Plan> rows_plan(const Problem& p, bool asked) {
   const Isa isa = allowed_isa();
   const bool halves = p.out.dtype != Dtype::F32;
