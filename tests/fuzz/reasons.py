@@ -242,7 +242,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "a lazy negation of bool, which nothing on the host can compute either: it fails there when it is read",
     ),
     (
-        r"aten::_native_batch_norm_legit(_no_training)?",
+        r"aten::_native_batch_norm_legit(_no_training|_functional)?",
         r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|weight has not one element a channel)).*",
         "of nothing the host's kernel looks at no weight and at no statistics",
     ),
@@ -317,7 +317,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
     (
-        r"aten::(linalg_(lu_factor|qr|solve)|_lu_with_info|cholesky_solve|geqrf)",
+        r"aten::(linalg_(lu_factor|qr|solve)|linalg_lu|_lu_with_info|cholesky_solve|geqrf)",
         r"NaN at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
     ),
@@ -377,9 +377,9 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "a sum of complex numbers as integers, which PyTorch's formula for other devices casts",
     ),
     (
-        r"aten::_fft_r2c",
+        r"aten::_fft_(r2c|c2c)",
         r"raises RuntimeError: result type Complex\w+ can't be cast to the desired output type \w+",
-        "an out= of real numbers, that torch.fft refuses before it calls it",
+        "an out= of real numbers, that torch.fft refuses before it calls this",
     ),
     (
         r"aten::_(log_)?softmax",
