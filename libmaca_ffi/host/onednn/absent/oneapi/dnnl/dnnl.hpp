@@ -51,7 +51,7 @@ struct stream {
 };
 struct memory {
   using dims = std::vector<int64_t>;
-  enum class data_type { f32, bf16, f16 };
+  enum class data_type { f32, bf16, f16, s8, u8, s32 };
   enum class format_tag { any };
   struct desc {
     desc() = default;
