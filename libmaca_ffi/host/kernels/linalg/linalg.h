@@ -2,7 +2,7 @@
 //
 // LAPACK wants column-major matrices and overwrites them, so every kernel copies its operands into scratch memory
 // and its results out of it: O(n^2) beside O(n^3), and any strides are served. A batch is spread over the pool, each
-// matrix on one thread, so the bits do not depend on the thread count.
+// matrix on one thread or cut by its shape alone (blocked.h), so the bits do not depend on the thread count.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -90,7 +90,7 @@ MACA_LAPACK_PLAIN(gelss)
 #undef MACA_LAPACK_TEXT
 }  // namespace lapack
 
-// maca::MACA_ISA::exchange() moves numbers as bytes, which complex ones do not like: they have constructors.
+// maca::MACA_ISA::exchange() moves numbers as bytes, and complex ones have constructors.
 template <class T> struct [[gnu::may_alias]] Pair {
   T real, imaginary;
 };
