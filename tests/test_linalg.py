@@ -78,6 +78,19 @@ def test_threads_do_not_show(size: int) -> None:
         assert all(torch.equal(one, two) for one, two in zip(*found))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_threads_do_not_show_in_one_matrix(dtype: torch.dtype) -> None:
+    a = on_device(random(300, 300, dtype=dtype) + 100 * torch.eye(300, dtype=dtype))
+    b = on_device(random(300, 270, dtype=dtype))
+    found = []
+    for count in (1, 2):
+        with threads_restored(count):
+            lu, pivots = L.lu_factor(a)
+            results = [lu, pivots, L.solve(a, b), L.inv(a), L.solve_triangular(a, b, upper=True)]
+            found.append([t.cpu() for t in results])
+    assert all(torch.equal(one, two) for one, two in zip(*found))
+
+
 SINGULAR: list[Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]] = [
     lambda d: L.inv(d(torch.zeros(2, 2))), lambda d: L.inv(d(torch.zeros(3, 2, 2))),
     lambda d: L.inv_ex(d(torch.zeros(2, 2)), check_errors=True), lambda d: L.solve(d(torch.zeros(2, 2)), d(torch.ones(2))),

@@ -2,7 +2,7 @@
 //
 // LAPACK wants column-major matrices and overwrites them, so every kernel copies its operands into scratch memory
 // and its results out of it: O(n^2) beside O(n^3), and any strides are served. A batch is spread over the pool, each
-// matrix on one thread, so the bits do not depend on the thread count.
+// matrix on one thread or cut by its shape alone (blocked.h), so the bits do not depend on the thread count.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -18,14 +18,21 @@
 #include <lapack.h>
 
 #include "kernels/matmul/matmul.h"
+#include "lane_shuffle.h"
 #include "nest.h"
 
 namespace maca::linalg {
 
-using MACA_ISA::broadcast_strides;
-using MACA_ISA::Dims;
-using MACA_ISA::Nest;
 using Int = lapack_int;
+
+// The error of the first matrix of a batch that failed, in PyTorch's words (_linalg_check_errors).
+[[noreturn]] void fail(const std::string& api, bool is_matrix, int64_t index, Int info);
+
+inline namespace MACA_ISA {
+
+using maca::MACA_ISA::broadcast_strides;
+using maca::MACA_ISA::Dims;
+using maca::MACA_ISA::Nest;
 
 template <class T> struct part {
   using type = T;
@@ -83,6 +90,18 @@ MACA_LAPACK_PLAIN(gelss)
 #undef MACA_LAPACK_TEXT
 }  // namespace lapack
 
+// maca::MACA_ISA::exchange() moves numbers as bytes, and complex ones have constructors.
+template <class T> struct [[gnu::may_alias]] Pair {
+  T real, imaginary;
+};
+// to[c][r] = from[r][c].
+template <class T>
+void exchange(const T* from, int64_t from_step, int64_t rows, int64_t columns, T* to, int64_t to_step) {
+  using Bytes = std::conditional_t<kComplex<T>, Pair<part_t<T>>, T>;
+  maca::MACA_ISA::exchange(reinterpret_cast<const Bytes*>(from), from_step, rows, columns, reinterpret_cast<Bytes*>(to),
+                           to_step);
+}
+
 // The dimensions of an operand before its last `core`.
 inline Dims batch_of(const Operand& o, int core) {
   if (o.rank() < core) throw Invalid("an operand has too few dimensions");
@@ -109,17 +128,18 @@ class Matrices {
   // Column-major copy of matrix `i` to `to`, whose columns lie `ld` apart; `transposed`: of its transpose.
   template <class T> void load(const Launch& launch, int64_t i, T* to, int64_t ld, bool transposed = false) const {
     const T* from = launch.data<const T>(slot_) + offset(i);
-    const int64_t m = transposed ? columns : rows, n = transposed ? rows : columns;
-    const int64_t rs = transposed ? column_step_ : row_step_, cs = transposed ? row_step_ : column_step_;
-    if (rs == 1) {
-      for (int64_t c = 0; c < n; ++c) std::copy_n(from + c * cs, m, to + c * ld);
-      return;
-    }
-    tiles(m, n, [&](int64_t r, int64_t c) { to[c * ld + r] = from[r * rs + c * cs]; });
+    if (transposed)
+      copy(rows, columns, from, row_step_, column_step_, to, ld, 1);
+    else
+      copy(rows, columns, from, row_step_, column_step_, to, 1, ld);
   }
   template <class T>
   void store(const Launch& launch, int64_t i, const T* from, int64_t ld, bool transposed = false) const {
-    each<T>(launch, i, [&](int64_t r, int64_t c) { return transposed ? from[r * ld + c] : from[c * ld + r]; });
+    T* to = launch.data<T>(slot_) + offset(i);
+    if (transposed)
+      copy(rows, columns, from, ld, 1, to, row_step_, column_step_);
+    else
+      copy(rows, columns, from, 1, ld, to, row_step_, column_step_);
   }
   // Writes f(row, column) everywhere.
   template <class T, class F> void each(const Launch& launch, int64_t i, F f) const {
@@ -130,6 +150,13 @@ class Matrices {
     launch.data<T>(slot_)[offset(i)] = value;
   }
 
+  // Columns [first, first + count).
+  Matrices part(int64_t first, int64_t count) const {
+    Matrices p = *this;
+    p.columns = count;
+    p.first_ += first * column_step_;
+    return p;
+  }
   Matrices transposed() const {
     Matrices t = *this;
     std::swap(t.rows, t.columns);
@@ -138,6 +165,22 @@ class Matrices {
   }
 
  private:
+  // to = from, of m rows and n columns.
+  template <class T>
+  static void copy(int64_t m, int64_t n, const T* from, int64_t row, int64_t column, T* to, int64_t to_row,
+                   int64_t to_column) {
+    if (row == 1 && to_row == 1)
+      for (int64_t c = 0; c < n; ++c) std::copy_n(from + c * column, m, to + c * to_column);
+    else if (column == 1 && to_column == 1)
+      for (int64_t r = 0; r < m; ++r) std::copy_n(from + r * row, n, to + r * to_row);
+    else if (column == 1 && to_row == 1)
+      exchange(from, row, m, n, to, to_column);
+    else if (row == 1 && to_column == 1)
+      exchange(from, column, n, m, to, to_row);
+    else
+      tiles(m, n, [&](int64_t r, int64_t c) { to[r * to_row + c * to_column] = from[r * row + c * column]; });
+  }
+
   // Visits a matrix in squares, so that reading rows and writing columns both stay in the cache.
   template <class F> static void tiles(int64_t m, int64_t n, F f) {
     constexpr int64_t kSide = 16;
@@ -147,10 +190,10 @@ class Matrices {
           for (int64_t r = r0; r < std::min(m, r0 + kSide); ++r) f(r, c);
   }
 
-  int64_t offset(int64_t i) const { return batch_.offset(i)[0]; }
+  int64_t offset(int64_t i) const { return batch_.offset(i)[0] + first_; }
 
   int slot_ = -1;
-  int64_t row_step_ = 0, column_step_ = 0;
+  int64_t row_step_ = 0, column_step_ = 0, first_ = 0;
   Nest<1> batch_;  // in the order of its matrices
 };
 
@@ -178,9 +221,6 @@ template <class F> std::unique_ptr<Plan> batched(const Dims& batch, int64_t oper
   plan->implementation = "lapack";
   return plan;
 }
-
-// The error of the first matrix of a batch that failed, in PyTorch's words (_linalg_check_errors).
-[[noreturn]] void fail(const std::string& api, bool is_matrix, int64_t index, Int info);
 
 // As batched(); f returns LAPACK's info, and the first that is not 0 is an error of `api`.
 template <class F> std::unique_ptr<Plan> checked(const Dims& batch, int64_t operations, const std::string& api, F f) {
@@ -230,4 +270,5 @@ template <class T, class F> void with_work(F f) {
   f(work.data(), n);
 }
 
+}  // namespace MACA_ISA
 }  // namespace maca::linalg

@@ -1,33 +1,102 @@
-// LU factorization on LAPACK and what is made of it: solutions, inverses, determinants.
-#include "linalg.h"
+// LU factorization and what is made of it: solutions, inverses, determinants.
+#include "blocked.h"
 
 namespace maca::linalg {
 namespace {
 
+// Multiplications that go by while a number is moved to where rows are columns.
+constexpr int64_t kMoved = 16;
+
 template <class T> struct Factored {
-  std::vector<T> lu;
+  Factored(int64_t rows_, int64_t columns_)
+      : rows(rows_),
+        columns(columns_),
+        step(row_step<T>(columns)),
+        lu(rows * step),
+        pivots(static_cast<size_t>(std::min(rows, columns))) {}
+  T at(int64_t row, int64_t column) const { return lu.data()[row * step + column]; }
+
+  int64_t rows, columns, step;  // row-major
+  Buffer<T> lu;
   std::vector<Int> pivots;  // counted from 1: row k was exchanged with row pivots[k]
   Int info = 0;
-  int64_t rows = 0, columns = 0;
-  T at(int64_t row, int64_t column) const { return lu[static_cast<size_t>(column * rows + row)]; }
 };
 
 template <class T> Factored<T> factor(const Launch& launch, const Matrices& a, int64_t i, bool transposed = false) {
-  Factored<T> f;
-  f.rows = transposed ? a.columns : a.rows, f.columns = transposed ? a.rows : a.columns;
-  f.lu = scratch<T>(f.rows, f.columns);
-  f.pivots = scratch<Int>(std::min(f.rows, f.columns));
-  a.load(launch, i, f.lu.data(), f.rows, transposed);
-  const Int m = lapack_size(f.rows), n = lapack_size(f.columns), ld = lapack_size(leading(f.rows));
-  lapack::getrf<T>(&m, &n, f.lu.data(), &ld, f.pivots.data(), &f.info);
+  Factored<T> f(transposed ? a.columns : a.rows, transposed ? a.rows : a.columns);
+  over_columns(a.columns, a.rows * a.columns * kMoved, [&](int64_t first, int64_t count) {
+    T* const to = f.lu.data() + first * (transposed ? f.step : 1);
+    a.part(first, count).load(launch, i, to, f.step, !transposed);
+  });
+  f.info = factor_lu(f.rows, f.columns, f.lu.data(), f.step, f.pivots.data());
   return f;
 }
 
-// Solves op(A) X = B in place of the n x columns matrix `b`.
-template <class T> void solve(char op, const T* lu, const Int* pivots, int64_t n, T* b, int64_t columns) {
-  const Int size = lapack_size(n), ld = lapack_size(leading(n)), count = lapack_size(columns);
-  Int info = 0;
-  if (n > 0 && columns > 0) lapack::getrs<T>(&op, &size, &count, lu, &ld, pivots, b, &ld, &info);
+// The factors as they are stored.
+template <class T>
+void store(const Launch& launch, int64_t i, const Factored<T>& f, const Matrices& lu, const Matrices& pivots) {
+  over_columns(lu.columns, lu.rows * lu.columns * kMoved, [&](int64_t first, int64_t count) {
+    lu.part(first, count).store(launch, i, f.lu.data() + first, f.step, true);
+  });
+  pivots.store(launch, i, f.pivots.data(), pivots.rows);
+}
+
+// out = op(A)^-1 b of matrix `i`, a piece of the columns after the other; `conjugated`: that of conj(op(A)).
+template <class T>
+void solve(const Launch& launch, int64_t i, const Factored<T>& f, bool transposed, const Matrices& b,
+           const Matrices& out, bool conjugated = false) {
+  const int64_t n = f.rows;
+  over_columns(b.columns, n * n * b.columns, [&](int64_t first, int64_t count) {
+    const int64_t step = row_step<T>(count);
+    const Buffer<T> buffer(n * step);
+    T* const x = buffer.data();
+    const auto conjugate_all = [&] {
+      for (int64_t r = 0; conjugated && r < n; ++r)
+        for (int64_t c = 0; c < count; ++c) x[r * step + c] = conjugate(x[r * step + c]);
+    };
+    b.part(first, count).load(launch, i, x, step, true);
+    conjugate_all();
+    if (transposed) {  // A^T = U^T L^T P
+      const Part<T> a{f.lu.data(), 1, f.step};
+      Triangle<T>{a, false, false}.solve(n, x, step, count);
+      Triangle<T>{a, true, true}.solve(n, x, step, count);
+      exchange_rows(x, step, count, f.pivots.data(), n, true);
+    } else {
+      const Part<T> a{f.lu.data(), f.step, 1};
+      exchange_rows(x, step, count, f.pivots.data(), n);
+      Triangle<T>{a, false, true}.solve(n, x, step, count);
+      Triangle<T>{a, true, false}.solve(n, x, step, count);
+    }
+    conjugate_all();
+    out.part(first, count).store(launch, i, x, step, true);
+  });
+}
+
+// The row of A that became row k of P A.
+template <class T> std::vector<int64_t> order_of(const Factored<T>& f) {
+  std::vector<int64_t> order(static_cast<size_t>(f.rows));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  exchange_rows(order.data(), 1, 1, f.pivots.data(), std::min(f.rows, f.columns));
+  return order;
+}
+
+// out = U^-1 L^-1 P. Columns of L^-1 begin with zeros, which take no part.
+template <class T> void invert(const Launch& launch, int64_t i, const Factored<T>& f, const Matrices& out) {
+  const int64_t n = f.rows, ld = row_step<T>(n);
+  const std::vector<int64_t> order = order_of(f);
+  over_columns(n, n * n * n, [&](int64_t first, int64_t count) {
+    const int64_t step = row_step<T>(count);
+    const Buffer<T> buffer(n * step), columns(count * ld);
+    T* const x = buffer.data();
+    std::fill_n(x, n * step, T(0));
+    for (int64_t c = 0; c < count; ++c) x[(first + c) * step + c] = T(1);
+    const Part<T> a{f.lu.data(), f.step, 1};
+    Triangle<T>{a.at(first, first), false, true}.solve(n - first, x + first * step, step, count);
+    Triangle<T>{a, true, false}.solve(n, x, step, count);
+    exchange(x, step, n, count, columns.data(), ld);
+    for (int64_t c = 0; c < count; ++c)
+      out.part(order[static_cast<size_t>(first + c)], 1).store(launch, i, columns.data() + c * ld, ld);
+  });
 }
 
 void check_pivots(const std::vector<Int>& pivots, int64_t count, int64_t rows, const char* what) {
@@ -49,8 +118,7 @@ std::unique_ptr<Plan> lu_factor_ex(const Request& r) {
     using T = decltype(tag);
     return checked(batch, cost(a), api, [=](const Launch& launch, int64_t i) {
       const Factored<T> f = factor<T>(launch, a, i);
-      lu.store(launch, i, f.lu.data(), a.rows);
-      pivots.store(launch, i, f.pivots.data(), pivots.rows);
+      store(launch, i, f, lu, pivots);
       info.put<int32_t>(launch, i, f.info);
       return f.info;
     });
@@ -62,10 +130,7 @@ template <class T>
 void unpack(const Launch& launch, int64_t i, const Factored<T>& f, const Matrices* p, const Matrices* l,
             const Matrices* u) {
   if (p) {
-    std::vector<int64_t> order(static_cast<size_t>(f.rows));
-    for (int64_t k = 0; k < f.rows; ++k) order[static_cast<size_t>(k)] = k;
-    for (int64_t k = 0; k < std::min(f.rows, f.columns); ++k)
-      std::swap(order[static_cast<size_t>(k)], order[static_cast<size_t>(f.pivots[static_cast<size_t>(k)] - 1)]);
+    const std::vector<int64_t> order = order_of(f);
     p->each<T>(launch, i, [&](int64_t row, int64_t c) { return order[static_cast<size_t>(c)] == row ? T(1) : T(0); });
   }
   if (l) l->each<T>(launch, i, [&](int64_t row, int64_t c) { return row > c ? f.at(row, c) : row == c ? T(1) : T(0); });
@@ -107,11 +172,8 @@ std::unique_ptr<Plan> lu_unpack(const Request& r) {
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, a.rows * a.columns, [=](const Launch& launch, int64_t i) {
-      Factored<T> f;
-      f.rows = a.rows, f.columns = a.columns;
-      f.lu = scratch<T>(a.rows, a.columns);
-      f.pivots = scratch<Int>(k);
-      if (data) a.load(launch, i, f.lu.data(), a.rows);
+      Factored<T> f(a.rows, a.columns);
+      if (data) a.load(launch, i, f.lu.data(), f.step, true);
       if (order) {
         pivots.load(launch, i, f.pivots.data(), k);
         check_pivots(f.pivots, k, a.rows, "torch.lu_unpack");
@@ -136,22 +198,12 @@ std::unique_ptr<Plan> lu_solve(const Request& r) {
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, 2 * a.rows * a.rows * b.columns, [=](const Launch& launch, int64_t i) {
-      const int64_t n = a.rows;
-      std::vector<T> m = scratch<T>(n, n), x = scratch<T>(n, b.columns);
-      std::vector<Int> order = scratch<Int>(n);
-      a.load(launch, i, m.data(), n);
-      b.load(launch, i, x.data(), n);
-      pivots.load(launch, i, order.data(), n);
-      check_pivots(order, n, n, "torch.linalg.lu_solve");
-      // X A^H = B is conj(A) X^T = B^T
-      const bool conjugated = kComplex<T> && !left && adjoint;
-      if (conjugated)
-        for (T& v : x) v = conjugate(v);
-      const char op = left ? (adjoint ? 'C' : 'N') : (adjoint ? 'N' : 'T');
-      solve(op, m.data(), order.data(), n, x.data(), b.columns);
-      if (conjugated)
-        for (T& v : x) v = conjugate(v);
-      out.store(launch, i, x.data(), n);
+      Factored<T> f(a.rows, a.rows);
+      a.load(launch, i, f.lu.data(), f.step, true);
+      pivots.load(launch, i, f.pivots.data(), a.rows);
+      check_pivots(f.pivots, a.rows, a.rows, "torch.linalg.lu_solve");
+      // X A = B is A^T X^T = B^T, and conj(A) X = B is A conj(X) = conj(B)
+      solve(launch, i, f, left == adjoint, b, out, kComplex<T> && adjoint);
     });
   });
 }
@@ -165,12 +217,8 @@ std::unique_ptr<Plan> inv_ex(const Request& r) {
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return checked(batch, 2 * cost(a), api, [=](const Launch& launch, int64_t i) {
-      const int64_t n = a.rows;
       const Factored<T> f = factor<T>(launch, a, i);
-      std::vector<T> x = scratch<T>(n, n);
-      for (int64_t k = 0; k < n; ++k) x[static_cast<size_t>(k * n + k)] = T(1);
-      solve('N', f.lu.data(), f.pivots.data(), n, x.data(), n);
-      out.store(launch, i, x.data(), n);
+      invert(launch, i, f, out);
       info.put<int32_t>(launch, i, f.info);
       return f.info;
     });
@@ -195,23 +243,15 @@ std::unique_ptr<Plan> solve_ex(const Request& r) {
   const std::string api = r.boolean("check_errors", false) ? "torch.linalg.solve_ex" : "";
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
-    const auto one = [=](const Launch& launch, const Factored<T>& f, int64_t i) {
-      const int64_t n = a.rows;
-      std::vector<T> x = scratch<T>(n, b.columns);
-      b.load(launch, i, x.data(), n);
-      // X A = B is A^T X^T = B^T
-      solve(left ? 'N' : 'T', f.lu.data(), f.pivots.data(), n, x.data(), b.columns);
-      out.store(launch, i, x.data(), n);
-    };
     const int64_t solution_count = product(solutions);
     return checked(batch, cost(a) + 2 * a.rows * a.rows * b.columns, api, [=](const Launch& launch, int64_t i) {
       const Factored<T> f = factor<T>(launch, a, i);
-      lu.store(launch, i, f.lu.data(), a.rows);
-      pivots.store(launch, i, f.pivots.data(), a.rows);
+      store(launch, i, f, lu, pivots);
       info.put<int32_t>(launch, i, f.info);
-      if (!wider) one(launch, f, i);
+      // X A = B is A^T X^T = B^T
+      if (!wider) solve(launch, i, f, !left, b, out);
       if (wider && i == 0)
-        for (int64_t k = 0; k < solution_count; ++k) one(launch, factor<T>(launch, of_solution, k), k);
+        for (int64_t k = 0; k < solution_count; ++k) solve(launch, k, factor<T>(launch, of_solution, k), !left, b, out);
       return f.info;
     });
   });
@@ -241,8 +281,7 @@ std::unique_ptr<Plan> det(const Request& r) {
       T value = T(parity(f));
       for (int64_t k = 0; k < a.rows; ++k) value *= f.at(k, k);
       result.put(launch, i, value);
-      lu.store(launch, i, f.lu.data(), a.rows);
-      pivots.store(launch, i, f.pivots.data(), a.rows);
+      store(launch, i, f, lu, pivots);
     });
   });
 }
@@ -269,8 +308,7 @@ std::unique_ptr<Plan> slogdet(const Request& r) {
       }
       sign.put(launch, i, phase);
       logarithm.put(launch, i, sum);
-      lu.store(launch, i, f.lu.data(), a.rows);
-      pivots.store(launch, i, f.pivots.data(), a.rows);
+      store(launch, i, f, lu, pivots);
     });
   });
 }

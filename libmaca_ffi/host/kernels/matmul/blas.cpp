@@ -1,8 +1,7 @@
 // Matrix products on BLAS: float64 and complex always, float32 where a call must cost little.
-#include <cblas.h>
+#include "blas.h"
 
 #include "matmul.h"
-#include "onednn/engine.h"
 #include "processor.h"
 
 namespace maca::matmul {
@@ -13,27 +12,6 @@ void one_blas_thread() {
 }
 
 namespace {
-
-template <class T>
-void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-          T beta, T* c, int64_t ldc, [[maybe_unused]] bool onednn) {
-  const auto i = [](int64_t v) { return static_cast<blasint>(v); };
-  const CBLAS_TRANSPOSE ta = at ? CblasTrans : CblasNoTrans, tb = bt ? CblasTrans : CblasNoTrans;
-  if constexpr (std::is_same_v<T, float>) {
-#if !defined(MACA_WITHOUT_ONEDNN)
-    if (onednn) {
-      dnnl_sgemm(at ? 'T' : 'N', bt ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-      return;
-    }
-#endif
-    scipy_cblas_sgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
-  } else if constexpr (std::is_same_v<T, double>)
-    scipy_cblas_dgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), alpha, a, i(lda), b, i(ldb), beta, c, i(ldc));
-  else if constexpr (std::is_same_v<T, c64>)
-    scipy_cblas_cgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), &alpha, a, i(lda), b, i(ldb), &beta, c, i(ldc));
-  else
-    scipy_cblas_zgemm(CblasRowMajor, ta, tb, i(m), i(n), i(k), &alpha, a, i(lda), b, i(ldb), &beta, c, i(ldc));
-}
 
 // Terms of float32 that one call adds, alike but for the last: the libraries would add up to 384 in one accumulator,
 // whose errors are 1.5 to 2 times those of the MKL of an EPYC (Zen 4), which adds 192. Uniform numbers, eps of the sum
