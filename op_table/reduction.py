@@ -103,7 +103,8 @@ kernel(
 )
 kernel("hash_tensor", REAL | BOOL, bound=exact())
 
-# Bins are found by search or by division and counted by index_add: about ten launches. No profile that we have has any.
+# Numbers and elements in given bins are counted by kernels; else bins are found by search or by division and counted by
+# index_add: about ten launches. No profile that we have has any.
 dynamic("bincount", INTEGERS, via="bincount")
 _HISTOGRAM = "bins by search, counts by index_add; the range is read to the host to make the edges"
 composite("histc", via="histc", why=_HISTOGRAM)

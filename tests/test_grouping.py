@@ -114,3 +114,45 @@ def test_errors_have_pytorchs_class(call) -> None:
         call(lambda t: t)
     with macatensor.fallback("error"), pytest.raises(type(theirs.value)):
         call(place)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32])
+@pytest.mark.parametrize("reach", [3, 1000, 10**6])
+def test_uniques_of_few_and_of_many(reach: int, dtype: torch.dtype) -> None:
+    """Keys that a table counts, keys that are sorted, and a view of either."""
+    torch.manual_seed(0)
+    for count in (2, 300, 5000):
+        x = torch.randint(-min(reach, 10**4), min(reach, 10**4), (count, 2)).to(dtype)
+        for given, ours in ((x, place(x)), (x[:, 1], place(x)[:, 1])):
+            for got, want in zip(
+                *(torch.unique(t, return_inverse=True, return_counts=True) for t in (ours, given))
+            ):
+                assert torch.equal(fetch(got), want)
+
+
+@pytest.mark.parametrize(
+    "call, launches",
+    [
+        (lambda x: torch.bincount(x), 3),
+        (lambda x: torch.unique(x, return_inverse=True), 3),
+        (lambda x: torch.histc(x.view(torch.float64), 100, 0, 1), 1),
+    ],
+    ids=["bincount", "unique", "histc"],
+)
+def test_counting_takes_few_launches(call, launches) -> None:
+    """One where the size is known, else two and the copy of the size."""
+    x = place(torch.arange(1000))
+    call(x)
+    before = macatensor.counters()["launches"]
+    call(x)
+    assert macatensor.counters()["launches"] - before <= launches
+
+
+def test_histograms_of_no_width_and_of_too_much() -> None:
+    x = torch.tensor([-3e38, 1.0, 2.0, 3e38, float("nan")])
+    for low, high in ((1, 1 + 1e-9), (-3e38, 3e38)):
+        assert torch.histc(place(x), 3, low, high).sum().item() == (1 if high < 2 else 4)
+    double = torch.rand(70_001, dtype=torch.float64)
+    assert torch.equal(
+        fetch(torch.histc(place(double)[::2], 1000, 0.25, 0.5)), torch.histc(double[::2], 1000, 0.25, 0.5)
+    )

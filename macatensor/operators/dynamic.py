@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -11,9 +12,11 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.forms import in_form
+from macatensor.dispatch.request import Attribute
 from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.dispatch.signature import Form
 from macatensor.runtime.boxed import Launcher, Value
+from macatensor.runtime.ffi import kernels
 from op_table import Row
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
@@ -38,12 +41,13 @@ def launch_kernel(
     size: tuple[int, ...],
     dtype: torch.dtype,
     stride: tuple[int, ...] | None = None,
+    attributes: Mapping[str, Attribute | None] = MappingProxyType({}),
 ) -> Tensor:
     """Launches a kernel that no aten operator names; one new result, row-major without ``stride``."""
     from macatensor.dispatch.named_kernels import launch
     from macatensor.runtime.meta import contiguous_strides, meta_of
 
-    return launch(name, inputs, [meta_of(size, stride or contiguous_strides(size), dtype)], {})[0]
+    return launch(name, inputs, [meta_of(size, stride or contiguous_strides(size), dtype)], attributes)[0]
 
 
 @dynamic
@@ -99,6 +103,13 @@ def nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return result
 
 
+def _size_of_bincount(self: Tensor) -> int:
+    """One more than the greatest of some integers, or below 0 where one of them is."""
+    if "bincount_size" in kernels():
+        return int(launch_kernel("bincount_size", [self], (), torch.int64).item())
+    return int(self.max()) + 1 if int(self.min()) >= 0 else -1
+
+
 @dynamic
 def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each number from 0 on occurs, or the sum of its weights."""
@@ -108,20 +119,29 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
         raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{scalar_type(self.dtype)}'")
     if self.dim() == 1 and self.numel() == 0:
         return torch.zeros(minlength, dtype=torch.int64, device=self.device)
-    if self.dim() != 1 or int(self.min()) < 0:
+    size = _size_of_bincount(self) if self.dim() == 1 else -1
+    if size < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    size = max(size, minlength)
     if weights is None:
+        if "bincount" in kernels():
+            return launch_kernel("bincount", [self], (size,), torch.int64)
         terms = torch.ones_like(self, dtype=torch.int64)
     elif weights.dim() != 1 or weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     else:
         terms = weights if weights.dtype is torch.float32 else weights.double()
-    result = torch.zeros(max(int(self.max()) + 1, minlength), dtype=terms.dtype, device=self.device)
+    result = torch.zeros(size, dtype=terms.dtype, device=self.device)
     return result.index_add_(0, self.long(), terms)
 
 
-def _unique_rows(rows: Tensor, consecutive: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Groups of equal rows of a row-major matrix: a row of each, the group of each row, the sizes of the groups."""
+def _unique_rows(
+    rows: Tensor, consecutive: bool, shape: tuple[int, ...] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Groups of equal rows of a row-major matrix: a row of each, the group of each row, the sizes of the groups.
+
+    ``shape``: of what one column was made from; the first result is a vector then, and the second of that shape.
+    """
     from macatensor.dispatch.named_kernels import launch
     from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
 
@@ -133,10 +153,10 @@ def _unique_rows(rows: Tensor, consecutive: bool) -> tuple[Tensor, Tensor, Tenso
         "unique_group", [rows], [each, each, meta_of((), (), torch.int64)], {"consecutive": consecutive}
     )
     count = int(number.item())
-    size = (count, rows.shape[1])
+    size = (count, rows.shape[1]) if shape is None else (count,)
     metas: list[Meta | None] = [
         meta_of(size, contiguous_strides(size), rows.dtype),
-        each,
+        each if shape is None else meta_of(shape, contiguous_strides(shape), torch.int64),
         meta_of((count,), (1,), torch.int64),
     ]
     values, inverse, counts = launch("unique_fill", [rows, order, groups], metas, {})
@@ -146,16 +166,15 @@ def _unique_rows(rows: Tensor, consecutive: bool) -> tuple[Tensor, Tensor, Tenso
 def _unique_flat(
     self: Tensor, consecutive: bool, return_inverse: bool, return_counts: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    none = torch.empty(0, dtype=torch.int64, device=self.device)
+    def none() -> Tensor:
+        return torch.empty(0, dtype=torch.int64, device=self.device)
+
     if self.numel() == 0:
-        places = torch.empty(self.shape, dtype=torch.int64, device=self.device) if return_inverse else none
-        return torch.empty(0, dtype=self.dtype, device=self.device), places, none.clone()
-    values, inverse, counts = _unique_rows(self.contiguous().reshape(-1, 1), consecutive)
-    return (
-        values.reshape(-1),
-        inverse.reshape(self.shape) if return_inverse else none,
-        counts if return_counts else none.clone(),
-    )
+        places = torch.empty(self.shape, dtype=torch.int64, device=self.device) if return_inverse else none()
+        return torch.empty(0, dtype=self.dtype, device=self.device), places, none()
+    dense = self if self.is_contiguous() else self.contiguous()
+    values, inverse, counts = _unique_rows(dense.view(-1, 1), consecutive, tuple(self.shape))
+    return values, inverse if return_inverse else none(), counts if return_counts else none()
 
 
 def _unique_along(self: Tensor, dim: int, consecutive: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,7 +200,7 @@ def _unique_along(self: Tensor, dim: int, consecutive: bool) -> tuple[Tensor, Te
 @dynamic
 def _unique(self: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
     """Distinct elements in order, and which of them each element is."""
-    return _unique_flat(self, False, return_inverse, False)[:2]
+    return _unique_flat(self, False, return_inverse, True)[:2]  # no third result, and none to make
 
 
 @dynamic

@@ -1,4 +1,4 @@
-"""Histograms: composite rows that search bins and count with ``index_add``."""
+"""Histograms: composite rows that search bins and count with ``index_add``, or by a kernel where the bins are given."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from macatensor.dispatch.errors import scalar_type
 from macatensor.operators.composites import composite
+from macatensor.operators.dynamic import launch_kernel
+from macatensor.runtime.ffi import kernels
 
 
 def _check_range(low: float, high: float, what: str) -> None:
@@ -35,6 +37,19 @@ def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
 @composite
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
+    if (
+        self.dtype in (torch.float32, torch.float64)
+        and bins > 0
+        and -math.inf < min < max < math.inf
+        and "histc" in kernels()
+    ):
+        return launch_kernel(
+            "histc",
+            [self.reshape(-1)],
+            (bins,),
+            self.dtype,
+            attributes={"min": float(min), "max": float(max)},
+        )
     is_integral = self.dtype in _INTEGERS
     # or PyTorch's error; of integers, which CUDA counts and the CPU does not, that of numbers
     given = torch.zeros(1, dtype=torch.float64 if is_integral else self.dtype)

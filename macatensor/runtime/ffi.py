@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import os
 import platform
@@ -425,12 +426,13 @@ def device_info() -> CData:
     return info
 
 
-def kernels() -> list[str]:
+@functools.cache
+def kernels() -> frozenset[str]:
     """Names of the library's kernels."""
     names: list[str] = []
     while (name := lib.maca_runtime_kernel(len(names))) != NULL:
         names.append(_string(name))
-    return names
+    return frozenset(names)
 
 
 set_task_queue(switches.TASK_QUEUE.value())

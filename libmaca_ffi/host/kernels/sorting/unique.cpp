@@ -6,6 +6,41 @@
 namespace maca::MACA_ISA {
 namespace {
 
+// Numbers the groups of n values in sorted order when each key is one of few; false where the keys reach too far.
+template <class K>
+bool group_few(Dtype dtype, const char* from, int64_t n, int64_t* order, int64_t* groups, int64_t& count) {
+  // A table of 256 KiB: beyond the second-level cache a pass of it costs as much as the two of sort_entries() it saves.
+  constexpr int64_t kMost = 1 << 16, kPiece = 256;
+  std::vector<K> keys(static_cast<size_t>(n));
+  K low = std::numeric_limits<K>::max(), high = 0;
+  for (int64_t at = 0; at < n; at += kPiece) {
+    Entry<K> piece[kPiece];
+    const int64_t size = std::min(kPiece, n - at);
+    load_keys<K>(dtype, from + at * item_size(dtype), 1, size, false, piece);
+    for (int64_t i = 0; i < size; ++i) {
+      const K key = keys[static_cast<size_t>(at + i)] = piece[i].key;
+      low = std::min(low, key), high = std::max(high, key);
+    }
+  }
+  if (high - low >= static_cast<K>(std::min(kMost, 2 * n))) return false;
+  std::vector<uint32_t> place(static_cast<size_t>(high - low) + 1);  // how many of a key, then where the next one goes
+  for (const K key : keys) ++place[static_cast<size_t>(key - low)];
+  uint32_t total = 0;
+  count = 0;
+  for (uint32_t& p : place) {
+    const uint32_t here = p;
+    std::fill_n(groups + total, here, count);
+    p = total;
+    total += here;
+    count += here > 0;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const K key = keys[static_cast<size_t>(i)];
+    order[place[static_cast<size_t>(key - low)]++] = i;
+  }
+  return true;
+}
+
 // in: rows [n, m]. out: order [n], the rows in sorted order (as they are when `consecutive`); group [n], the number of
 // the group that the i-th of them belongs to; count, of the groups.
 std::unique_ptr<Plan> group(const Request& r) {
@@ -21,35 +56,44 @@ std::unique_ptr<Plan> group(const Request& r) {
   with_key(in.dtype, [&](auto tag) {
     using K = decltype(tag);
     plan = make_plan(static_cast<uint64_t>(in.numel()) * 20, [=](const Launch& launch) {
+      auto* to = launch.data<int64_t>(order);
+      auto* number = launch.data<int64_t>(groups);
+      const bool floats = is_floating(in.dtype);
+      if (m == 1 && !consecutive && !floats && n > 0 &&
+          group_few<K>(in.dtype, launch.data<const char>(in), n, to, number, *launch.data<int64_t>(count)))
+        return;
       std::vector<Entry<K>> keys(static_cast<size_t>(n * m)), scratch;
       // positions within 32 bits; for more than one column they are not read
-      for (int64_t at = 0; at < n * m; at += int64_t{1} << 31)
-        load_keys<K>(in.dtype, launch.data<const char>(in) + at * item_size(in.dtype), 1,
-                     std::min(int64_t{1} << 31, n * m - at), false, keys.data() + at);
-      auto* to = launch.data<int64_t>(order);
-      std::iota(to, to + n, int64_t{0});
-      const bool floats = is_floating(in.dtype);
+      constexpr int64_t kPiece = int64_t{1} << 32;
+      for (int64_t at = 0; at < n * m; at += kPiece)
+        load_keys<K>(in.dtype, launch.data<const char>(in) + at * item_size(in.dtype), 1, std::min(kPiece, n * m - at),
+                     false, keys.data() + at);
       const K nan = nan_key<K>(in.dtype, false);
-      const auto row = [&](int64_t i) { return keys.data() + i * m; };
-      const auto same = [&](int64_t a, int64_t b) {
-        for (int64_t d = 0; d < m; ++d)
-          if (row(a)[d].key != row(b)[d].key || (floats && row(a)[d].key == nan)) return false;
-        return true;
-      };
-      if (!consecutive && m == 1) {
-        std::vector<Entry<K>> sorted = keys;
-        sort_entries(sorted, scratch);
-        for (int64_t i = 0; i < n; ++i) to[i] = sorted[static_cast<size_t>(i)].at;
-      } else if (!consecutive) {
-        std::stable_sort(to, to + n, [&](int64_t a, int64_t b) {
-          for (int64_t d = 0; d < m; ++d)
-            if (row(a)[d].key != row(b)[d].key) return row(a)[d].key < row(b)[d].key;
-          return false;
-        });
-      }
-      auto* number = launch.data<int64_t>(groups);
       int64_t last = -1;
-      for (int64_t i = 0; i < n; ++i) number[i] = i > 0 && same(to[i - 1], to[i]) ? last : ++last;
+      if (m == 1) {  // neighbours lie side by side then: to look them up by position waits for memory twice
+        if (!consecutive) sort_entries(keys, scratch);
+        for (int64_t i = 0; i < n; ++i) {
+          const Entry<K>& entry = keys[static_cast<size_t>(i)];
+          const bool same = i > 0 && entry.key == keys[static_cast<size_t>(i - 1)].key && !(floats && entry.key == nan);
+          to[i] = entry.at;
+          number[i] = same ? last : ++last;
+        }
+      } else {
+        std::iota(to, to + n, int64_t{0});
+        const auto row = [&](int64_t i) { return keys.data() + i * m; };
+        const auto same = [&](int64_t a, int64_t b) {
+          for (int64_t d = 0; d < m; ++d)
+            if (row(a)[d].key != row(b)[d].key || (floats && row(a)[d].key == nan)) return false;
+          return true;
+        };
+        if (!consecutive)
+          std::stable_sort(to, to + n, [&](int64_t a, int64_t b) {
+            for (int64_t d = 0; d < m; ++d)
+              if (row(a)[d].key != row(b)[d].key) return row(a)[d].key < row(b)[d].key;
+            return false;
+          });
+        for (int64_t i = 0; i < n; ++i) number[i] = i > 0 && same(to[i - 1], to[i]) ? last : ++last;
+      }
       *launch.data<int64_t>(count) = last + 1;
     });
   });
