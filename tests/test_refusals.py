@@ -170,6 +170,9 @@ CALLS: dict[str, Call] = {
     )[0],
     "foreach_pow, of integers": lambda d: torch._foreach_pow([_floats(d), _floats(d, torch.int32)], -1)[1],
     "foreach_pow, of no integers": lambda d: torch._foreach_pow([_floats(d, torch.int32)[:0]], [-1])[0],
+    "binary_cross_entropy of a target outside": lambda d: torch.nn.functional.binary_cross_entropy(
+        torch.full((3,), 0.5, device=d), torch.tensor([0.0, 1.5, 1.0], device=d)
+    ),
     "smooth_l1_loss, broadcast": lambda d: _gradient(
         lambda x: torch.ops.aten.smooth_l1_loss(x, _image(d)[0, 0]), d
     ),

@@ -16,68 +16,69 @@ enum Reduce { kNone = 0, kMean = 1, kSum = 2 };
 // Beside floats: a target of integers, or of truth values as well, is promoted to the other operands' dtype.
 enum class Others { None, Integers, Truth };
 
-// One call computes n losses (or gradients). `in`: the tensor arguments in order; a missing one is null. False:
-// an argument lies outside the domain.
-template <class C> using Block = bool (*)(C* out, const C* const* in, int64_t n, C parameter);
+// One call computes n losses (or gradients). `in`: the tensor arguments in order; a missing one is null. Returns
+// what is said of an argument outside the domain, nullptr where there is none.
+template <class C> using Block = const char* (*)(C* out, const C* const* in, int64_t n, C parameter);
 
 // Forward: input, target, weight. Backward: grad_output, input, target, weight; the factor of a mean comes later.
 template <class C> struct Mse {
   static constexpr Others kOthers = Others::Truth;
-  static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *a = in[0], *b = in[1];
     for (int64_t i = 0; i < n; ++i) out[i] = (a[i] - b[i]) * (a[i] - b[i]);
-    return true;
+    return nullptr;
   }
-  static bool gradient(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *g = in[0], *a = in[1], *b = in[2];
     for (int64_t i = 0; i < n; ++i) out[i] = C(2) * (a[i] - b[i]) * g[i];
-    return true;
+    return nullptr;
   }
 };
 template <class C> struct SmoothL1 {
   static constexpr Others kOthers = Others::Truth;
-  static bool loss(C* __restrict out, const C* const* in, int64_t n, C beta) {
+  static const char* loss(C* __restrict out, const C* const* in, int64_t n, C beta) {
     const C *a = in[0], *b = in[1];
     for (int64_t i = 0; i < n; ++i) {
       const C z = vm::magnitude(a[i] - b[i]);
       out[i] = z < beta ? C(0.5) * z * z / beta : z - C(0.5) * beta;
     }
-    return true;
+    return nullptr;
   }
-  static bool gradient(C* __restrict out, const C* const* in, int64_t n, C beta) {
+  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C beta) {
     const C *g = in[0], *a = in[1], *b = in[2];
     for (int64_t i = 0; i < n; ++i) {
       const C x = a[i] - b[i];
       out[i] = x <= -beta ? -g[i] : x >= beta ? g[i] : x * g[i] / beta;
     }
-    return true;
+    return nullptr;
   }
 };
 template <class C> struct Huber {
   static constexpr Others kOthers = Others::None;
-  static bool loss(C* __restrict out, const C* const* in, int64_t n, C delta) {
+  static const char* loss(C* __restrict out, const C* const* in, int64_t n, C delta) {
     const C *a = in[0], *b = in[1];
     for (int64_t i = 0; i < n; ++i) {
       const C z = vm::magnitude(a[i] - b[i]);
       out[i] = z <= delta ? C(0.5) * z * z : delta * (z - C(0.5) * delta);
     }
-    return true;
+    return nullptr;
   }
-  static bool gradient(C* __restrict out, const C* const* in, int64_t n, C delta) {
+  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C delta) {
     const C *g = in[0], *a = in[1], *b = in[2];
     for (int64_t i = 0; i < n; ++i) {
       const C x = a[i] - b[i];
       out[i] = g[i] * (x <= -delta ? -delta : x >= delta ? delta : x);
     }
-    return true;
+    return nullptr;
   }
 };
 template <class C> struct Bce {
   static constexpr Others kOthers = Others::None;
-  static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *x = in[0], *t = in[1], *w = in[2];
     int outside = 0;
-    for (int64_t i = 0; i < n; ++i) outside |= !((x[i] >= 0) & (x[i] <= 1));
+    for (int64_t i = 0; i < n; ++i) outside |= !((x[i] >= 0) & (x[i] <= 1) & (t[i] >= 0) & (t[i] <= 1));
+    if (outside) return refusal(x, t, n);
     for (int64_t i = 0; i < n; ++i) {
       const C low = vm::log1p(-x[i]), high = vm::log(x[i]);  // PyTorch cuts both logarithms at -100
       const C a = low < C(-100) ? C(-100) : low, b = high < C(-100) ? C(-100) : high;
@@ -85,9 +86,9 @@ template <class C> struct Bce {
     }
     if (w)
       for (int64_t i = 0; i < n; ++i) out[i] *= w[i];
-    return !outside;
+    return nullptr;
   }
-  static bool gradient(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *g = in[0], *x = in[1], *t = in[2], *w = in[3];
     for (int64_t i = 0; i < n; ++i) {
       const C d = (C(1) - x[i]) * x[i];
@@ -95,12 +96,22 @@ template <class C> struct Bce {
     }
     if (w)
       for (int64_t i = 0; i < n; ++i) out[i] *= w[i];
-    return true;
+    return nullptr;
+  }
+
+ private:
+  // Of the first element that is refused, as PyTorch says it.
+  static const char* refusal(const C* x, const C* t, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (!(x[i] >= 0 && x[i] <= 1)) return "all elements of input should be between 0 and 1";
+      if (!(t[i] >= 0 && t[i] <= 1)) return "all elements of target should be between 0 and 1";
+    }
+    return nullptr;
   }
 };
 template <class C> struct BceLogits {
   static constexpr Others kOthers = Others::None;
-  static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *x = in[0], *t = in[1], *w = in[2], *p = in[3];
     for (int64_t i = 0; i < n; ++i) out[i] = vm::log1p(vm::exp(-vm::magnitude(x[i]))) + (x[i] < 0 ? -x[i] : C(0));
     if (p)
@@ -108,20 +119,20 @@ template <class C> struct BceLogits {
     for (int64_t i = 0; i < n; ++i) out[i] += (C(1) - t[i]) * x[i];
     if (w)
       for (int64_t i = 0; i < n; ++i) out[i] *= w[i];
-    return true;
+    return nullptr;
   }
 };
 template <class C> struct SoftMargin {
   static constexpr Others kOthers = Others::Integers;
-  static bool loss(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* loss(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *x = in[0], *t = in[1];
     for (int64_t i = 0; i < n; ++i) out[i] = vm::log1p(vm::exp(-t[i] * x[i]));
-    return true;
+    return nullptr;
   }
-  static bool gradient(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C) {
     const C *g = in[0], *x = in[1], *t = in[2];
     for (int64_t i = 0; i < n; ++i) out[i] = -t[i] * vm::sigmoid(-t[i] * x[i]) * g[i];
-    return true;
+    return nullptr;
   }
 };
 
@@ -208,8 +219,8 @@ void blocks(const Loss& s, const Launch& l, Block<C> block, int64_t begin, int64
       const int64_t to = o[0] + i * step[0];
       C* out = s.reduce == kNone || s.gradient ? target(buffer.out, result.dtype, l.data(result), to, step[0], n)
                                                : buffer.out;
-      if (!block(out, in, n, static_cast<C>(s.parameter)))
-        throw LaunchError(MACA_ERROR_VALUE, "all elements of input should be between 0 and 1");
+      if (const char* refused = block(out, in, n, static_cast<C>(s.parameter)))
+        throw LaunchError(MACA_ERROR_VALUE, refused);
       f(out, n, to);
     }
   });
