@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,7 @@ class Kind:
 
     image: tuple[int, ...]
     weight: tuple[int, ...]
-    options: dict[str, Any]  # of the function of torch.nn.functional
+    options: Mapping[str, int]  # of the function of torch.nn.functional
     is_transposed: bool = False
 
     def case(self, name: str, quick: bool, is_backward: bool) -> Case:
@@ -45,7 +44,7 @@ def _of_two(
     image: torch.Tensor,
     weight: torch.Tensor,
     function: Callable[..., torch.Tensor],
-    options: dict[str, Any],
+    options: Mapping[str, int],
 ) -> torch.Tensor:
     return function(image, weight, **options)
 

@@ -40,7 +40,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     if (
         self.dtype in (torch.float32, torch.float64)
         and bins > 0
-        and -math.inf < min < max < math.inf
+        and -torch.finfo(self.dtype).max <= min < max <= torch.finfo(self.dtype).max
         and "histc" in kernels()
     ):
         return launch_kernel(

@@ -11,6 +11,12 @@ Tensor = torch.Tensor
 
 
 @formula
+def _int_mm(a: Tensor, b: Tensor) -> Tensor:
+    """Where the processor multiplies bytes, PyTorch's own reads an operand that was expanded as if it were dense."""
+    return a.int() @ b.int()
+
+
+@formula
 def _scaled_mm(
     a: Tensor,
     b: Tensor,
