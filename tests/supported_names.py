@@ -37,6 +37,7 @@ AREAS: dict[str, list[str]] = {
         served("device.memory", "device.memory_history"),
         "torch.maca.memory: _record_memory_history _snapshot _dump_snapshot",
         "torch.Tensor: pin_memory is_pinned",
+        "MACA_MEMORY_FENCE",
     ],
     "Ranges, types, storages": [
         "torch.maca.nvtx: mark range_push range_pop",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from running import threads_restored
+from running import run_python, threads_restored
 
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -36,7 +36,7 @@ def test_relu_after_a_product_keeps_nan() -> None:
 def test_weight_gradients_of_strided_pixels(
     threads: int, channels: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    """oneDNN 3.2's jit_1x1 loses a part of them on several threads where channels do not fill blocks of 8."""
+    """oneDNN 3.2's jit_1x1 loses a part of them on several threads where channels do not fill its blocks."""
     torch.set_num_threads(threads)
     into, out = channels
     for stride in (1, 2, 3):
@@ -56,6 +56,25 @@ def test_weight_gradients_of_strided_pixels(
             largest = float(factor.abs().max()) * float(grad.abs().max())
             # one rounding a term, and one more each time that it is added to a sum of at most all terms
             torch.testing.assert_close(ours.cpu().double(), host, rtol=0, atol=EPSILON * largest * terms)
+
+
+def test_strided_pixels_leave_no_memory() -> None:
+    """oneDNN 3.2's jit_1x1, with AVX-512, writes beyond its scratch memory where channels do not fill blocks of 16."""
+    run_python(
+        """
+        import torch, macatensor
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            for batch, size, into, out, stride in (
+                (4, (14, 14), 8, 16, [2, 2]), (3, (11, 14), 8, 12, [1, 2]), (1, (16, 8), 8, 1, [2, 1]), (2, (9, 9), 24, 8, [2, 2])
+            ):
+                x, w = torch.randn(batch, into, *size).maca(), torch.randn(out, into, 1, 1).maca()
+                rest = [0], stride, [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
+                grad = torch.nn.functional.conv2d(x, w, stride=stride)
+                torch.ops.aten.convolution_backward(grad, x, w, *rest)
+        """,
+        MACA_MEMORY_FENCE="1",
+    )
 
 
 @pytest.mark.parametrize("transposed", [False, True])

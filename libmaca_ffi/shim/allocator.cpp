@@ -26,19 +26,21 @@ void add(maca_statistic& to, int64_t n) {
   (n > 0 ? to.allocated : to.freed) += n > 0 ? n : -n;
   to.peak = std::max(to.peak, to.current);
 }
-void add(maca_statistic (&to)[3], bool is_small, int64_t n) {
-  if (n == 0) return;
-  add(to[0], n);
-  add(to[is_small ? 1 : 2], n);
-}
 }  // namespace
+
+void Allocator::add(maca_statistic (&to)[3], bool is_small, int64_t n) {
+  if (n == 0) return;
+  maca_shim::add(to[0], n);
+  maca_shim::add(to[is_small ? 1 : 2], n);
+}
 
 // Smaller steps of the large range cost calls of the library while a program warms up, larger ones memory: 2 MiB are 1
 // % of what a ResNet-18 takes, and a huge page of the host.
 Allocator::Allocator()
     : small_{.small = true, .unit = 128, .segment_bytes = 2 << 20, .step = 256 << 10},
       large_{.small = false, .unit = 4096, .segment_bytes = 16 << 20, .step = 2 << 20},
-      shared_{.small = false, .unit = 4096, .segment_bytes = 2 << 20, .step = 0, .asked = true, .is_shared = true} {
+      shared_{.small = false, .unit = 4096, .segment_bytes = 2 << 20, .step = 0, .asked = true, .is_shared = true},
+      fenced_{.small = false, .unit = 4096, .segment_bytes = 0, .step = 0} {
   statistics_.limit_bytes = -1;
 }
 
@@ -259,6 +261,8 @@ Block* Allocator::allocate(int64_t bytes, int64_t site, int64_t pool) {
     forget_failure();
   else if (own != private_.end())
     block = take(own->second, bytes);
+  else if (is_fenced_)
+    block = take_fenced(bytes);
   else if (block = allocate_common(bytes); !block)
     block = serve_last(bytes);
   if (!block) {
@@ -316,7 +320,9 @@ void Allocator::release(Block* block) {
   count(block, block->requested, -1);
   block->free = true;
   block->requested = block->site = 0;
-  if (segment->pool->small) {
+  if (segment->pool == &fenced_) {
+    release_fenced(block);
+  } else if (segment->pool->small) {
     block->in_bin = true;
     bins_[bin_of(block->bytes)].push_back(block);
   } else {

@@ -108,6 +108,7 @@ class Allocator {
   void close_pool(int64_t id);    // gives back what it has free, and the rest with the cache once that is free, too
   int empty_cache();              // a status
   void set_limit(int64_t bytes);  // negative: none
+  int fence();  // from now on memory is fenced; a status, MACA_UNSUPPORTED of a library without ranges
   void reset_peaks();
   void reset_accumulated();
   maca_memory_statistics statistics();
@@ -147,13 +148,18 @@ class Allocator {
   void free_segment(Segment* segment);
   void count(Block* block, int64_t requested, int sign);
   void settle(Segment* segment);
+  Block* take_fenced(int64_t bytes);
+  void release_fenced(Block* block);
+  static void add(maca_statistic (&to)[3], bool is_small, int64_t n);
   template <class F> void each_statistic(const F& f);
 
   std::mutex mutex_;
   const Library* library_ = nullptr;
   std::vector<Block*> bins_[64];
   Block* use(Block* block, int64_t requested, int64_t site);
-  Pool small_, large_, shared_;
+  Pool small_, large_, shared_, fenced_;
+  bool is_fenced_ = false;
+  char* last_fenced_ = nullptr;
   std::map<int64_t, Pool> private_;
   int64_t last_private_ = 0;
   int64_t granularity_ = 4096;  // of ranges

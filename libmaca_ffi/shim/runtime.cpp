@@ -364,6 +364,7 @@ void maca_memory_close_pool(int64_t pool) {
 int64_t maca_memory_set_pool(int64_t pool) { return std::exchange(t_pool, pool); }
 void maca_memory_reset_peaks(void) { runtime().allocator.reset_peaks(); }
 void maca_memory_reset_accumulated(void) { runtime().allocator.reset_accumulated(); }
+int maca_memory_fence(void) { return runtime().allocator.fence(); }
 void maca_memory_set_limit(int64_t bytes) { runtime().allocator.set_limit(bytes); }
 int maca_memory_empty_cache(void) {
   maca_task_queue_wait();

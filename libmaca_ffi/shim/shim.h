@@ -141,6 +141,7 @@ int64_t maca_memory_get_site(void);
 int64_t maca_memory_open_pool(int32_t is_shared, int32_t serves_last, int32_t is_whole);
 void maca_memory_close_pool(int64_t pool);
 int64_t maca_memory_set_pool(int64_t pool); /* of this thread; the one before */
+int maca_memory_fence(void);                /* before the first allocation; MACA_UNSUPPORTED: no ranges */
 void maca_memory_set_limit(int64_t bytes);  /* -1: no limit */
 int maca_memory_empty_cache(void);
 int maca_memory_info(uint64_t* free_bytes, uint64_t* total_bytes);

@@ -122,7 +122,9 @@ def _load_library() -> Path:
         raise ImportError(f"macatensor: {error}") from None
     path = library_path()
     message = ffi.new("char[]", 2048)
-    index, blocking = switches.device_index(), switches.LAUNCH_BLOCKING.value()
+    # what is fenced is taken back when it is released: nothing may run on it then
+    blocking = switches.LAUNCH_BLOCKING.value() or switches.MEMORY_FENCE.value()
+    index = switches.device_index()
     with _openblas_limited():
         failed = lib.maca_runtime_load(str(path).encode(), index, blocking, message, 2048)
     if failed:
@@ -145,6 +147,11 @@ LIBRARY = _load_library()
 MEMORY_LIMIT = switches.DEVICE_MEMORY.value()  # bytes; 0: none
 if MEMORY_LIMIT:
     lib.maca_memory_set_limit(MEMORY_LIMIT)
+if switches.MEMORY_FENCE.value() and lib.maca_memory_fence():
+    raise ImportError(
+        f"macatensor: MACA_MEMORY_FENCE=1 needs a device library that puts memory behind single pages (memory_reserve of"
+        f" maca.h); {LIBRARY} does not. Unset it."
+    )
 
 QUEUE_MODES = ("0", "1", "auto")  # as maca_task_queue_set() numbers them
 

@@ -110,6 +110,14 @@ VISIBLE_DEVICES = Switch(
 DEVICE_MEMORY = Switch(
     "MACA_DEVICE_MEMORY", "limit of device memory", "no limit but the machine's", _bytes, 0, "import"
 )
+MEMORY_FENCE = Switch(
+    "MACA_MEMORY_FENCE",
+    "1: each operand ends where memory does, and is NaN until written; a kernel that leaves it faults",
+    "memory is cached",
+    _flag,
+    False,
+    "import",
+)
 LAUNCH_BLOCKING = Switch(
     "MACA_LAUNCH_BLOCKING",
     "1: every launch waits, errors come at their line",
@@ -291,6 +299,7 @@ ALL: dict[str, Switch[object]] = {
         VENDOR_LIBRARIES,
         PRODUCT_PROPOSALS,
         VENDOR_FOLDER,
+        MEMORY_FENCE,
         LAUNCH_BLOCKING,
         TASK_QUEUE,
         BACKWARD_THREAD,
