@@ -46,6 +46,7 @@ struct Geometry {
   uint64_t work() const;
 };
 
+inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 inline bool all_are(int64_t n, const Sizes& sizes) { return std::ranges::count(sizes, n) == std::ssize(sizes); }
 
 // Reads and checks the attributes against the three tensors (the gradient of the result stands for the result).
