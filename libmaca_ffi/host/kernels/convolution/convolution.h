@@ -30,6 +30,12 @@ class Way {
   void require(std::string_view name, bool is_it) const {
     if (name_ == name && !is_it) throw Declined("no convolution like this one goes by \"" + name_ + '"');
   }
+  // What `make` gives for the way of that name: empty where this is not to be tried, or, by rule, another is better.
+  template <class F> auto make(std::string_view name, F&& make) const {
+    auto made = may(name) ? make() : decltype(make()){};
+    require(name, static_cast<bool>(made));
+    return made;
+  }
   const std::string& name() const { return name_; }
 
  private:
