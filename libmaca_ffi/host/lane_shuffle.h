@@ -25,6 +25,16 @@ template <class T> using Vector = typename VectorOf<T>::type;
 template <class V> using LaneOf = std::remove_reference_t<decltype(std::declval<V&>()[0])>;
 template <class V> constexpr int kLanesOf = static_cast<int>(sizeof(V) / sizeof(LaneOf<V>));
 
+// The vector that lies in memory, wherever it begins.
+template <class V> [[gnu::always_inline]] inline V read(const void* from) {
+  V value;
+  std::memcpy(&value, from, sizeof(V));
+  return value;
+}
+template <class V> [[gnu::always_inline]] inline void write(void* to, const V& value) {
+  std::memcpy(to, &value, sizeof(V));
+}
+
 // Index vectors for two-operand shuffles.
 template <class V> struct Shuffle {
   static constexpr size_t kBytes = sizeof(LaneOf<V>);

@@ -47,6 +47,26 @@ inline Isa allowed_isa() {
   return level.empty() ? processor_isa() : std::min(processor_isa(), isa_of(level));
 }
 
+// A function of kernel files, declared at each level: null where the build has none for it.
+#define MACA_AT_EACH_LEVEL(...) \
+  namespace baseline {          \
+  [[gnu::weak]] __VA_ARGS__;    \
+  }                             \
+  namespace avx2 {              \
+  [[gnu::weak]] __VA_ARGS__;    \
+  }                             \
+  namespace avx512 {            \
+  [[gnu::weak]] __VA_ARGS__;    \
+  }
+
+// That of the highest level that is allowed and built, nullptr: there is none.
+template <class F> F* best_of(F* of_baseline, F* of_avx2, F* of_avx512) {
+  const Isa isa = allowed_isa();
+  if (isa >= Isa::Avx512 && of_avx512) return of_avx512;
+  return isa >= Isa::Avx2 && of_avx2 ? of_avx2 : of_baseline;
+}
+#define MACA_BEST(NAME) best_of(baseline::NAME, avx2::NAME, avx512::NAME)
+
 // "avx512" means its vectors alone: a processor with tiles then computes as one without does.
 inline bool tiles_allowed() { return asked_level().empty() || asked_level() == "amx"; }
 

@@ -10,13 +10,7 @@ extern "C" [[gnu::weak]] maca::Fold maca_fold_avx512(maca::Dtype);
 namespace maca {
 
 Fold fold_of(Dtype dtype, int32_t reduction) {
-  using Choose = Fold (*)(Dtype);
-  static const Choose choose = [] {
-    const Isa isa = allowed_isa();
-    if (isa >= Isa::Avx512 && maca_fold_avx512) return Choose{maca_fold_avx512};
-    if (isa >= Isa::Avx2 && maca_fold_avx2) return Choose{maca_fold_avx2};
-    return Choose{maca_fold_baseline};
-  }();
+  static const auto choose = best_of(maca_fold_baseline, maca_fold_avx2, maca_fold_avx512);
   const bool is_bitwise = reduction >= MACA_COMM_BAND;
   if (reduction < MACA_COMM_SUM || reduction > MACA_COMM_BXOR) return nullptr;
   if (is_bitwise && !is_integral(dtype)) return nullptr;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernel.h"
+#include "kernels/matmul/blas.h"
 #include "scratch.h"
 #include "shared/vector_math.h"
 
@@ -144,19 +145,11 @@ bool one_row(bool at, bool bt, int64_t m, int64_t n, int64_t k, C alpha, const C
 }
 
 // C = alpha * op(A) op(B) + beta * C, row-major, on this thread alone.
-inline void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
-                 const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  if (one_row(at, bt, m, n, k, alpha, a, b, ldb, beta, c)) return;
-  scipy_cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
-                    static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), alpha, a,
-                    static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
-}
-inline void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
-                 const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
-  if (one_row(at, bt, m, n, k, alpha, a, b, ldb, beta, c)) return;
-  scipy_cblas_dgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
-                    static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), alpha, a,
-                    static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+template <class C>
+void gemm(bool at, bool bt, int64_t m, int64_t n, int64_t k, C alpha, const C* a, int64_t lda, const C* b, int64_t ldb,
+          C beta, C* c, int64_t ldc) {
+  if (!one_row(at, bt, m, n, k, alpha, a, b, ldb, beta, c))
+    matmul::gemm(at, bt, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 // Rows [begin, begin + count) of one matrix as BLAS takes them: in place, or converted into `buffer`.

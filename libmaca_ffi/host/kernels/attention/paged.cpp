@@ -19,27 +19,22 @@ constexpr int64_t kTokens = 16;               // of a block at once, that a sum 
 constexpr int64_t kSums = 4;                  // one would wait for each addition
 constexpr int64_t kRow = 256 / kVectorBytes;  // vectors of a value at once, as of a head of 64: else lines come twice
 
-template <class C> Vector<C> read(const C* from) {
-  Vector<C> v;
-  std::memcpy(&v, from, sizeof v);
-  return v;
-}
-
 // The products of a query with `count` keys. What is added up across lanes is for as many keys as there are lanes.
 template <class C> void dots(const C* query, const C* const* keys, int64_t count, int64_t n, C* to) {
-  constexpr int64_t kLanes = kLanesOf<Vector<C>>;
+  using V = Vector<C>;
+  constexpr int64_t kLanes = kLanesOf<V>;
   for (int64_t first = 0; first < count; first += kLanes) {
     const int64_t some = std::min(kLanes, count - first);
-    Vector<C> square[kLanes] = {};  // keys side by side
+    V square[kLanes] = {};  // keys side by side
     C rest[kLanes] = {};
     for (int64_t t = 0; t < some; ++t) {
       const C* key = keys[first + t];
-      Vector<C> sums[kSums] = {};
+      V sums[kSums] = {};
       int64_t i = 0;
       for (; i + kSums * kLanes <= n; i += kSums * kLanes)
 #pragma GCC unroll 4
-        for (int64_t v = 0; v < kSums; ++v) sums[v] += read(query + i + v * kLanes) * read(key + i + v * kLanes);
-      for (; i + kLanes <= n; i += kLanes) sums[0] += read(query + i) * read(key + i);
+        for (int64_t v = 0; v < kSums; ++v) sums[v] += read<V>(query + i + v * kLanes) * read<V>(key + i + v * kLanes);
+      for (; i + kLanes <= n; i += kLanes) sums[0] += read<V>(query + i) * read<V>(key + i);
       for (; i < n; ++i) rest[t] += query[i] * key[i];
       square[t] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
@@ -58,7 +53,7 @@ template <class C> void add_weighted(C* to, const C* const* values, const C* wei
     std::memcpy(sums, to + i, sizeof sums);
     for (int64_t t = 0; t < count; ++t)
 #pragma GCC unroll 16
-      for (int64_t v = 0; v < N; ++v) sums[v] += weights[t] * read(values[t] + i + v * kLanes);
+      for (int64_t v = 0; v < N; ++v) sums[v] += weights[t] * read<Vector<C>>(values[t] + i + v * kLanes);
     std::memcpy(to + i, sums, sizeof sums);
   };
   int64_t i = 0;

@@ -8,14 +8,8 @@ namespace {
 
 // Scores are taken a vector at a time, of which a row's last is filled up: a remainder of single numbers would take as
 // long as the rest of a row of some tens.
-template <class C> constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(C));
+template <class C> constexpr int64_t kLanes = kLanesOf<Vector<C>>;
 static_assert(kKeys % kLanes<float> == 0);
-
-template <class C> Vector<C> loaded(const C* x) {
-  Vector<C> here;
-  std::memcpy(&here, x, sizeof here);
-  return here;
-}
 
 template <class C> Vector<C> counted() {
   Vector<C> numbers;
@@ -28,15 +22,15 @@ template <class C> void fill_up(C* x, int64_t n, const Vector<C>& numbers) {
   const int64_t whole = n / kLanes<C> * kLanes<C>;
   if (whole == n) return;
   const Vector<C> nothing = Vector<C>{} - std::numeric_limits<C>::infinity();
-  const Vector<C> last = numbers < static_cast<C>(n - whole) ? loaded(x + whole) : nothing;
-  std::memcpy(x + whole, &last, sizeof last);
+  const Vector<C> last = numbers < static_cast<C>(n - whole) ? read<Vector<C>>(x + whole) : nothing;
+  write(x + whole, last);
 }
 
 // With vectors: of a loop over numbers GCC vectorizes no comparison that has to keep NaN apart.
 template <class C> C row_max(const C* x, int64_t n, C start) {
   Vector<C> greatest = start - Vector<C>{};
   for (int64_t j = 0; j < n; j += kLanes<C>) {
-    const Vector<C> here = loaded(x + j);
+    const Vector<C> here = read<Vector<C>>(x + j);
     greatest = here > greatest ? here : greatest;
   }
   for (int64_t i = 0; i < kLanes<C>; ++i) start = greatest[i] > start ? greatest[i] : start;
@@ -48,7 +42,7 @@ template <class C> C row_exp(C* x, int64_t n, C shift) {
 #pragma GCC ivdep
   for (int64_t j = 0; j < n; ++j) x[j] = vm::exp_under(x[j] - shift);
   Vector<C> sums{};
-  for (int64_t j = 0; j < n; j += kLanes<C>) sums += loaded(x + j);
+  for (int64_t j = 0; j < n; j += kLanes<C>) sums += read<Vector<C>>(x + j);
   for (int64_t width = kLanes<C> / 2; width > 0; width /= 2)
     for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
   return sums[0];

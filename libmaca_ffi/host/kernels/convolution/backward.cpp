@@ -33,12 +33,10 @@ class BackwardPlan final : public Plan {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
     Workspace space;
     const auto in_planes = [&](const Way& of, Columns::Pass pass, const Operand& image, const Operand& weight) {
-      return of.may("planes") ? Planes::make(g, pass, image, weight, dy, {}, of.asked()) : nullptr;
+      return of.make("planes", [&] { return Planes::make(g, pass, image, weight, dy, {}, of.asked()); });
     };
     if (dx.present()) input_planes_ = in_planes(input_way, Columns::Pass::InputGradient, dx, w);
     if (dw.present()) weight_planes_ = in_planes(weight_way, Columns::Pass::WeightGradient, x, dw);
-    input_way.require("planes", input_planes_ != nullptr);
-    weight_way.require("planes", weight_planes_ != nullptr);
     for (const auto* planes : {&input_planes_, &weight_planes_})
       if (*planes) scratch_bytes_ = std::max(scratch_bytes_, (*planes)->workspace_bytes());
     with_dx_ = dx.present() && !input_planes_;
@@ -63,32 +61,43 @@ class BackwardPlan final : public Plan {
         build<Straight>(g, x, w, dx, dw, space);
     });
     const bool asked_input = input_way.asked() || last_, asked_weight = weight_way.asked() || last_;
-    if (dy.dtype == Dtype::F32 && is_stencil(g)) {
-      if (with_dx_ && input_way.may("winograd"))
-        product_ = PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), asked_input), space);
-      if (with_dw_ && weight_way.may("winograd")) gradient_ = algorithms.gradient(stencil(g, dw.strides), asked_weight);
+    const bool floats = dy.dtype == Dtype::F32;
+    if (with_dx_) {
+      product_ = input_way.make("winograd", [&] {
+        return floats && is_stencil(g)
+                   ? PlacedProduct(algorithms.product(input_gradient_stencil(g, w.strides), asked_input), space)
+                   : PlacedProduct();
+      });
+      input_depthwise_ = input_way.make("depthwise", [&] {
+        return PlacedDepthwise(g, Depthwise::Kind::InputGradient, dx, dx_, w, dy, dy_, asked_input);
+      });
+      of_input_ = input_way.make("columns", [&] {
+        return product_ ? nullptr
+                        : Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
+      });
+      gathered_ = input_way.make("gathered", [&] {
+        return floats && !of_input_ && !input_depthwise_
+                   ? PlacedProduct(gathered(g, true, w.strides, asked_input), space)
+                   : PlacedProduct();
+      });
     }
-    if (with_dx_ && input_way.may("depthwise"))
-      input_depthwise_ = PlacedDepthwise(g, Depthwise::Kind::InputGradient, dx, dx_, w, dy, dy_, asked_input);
-    if (with_dw_ && weight_way.may("depthwise"))
-      weight_depthwise_ = PlacedDepthwise(g, Depthwise::Kind::WeightGradient, x, x_, dw, dy, dy_, asked_weight);
-    for (const auto* depthwise : {&input_depthwise_, &weight_depthwise_})
-      scratch_bytes_ = std::max(scratch_bytes_, depthwise->workspace_bytes());
-    if (with_dx_ && !product_ && input_way.may("columns"))
-      of_input_ = Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
-    if (with_dx_ && !of_input_ && dy.dtype == Dtype::F32 && input_way.may("gathered"))
-      gathered_ = PlacedProduct(gathered(g, true, w.strides, asked_input), space);
-    if (with_dw_ && !gradient_ && weight_way.may("columns"))
-      of_weight_ = Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides, false, weight_way.asked());
+    if (with_dw_) {
+      gradient_ = weight_way.make("winograd", [&] {
+        return floats && is_stencil(g) ? algorithms.gradient(stencil(g, dw.strides), asked_weight) : nullptr;
+      });
+      weight_depthwise_ = weight_way.make("depthwise", [&] {
+        return PlacedDepthwise(g, Depthwise::Kind::WeightGradient, x, x_, dw, dy, dy_, asked_weight);
+      });
+      of_weight_ = weight_way.make("columns", [&] {
+        return gradient_
+                   ? nullptr
+                   : Columns::make(g, Columns::Pass::WeightGradient, dy.dtype, dw.strides, false, weight_way.asked());
+      });
+    }
     input_way.require("onednn", onednn::kPresent);
     weight_way.require("onednn", onednn::kPresent);
-    input_way.require("winograd", static_cast<bool>(product_));
-    input_way.require("columns", of_input_ != nullptr);
-    input_way.require("gathered", static_cast<bool>(gathered_));
-    input_way.require("depthwise", static_cast<bool>(input_depthwise_));
-    weight_way.require("depthwise", static_cast<bool>(weight_depthwise_));
-    weight_way.require("winograd", gradient_ != nullptr);
-    weight_way.require("columns", of_weight_ != nullptr);
+    for (const auto* depthwise : {&input_depthwise_, &weight_depthwise_})
+      scratch_bytes_ = std::max(scratch_bytes_, depthwise->workspace_bytes());
     for (const auto* columns : {&of_input_, &of_weight_})
       if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
     if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());

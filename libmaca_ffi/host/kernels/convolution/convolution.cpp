@@ -272,31 +272,36 @@ class ForwardPlan final : public Plan {
         build(pd, dnnl::convolution_forward(pd));
       }
     });
-    if (x.dtype == Dtype::F32 && is_stencil(g) && way.may("winograd")) {
-      product_ = PlacedProduct(algorithms.product(stencil(g, w.strides), asked), space);
-      if (product_) implementation = "winograd, " + implementation + " where it is not finite";
-    }
-    if (way.may("depthwise") && (!bias.present() || bias.strides[0] == 1))
-      depthwise_ = PlacedDepthwise(g, Depthwise::Kind::Forward, x, x_, w, y, y_, asked);
+    const bool floats = x.dtype == Dtype::F32;
+    product_ = way.make("winograd", [&] {
+      return floats && is_stencil(g) ? PlacedProduct(algorithms.product(stencil(g, w.strides), asked), space)
+                                     : PlacedProduct();
+    });
+    if (product_) implementation = "winograd, " + implementation + " where it is not finite";
+    depthwise_ = way.make("depthwise", [&] {
+      return !bias.present() || bias.strides[0] == 1
+                 ? PlacedDepthwise(g, Depthwise::Kind::Forward, x, x_, w, y, y_, asked)
+                 : PlacedDepthwise();
+    });
     if (depthwise_) {
       depthwise_space_ = space.take(depthwise_.workspace_bytes());
       implementation = "depthwise, " + implementation + " where it is not finite";
     }
-    if (!product_ && !y_.copied() && way.may("columns"))
-      columns_ = Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_, way.asked());
-    if (x.dtype == Dtype::F32 && !columns_ && way.may("gathered")) {
-      gathered_ = PlacedProduct(gathered(g, false, w.strides, asked), space);
-      if (gathered_ && !product_) implementation = "gathered, " + implementation + " where it is not finite";
-    }
+    columns_ = way.make("columns", [&] {
+      return product_ || y_.copied()
+                 ? nullptr
+                 : Columns::make(g, Columns::Pass::Forward, x.dtype, w.strides, has_bias_, way.asked());
+    });
+    gathered_ = way.make("gathered", [&] {
+      return floats && !columns_ && !depthwise_ ? PlacedProduct(gathered(g, false, w.strides, asked), space)
+                                                : PlacedProduct();
+    });
+    if (gathered_ && !product_) implementation = "gathered, " + implementation + " where it is not finite";
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
     way.require("onednn", onednn::kPresent);
-    way.require("winograd", static_cast<bool>(product_));
-    way.require("columns", columns_ != nullptr);
-    way.require("gathered", static_cast<bool>(gathered_));
-    way.require("depthwise", static_cast<bool>(depthwise_));
     packed_bytes = depthwise_  ? 0  // which reads the weight as it lies
                    : product_  ? product_->packed_bytes()
                    : columns_  ? columns_->packed_bytes()

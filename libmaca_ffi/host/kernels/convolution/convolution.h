@@ -30,6 +30,12 @@ class Way {
   void require(std::string_view name, bool is_it) const {
     if (name_ == name && !is_it) throw Declined("no convolution like this one goes by \"" + name_ + '"');
   }
+  // What `make` gives for the way of that name: empty where this is not to be tried, or, by rule, another is better.
+  template <class F> auto make(std::string_view name, F&& make) const {
+    auto made = may(name) ? make() : decltype(make()){};
+    require(name, static_cast<bool>(made));
+    return made;
+  }
   const std::string& name() const { return name_; }
 
  private:
@@ -46,6 +52,7 @@ struct Geometry {
   uint64_t work() const;
 };
 
+inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 inline bool all_are(int64_t n, const Sizes& sizes) { return std::ranges::count(sizes, n) == std::ssize(sizes); }
 
 // Reads and checks the attributes against the three tensors (the gradient of the result stands for the result).

@@ -7,7 +7,7 @@ namespace maca::MACA_ISA {
 namespace depthwise {
 namespace {
 
-int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+using convolution::round_up;
 
 // Lines are too short to call memcpy for each.
 inline void copy_line(const float* from, int64_t count, float* to) {

@@ -2,14 +2,9 @@
 #include "convolution.h"
 #include "processor.h"
 
-// Where kernels are built for that level.
-#define MACA_GATHERED(LEVEL)                                                                                   \
-  namespace maca::LEVEL {                                                                                      \
-  [[gnu::weak]] std::unique_ptr<convolution::StencilProduct> gathered_product(const convolution::Gathered& g); \
-  }
-MACA_GATHERED(baseline)
-MACA_GATHERED(avx2)
-MACA_GATHERED(avx512)
+namespace maca {
+MACA_AT_EACH_LEVEL(std::unique_ptr<convolution::StencilProduct> gathered_product(const convolution::Gathered& g))
+}
 
 namespace maca::convolution {
 namespace {
@@ -66,10 +61,8 @@ std::unique_ptr<StencilProduct> gathered(const Geometry& g, bool input_gradient,
   p.weight_result = weight_strides[p.spread ? 1 : 0];
   p.weight_read = weight_strides[p.spread ? 0 : 1];
   p.weight_tap = triple(Sizes(weight_strides.begin() + 2, weight_strides.end()), 0);
-  const Isa isa = allowed_isa();
-  if (isa >= Isa::Avx512 && avx512::gathered_product) return avx512::gathered_product(p);
-  if (isa >= Isa::Avx2 && avx2::gathered_product) return avx2::gathered_product(p);
-  return baseline::gathered_product ? baseline::gathered_product(p) : nullptr;
+  const auto make = MACA_BEST(gathered_product);
+  return make ? make(p) : nullptr;
 }
 
 }  // namespace maca::convolution

@@ -22,6 +22,7 @@
 
 namespace maca::MACA_ISA::winograd {
 
+using convolution::round_up;
 using convolution::Stencil;
 
 constexpr int64_t kPoints = 16;
@@ -36,8 +37,6 @@ inline bool pays(const Stencil& s, int64_t tiles) {
   constexpr int64_t kChannels = 16;
   return s.tiles(2) >= tiles && s.in_channels >= kChannels && s.out_channels >= kChannels;
 }
-
-inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Floats from one point to the next, `needed` or a few more: planes a power of two apart would meet in the same few
 // lines of the cache.

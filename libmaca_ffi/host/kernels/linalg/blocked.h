@@ -11,6 +11,8 @@
 namespace maca::linalg {
 inline namespace MACA_ISA {
 
+using maca::MACA_ISA::read, maca::MACA_ISA::write;
+
 // Numbers that nobody has set, from the start of a cache line.
 template <class T> class Buffer {
  public:
@@ -66,12 +68,6 @@ void subtract(int64_t m, int64_t n, int64_t k, Part<T> a, const T* b, int64_t ld
   matmul::gemm<T>(!flat, false, m, n, k, T(-1), a.data, flat ? a.row : a.column, b, ldb, T(1), c, ldc);
 }
 
-template <class V, class T> [[gnu::always_inline]] inline V vector_at(const T* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
 // R rows of x from `done` on, after those before them: x = a^-1 x of a lower triangle, for `V` vectors of columns.
 // `scale` holds the reciprocals of the diagonal, nullptr: ones.
 template <int R, int V, class T> void substitute_rows(int64_t done, Part<T> a, const T* scale, T* x, int64_t step) {
@@ -82,10 +78,10 @@ template <int R, int V, class T> void substitute_rows(int64_t done, Part<T> a, c
   Lanes sum[R][V];
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i)
-    for (int v = 0; v < V; ++v) sum[i][v] = vector_at<Lanes>(own + i * step + v * kLanes);
+    for (int v = 0; v < V; ++v) sum[i][v] = read<Lanes>(own + i * step + v * kLanes);
   for (int64_t k = 0; k < done; ++k) {
     Lanes known[V];
-    for (int v = 0; v < V; ++v) known[v] = vector_at<Lanes>(x + k * step + v * kLanes);
+    for (int v = 0; v < V; ++v) known[v] = read<Lanes>(x + k * step + v * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i)
       for (int v = 0; v < V; ++v) sum[i][v] -= factors[i * a.row + k * a.column] * known[v];
@@ -97,7 +93,7 @@ template <int R, int V, class T> void substitute_rows(int64_t done, Part<T> a, c
       for (int v = 0; v < V; ++v) sum[i][v] -= factors[i * a.row + (done + j) * a.column] * sum[j][v];
     for (int v = 0; v < V; ++v) {
       if (scale) sum[i][v] *= scale[done + i];
-      std::memcpy(own + i * step + v * kLanes, &sum[i][v], sizeof(Lanes));
+      write(own + i * step + v * kLanes, sum[i][v]);
     }
   }
 }
@@ -227,7 +223,7 @@ template <class T> class Panel {
     T best = std::abs(x[j]);
     if (m - j >= kLanes) {
       const auto magnitude = [&](int64_t at) {
-        const Lanes v = vector_at<Lanes>(x + at);
+        const Lanes v = read<Lanes>(x + at);
         return v < T(0) ? -v : v;
       };
       Lanes most = magnitude(r);
@@ -263,13 +259,13 @@ template <class T> class Panel {
   static void update(int64_t begin, int64_t m, const T* l, int64_t step, const T (&factors)[K][C], T* x) {
     for (int64_t r = begin; r < m; r += kLanes) {
       Lanes sum[C];
-      for (int c = 0; c < C; ++c) sum[c] = vector_at<Lanes>(x + c * step + r);
+      for (int c = 0; c < C; ++c) sum[c] = read<Lanes>(x + c * step + r);
 #pragma GCC unroll 8
       for (int k = 0; k < K; ++k) {
-        const Lanes known = vector_at<Lanes>(l + k * step + r);
+        const Lanes known = read<Lanes>(l + k * step + r);
         for (int c = 0; c < C; ++c) sum[c] -= factors[k][c] * known;
       }
-      for (int c = 0; c < C; ++c) std::memcpy(x + c * step + r, &sum[c], sizeof(Lanes));
+      for (int c = 0; c < C; ++c) write(x + c * step + r, sum[c]);
     }
   }
 

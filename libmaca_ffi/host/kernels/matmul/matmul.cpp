@@ -10,31 +10,22 @@
 #include "tensor_float.h"
 #include "ways.h"
 
-// Where kernels are built for that level.
-#define MACA_OWN_PRODUCTS(LEVEL)                                                   \
-  namespace maca::LEVEL {                                                          \
-  [[gnu::weak]] std::unique_ptr<Plan> product_in_panels(const matmul::Problem& p); \
-  [[gnu::weak]] std::unique_ptr<Plan> product_of_rows(const matmul::Problem& p);   \
-  }
-MACA_OWN_PRODUCTS(baseline)
-MACA_OWN_PRODUCTS(avx2)
-MACA_OWN_PRODUCTS(avx512)
+namespace maca {
+MACA_AT_EACH_LEVEL(std::unique_ptr<Plan> product_in_panels(const matmul::Problem& p))
+MACA_AT_EACH_LEVEL(std::unique_ptr<Plan> product_of_rows(const matmul::Problem& p))
+}  // namespace maca
 
 namespace maca::matmul {
 
 std::unique_ptr<Plan> panels_plan(const Problem& p) {
-  const Isa isa = allowed_isa();
-  if (isa >= Isa::Avx512 && avx512::product_in_panels) return avx512::product_in_panels(p);
-  if (isa >= Isa::Avx2 && avx2::product_in_panels) return avx2::product_in_panels(p);
-  return baseline::product_in_panels ? baseline::product_in_panels(p) : nullptr;
+  const auto make = MACA_BEST(product_in_panels);
+  return make ? make(p) : nullptr;
 }
 
 namespace {
 std::unique_ptr<Plan> product_by_columns(const Problem& p) {
-  const Isa isa = allowed_isa();
-  if (isa >= Isa::Avx512 && avx512::product_of_rows) return avx512::product_of_rows(p);
-  if (isa >= Isa::Avx2 && avx2::product_of_rows) return avx2::product_of_rows(p);
-  return baseline::product_of_rows ? baseline::product_of_rows(p) : nullptr;
+  const auto make = MACA_BEST(product_of_rows);
+  return make ? make(p) : nullptr;
 }
 }  // namespace
 

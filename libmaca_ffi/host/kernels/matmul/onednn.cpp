@@ -294,7 +294,8 @@ std::unique_ptr<Plan> onednn_plan(const Problem& p) {
 }
 
 std::unique_ptr<Plan> onednn_int8_plan(const Matrix& a, const Matrix& b, const Matrix& out) {
-  const bool suits = onednn::computes(Dtype::I8) && a.columns > 0 && out.numel() > 0;
+  const bool bytes = (a.dtype == Dtype::I8 || a.dtype == Dtype::U8) && b.dtype == Dtype::I8 && out.dtype == Dtype::I32;
+  const bool suits = bytes && onednn::computes(Dtype::I8) && a.columns > 0 && out.numel() > 0;
   if (!suits || !a.blas() || !b.blas() || !out.row_major()) return nullptr;
   auto plan = std::make_unique<Int8Plan>(a, b, out);
   return onednn::is_reference(plan->implementation) ? nullptr : std::move(plan);

@@ -7,7 +7,7 @@
 namespace maca::MACA_ISA {
 
 using Lanes = Vector<float>;
-constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(float));
+constexpr int64_t kLanes = kLanesOf<Lanes>;
 
 // kRows x kColumns sums, their two vectors of factors and one more fill the registers: 16, or 32 with AVX-512.
 constexpr int64_t kColumns = 2 * kLanes;
@@ -16,15 +16,6 @@ constexpr int64_t kRows = 12;
 #else
 constexpr int64_t kRows = 6;
 #endif
-
-template <class L> [[gnu::always_inline]] inline L read(const float* p) {
-  L value;
-  std::memcpy(&value, p, sizeof(L));
-  return value;
-}
-template <class L> [[gnu::always_inline]] inline void write(float* p, const L& value) {
-  std::memcpy(p, &value, sizeof(L));
-}
 
 struct Left {  // factors [rows][depth]
   const float* data;

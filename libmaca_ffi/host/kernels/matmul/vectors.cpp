@@ -5,14 +5,9 @@
 #include "onednn/staging.h"
 #include "processor.h"
 
-// Where kernels are built for that level.
-#define MACA_PRODUCT_OF_VECTORS(LEVEL)                                                    \
-  namespace maca::LEVEL {                                                                 \
-  [[gnu::weak]] double product_of_vectors(int64_t count, const float* x, const float* y); \
-  }
-MACA_PRODUCT_OF_VECTORS(baseline)
-MACA_PRODUCT_OF_VECTORS(avx2)
-MACA_PRODUCT_OF_VECTORS(avx512)
+namespace maca {
+MACA_AT_EACH_LEVEL(double product_of_vectors(int64_t count, const float* x, const float* y))
+}
 
 namespace maca::matmul {
 namespace {
@@ -20,18 +15,9 @@ namespace {
 // Of floats: 1024 terms a chunk, so that the bits do not depend on the thread count.
 constexpr int64_t kChunk = 1024;
 
-// That of the highest level that is allowed and built; a library for this machine alone has one.
-using ProductOfVectors = double (*)(int64_t, const float*, const float*);
-ProductOfVectors product_of_vectors() {
-  const Isa isa = allowed_isa();
-  if (isa >= Isa::Avx512 && avx512::product_of_vectors) return avx512::product_of_vectors;
-  if (isa >= Isa::Avx2 && avx2::product_of_vectors) return avx2::product_of_vectors;
-  return baseline::product_of_vectors ? baseline::product_of_vectors : nullptr;
-}
-
 template <class T> auto chunk_dot(const T* x, int64_t dx, const T* y, int64_t dy, int64_t count, bool conjugate) {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>) {
-    static const ProductOfVectors product = product_of_vectors();
+    static const auto product = MACA_BEST(product_of_vectors);
     float a[kChunk], b[kChunk];
     const auto side_by_side = [count](const T* from, int64_t step, float* to) -> const float* {
       if constexpr (std::is_same_v<T, float>)

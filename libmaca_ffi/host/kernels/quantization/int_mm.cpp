@@ -264,8 +264,7 @@ std::unique_ptr<Plan> make_int_mm(const Request& r) {
   if (a.columns != b.rows || out.rows != a.rows || out.columns != b.columns)
     throw Invalid("the extents of _int_mm do not match");
   if (b.dtype != Dtype::I8 || out.dtype != Dtype::I32) throw Declined("_int_mm of other dtypes than int8");
-  if (a.dtype == Dtype::I8 || a.dtype == Dtype::U8)
-    if (auto plan = matmul::onednn_int8_plan(a, b, out)) return plan;
+  if (auto plan = matmul::onednn_int8_plan(a, b, out)) return plan;
   if (a.dtype == Dtype::I8) return std::make_unique<IntProduct<int8_t>>(a, b, out);
   if (a.dtype == Dtype::U8) return std::make_unique<IntProduct<uint8_t>>(a, b, out);
   throw Declined(std::string("_int_mm of ") + dtype_name(a.dtype));

@@ -12,11 +12,7 @@ namespace maca::MACA_ISA {
 
 // How a term reads its operands: one element, or a vector of them.
 template <class V> struct Reader {
-  template <class C> V operator()(const C* p, int64_t i) const {
-    V v;
-    std::memcpy(&v, p + i, sizeof(V));
-    return v;
-  }
+  template <class C> V operator()(const C* p, int64_t i) const { return read<V>(p + i); }
 };
 struct ElementReader {
   template <class C> C operator()(const C* p, int64_t i) const { return p[i]; }
