@@ -342,6 +342,7 @@ also(
 also("leaky_relu_backward elu_backward", least=0)
 also("where", mask="condition")
 also("nan_to_num", meta="nan_to_num")
+also("addcdiv", meta="addcdiv")
 also("sigmoid silu mish", magnitude_elsewhere="overflown")
 also("erfinv", formula="erfinv")
 also("relu", jumps=True, meta="relu")

@@ -48,6 +48,7 @@ also(
     "_adaptive_avg_pool3d_backward",
     terms="sum",
 )
+also("_adaptive_avg_pool3d", meta="adaptive_avg_pool3d")
 also("_adaptive_avg_pool3d_backward", meta="adaptive_avg_pool3d_backward")
 also("fractional_max_pool2d_backward", meta="fractional_gradient")
 also("fractional_max_pool3d_backward", meta="gradient_of_second")

@@ -36,6 +36,10 @@ def _image(device: str) -> torch.Tensor:
     return torch.arange(216, dtype=torch.float32).view(2, 3, 6, 6).to(device)
 
 
+def _infinite(device: str) -> torch.Tensor:
+    return torch.tensor([complex(float("inf"), 0), 1j, complex(0, float("inf"))], device=device)
+
+
 def _parts(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x).mul(2**20).round()
 
@@ -200,6 +204,27 @@ CALLS: dict[str, Call] = {
         _floats(d) / 0, torch.cat([torch.full((40,), float("nan"), device=d), 1 / _floats(d)])
     ),
     "linspace, bytes": lambda d: torch.linspace(1, -1, 5, dtype=torch.uint8, device=d),
+    "histc, complex bounds": lambda d: torch.histc(_floats(d), 4, 1 - 2j, 3),
+    "histc, complex but real": lambda d: torch.histc(_floats(d), 4, 1 + 0j, 3),
+    "clamp_min, negative bytes": lambda d: torch._foreach_clamp_min([_bytes(d)], [-1])[0],
+    "clamp_max, negative bytes": lambda d: torch._foreach_clamp_max([_bytes(d)], -1)[0],
+    "addcdiv, bool": lambda d: torch.addcdiv(_floats(d), *_truths(d)),
+    "pow, 0": lambda d: _infinite(d).pow(0),
+    "pow, of 1": lambda d: torch.pow(1, _infinite(d)),
+    "pow, complex 0": lambda d: torch.pow(1 / _floats(d), 0j),
+    "pow, real exponents": lambda d: torch.pow(1 + 0j, 1 / _floats(d)),
+    "pow, of lists": lambda d: torch._foreach_pow([_infinite(d)], [0])[0],
+    "pow, of 1 and lists": lambda d: torch._foreach_pow(1, [_infinite(d)])[0],
+    "unique_consecutive, one dimension": lambda d: torch.ops.aten.unique_consecutive(_bytes(d), dim=0)[1],
+    "index_reduce, sum": lambda d: _floats(d).index_reduce(0, _bytes(d).long(), _floats(d)[:2], "sum"),
+    "adaptive_avg_pool3d, nothing": lambda d: F.adaptive_avg_pool3d(_volume(d)[:, :, :0], (2, 1, 3)),
+    "mse_loss, the largest": lambda d: _gradient(lambda x: F.mse_loss(x * 1e38, -x), d),
+    "set_, conjugate": lambda d: _floats(d, torch.cfloat).conj().set_(_infinite(d)[:1]),
+    "set_, of a conjugate": lambda d: _floats(d, torch.cfloat).set_(_infinite(d)[:1].conj()),
+    "set_, conjugate of nothing": lambda d: _floats(d, torch.cfloat).conj().set_(),
+    "attention of one back end, host": lambda d: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        _image("cpu")[:0], _image(d)[:0], _image(d)[0]
+    )[0],
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

@@ -78,6 +78,13 @@ def _fractional_gradient(
 
 # PyTorch's looks at no rank.
 @meta_rule
+def _adaptive_avg_pool3d(self: Tensor, output_size: list[int]) -> Tensor:
+    refuse_if(0 in self.shape[1:])
+    result: Tensor = torch.ops.aten._adaptive_avg_pool3d.default(self, output_size)
+    return result
+
+
+@meta_rule
 def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     if self.dim() not in (4, 5) or grad_output.dim() != self.dim():
         raise IndexError(
@@ -263,35 +270,6 @@ def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Sca
     return result
 
 
-def _difference(overload: OpOverload) -> Callable[..., Tensor]:
-    def rule(self: Tensor, other: Tensor | Scalar, alpha: Scalar = 1) -> Tensor:
-        is_bool = other.dtype is torch.bool if isinstance(other, Tensor) else isinstance(other, bool)
-        refuse_if(is_bool or self.dtype is torch.bool)
-        result: Tensor = overload(self, other, alpha=alpha)
-        return result
-
-    return rule
-
-
-META_RULES["sub_tensor"] = _difference(torch.ops.aten.sub.Tensor)
-META_RULES["sub_scalar"] = _difference(torch.ops.aten.sub.Scalar)
-META_RULES["rsub_tensor"] = _difference(torch.ops.aten.rsub.Tensor)
-META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
-
-
-@meta_rule
-def _heaviside(self: Tensor, values: Tensor) -> Value:
-    refuse_if(self.dtype != values.dtype)
-    return torch.ops.aten.heaviside.default(self, values)
-
-
-@meta_rule
-def _relu(self: Tensor) -> Tensor:
-    refuse_if(self.dtype is torch.bool)
-    result: Tensor = torch.ops.aten.relu.default(self)
-    return result
-
-
 def _untrained(input: Tensor, training: bool, function: OpOverload, args: Arguments) -> tuple[Tensor, ...]:
     """In evaluation PyTorch's CPU kernels save no statistics."""
     out, mean, invstd = function(input, *args)
@@ -400,12 +378,6 @@ def _embedding_bag_forward_only(*args: Value) -> tuple[Tensor, ...]:
 def _glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Tensor:
     half = x.shape[dim] // 2
     return glu + x.narrow(dim, half, half) + dx.narrow(dim, 0, half)
-
-
-# PyTorch's refuses complex numbers in place.
-@meta_rule
-def _nan_to_num(self: Tensor, nan: float | None, posinf: float | None, neginf: float | None) -> Tensor:
-    return torch.empty_like(self)
 
 
 # PyTorch's is a decomposition of 60 operators: 40 ms for each new signature.

@@ -63,3 +63,9 @@ def _bucketize(self: Tensor, boundaries: Tensor, out_int32: bool, right: bool) -
 @meta_rule
 def _median_dim(self: Tensor, dim: int, keepdim: bool = False) -> Value:
     return torch.ops.aten.kthvalue.default(self, 1, dim, keepdim)
+
+
+@meta_rule
+def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include: bool) -> Value:
+    refuse_if(reduce not in ("prod", "mean", "amax", "amin") or index.dim() > 1)
+    return torch.ops.aten.index_reduce.default(self, dim, index, source, reduce, include_self=include)

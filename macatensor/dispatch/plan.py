@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from macatensor.choices import deciding
-from macatensor.dispatch import meta_rules_recurrent, meta_rules_selection  # noqa: F401 - register their rules
+from macatensor.dispatch import (  # noqa: F401 - register their rules
+    meta_rules_pointwise,
+    meta_rules_recurrent,
+    meta_rules_selection,
+)
 from macatensor.dispatch.attribute_rules import ATTRIBUTE_RULES
 from macatensor.dispatch.meta_rules import META_RULES
 from macatensor.dispatch.promotion import common_dtype

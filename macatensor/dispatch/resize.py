@@ -41,6 +41,16 @@ def adopt(target: MacaTensor, value: MacaTensor) -> None:
     target._payload = value._payload
 
 
+def _lazy_like(target: MacaTensor, source: MacaTensor) -> MacaTensor:
+    """The memory of ``source``, as conjugate and as negative as ``target`` is: ``set_`` keeps these bits."""
+    if target.is_conj() == source.is_conj() and target.is_neg() == source.is_neg():
+        return source
+    buffer, offset, meta = source._payload
+    return wrap(
+        buffer, offset, meta_of(meta.size, meta.stride, meta.dtype, target.is_conj(), target.is_neg())
+    )
+
+
 def _fit(out: MacaTensor, result: MacaTensor, casts: bool) -> None:
     """PyTorch's rules for ``out=``: a dtype the result can be cast to, and sizes that are made to fit with a warning."""
     if not isinstance(out, MacaTensor):
@@ -112,7 +122,7 @@ def _resize_as_(func: OpOverload) -> Launcher:
 def _set_(func: OpOverload) -> Launcher:
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target, source = args
-        adopt(target, source)
+        adopt(target, _lazy_like(target, source))
         return target
 
     return run
@@ -124,7 +134,7 @@ def _set_to_nothing_(func: OpOverload) -> Launcher:
         target = args[0]
         nothing = torch.empty(0, dtype=target.dtype, device=target.device)
         assert isinstance(nothing, MacaTensor)
-        adopt(target, nothing)
+        adopt(target, _lazy_like(target, nothing))
         return target
 
     return run

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
 
+from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import ABSENT, meta_tensor, program
@@ -267,6 +268,11 @@ def attention(
         return by_math()
 
 
+def _scale(query: Tensor) -> float:
+    width = query.shape[-1]
+    return 1.0 / math.sqrt(width) if width else math.inf
+
+
 @special("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def _forward_in_graph(func: OpOverload) -> Launcher:
     """What stands for attention in a traced program; layouts are those of PyTorch's meta kernel."""
@@ -276,8 +282,9 @@ def _forward_in_graph(func: OpOverload) -> Launcher:
         query, key, value, dropout_p, is_causal, mask, scale = options
         if dropout_p:
             raise NotImplementedError(f"{func} got dropout_p={dropout_p}; maca accepts 0")
-        batch, heads, length, width = query.shape
-        scale = 1.0 / math.sqrt(width) if scale is None else scale
+        check_devices(str(func), (query, key, value, mask))
+        batch, heads, length, _ = query.shape
+        scale = _scale(query) if scale is None else scale
         statistics = torch.float64 if query.dtype == torch.float64 else torch.float32
         results: list[Meta | None] = [
             _like(query._payload[2]),
@@ -296,7 +303,8 @@ def _forward_in_graph(func: OpOverload) -> Launcher:
 def _backward_in_graph(func: OpOverload) -> Launcher:
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         grad, query, key, value, output, logsumexp, _, is_causal, mask, scale = read(func).fill(args, kwargs)
-        scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+        check_devices(str(func), (grad, query, key, value, output, logsumexp, mask))
+        scale = _scale(query) if scale is None else scale
         results: list[Meta | None] = []
         for t in (query, key, value):
             by_length = contiguous_strides((t.shape[0], t.shape[2], t.shape[1], t.shape[3]))

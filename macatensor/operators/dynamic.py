@@ -224,9 +224,9 @@ def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Runs of equal elements (slices along ``dim``), in their order."""
-    if dim is not None:
-        return _unique_along(self, dim, True)
-    return _unique_flat(self, True, return_inverse, return_counts)
+    if dim is None or (dim == 0 and self.dim() == 1):  # PyTorch's gives what is asked of these alone
+        return _unique_flat(self, True, return_inverse, return_counts)
+    return _unique_along(self, dim, True)
 
 
 @dynamic

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from macatensor.dispatch.errors import scalar_type
+from macatensor.dispatch.request import Scalar
 from macatensor.operators.composites import composite
 from macatensor.operators.dynamic import launch_kernel
 from macatensor.runtime.ffi import kernels
@@ -35,8 +36,11 @@ def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
 
 
 @composite
-def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+def histc(self: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Tensor:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
+    if isinstance(min, complex) or isinstance(max, complex):
+        torch.histc(torch.zeros(1), 1, min, max)  # raises, but where the imaginary part is 0
+        min, max = complex(min).real, complex(max).real
     if (
         self.dtype in (torch.float32, torch.float64)
         and bins > 0

@@ -20,6 +20,7 @@ from recipes import is_tensor, make, shares_memory
 # of the largest finite number; of integers and bool none
 TOLERANCE = {torch.float64: 1e-7, torch.complex128: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.float16: 3e-2,
              torch.bfloat16: 1e-1}  # fmt: skip
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 RANDOM = re.compile(
     r"empty|resize|new_empty|rand|normal|uniform|bernoulli|dropout|multinomial|poisson|exponential|geometric|cauchy|"
     r"log_normal|random|binomial|gamma|dirichlet|rrelu|fractional|_sample_|maca::sample|native_dropout|philox|fused_moving|lowrank"
@@ -175,8 +176,11 @@ def _numbers_differ(x: torch.Tensor, y: torch.Tensor, rough: float) -> str:
         return ""
     if x.layout != torch.strided:
         x, y = x.to_dense(), y.to_dense()
-    if x.is_neg() and y.is_neg():  # PyTorch has no negation of uint16 to resolve it with
-        x, y = torch._neg_view(x), torch._neg_view(y)
+    if x.dtype in SIGNED:  # PyTorch has no negation of these to resolve a lazy one with
+        x, y = (
+            torch._neg_view(t).view(SIGNED[t.dtype]).neg() if t.is_neg() else t.view(SIGNED[t.dtype])
+            for t in (x, y)
+        )
     if not (x.is_floating_point() or x.is_complex()):
         return "" if torch.equal(x, y) else f"other numbers of {x.dtype}"
     tolerance = max(TOLERANCE.get(x.dtype, 0.3), rough)

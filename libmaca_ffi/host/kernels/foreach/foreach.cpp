@@ -63,6 +63,7 @@ struct ListPlan final : Plan {
   };
   std::vector<Group> groups;
   std::vector<Place> places;
+  std::vector<Dtype> dtypes;  // of the results
   Source coefficient;
 
   void run(const Launch& launch) const override {
@@ -83,7 +84,8 @@ struct ListPlan final : Plan {
         filled = w;
         s = coefficient.get(launch, g.members[w]);
         for (size_t p = 0; p < places.size(); ++p)
-          if (places[p].argument < 0) fill(g.compute, places[p].number.get(launch, g.members[w]), in_buffer[p]);
+          if (places[p].argument < 0)
+            fill(g.compute, held(places[p].number.get(launch, g.members[w]), dtypes[g.members[w]]), in_buffer[p]);
       }
       for (int64_t done = 0; done < n; done += kTile) {
         const int64_t from = at + done, count = std::min(kTile, n - done);
@@ -101,6 +103,15 @@ struct ListPlan final : Plan {
         walk.flush(0, base, from, count, out);
       }
     });
+  }
+
+  // A negative number as unsigned integers hold it: PyTorch casts it before it compares.
+  static Coefficient held(Coefficient number, Dtype d) {
+    if (number.integer >= 0) return number;
+    if (d == Dtype::U8) number.integer = static_cast<uint8_t>(number.integer);
+    if (d == Dtype::U16) number.integer = static_cast<uint16_t>(number.integer);
+    if (d == Dtype::U32) number.integer = static_cast<uint32_t>(number.integer);
+    return number;
   }
 
   static void fill(Compute compute, const Coefficient& number, void* buffer) {
@@ -136,6 +147,7 @@ std::unique_ptr<Plan> foreach_plan(const Request& r, std::vector<Place> places, 
         throw Invalid("the result type cannot hold the operand's");
       compute = wider(compute, arithmetic_of(o.dtype));
     }
+    plan->dtypes.push_back(outs[i].dtype);
     const Loop loop = loops[static_cast<size_t>(compute)];
     if (!loop) throw Declined("no such loop for " + std::string(dtype_name(outs[i].dtype)));
     auto group = std::find_if(plan->groups.begin(), plan->groups.end(), [&](auto& g) { return g.compute == compute; });
@@ -232,6 +244,20 @@ template <class T> struct Pow : Any<T> {
   }
 };
 
+// Of one number PyTorch knows these powers, which libm makes NaN of infinite complex numbers.
+template <class T> struct PowByNumber : Any<T> {
+  static T at(T a, T b, T c, T s) {
+    if constexpr (is_complex_v<T>) {
+      if (b == T(0)) return T(1);
+      if (b == T(1)) return a;
+    }
+    return Pow<T>::at(a, b, c, s);
+  }
+};
+template <class T> struct PowOfNumber : Any<T> {
+  static T at(T a, T b, T c, T s) { return is_complex_v<T> && a == T(1) ? a : Pow<T>::at(a, b, c, s); }
+};
+
 Source alpha(const Request& r) { return r.has("alpha.scalar") ? Source::scalar(r, "alpha") : Source(); }
 
 // .List, .Scalar and .ScalarList
@@ -275,10 +301,11 @@ class IntegerPowers final : public Plan {
 
 std::unique_ptr<Plan> power(const Request& r) {
   static constexpr Loops loops = make_loops<Pow>();
-  if (r.has("self.scalar")) return foreach_plan(r, {{-1, Source::scalar(r, "self")}, {0, {}}}, {}, loops);
+  if (r.has("self.scalar"))
+    return foreach_plan(r, {{-1, Source::scalar(r, "self")}, {0, {}}}, {}, make_loops<PowOfNumber>());
   if (r.has("exponent.scalar")) {
     const Source exponents = Source::scalar(r, "exponent");
-    auto plan = foreach_plan(r, {{0, {}}, {-1, exponents}}, {}, loops);
+    auto plan = foreach_plan(r, {{0, {}}, {-1, exponents}}, {}, make_loops<PowByNumber>());
     std::vector<size_t> integers;
     const auto outs = written_list(r);
     for (size_t i = 0; i < outs.size(); ++i)

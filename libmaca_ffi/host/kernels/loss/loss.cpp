@@ -20,7 +20,8 @@ enum class Others { None, Integers, Truth };
 // what is said of an argument outside the domain, nullptr where there is none.
 template <class C> using Block = const char* (*)(C* out, const C* const* in, int64_t n, C parameter);
 
-// Forward: input, target, weight. Backward: grad_output, input, target, weight; the factor of a mean comes later.
+// Forward: input, target, weight. Backward: grad_output, input, target, weight; the factor of a mean comes later, but
+// for squares, whose gradients near the largest number it keeps from overflow.
 template <class C> struct Mse {
   static constexpr Others kOthers = Others::Truth;
   static const char* loss(C* __restrict out, const C* const* in, int64_t n, C) {
@@ -28,9 +29,9 @@ template <class C> struct Mse {
     for (int64_t i = 0; i < n; ++i) out[i] = (a[i] - b[i]) * (a[i] - b[i]);
     return nullptr;
   }
-  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C) {
+  static const char* gradient(C* __restrict out, const C* const* in, int64_t n, C factor) {
     const C *g = in[0], *a = in[1], *b = in[2];
-    for (int64_t i = 0; i < n; ++i) out[i] = C(2) * (a[i] - b[i]) * g[i];
+    for (int64_t i = 0; i < n; ++i) out[i] = factor * (a[i] - b[i]) * g[i];
     return nullptr;
   }
 };
@@ -286,11 +287,7 @@ template <template <class> class Op> std::unique_ptr<Plan> loss(const Request& q
       run_loss<float>(s, l, Op<float>::loss);
   });
 }
-template <template <class> class Op>
-std::unique_ptr<Plan> gradient(const Request& q, int inputs, double parameter = 0) {
-  Loss s = geometry(q, q.out().sizes, inputs, Op<float>::kOthers);
-  s.gradient = true;
-  s.parameter = parameter;
+template <template <class> class Op> std::unique_ptr<Plan> gradient_plan(const Loss& s) {
   return make_plan(static_cast<uint64_t>(s.nest.numel()) * 8, [s, wide = wide(s)](const Launch& l) {
     if (wide)
       run_gradient<double>(s, l, Op<double>::gradient);
@@ -299,8 +296,22 @@ std::unique_ptr<Plan> gradient(const Request& q, int inputs, double parameter = 
   });
 }
 
+template <template <class> class Op>
+std::unique_ptr<Plan> gradient(const Request& q, int inputs, double parameter = 0) {
+  Loss s = geometry(q, q.out().sizes, inputs, Op<float>::kOthers);
+  s.gradient = true;
+  s.parameter = parameter;
+  return gradient_plan<Op>(s);
+}
+
 std::unique_ptr<Plan> mse(const Request& q) { return loss<Mse>(q, 2); }
-std::unique_ptr<Plan> mse_backward(const Request& q) { return gradient<Mse>(q, 3); }
+std::unique_ptr<Plan> mse_backward(const Request& q) {
+  Loss s = geometry(q, q.out().sizes, 3, Mse<float>::kOthers);
+  s.gradient = true;
+  s.parameter = s.reduce == kMean ? 2.0 / static_cast<double>(s.operand[2].numel()) : 2.0;
+  if (s.reduce == kMean) s.reduce = kSum;
+  return gradient_plan<Mse>(s);
+}
 std::unique_ptr<Plan> smooth_l1(const Request& q) { return loss<SmoothL1>(q, 2, q.number("beta")); }
 std::unique_ptr<Plan> smooth_l1_backward(const Request& q) { return gradient<SmoothL1>(q, 3, q.number("beta")); }
 std::unique_ptr<Plan> huber(const Request& q) { return loss<Huber>(q, 2, q.number("delta")); }

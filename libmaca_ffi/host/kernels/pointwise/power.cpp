@@ -14,6 +14,10 @@ template <class T> void scalar_power_loop(const Tile& tile) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) out[i] = f(a[i]);
   };
+  if constexpr (is_complex_v<T>) {  // PyTorch's; libm makes NaN of infinite numbers
+    if (exponent == T(0)) return each([](T) { return T(1); });
+    if (exponent == T(1)) return each([](T x) { return x; });
+  }
   if (exponent == T(2)) return each([](T x) { return product(x, x); });
   if (exponent == T(3)) return each([](T x) { return product(product(x, x), x); });
   if constexpr (!std::is_integral_v<T>) {
@@ -33,6 +37,21 @@ static constexpr Op scalar_pow_op = [] {
   op.loops[static_cast<int>(Compute::I64)] = scalar_power_loop<int64_t>;
   op.loops[static_cast<int>(Compute::C64)] = scalar_power_loop<c64>;
   op.loops[static_cast<int>(Compute::C128)] = scalar_power_loop<c128>;
+  return op;
+}();
+
+// One complex base: PyTorch knows the powers of 1, which libm makes NaN where the exponent is infinite.
+template <class T> void power_of_scalar_loop(const Tile& tile) {
+  const T* exponent = static_cast<const T*>(tile.in[0]);
+  T* out = static_cast<T*>(tile.out);
+  const T base = tile.values[0].as<T>();
+  for (int64_t i = 0; i < tile.n; ++i) out[i] = base == T(1) ? base : Pow::of(base, exponent[i], nullptr);
+}
+
+static constexpr Op pow_of_scalar_op = [] {
+  Op op = with(op_of<Pow, 1, 0>(), Promotion::Common, 16);
+  op.loops[static_cast<int>(Compute::C64)] = power_of_scalar_loop<c64>;
+  op.loops[static_cast<int>(Compute::C128)] = power_of_scalar_loop<c128>;
   return op;
 }();
 
@@ -57,6 +76,9 @@ class IntegerPower final : public Plan {
 
 static std::unique_ptr<Plan> pow(const Request& r) {
   const Operand& out = r.out();
+  if (r.has("self.scalar") && r.inputs() == 1 && is_complex(out.dtype))
+    return make_pointwise(pow_of_scalar_op, out.dtype, {{r.in(0)}}, out,
+                          {{static_cast<int>(r.integer("self.scalar")), {}}});
   int slot = -1;
   if (r.has("exponent.scalar"))
     slot = static_cast<int>(r.integer("exponent.scalar"));
@@ -64,8 +86,8 @@ static std::unique_ptr<Plan> pow(const Request& r) {
     slot = r.in(1).scalar_slot;
   // An integral base with a real exponent computes in the result's type: only the same kind goes this way.
   const Operand* base = slot >= 0 && r.inputs() > 0 && !r.has("self.scalar") ? &r.in(0) : nullptr;
-  if (base && !base->scalar() && base->dtype == out.dtype) {
-    auto plan = make_pointwise(scalar_pow_op, base->dtype, {{*base}}, out, {{slot, {}}});
+  if (base && !base->scalar() && (base->dtype == out.dtype || is_complex(out.dtype))) {
+    auto plan = make_pointwise(scalar_pow_op, out.dtype, {{*base}}, out, {{slot, {}}});
     if (is_integral(out.dtype)) return std::make_unique<IntegerPower>(std::move(plan), slot);
     return plan;
   }

@@ -1,0 +1,56 @@
+"""What the results are of pointwise operators, as :mod:`macatensor.dispatch.meta_rules` has it: dtypes that PyTorch's meta
+kernels of these let pass, or do not, and its kernels for the CPU refuse, or do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from macatensor.dispatch.meta_rules import META_RULES, meta_rule, refuse_if
+from macatensor.dispatch.request import Scalar
+from macatensor.runtime.boxed import Value
+
+
+def _difference(overload: OpOverload) -> Callable[..., Tensor]:
+    def rule(self: Tensor, other: Tensor | Scalar, alpha: Scalar = 1) -> Tensor:
+        is_bool = other.dtype is torch.bool if isinstance(other, Tensor) else isinstance(other, bool)
+        refuse_if(is_bool or self.dtype is torch.bool)
+        result: Tensor = overload(self, other, alpha=alpha)
+        return result
+
+    return rule
+
+
+META_RULES["sub_tensor"] = _difference(torch.ops.aten.sub.Tensor)
+META_RULES["sub_scalar"] = _difference(torch.ops.aten.sub.Scalar)
+META_RULES["rsub_tensor"] = _difference(torch.ops.aten.rsub.Tensor)
+META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
+
+
+@meta_rule
+def _heaviside(self: Tensor, values: Tensor) -> Value:
+    refuse_if(self.dtype != values.dtype)
+    return torch.ops.aten.heaviside.default(self, values)
+
+
+@meta_rule
+def _relu(self: Tensor) -> Tensor:
+    refuse_if(self.dtype is torch.bool)
+    result: Tensor = torch.ops.aten.relu.default(self)
+    return result
+
+
+# PyTorch's refuses complex numbers in place.
+@meta_rule
+def _nan_to_num(self: Tensor, nan: float | None, posinf: float | None, neginf: float | None) -> Tensor:
+    return torch.empty_like(self)
+
+
+@meta_rule
+def _addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: Scalar = 1) -> Tensor:
+    refuse_if(not any(t.is_floating_point() or t.is_complex() for t in (tensor1, tensor2)))
+    return torch.addcdiv(self, tensor1, tensor2, value=value)

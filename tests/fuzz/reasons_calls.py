@@ -1,0 +1,323 @@
+"""Why an operator refuses what the host takes, or takes what it refuses, as reasons.py has it; dtypes and sizes as well."""
+
+from __future__ import annotations
+
+OF_CALLS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"aten::(_foobar|slow_conv3d|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
+        r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*)",
+        r"(raises (NotImplemented|Runtime)Error|NotImplementedError for \w+): .*",
+        "an operator of one back end, that no function of torch calls on maca",
+    ),
+    (r"aten::(get_device|is_cpu|is_cuda)", r"other (int|bool)", "it tells the device"),
+    (r"aten::_autocast_to_\w+", r"dtype .*", "it asks for the device"),
+    (
+        r"aten::(max|min)",
+        r"raises RuntimeError: (max|min)\(\): Expected reduction dim to be specified .*",
+        "of nothing: refused with an out=, too",
+    ),
+    (
+        r"aten::(upsample_linear1d|masked_scatter_backward)",
+        r"the host raises RuntimeError: (It is expected output_size|masked_select: expected BoolTensor|shape '\[).*",
+        "operands that no function of torch gives it, and PyTorch's meta kernels let pass",
+    ),
+    (
+        r"aten::_foreach_\w+",
+        r"the host raises RuntimeError: (unsupported operation|Subtraction|Boolean alpha|linalgNvector_norm).*",
+        "the host computes tensors one by one and meets the fault, the device all at once",
+    ),
+    (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
+    (
+        r"aten::native_layer_norm_backward",
+        r"the host raises RuntimeError: (Expected|Given normalized_shape=).*",
+        "operands that no function of torch gives it: the host's kernel looks at sizes and a bias that it does not read",
+    ),
+    (
+        r"aten::linalg_lstsq",
+        r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*",
+        "NaN, which a library of the CPU's takes for an illegal argument",
+    ),
+    (
+        r"aten::(bernoulli|random)_?",
+        r"raises RuntimeError: \S+ (an operand does not broadcast to the result|no complex draws|random_ has no complex numbers)",
+        "of nothing the host's kernel looks at no probability and at no dtype",
+    ),
+    (
+        r"aten::(_reshape_alias_copy|_amp_foreach_\w+|_foreach_copy|_cholesky_solve_helper|multi_margin_loss_backward|"
+        r"_cdist_backward|_pdist_(forward|backward)|gelu_backward|\w+_loss_backward|histogramdd|_histogramdd\w*|_add_relu_?|"
+        r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
+        r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
+        r"_segment_reduce_backward|(sigmoid|tanh)_backward|_batch_norm_impl_index_backward|_embedding_bag_dense_backward|"
+        r"_new_zeros_with_same_feature_meta|reflection_pad1d_backward)",
+        r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
+        "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
+    ),
+    (
+        r"aten::(split\w*_copy|_compute_linear_combination)",
+        r"other shape",
+        "PyTorch's own kernel resizes no list of out=",
+    ),
+    (
+        r"aten::normal",
+        r"dtype torch\.float\d+ for torch\.u?int\d+",
+        "standard deviations of whole numbers: as PyTorch's meta kernel has it; the host refuses them but where there are none",
+    ),
+    (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
+    (
+        r"aten::(_cum(max|min)_helper|_compute_linear_combination)",
+        r"raises NotImplementedError: \S+ has no kernel on maca \(the op table has no row.*",
+        "parts of public operators that have kernels of their own here; the host's trust sizes that only these check",
+    ),
+    (
+        r"aten::(batch_norm_update_stats|_weight_norm_interface)",
+        r"raises RuntimeError: shape '\[N\]' is invalid for input of size N|raises RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take.*",
+        "statistics or norms of other sizes, past whose end the host's kernel reads and writes",
+    ),
+    (
+        r"aten::(_grid_sampler_2d_cpu_fallback_backward|_?adaptive_(avg|max)_pool[23]d_backward|unfold_backward)",
+        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*|"
+        r"\S+ batch or channels differ|\S+ the gradient is not the one of unfold)|raises IndexError: (Dimension out of range|select\(\): index N out of range).*",
+        "modes, places and windows that are not of the forward call, which the host's kernel trusts",
+    ),
+    (r"aten::native_dropout_backward", r"dtype .*", "a mask that is not of bool, to which the host promotes"),
+    (
+        r"aten::cumprod_backward",
+        r"raises IndexError: Dimension out of range.*",
+        "a gradient of fewer dimensions than its operand: of a subclass PyTorch sums it alone, on the host with the operand",
+    ),
+    (
+        r"aten::_neg_view(_copy)?",
+        r"raises (RuntimeError: Negation, the `N` operator, on a bool tensor|NotImplementedError: \"neg_cpu\" not implemented).*",
+        "a lazy negation of bool or float8, which nothing on the host can compute either: it fails there when it is read",
+    ),
+    (
+        r"aten::_native_batch_norm_legit(_no_training|_functional)?",
+        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|weight has not one element a channel)).*",
+        "of nothing the host's kernel looks at no weight and at no statistics",
+    ),
+    (
+        r"aten::(_safe_softmax|embedding_(dense_)?backward|_?cdist(_forward)?|pdist|silu_backward|_foreach_powsum)",
+        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'",
+        "of nothing the host's kernel looks at no dtype; of something it refuses these, too",
+    ),
+    (
+        r"aten::glu_backward",
+        r"the host raises RuntimeError: result type \w+ can't be cast to the desired output type (Char|Byte|Short|Int|Long)",
+        "of nothing: whole numbers are refused where there are any",
+    ),
+    (
+        r"aten::_scaled_mm_v2",
+        r"raises RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take.*",
+        "recipes of scales that no function of torch gives it: refused here, where the host's kernel looks at none of them",
+    ),
+    (
+        r"aten::_(stack|chunk_cat)",
+        r"RuntimeError for TypeError: result type .* / torchNcat\(\): input types can't be cast.*",
+        "both refuse; on the host it is a cat, whose error has another class",
+    ),
+    (
+        r"aten::_weight_norm_interface",
+        r"the host raises RuntimeError: dim == N \|\| dim == vNdim\(\).*",
+        "an assertion of the host's: its kernel norms along the first or the last dimension, the device along any",
+    ),
+    (
+        r"aten::cholesky",
+        r"raises RuntimeError: \S+ not square matrices",
+        "of nothing the host's deprecated operator looks at no sides; linalg_cholesky refuses them on both",
+    ),
+    (
+        r"aten::embedding_(dense_)?backward",
+        r"raises RuntimeError: \S+ an operand (does not broadcast to the result|has more dimensions than the shape it broadcasts to)",
+        "a gradient of other dimensions than indices and embedding, which the host's kernel counts only",
+    ),
+    (
+        r"aten::embedding_renorm_?",
+        r"raises IndexError: index out of range in self",
+        "a negative index, which the host's kernel counts from the end and the lookup that follows refuses",
+    ),
+    (
+        r"aten::\w+_",
+        r"raises RuntimeError: Autograd not support dtype: (Char|Byte|Short|Int|Long|Bool)",
+        "a view of whole numbers, written in place from what has a gradient: PyTorch repeats the view but for its own devices",
+    ),
+    (
+        r"aten::index_put_?",
+        r"raises NotImplementedError: \S+_index_put_impl_\S+ has no kernel on maca \(no index tensor\).*",
+        "of no index: an assertion of PyTorch's own fails where there is something to write",
+    ),
+    (
+        r"aten::(lin|log)space",
+        r"raises RuntimeError: torchN(lin|log)space\(\): inferred dtype cN::complex<\w+> can't be safely cast .*",
+        "of one step: the host's kernel does not look at the end",
+    ),
+    (
+        r"aten::(nan)?quantile",
+        r"the host raises RuntimeError: quantile\(\) q values must be in the range.*",
+        "PyTorch looks at the numbers of q on the CPU alone: elsewhere that would wait for the device",
+    ),
+    (
+        r"aten::native_channel_shuffle",
+        r"raises RuntimeError: (view size is not compatible with input tensor's size and stride|cannot reshape tensor of N elements).*",
+        "PyTorch's own for all devices but the CPU is made of views, which these strides and sides of 0 forbid",
+    ),
+    (
+        r"aten::(triu|tril|narrow_copy|linalg_lu|conj_physical|cummax|cummin|randperm|nan_to_num)_?",
+        r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
+        "a target whose elements share memory: the host writes it, in which order nobody says",
+    ),
+    (
+        r"aten::normal",
+        r"raises NotImplementedError: \"normal_kernel_cpu\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'",
+        "means of whole numbers, which the host refuses but with an out= of another dtype",
+    ),
+    (
+        r"aten::glu_jvp",
+        r"the host raises (RuntimeError: start \(N\) \+ length \(N\) exceeds dimension size|IndexError: start out of range).*",
+        "halves of another size, that autograd never gives it",
+    ),
+    (
+        r"aten::linalg__powsum",
+        r"dtype torch\.float32 for torch\.int64",
+        "a sum of integers, which PyTorch's formula for other devices makes floats first",
+    ),
+    (
+        r"aten::(linalg__|_foreach_)powsum",
+        r"the host raises RuntimeError: Unknown Complex ScalarType for \w+",
+        "a sum of complex numbers as integers, which PyTorch's formula for other devices casts",
+    ),
+    (
+        r"aten::_fft_(r2c|c2c)",
+        r"raises RuntimeError: result type Complex\w+ can't be cast to the desired output type \w+",
+        "an out= of real numbers, that torch.fft refuses before it calls this",
+    ),
+    (
+        r"aten::_(log_)?softmax",
+        r"the host raises RuntimeError: softmax with half to float conversion is not supported on CPU",
+        "half to float in one pass: as PyTorch asks it of other devices",
+    ),
+    (
+        r"aten::choose_qparams_optimized",
+        r"raises RuntimeError: The tensor has a nonNzero number of elements, but its data is",
+        "PyTorch's own for every device reads the host's memory",
+    ),
+    (
+        r"aten::cum(max|min)",
+        r"raises RuntimeError: \S+ the scanned dimension is out of range",
+        "of nothing the host's kernel looks at no dimension",
+    ),
+    (
+        r"aten::_embedding_bag_dense_backward",
+        r"raises IndexError: Dimension out of range.*",
+        "a gradient without columns, which the host's kernel looks at where there are weights",
+    ),
+    (
+        r"aten::(_?native_batch_norm(_legit)?|_batch_norm_with_update|batch_norm_update_stats)",
+        r"dtype torch\.float32 for torch\.b?float16",
+        "statistics of halves: PyTorch has them in float32 on all devices but the CPU",
+    ),
+    (
+        r"aten::(_?native_batch_norm(_legit)?|batch_norm_update_stats)",
+        r"the host raises (RuntimeError: input tensor must have at least one element, but got input_sizes =|ValueError: running_mean and running_var must either both be None or neither be None)",
+        "of nothing, which torch.nn.functional.batch_norm takes on both",
+    ),
+    (
+        r"aten::_trilinear",
+        r"other shape|raises RuntimeError: einsum\(\): the number of subscripts .*",
+        "sums over no dimension, or dimensions that nobody expands, which bilinear never asks",
+    ),
+    (
+        r"aten::_addmm_activation",
+        r"raises NotImplementedError: \"_addmm_activation\" not implemented for '(Char|Byte|Short|Int|Long)'",
+        "an operator of PyTorch's own that fuses layers of floats",
+    ),
+    (
+        r"aten::cumprod_backward",
+        r"dtype torch\.(float|int)\d+ for torch\.(uint|float)\d+|other shape",
+        "a gradient of unsigned integers or of other sizes, that autograd never gives it",
+    ),
+    (
+        r"aten::mish_backward",
+        r"the host raises RuntimeError: result type (Half|Float|Double) can't be cast to the desired output type \w+",
+        "an operand of integers, that autograd never gives it",
+    ),
+    (
+        r"aten::randint_like",
+        r"raises RuntimeError: high must be a scalar tensor and on CPU",
+        "operands of two devices: the host's are all its own",
+    ),
+    (
+        r"aten::nuclear_norm",
+        r"the host raises _LinAlgError: linalgNsvd: .*",
+        "NaN of a matrix that the host's library takes for one that fails to converge",
+    ),
+    (
+        r"aten::linalg_(eigh|eigvalsh|pinv|matrix_rank|cond)|aten::_linalg_eigh",
+        r"raises _LinAlgError: linalgNeigh: .*",
+        "a matrix of two rows with NaN, of which the host's library gives numbers; with more it refuses, too",
+    ),
+    (
+        r"aten::scaled_dot_product_attention",
+        r"raises RuntimeError: Expected size for first two dimensions of batchN tensor to be: .*",
+        "of nothing the host looks at no sizes",
+    ),
+    (
+        r"aten::_reshape_alias",
+        r"raises RuntimeError: setStorage: sizes .*",
+        "sizes past the end of the memory, which the host trusts",
+    ),
+    (
+        r"aten::_unsafe_index",
+        r"raises IndexError: index N is out of bounds for .*|the host raises RuntimeError: _unsafe_index found unexpected index type Bool",
+        "an index that nobody looked at: one that is out of bounds reads past memory on the host, and bool is taken here",
+    ),
+    (
+        r"aten::_fft_r2c",
+        r"the host raises RuntimeError: permute\(\): duplicate dims are not allowed.*",
+        "negative dimensions, from which torch.fft makes others before it calls this",
+    ),
+    (
+        r"aten::_weight_norm_interface_backward",
+        r"other shape",
+        "norms that are not of the weight, which the host trusts",
+    ),
+    (
+        r"aten::fractional_max_pool3d_backward",
+        r"the host raises (IndexError: Dimension out of range|RuntimeError: fractional_max_poolNd_backward_out\(\): gradOutput \w+ unexpected).*",
+        "gradients without elements, of fewer dimensions or windows than autograd gives it",
+    ),
+    (
+        r"aten::nll_loss2d_forward",
+        r"the host raises RuntimeError: only batches of spatial targets supported.*",
+        "of nothing, in more dimensions than torch.nn.functional.nll_loss gives it",
+    ),
+    (
+        r"aten::multilabel_margin_loss_backward",
+        r"the host raises RuntimeError: argument #N 'is_target' is out of range",
+        "a mask that is not of the forward call",
+    ),
+    (
+        r"aten::pixel_unshuffle",
+        r"other shape",
+        "of nothing PyTorch's own kernel for the CPU leaves the sizes as they are",
+    ),
+    (
+        r"aten::scaled_dot_product_attention",
+        r"the host raises RuntimeError: scaled_dot_product_attention_flash_attention: Currently do not support dropout > N",
+        "a negative dropout, with which the host picks a kernel that takes none, and its formula for other devices drops nothing",
+    ),
+    (
+        r"aten::avg_pool1d",
+        r"the host raises RuntimeError: a view of a leaf Variable that requires grad is being used.*",
+        "PyTorch's own unsqueezes its operand in place",
+    ),
+    (
+        r"aten::linalg_matrix_exp",
+        r"the host raises RuntimeError: view size is not compatible with input tensor's size and stride.*",
+        "PyTorch's own flattens the batch by a view, which these strides forbid",
+    ),
+    (
+        r"aten::roll",
+        r"raises RuntimeError: \S+ dimension N of a tensor of rank N",
+        "of nothing PyTorch's own looks at no dimension",
+    ),
+)
