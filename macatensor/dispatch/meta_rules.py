@@ -76,7 +76,6 @@ def _fractional_gradient(
     return row_major(self, *self.shape)
 
 
-# PyTorch's looks at no rank.
 @meta_rule
 def _adaptive_avg_pool3d(self: Tensor, output_size: list[int]) -> Tensor:
     refuse_if(0 in self.shape[1:])
@@ -84,6 +83,7 @@ def _adaptive_avg_pool3d(self: Tensor, output_size: list[int]) -> Tensor:
     return result
 
 
+# PyTorch's looks at no rank.
 @meta_rule
 def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     if self.dim() not in (4, 5) or grad_output.dim() != self.dim():
