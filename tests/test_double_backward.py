@@ -37,7 +37,7 @@ _OPERATORS = {
     "deform_conv2d": "test_deformed_convolutions_have_second_derivatives",
     "one_hot.default": None,  # integers, which have no gradient
     # into an out=, which has none
-    **{name: None for name in ON_AUTOGRAD_KEY if name.startswith("linalg_matrix_rank.")},
+    **{name: None for name in ON_AUTOGRAD_KEY if name.startswith(("linalg_matrix_rank.", "matmul."))},
     # PyTorch's own composites behind a check, or where autograd asks for them
     **{f"{name}.default": None for name in (*guards._CHECKS, "silu_backward", "mish_backward")},
     "name": None,  # of vision.py: its functions are listed above

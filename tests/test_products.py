@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -307,3 +308,28 @@ def main() -> int:
 if __name__ == "__main__":
     assert torch.maca.is_available()
     sys.exit(main())
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [((2, 3, 4), (4, 5)), ((2, 3, 4), (4,)), ((3, 4), (2, 4, 5)), ((0, 3, 4), (4, 5)), ((3, 4), (4, 5))],
+)
+def test_folded_products_into_a_given_result(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (torch.randn(size) for size in sizes)
+    expected = torch.matmul(a, b)
+    for given in (torch.empty_like(expected), torch.empty(0), torch.empty(*expected.shape, 2)[..., 0]):
+        for call in (torch.matmul, torch.linalg.matmul):
+            host, ours = given.clone(), torch.empty_strided(given.size(), given.stride(), device="maca")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of a resized result
+                call(a, b, out=host)
+                assert call(a.maca(), b.maca(), out=ours) is ours
+            torch.testing.assert_close(ours.cpu(), expected)
+            if given.numel():
+                assert ours.stride() == given.stride()
+    for bad in (torch.empty_like(expected, dtype=torch.float64), torch.empty_like(expected).requires_grad_()):
+        with pytest.raises(RuntimeError) as host_error:
+            torch.matmul(a, b, out=bad)
+        with pytest.raises(RuntimeError) as our_error:
+            torch.matmul(a.maca(), b.maca(), out=bad.detach().maca().requires_grad_(bad.requires_grad))
+        assert str(our_error.value).split("\n")[0] == str(host_error.value)

@@ -44,6 +44,7 @@ from macatensor.operators import (
     inference,
     jagged,
     linear_algebra,
+    matmul_out,
     matrix_rank,
     normal,
     one_hot,
@@ -94,7 +95,15 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     compressed_arithmetic,
     compressed_products,
 )
-_OWNERS_OF_WHOLE_OPERATORS = (activation_slopes, attention, guards, matrix_rank, one_hot, recurrent)
+_OWNERS_OF_WHOLE_OPERATORS = (
+    activation_slopes,
+    attention,
+    guards,
+    matmul_out,
+    matrix_rank,
+    one_hot,
+    recurrent,
+)
 _OWNERS_OF_COMPOSITES = (
     dynamic_quantization,
     fake_quantization,

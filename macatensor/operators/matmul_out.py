@@ -1,0 +1,33 @@
+"""``torch.matmul(..., out=)``: PyTorch's own computes folded operands into a view of ``out``, and copies that to ``out``, in
+the wrong shape, unless the two share a storage. Those of a wrapper have none.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._prims_common.wrappers import _maybe_resize_out
+
+from macatensor.dispatch.resize import write_out
+from macatensor.operators.whole import whole
+from macatensor.runtime.boxed import Value
+from macatensor.runtime.tensor import MacaTensor
+
+_OUT = torch.ops.aten.matmul.out
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # PyTorch's; decompose() calls a looser one in Python
+
+
+@whole("matmul.out")
+def matmul_out(self: Tensor, other: Tensor, *, out: Tensor) -> Value:
+    may_fold = max(self.dim(), other.dim()) > 2 and min(self.dim(), other.dim()) <= 2
+    has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (self, other, out))
+    if not may_fold or has_gradient or out.dtype != self.dtype:  # of the last two it says what is wrong
+        result: Tensor = _OUT._op_dk(_COMPOSITE, self, other, out=out)
+        return result
+    if other.dim() == 2 and out.shape == (*self.shape[:-1], other.shape[1]) and out.is_contiguous():
+        torch.mm(self.flatten(0, -2), other, out=out.flatten(0, -2))
+        return out
+    product = torch.matmul(self, other)
+    if isinstance(out, MacaTensor):
+        return write_out([out], product)
+    return _maybe_resize_out(out, product.shape).copy_(product)  # in a traced program
