@@ -14,7 +14,8 @@ from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 
 _OUT = torch.ops.aten.matmul.out
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # PyTorch's; decompose() calls a looser one in Python
+# PyTorch's own in C++; decompose() calls one in Python that checks less
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @whole("matmul.out")
