@@ -33,11 +33,12 @@ $(VENV)/.models: tests/other_models/requirements.txt $(STAMP) | build
 	! grep -qxF "$(TORCH)" $< || $(BIN)/pip install --quiet --no-compile --requirement $<
 	touch $@
 
-# What computes differently from one instruction set to another: MACA_SIMD=avx2 make levels ISAS=all.
+# What computes differently from one instruction set to another: MACA_SIMD=avx2 make levels ISAS=all. With fences, so that
+# what the kernels that libraries write as they run do to memory is seen: docs/reliability.md.
 LEVELS := $(wildcard $(addprefix tests/test_,accuracy_bisect.py accuracy_parity.py attention.py convolution_*.py fft.py linalg.py \
     matmul_tiles.py parity.py pointwise_tails.py products.py recurrent.py repeated_bits.py scan.py))
 levels: build
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(LEVELS)
+	MACA_MEMORY_FENCE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) $(LEVELS)
 
 # What takes hours: every part ends within one, what has passed is not run again, results stay in tests/long_results.json.
 long:

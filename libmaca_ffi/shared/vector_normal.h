@@ -56,8 +56,8 @@ MACA_VM PartsF exp_of_square(float a, float scale) {
   return exp_parts(square, fused(factor, a, -square));
 }
 // |x| up to `high`, of NaN `high`. The order of positive floats is that of their bits: one instruction where a
-// comparison of floats, which must keep NaN, has GCC compute the function of both outcomes. Where a tail ends it is made
-// 0 before its last factor, since a product that underflows takes Intel's processors 150 cycles.
+// comparison of floats, which must keep NaN, has GCC compute the function of both outcomes. Where a tail ends it is
+// made 0 before its last factor, since a product that underflows takes Intel's processors 150 cycles.
 MACA_VM float magnitude_up_to(float x, float high) {
   return bits<float>(std::min(bits<int32_t>(magnitude(x)), bits<int32_t>(high)));
 }
