@@ -208,7 +208,8 @@ class BackwardPlan final : public Plan {
       typename Kind::BackwardWeights::primitive_desc pd(e, Kind::algorithm, x_.desc(), any, dy_.desc(), v.stride,
                                                         v.dilation, v.before, v.after, hint, attr);
       // oneDNN 3.2 gathers strided pixels first (jit_1x1), 8 or 16 channels at once. On two threads or more its weight
-      // gradient is wrong where channels do not fill such a block, and with AVX-512 it writes beyond its scratch memory.
+      // gradient is wrong where channels do not fill such a block, and with AVX-512 it writes beyond its scratch
+      // memory.
       const bool strided = std::ranges::any_of(g.stride, [](int64_t s) { return s > 1; });
       if (strided && g.in_channels / g.groups % 16 != 0)
         while (std::string_view(pd.impl_info_str()).starts_with("jit_1x1") && pd.next_impl()) continue;
