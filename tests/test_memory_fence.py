@@ -69,7 +69,6 @@ def test_memory_follows_what_lives() -> None:
     run_python(
         """
         import torch, macatensor
-        from macatensor.device import memory
         def counts():
             torch.maca.empty_cache()
             stats = torch.maca.memory_stats()

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._prims_common.wrappers import _maybe_resize_out
 
-from macatensor.dispatch.resize import write_out
-from macatensor.operators.whole import whole
+from macatensor.operators.whole import give, whole
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.tensor import MacaTensor
 
 _OUT = torch.ops.aten.matmul.out
 # PyTorch's own in C++; decompose() calls one in Python that checks less
@@ -28,7 +25,4 @@ def matmul_out(self: Tensor, other: Tensor, *, out: Tensor) -> Value:
     if other.dim() == 2 and out.shape == (*self.shape[:-1], other.shape[1]) and out.is_contiguous():
         torch.mm(self.flatten(0, -2), other, out=out.flatten(0, -2))
         return out
-    product = torch.matmul(self, other)
-    if isinstance(out, MacaTensor):
-        return write_out([out], product)
-    return _maybe_resize_out(out, product.shape).copy_(product)  # in a traced program
+    return give(out, torch.matmul(self, other))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch._ops import OpOverload
-from torch._prims_common.wrappers import _maybe_resize_out
 
 from macatensor.dispatch.errors import scalar_type
-from macatensor.dispatch.resize import write_out
-from macatensor.operators.whole import whole
+from macatensor.operators.whole import give, whole
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.tensor import MacaTensor
 
 # with out=, and the overload that gives its result
 _OVERLOADS = {
@@ -33,10 +30,7 @@ class _Written:
                 "torch.linalg.matrix_rank: Expected result to be safely castable from Long dtype, but got result with "
                 f"dtype {scalar_type(out.dtype)}"
             )
-        result = self.result(*args, **kwargs)
-        if isinstance(out, MacaTensor):
-            return write_out([out], result)
-        return _maybe_resize_out(out, result.shape).copy_(result)  # in a traced program
+        return give(out, self.result(*args, **kwargs))
 
 
 for _name in _OVERLOADS:

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common.wrappers import _maybe_resize_out
 
 from macatensor.dispatch.launcher import special
+from macatensor.dispatch.resize import write_out
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.tensor import MacaTensor
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
 
@@ -44,6 +48,13 @@ def overload(name: str) -> OpOverload:
     packet, _, kind = name.partition(".")
     found: OpOverload = getattr(getattr(torch.ops.aten, packet), kind)
     return found
+
+
+def give(out: Tensor, result: Tensor) -> Value:
+    """What an operator with ``out=`` returns: ``out``, of the result's shape and numbers."""
+    if isinstance(out, MacaTensor):
+        return write_out([out], result)
+    return _maybe_resize_out(out, result.shape).copy_(result)  # in a traced program
 
 
 def register() -> None:
