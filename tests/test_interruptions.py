@@ -11,7 +11,7 @@ LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 pytestmark = pytest.mark.timeout(3600 if LONG else 600)
 
 TRAINING = """
-import collections, contextlib, gc, signal, sys, threading, torch, macatensor
+import collections, contextlib, gc, itertools, signal, sys, threading, torch, macatensor
 from macatensor import maca
 from macatensor.runtime.plan_caches import drop_plans
 from small_trainings import Training, forget_backward
@@ -261,7 +261,9 @@ calls = {
     "launch": lambda: x + 1, "another": lambda: torch.nn.functional.gelu(x), "backward": lambda: (r * r).sum().backward(),
     "download": lambda: x.cpu(), "upload": lambda: maca(torch.ones(3)), "text": lambda: repr(x), "list": lambda: torch.cat([x, x]),
     "in place": lambda: x.add_(0), "linalg": lambda: torch.linalg.svd(x), "host": lambda: torch.linalg.eig(x),
+    "new signature": lambda: torch.linalg.eig(torch.eye(next(sizes), device="maca")),
 }
+sizes = itertools.count(3)
 
 def deep(levels, call):
     return deep(levels - 1, call) if levels else call()

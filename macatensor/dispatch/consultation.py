@@ -47,9 +47,8 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
         raise MemoryError
     if with_values and end - start > _LARGEST_COPY:
         raise MemoryError  # kernels that look at values would see none
-    # uninitialized integers would be random indices
-    is_inexact = all(t.is_floating_point() or t.is_complex() for t in tensors)
-    memory = (torch.empty if is_inexact else torch.zeros)(end - start, dtype=torch.uint8)
+    # uninitialized integers would be random indices, and such numbers NaN now and then, which some kernels refuse
+    memory = torch.zeros(end - start, dtype=torch.uint8)
     if with_values:
         download(memory, tensors[0]._payload[0], start, end - start)
     made = []
@@ -58,8 +57,6 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
         t = torch.empty(0, dtype=meta.dtype)
         begin = offset - start // meta.itemsize if meta.numel else 0
         t.set_(memory.untyped_storage(), begin, meta.size, meta.stride)
-        if not meta.size and not with_values:
-            t.zero_()  # kernels may read the number in a 0-dim tensor
         made.append(set_lazy_bits(t, meta))
     return made
 
@@ -80,7 +77,7 @@ def consult_cpu(
     trusts them. Returns what it gives, None where it was not asked.
 
     ``with_values``: on copies of what ours hold, for kernels that look at values; not at all when they are large. Else
-    on empty memory; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit.
+    on zeros; ``narrowed``: of a few elements, for elementwise operators whose sizes are known to fit.
     ``heard``: its warnings reach the user. Counted; it draws no random numbers of the caller's.
     """
     if not may_ask_cpu(signature.func):
@@ -126,7 +123,9 @@ def _view_hint(signature: Signature, full: list[Value], error: Exception) -> str
 
 def reject(signature: Signature, full: list[Value], error: Exception) -> Value:
     """Raises what PyTorch's CPU kernel says of operands like these, or ``error`` where it is not asked. Where it finds
-    nothing wrong, what it gives: the meta kernel was."""
+    nothing wrong, what it gives: the meta kernel was. Of the end of Python's stack PyTorch is not asked."""
+    if isinstance(error, RecursionError):
+        raise error
     try:
         given = consult_cpu(signature, full)
     except Exception as authority:
