@@ -26,13 +26,13 @@ void add(maca_statistic& to, int64_t n) {
   (n > 0 ? to.allocated : to.freed) += n > 0 ? n : -n;
   to.peak = std::max(to.peak, to.current);
 }
-}  // namespace
 
-void Allocator::add(maca_statistic (&to)[3], bool is_small, int64_t n) {
+void add(maca_statistic (&to)[3], bool is_small, int64_t n) {
   if (n == 0) return;
-  maca_shim::add(to[0], n);
-  maca_shim::add(to[is_small ? 1 : 2], n);
+  add(to[0], n);
+  add(to[is_small ? 1 : 2], n);
 }
+}  // namespace
 
 // Smaller steps of the large range cost calls of the library while a program warms up, larger ones memory: 2 MiB are 1
 // % of what a ResNet-18 takes, and a huge page of the host.
@@ -261,7 +261,7 @@ Block* Allocator::allocate(int64_t bytes, int64_t site, int64_t pool) {
     forget_failure();
   else if (own != private_.end())
     block = take(own->second, bytes);
-  else if (is_fenced_)
+  else if (fenced_.range)
     block = take_fenced(bytes);
   else if (block = allocate_common(bytes); !block)
     block = serve_last(bytes);
@@ -368,7 +368,10 @@ void Allocator::hollow(Pool& pool, Block* block) {
     split(block, end - start);
     pool.free.insert(block->after);
   }
-  range->runs += has_memory(block->before) + has_memory(block->after) - 1;
+  const int64_t runs = has_memory(block->before) + has_memory(block->after) - 1;
+  add(statistics_.reserved_bytes, pool.small, -block->bytes);
+  add(statistics_.segment, pool.small, runs);
+  range->runs += runs;
   range->bytes -= block->bytes;
   --range->blocks;
   block->is_hole = true;
@@ -414,13 +417,10 @@ bool Allocator::drop_unused(int* status, const Pool* only) {
     if (only ? &pool != only : pool.is_open) continue;
     const std::vector<Block*> idle = merge_all(pool, s);
     if (s->is_range) {
-      const int64_t bytes = s->bytes, runs = s->runs;
       for (Block* b : idle) {
         pool.free.erase(b);
         hollow(pool, b);
       }
-      add(statistics_.reserved_bytes, pool.small, s->bytes - bytes);
-      add(statistics_.segment, pool.small, s->runs - runs);
     } else if (s->live == 0) {
       for (Block* b : idle) pool.free.erase(b);
       free_segment(s);

@@ -150,7 +150,6 @@ class Allocator {
   void settle(Segment* segment);
   Block* take_fenced(int64_t bytes);
   void release_fenced(Block* block);
-  static void add(maca_statistic (&to)[3], bool is_small, int64_t n);
   template <class F> void each_statistic(const F& f);
 
   std::mutex mutex_;
@@ -158,7 +157,6 @@ class Allocator {
   std::vector<Block*> bins_[64];
   Block* use(Block* block, int64_t requested, int64_t site);
   Pool small_, large_, shared_, fenced_;
-  bool is_fenced_ = false;
   char* last_fenced_ = nullptr;
   std::map<int64_t, Pool> private_;
   int64_t last_private_ = 0;

@@ -14,8 +14,7 @@ constexpr int kOfUnwritten = 0xFF;  // NaN in every format of floating point, -1
 int Allocator::fence() {
   std::lock_guard lock(mutex_);
   if (const int status = make_range(fenced_)) return status;
-  is_fenced_ = fenced_.range != nullptr;
-  return is_fenced_ ? MACA_OK : MACA_UNSUPPORTED;
+  return fenced_.range ? MACA_OK : MACA_UNSUPPORTED;
 }
 
 // A block of its own pages, between pages without memory. It comes from where the last one ended, so that addresses
@@ -49,13 +48,9 @@ Block* Allocator::take_fenced(int64_t bytes) {
 
 // Nothing may run on the block any more: launches wait for their end, but not what other threads began.
 void Allocator::release_fenced(Block* block) {
-  Segment* const range = block->segment;
   report(library_->device_synchronize());
-  const int64_t bytes = range->bytes, runs = range->runs;
   block->stream = nullptr;
   hollow(fenced_, merge(fenced_, block));
-  add(statistics_.reserved_bytes, false, range->bytes - bytes);
-  add(statistics_.segment, false, range->runs - runs);
 }
 
 }  // namespace maca_shim

@@ -1,17 +1,8 @@
 // How lines of memory come into the lanes of vectors and back.
 #pragma once
-#include <cstring>
-
 #include "fft.h"
 
 namespace maca::MACA_ISA::fft {
-
-template <class V> [[gnu::always_inline]] inline V load(const void* from) {
-  V v;
-  std::memcpy(&v, from, sizeof(V));
-  return v;
-}
-template <class V> [[gnu::always_inline]] inline void store(V v, void* to) { std::memcpy(to, &v, sizeof(V)); }
 
 // Neighbours in memory, one to a lane; lanes from `count` on are zero.
 template <class T>
@@ -20,7 +11,7 @@ template <class T>
   using V = Vector<T>;
   Complex<V> z = {};
   if (count == lanes) {
-    const V low = load<V>(from), high = load<V>(&from->re + lanes);
+    const V low = read<V>(from), high = read<V>(&from->re + lanes);
     z = {__builtin_shuffle(low, high, Shuffle<Vector<T>>::of([](int k) { return 2 * k; })),
          __builtin_shuffle(low, high, Shuffle<Vector<T>>::of([](int k) { return 2 * k + 1; }))};
   } else {
@@ -33,10 +24,10 @@ template <class T>
   constexpr int lanes = kLanes<T>;
   if (swap) z = swapped(z);
   if (count == lanes) {
-    store(__builtin_shuffle(z.re, z.im, Shuffle<Vector<T>>::of([](int k) { return k / 2 + (k & 1 ? lanes : 0); })), to);
-    store(__builtin_shuffle(z.re, z.im,
-                            Shuffle<Vector<T>>::of([](int k) { return lanes / 2 + k / 2 + (k & 1 ? lanes : 0); })),
-          &to->re + lanes);
+    write(to, __builtin_shuffle(z.re, z.im, Shuffle<Vector<T>>::of([](int k) { return k / 2 + (k & 1 ? lanes : 0); })));
+    write(&to->re + lanes, __builtin_shuffle(z.re, z.im, Shuffle<Vector<T>>::of([](int k) {
+                                               return lanes / 2 + k / 2 + (k & 1 ? lanes : 0);
+                                             })));
   } else {
     for (int k = 0; k < count; ++k) to[k] = {z.re[k], z.im[k]};
   }
@@ -67,7 +58,7 @@ template <class T> void load_lines(LineGroup<const T> g, int64_t n, bool swap, C
     const int64_t chunk = lanes / g.step;
     for (; j + chunk <= n; j += chunk) {
       V rows[lanes];
-      for (int l = 0; l < lanes; ++l) rows[l] = l < g.count ? load<V>(g.base + g.offsets[l] + j * g.step) : V{};
+      for (int l = 0; l < lanes; ++l) rows[l] = l < g.count ? read<V>(g.base + g.offsets[l] + j * g.step) : V{};
       transpose(rows);
       for (int64_t i = 0; i < chunk; ++i)
         if (g.parts())
@@ -84,7 +75,7 @@ template <class T> void load_lines(LineGroup<const T> g, int64_t n, bool swap, C
   } else if (g.part != 1 && g.adjacent(1)) {
     for (; j < n; ++j) {
       const T* p = g.base + g.offsets[0] + j * g.step;
-      put(j, load<V>(p), g.parts() ? load<V>(p + g.part) : V{});
+      put(j, read<V>(p), g.parts() ? read<V>(p + g.part) : V{});
     }
   }
   for (; j < n; ++j) {
@@ -118,7 +109,7 @@ template <class T> void store_lines(const Complex<Vector<T>>* from, int64_t n, b
           rows[i] = z.re;
       }
       transpose(rows);
-      for (int l = 0; l < g.count; ++l) store(rows[l], g.base + g.offsets[l] + j * g.step);
+      for (int l = 0; l < g.count; ++l) write(g.base + g.offsets[l] + j * g.step, rows[l]);
     }
   } else if (g.part == 1 && g.adjacent(2)) {
     for (; j < n; ++j)
@@ -127,8 +118,8 @@ template <class T> void store_lines(const Complex<Vector<T>>* from, int64_t n, b
     for (; j < n; ++j) {
       T* p = g.base + g.offsets[0] + j * g.step;
       const Complex<V> z = get(j);
-      store(z.re, p);
-      if (g.parts()) store(z.im, p + g.part);
+      write(p, z.re);
+      if (g.parts()) write(p + g.part, z.im);
     }
   }
   for (; j < n; ++j) {

@@ -14,13 +14,6 @@ namespace maca::MACA_ISA {
 using Pairs = Vector<int32_t>;  // each lane holds two int16, or a sum
 constexpr int64_t kPairLanes = kVectorBytes / 4;
 
-[[gnu::always_inline]] inline Pairs load(const int32_t* p) {
-  Pairs value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-[[gnu::always_inline]] inline void store(int32_t* p, Pairs value) { std::memcpy(p, &value, sizeof value); }
-
 // a[0] * b[0] + a[1] * b[1] of each lane's two numbers.
 [[gnu::always_inline]] inline Pairs products(Pairs a, Pairs b) {
 #if defined(__AVX512F__)

@@ -27,7 +27,7 @@ void multiply_rows(int64_t pairs, const int32_t* left, const int32_t* right, int
   Pairs sum[R][2] = {};
 #pragma GCC unroll 2
   for (int64_t i = 0; i < pairs; ++i, left += R, right += kColumns) {
-    const Pairs first = load(right), second = load(right + kLanes);
+    const Pairs first = read<Pairs>(right), second = read<Pairs>(right + kLanes);
 #pragma GCC unroll 12
     for (int64_t r = 0; r < R; ++r) {
       const Pairs factor = Pairs{} + left[r];
@@ -38,7 +38,7 @@ void multiply_rows(int64_t pairs, const int32_t* left, const int32_t* right, int
   for (int64_t r = 0; r < R; ++r, to += step)
     for (int64_t v = 0; v < 2; ++v) {
       int32_t* const at = to + v * kLanes;
-      store(at, add ? load(at) + sum[r][v] : sum[r][v]);
+      write(at, add ? read<Pairs>(at) + sum[r][v] : sum[r][v]);
     }
 }
 template <int64_t R = kRows>
@@ -117,8 +117,8 @@ template <class A> class IntProduct final : public Plan {
     int64_t i = 0;
     for (; i + 8 * kLanes <= k; i += 8 * kLanes)
       for (int64_t v = 0; v < 4; ++v)
-        sum[v] += products(load(x + i / 2 + v * kLanes), neighbours(y + i + v * 2 * kLanes));
-    for (; i + 2 * kLanes <= k; i += 2 * kLanes) sum[0] += products(load(x + i / 2), neighbours(y + i));
+        sum[v] += products(read<Pairs>(x + i / 2 + v * kLanes), neighbours(y + i + v * 2 * kLanes));
+    for (; i + 2 * kLanes <= k; i += 2 * kLanes) sum[0] += products(read<Pairs>(x + i / 2), neighbours(y + i));
     auto total = static_cast<uint32_t>(sum_of((sum[0] + sum[1]) + (sum[2] + sum[3])));
     for (; i < k; i += 2) {
       const auto low = static_cast<int16_t>(x[i / 2] & 0xffff), high = static_cast<int16_t>(x[i / 2] >> 16);
@@ -231,7 +231,7 @@ template <class A> class IntProduct final : public Plan {
       Pairs square[kLanes];
       for (int64_t l = 0; l < kLanes; ++l) square[l] = neighbours(from + (half + l) * b_.column_stride);
       transpose(square);
-      for (int64_t l = 0; l < kLanes; ++l) store(to + l * kColumns + half, square[l]);
+      for (int64_t l = 0; l < kLanes; ++l) write(to + l * kColumns + half, square[l]);
     }
   }
   // Two rows of kColumns.

@@ -121,7 +121,7 @@ template <class T> class RoundedProduct final : public Plan {
 
   void unpack(const float* from, int32_t* to) const {
     int64_t i = 0;
-    for (; i + kPairLanes <= pairs(); i += kPairLanes) store(to + i, weight_pairs(from + i));
+    for (; i + kPairLanes <= pairs(); i += kPairLanes) write(to + i, weight_pairs(from + i));
     for (; i < pairs(); ++i) to[i] = weight_pair(from[i]);
   }
 
@@ -132,8 +132,8 @@ template <class T> class RoundedProduct final : public Plan {
       Pairs sum = {}, more = {};
       int64_t i = 0;
       for (; i + 2 * kPairLanes <= each; i += 2 * kPairLanes) {
-        sum += products(load(x + i), load(y + i));
-        more += products(load(x + i + kPairLanes), load(y + i + kPairLanes));
+        sum += products(read<Pairs>(x + i), read<Pairs>(y + i));
+        more += products(read<Pairs>(x + i + kPairLanes), read<Pairs>(y + i + kPairLanes));
       }
       int32_t whole = sum_of(sum + more);
       for (; i < each; ++i) whole += product_of_pair(x[i], y[i]);
