@@ -9,6 +9,7 @@
 
 #include "fft.h"
 #include "lanes.h"
+#include "pairs.h"
 
 namespace maca::MACA_ISA::fft {
 namespace {
@@ -41,12 +42,13 @@ template <class T> class Pass {
     length = half ? n / 2 : n;
     for (const int64_t s : sizes) lines *= s;
     const int64_t in_cache = Lanes<T>::buffer(length);
-    if (in_cache > kInCache || (2 * lines <= kLanes<T> && in_cache >= kCutShort && Long<T>::splits(length)))
+    if (is_line())
+      line_ = std::make_shared<const Line<T>>(length);
+    else if (in_cache > kInCache || (2 * lines <= kLanes<T> && in_cache >= kCutShort && Long<T>::splits(length)))
       long_ = std::make_shared<const Long<T>>(length);
     else
       lanes_ = std::make_shared<const Lanes<T>>(length);
-    if (half)
-      for (int64_t k = 0; k <= length; ++k) roots_.push_back(root<T>(k, n));
+    if (half) pairs_ = Pairs<T>(n);
   }
 
   uint64_t workspace() const {
@@ -63,6 +65,14 @@ template <class T> class Pass {
       return;
     }
     constexpr int64_t lanes = kLanes<T>;
+    if (line_) {
+      parallel_for(lines, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
+        for (int64_t line = begin; line < end; ++line)
+          run_line(reinterpret_cast<const Complex<T>*>(source + offset(line, from)),
+                   reinterpret_cast<Complex<T>*>(target + offset(line, to)));
+      });
+      return;
+    }
     const int64_t grain = std::max<int64_t>(1, 16384 / (n * lanes));
     parallel_for((lines + lanes - 1) / lanes, grain, [&](int64_t begin, int64_t end) {
       const size_t bytes = static_cast<size_t>(std::max(Lanes<T>::buffer(length), n) + 1) * sizeof(Complex<V>);
@@ -84,37 +94,27 @@ template <class T> class Pass {
  private:
   int64_t offset(int64_t line, const Side& side) const {
     int64_t at = 0;
-    for (size_t d = sizes.size(); d-- > 0; line /= sizes[d]) at += line % sizes[d] * side.strides[d];
-    return at;
+    for (size_t d = sizes.size(); d-- > 1; line /= sizes[d]) at += line % sizes[d] * side.strides[d];
+    return sizes.empty() ? 0 : at + line * side.strides[0];
   }
   // pairs of reals are taken for complex numbers
   int64_t part(const Side& side, bool real) const { return !real ? 1 : half ? side.step / 2 : kNoPart; }
 
-  int64_t spectrum() const { return full ? n : n / 2 + 1; }  // elements written of a real line's
+  // Contiguous lines; of few long ones, parts go to the threads.
+  bool is_line() const {
+    const bool pairs = kind == Kind::Complex || half;
+    const bool contiguous = from.step == 2 && to.step == 2;
+    return pairs && contiguous && Line<T>::takes(length) && (lines >= kLanes<T> || length <= kInCache);
+  }
 
-  // Element k of a real line's spectrum from the transform z of its even and odd elements.
-  template <class U> Complex<U> of_pairs(const Complex<U>* z, int64_t k) const {
-    const Complex<U> a = z[k == length ? 0 : k], b = z[k == 0 ? 0 : length - k];
-    const Complex<U> even = {(a.re + b.re) * T(0.5), (a.im - b.im) * T(0.5)};
-    const Complex<U> odd = {(a.im + b.im) * T(0.5), (b.re - a.re) * T(0.5)};
-    return even + times(odd, roots_[static_cast<size_t>(k)]);
-  }
-  // The same backwards, for the inverse transform: element k from elements k and length - k.
-  template <class U> Complex<U> to_pairs(Complex<U> a, Complex<U> b, int64_t k) const {
-    if (k == 0) a.im = b.im = U{};  // a real line's spectrum is real at both ends, whatever is given
-    const Complex<U> even = {a.re + b.re, a.im - b.im}, odd = {a.re - b.re, a.im + b.im};
-    const Complex<T> w = roots_[static_cast<size_t>(k)];
-    const Complex<U> turned = times(odd, Complex<T>{w.re, -w.im});
-    return {even.re - turned.im, even.im + turned.re};
-  }
-  template <class U> static Complex<U> conjugate(Complex<U> a) { return {a.re, -a.im}; }
+  int64_t spectrum() const { return full ? n : n / 2 + 1; }  // elements written of a real line's
 
   // All of a spectrum, from its transform.
   template <class U> void finish(const Complex<U>* z, Complex<U>* out, int64_t begin, int64_t end) const {
     for (int64_t k = begin; k < end; ++k) {
       const bool mirrored = k > n / 2;
       const int64_t i = mirrored ? n - k : k;
-      const Complex<U> x = half ? of_pairs(z, i) : z[i];
+      const Complex<U> x = half ? pairs_.spectrum(z, i) : z[i];
       out[k] = mirrored ? conjugate(x) : x;
     }
     if (begin == 0) out[0].im = U{};
@@ -123,7 +123,7 @@ template <class T> class Pass {
   template <class U, class X> void start(X x, Complex<U>* out, int64_t begin, int64_t end) const {
     for (int64_t k = begin; k < end; ++k) {
       if (half) {
-        out[k] = swapped(to_pairs<U>(x(k), x(length - k), k));
+        out[k] = swapped(pairs_.pairs(x(k), x(length - k), k));
       } else {
         Complex<U> z = k > n / 2 ? conjugate(x(n - k)) : x(k);
         if (k == 0) z.im = U{};
@@ -146,6 +146,18 @@ template <class T> class Pass {
       store_lines<T>(d, spectrum(), false, scale, out);
     } else {
       store_lines<T>(c, length, inverse, scale, out);
+    }
+  }
+
+  void run_line(const Complex<T>* in, Complex<T>* out) const {
+    if (kind == Kind::Complex) return line_->run(in, out, inverse, scale);
+    auto* line = static_cast<Complex<T>*>(scratch(3, static_cast<size_t>(length) * sizeof(Complex<T>)));
+    if (kind == Kind::ToComplex) {
+      line_->run(in, line, false, scale);
+      pairs_.spectrum(line, out, full);
+    } else {
+      pairs_.pairs(in, line);
+      line_->run(line, out, true, scale);
     }
   }
 
@@ -190,7 +202,8 @@ template <class T> class Pass {
     });
   }
 
-  std::vector<Complex<T>> roots_;
+  Pairs<T> pairs_;
+  std::shared_ptr<const Line<T>> line_;
   std::shared_ptr<const Lanes<T>> lanes_;
   std::shared_ptr<const Long<T>> long_;
 };

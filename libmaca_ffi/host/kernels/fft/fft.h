@@ -3,7 +3,8 @@
 // As many lines as a vector register has lanes are transformed together, element k of all of them in one pair of
 // registers: every butterfly of every radix is then plain vector arithmetic, and no line knows of its neighbours.
 // Lines too long for the L2, or too few to fill the lanes, are cut into columns and rows (the four-step method),
-// which fill the lanes with parts of one line. Prime factors above kLargestPrime become a convolution (Bluestein).
+// which fill the lanes with parts of one line, as are contiguous lines that are cut into whole registers. Prime factors
+// above kLargestPrime become a convolution (Bluestein).
 //
 // All here compute the forward transform; the inverse is the forward one with real and imaginary parts exchanged
 // on the way in and out, which costs nothing.
@@ -76,6 +77,22 @@ template <class T> class Lanes {
   int64_t n_;
   Passes<T> passes_;
   std::vector<Complex<T>> chirp_, filter_;  // of the convolution
+};
+
+// One contiguous line of lanes times lanes elements or a multiple of it, in the cache, on the calling thread.
+template <class T> class Line {
+ public:
+  using V = Vector<T>;
+  explicit Line(int64_t n);
+  static bool takes(int64_t n);
+  // `in` may be `out`. `inverse` exchanges the parts on both ends.
+  void run(const Complex<T>* in, Complex<T>* out, bool inverse, T scale) const;
+
+ private:
+  static constexpr int64_t kLongest = 32768;  // its buffers, results and twiddles fill 1 MiB
+  int64_t rows_, columns_;
+  Passes<T> down_, along_;
+  std::vector<Complex<V>> twiddles_;  // in the order of their use
 };
 
 // Any length, one contiguous line, spread over the threads.

@@ -50,7 +50,7 @@ void* scratch(int which, size_t bytes) {
     size_t size = 0;
     ~Memory() { std::free(data); }
   };
-  static thread_local Memory memory[2];
+  static thread_local Memory memory[4];
   Memory& m = memory[which];
   if (m.size < bytes) {
     std::free(m.data);
@@ -124,6 +124,15 @@ template <int P, class T, class V> [[gnu::always_inline]] inline void butterfly(
 template <int P, class T>
 void pass(int64_t m, int64_t s, const Complex<T>* twiddles, const Complex<Vector<T>>* x, Complex<Vector<T>>* y) {
   using C = Complex<Vector<T>>;
+  if (m == 1) {  // all twiddles are 1
+    for (int64_t q = 0; q < s; ++q) {
+      C v[P];
+      for (int r = 0; r < P; ++r) v[r] = x[q + r * s];
+      butterfly<P, T>(v);
+      for (int j = 0; j < P; ++j) y[q + j * s] = v[j];
+    }
+    return;
+  }
   for (int64_t k = 0; k < m; ++k) {
     const Complex<T>* w = twiddles + k * (P - 1);
     const C* from = x + k * s;
