@@ -53,6 +53,8 @@ template <class T> class Passes {
   explicit Passes(int64_t n);
   int64_t size() const { return n_; }
   Complex<V>* run(Complex<V>* a, Complex<V>* b) const;  // from a; the result lies in the one returned
+  // From load(i) to store(i, z), of each element of a length above 1, by way of both buffers. In butterflies.h.
+  template <class Load, class Store> void run(const Load& load, const Store& store, Complex<V>* a, Complex<V>* b) const;
 
  private:
   struct Step {
@@ -61,6 +63,8 @@ template <class T> class Passes {
     std::vector<Complex<T>> twiddles;  // m rows of radix - 1
     std::vector<Complex<T>> roots;     // of the radix
   };
+  void run(const Step& step, const Complex<V>* a, Complex<V>* b) const;
+  template <int P> void run(const Step& step, const Complex<V>* a, Complex<V>* b) const;
   int64_t n_;
   std::vector<Step> steps_;
 };

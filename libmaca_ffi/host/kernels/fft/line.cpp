@@ -1,5 +1,6 @@
 // One line at a time in the nearest cache: columns, twiddles, rows, with neighbours in the lanes. Lanes of whole lines
 // need as many times the memory.
+#include "butterflies.h"
 #include "lanes.h"
 
 namespace maca::MACA_ISA::fft {
@@ -31,33 +32,33 @@ Line<T>::Line(int64_t n) : rows_(rows_of<T>(n)), columns_(n / rows_), down_(rows
 }
 
 template <class T> void Line<T>::run(const Complex<T>* in, Complex<T>* out, bool inverse, T scale) const {
-  constexpr int64_t lanes = kLanes<T>;
+  constexpr int lanes = kLanes<T>;
   const auto vectors = [](int which, int64_t n) {
     return static_cast<Complex<V>*>(scratch(which, static_cast<size_t>(n) * sizeof(Complex<V>)));
   };
   // columns_ is the larger one
   Complex<V>*a = vectors(0, columns_), *b = vectors(1, columns_), *turned = vectors(2, rows_ * columns_ / lanes);
+  Complex<V>* c = vectors(4, rows_);
   for (int64_t column = 0; column < columns_; column += lanes) {
-    for (int64_t row = 0; row < rows_; ++row)
-      a[row] = load_adjacent(in + row * columns_ + column, static_cast<int>(lanes), inverse);
-    const Complex<V>* c = down_.run(a, b);
     const Complex<V>* w = twiddles_.data() + column / lanes * rows_;
+    const auto load = [&](int64_t row) { return load_adjacent(in + row * columns_ + column, lanes, inverse); };
+    down_.run(load, [&](int64_t row, Complex<V> z) { c[row] = times(z, w[row]); }, a, b);
     for (int64_t row = 0; row < rows_; row += lanes) {
       V re[lanes], im[lanes];
-      for (int64_t l = 0; l < lanes; ++l) {
-        const Complex<V> z = times(c[row + l], w[row + l]);
-        re[l] = z.re, im[l] = z.im;
-      }
+      for (int l = 0; l < lanes; ++l) re[l] = c[row + l].re;
       transpose(re);
+      for (int l = 0; l < lanes; ++l) im[l] = c[row + l].im;
       transpose(im);
       Complex<V>* to = turned + row / lanes * columns_ + column;
-      for (int64_t l = 0; l < lanes; ++l) to[l] = {re[l], im[l]};
+      for (int l = 0; l < lanes; ++l) to[l] = {re[l], im[l]};
     }
   }
   for (int64_t row = 0; row < rows_; row += lanes) {
-    const Complex<V>* c = along_.run(turned + row / lanes * columns_, b);
-    for (int64_t k = 0; k < columns_; ++k)
-      store_adjacent<T>({c[k].re * scale, c[k].im * scale}, out + k * rows_ + row, static_cast<int>(lanes), inverse);
+    const Complex<V>* from = turned + row / lanes * columns_;
+    const auto store = [&](int64_t k, Complex<V> z) {
+      store_adjacent<T>({z.re * scale, z.im * scale}, out + k * rows_ + row, lanes, inverse);
+    };
+    along_.run([&](int64_t k) { return from[k]; }, store, a, b);
   }
 }
 

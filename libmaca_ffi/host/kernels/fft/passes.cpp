@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "fft.h"
+#include "butterflies.h"
 
 namespace maca::MACA_ISA::fft {
 
@@ -50,7 +50,7 @@ void* scratch(int which, size_t bytes) {
     size_t size = 0;
     ~Memory() { std::free(data); }
   };
-  static thread_local Memory memory[4];
+  static thread_local Memory memory[5];
   Memory& m = memory[which];
   if (m.size < bytes) {
     std::free(m.data);
@@ -65,87 +65,6 @@ void* scratch(int which, size_t bytes) {
 }
 
 namespace {
-
-// One butterfly: y[j] = sum over r of x[r] exp(-2 pi i r j / P), `y` in place of `x`.
-template <int P, class T, class V> [[gnu::always_inline]] inline void butterfly(Complex<V>* x) {
-  using C = Complex<V>;
-  if constexpr (P == 2) {
-    const C a = x[0], b = x[1];
-    x[0] = a + b;
-    x[1] = a - b;
-  } else if constexpr (P == 3) {
-    constexpr T half_root_3 = T(0.866025403784438646763723170752936183);
-    const C sum = x[1] + x[2], difference = x[1] - x[2];
-    const C middle = {x[0].re - sum.re * T(0.5), x[0].im - sum.im * T(0.5)};
-    const C side = {difference.im * half_root_3, -(difference.re * half_root_3)};
-    x[0] = x[0] + sum;
-    x[1] = middle + side;
-    x[2] = middle - side;
-  } else if constexpr (P == 4) {
-    const C a = x[0] + x[2], b = x[0] - x[2], c = x[1] + x[3], d = x[1] - x[3];
-    const C turned = {d.im, -d.re};
-    x[0] = a + c;
-    x[1] = b + turned;
-    x[2] = a - c;
-    x[3] = b - turned;
-  } else if constexpr (P == 5) {
-    constexpr T c1 = T(0.309016994374947424102293417182819059), c2 = T(-0.809016994374947424102293417182819059),
-                s1 = T(0.951056516295153572116439333379382143), s2 = T(0.587785252292473129168705954639072769);
-    const C p = x[1] + x[4], q = x[2] + x[3], u = x[1] - x[4], v = x[2] - x[3];
-    const C a = {x[0].re + p.re * c1 + q.re * c2, x[0].im + p.im * c1 + q.im * c2};
-    const C b = {x[0].re + p.re * c2 + q.re * c1, x[0].im + p.im * c2 + q.im * c1};
-    const C e = {u.im * s1 + v.im * s2, -(u.re * s1 + v.re * s2)};
-    const C f = {u.im * s2 - v.im * s1, -(u.re * s2 - v.re * s1)};
-    x[0] = x[0] + p + q;
-    x[1] = a + e;
-    x[2] = b + f;
-    x[3] = b - f;
-    x[4] = a - e;
-  } else {
-    static_assert(P == 8);
-    constexpr T h = T(0.707106781186547524400844362104849039);
-    C even[4] = {x[0], x[2], x[4], x[6]}, odd[4] = {x[1], x[3], x[5], x[7]};
-    butterfly<4, T>(even);
-    butterfly<4, T>(odd);
-    const C o1 = {(odd[1].re + odd[1].im) * h, (odd[1].im - odd[1].re) * h};
-    const C o2 = {odd[2].im, -odd[2].re};
-    const C o3 = {(odd[3].im - odd[3].re) * h, -((odd[3].re + odd[3].im) * h)};
-    x[0] = even[0] + odd[0];
-    x[1] = even[1] + o1;
-    x[2] = even[2] + o2;
-    x[3] = even[3] + o3;
-    x[4] = even[0] - odd[0];
-    x[5] = even[1] - o1;
-    x[6] = even[2] - o2;
-    x[7] = even[3] - o3;
-  }
-}
-
-template <int P, class T>
-void pass(int64_t m, int64_t s, const Complex<T>* twiddles, const Complex<Vector<T>>* x, Complex<Vector<T>>* y) {
-  using C = Complex<Vector<T>>;
-  if (m == 1) {  // all twiddles are 1
-    for (int64_t q = 0; q < s; ++q) {
-      C v[P];
-      for (int r = 0; r < P; ++r) v[r] = x[q + r * s];
-      butterfly<P, T>(v);
-      for (int j = 0; j < P; ++j) y[q + j * s] = v[j];
-    }
-    return;
-  }
-  for (int64_t k = 0; k < m; ++k) {
-    const Complex<T>* w = twiddles + k * (P - 1);
-    const C* from = x + k * s;
-    C* to = y + k * P * s;
-    for (int64_t q = 0; q < s; ++q) {
-      C v[P];
-      for (int r = 0; r < P; ++r) v[r] = from[q + r * m * s];
-      butterfly<P, T>(v);
-      to[q] = v[0];
-      for (int j = 1; j < P; ++j) to[q + j * s] = times(v[j], w[j - 1]);
-    }
-  }
-}
 
 // Odd primes: pairs of roots are conjugates, so that half the products do.
 template <class T>
@@ -210,17 +129,30 @@ template <class T> Passes<T>::Passes(int64_t n) : n_(n) {
   }
 }
 
+template <class T> void Passes<T>::run(const Step& step, const Complex<V>* a, Complex<V>* b) const {
+  const Complex<T>* w = step.twiddles.data();
+  switch (step.radix) {
+    case 2: return run<2>(step, a, b);
+    case 3: return run<3>(step, a, b);
+    case 4: return run<4>(step, a, b);
+    case 5: return run<5>(step, a, b);
+    case 8: return run<8>(step, a, b);
+    default: pass_prime<T>(step.radix, step.m, step.s, w, step.roots.data(), a, b);
+  }
+}
+
+template <class T> template <int P> void Passes<T>::run(const Step& step, const Complex<V>* a, Complex<V>* b) const {
+  const auto load = [a](int64_t i) { return a[i]; };
+  const auto store = [b](int64_t i, Complex<V> z) { b[i] = z; };
+  if (step.m == 1)
+    last_pass<P, T>(step.s, load, store);
+  else
+    pass<P, T>(step.m, step.s, step.twiddles.data(), load, store);
+}
+
 template <class T> Complex<Vector<T>>* Passes<T>::run(Complex<V>* a, Complex<V>* b) const {
   for (const Step& step : steps_) {
-    const Complex<T>* w = step.twiddles.data();
-    switch (step.radix) {
-      case 2: pass<2, T>(step.m, step.s, w, a, b); break;
-      case 3: pass<3, T>(step.m, step.s, w, a, b); break;
-      case 4: pass<4, T>(step.m, step.s, w, a, b); break;
-      case 5: pass<5, T>(step.m, step.s, w, a, b); break;
-      case 8: pass<8, T>(step.m, step.s, w, a, b); break;
-      default: pass_prime<T>(step.radix, step.m, step.s, w, step.roots.data(), a, b);
-    }
+    run(step, a, b);
     std::swap(a, b);
   }
   return a;
