@@ -106,6 +106,19 @@ def test_numbers() -> None:
         maca([1, 2]).item()
 
 
+def test_numbers_below_autograd() -> None:
+    """Operators of ours ask for numbers there, where PyTorch does not take ``item`` apart."""
+    aten = torch.ops.aten
+    below = torch._C._AutoDispatchBelowAutograd
+    for t in (torch.tensor([1.5, 2.5]), maca([1.5, 2.5])):
+        with below():
+            assert t[1].item() == 2.5 and aten._local_scalar_dense(t) == 1.5
+            with pytest.raises(RuntimeError, match="a Tensor with 2 elements cannot be converted to Scalar"):
+                t.item()
+            with pytest.raises(RuntimeError, match="_local_scalar_dense: Empty tensor not supported"):
+                aten._local_scalar_dense(t[:0])
+
+
 def test_tolist() -> None:
     assert maca([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
     assert maca(1.5).tolist() == 1.5

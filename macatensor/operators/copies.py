@@ -169,10 +169,18 @@ def _copy_(func: OpOverload) -> Launcher:
     return run
 
 
-@special("aten._local_scalar_dense.default")
+@special("aten._local_scalar_dense.default", "aten.item.default")
 def _item(func: OpOverload) -> Launcher:
+    """The first number, for the host. ``item`` comes here from operators of ours, below autograd, where PyTorch does not
+    take it apart."""
+    is_only = func is torch.ops.aten.item.default
+
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         buffer, offset, meta = args[0]._payload
+        if is_only and meta.numel != 1:
+            raise RuntimeError(f"a Tensor with {meta.numel} elements cannot be converted to Scalar")
+        if meta.numel == 0:
+            raise RuntimeError("_local_scalar_dense: Empty tensor not supported")
         host = torch.empty((), dtype=meta.dtype)
         download(host, buffer, offset * meta.itemsize, meta.itemsize)
         number = host.item()
