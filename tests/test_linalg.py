@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,45 @@ def test_factors_multiply_to_the_matrix(dtype: torch.dtype, shape: tuple[int, ..
         close(x @ L.inv(x), torch.eye(shape[-1], dtype=dtype), 10000)
 
 
+# of less than a block of reflections, of several, and of columns beyond the last
+REFLECTED = [(1, 1), (9, 9), (17, 40), (65, 65), (130, 63), (63, 130)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", REFLECTED, ids=str)
+@pytest.mark.parametrize("kind", ["random", "of rank 1", "tiny", "huge", "zero"])
+def test_reflections_are_backward_stable(kind: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    scale = {"tiny": 8 * limits.tiny, "huge": limits.max**0.9, "zero": 0.0}.get(kind, 1.0)
+    a = random(*shape, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    a = a[:, :1] @ a[:1] if kind == "of rank 1" else a
+    a = (a * scale).to(dtype)
+    exact, bound = a.to(torch.complex128), 4 * (max(shape) + 4) * limits.eps
+    for mode in ("reduced", "complete"):
+        q, r = (t.cpu().to(torch.complex128) for t in L.qr(on_device(a), mode=mode))
+        assert torch.equal(r, r.triu())
+        assert (q @ r - exact).abs().max() <= bound * exact.abs().max()
+        assert (q.mH @ q - torch.eye(q.shape[1])).abs().max() <= bound
+    packed, tau = torch.geqrf(on_device(a))
+    theirs, their_tau = torch.geqrf(a)
+    if kind == "random" and not dtype.is_complex:  # MKL's last complex diagonal is real at some sizes only
+        close(packed, theirs, 40 * max(shape))
+        close(tau, their_tau, 40 * max(shape))
+    for left, transpose in itertools.product((True, False), repeat=2):
+        c = random(*((shape[0], 5) if left else (5, shape[0])), dtype=dtype)
+        ours = torch.ormqr(packed, tau, on_device(c), left=left, transpose=transpose)
+        close(ours, torch.ormqr(packed.cpu(), tau.cpu(), c, left=left, transpose=transpose), 8 * max(shape))
+    if shape[0] >= shape[1]:
+        want = L.householder_product(packed.cpu(), tau.cpu())
+        close(L.householder_product(packed, tau), want, 8 * max(shape))
+
+
+def test_nan_does_not_reach_earlier_rows() -> None:
+    a = random(70, 70)
+    a[5, 9] = torch.nan
+    assert torch.equal(L.qr(on_device(a), mode="r").R.isnan().cpu(), L.qr(a, mode="r").R.isnan())
+
+
 @pytest.mark.parametrize("size", [60, 100])  # smaller ones are one piece of work
 def test_threads_do_not_show(size: int) -> None:
     a = on_device(random(8, size, size))
@@ -86,7 +126,7 @@ def test_threads_do_not_show_in_one_matrix(dtype: torch.dtype) -> None:
     for count in (1, 2):
         with threads_restored(count):
             lu, pivots = L.lu_factor(a)
-            results = [lu, pivots, L.solve(a, b), L.inv(a), L.solve_triangular(a, b, upper=True)]
+            results = [lu, pivots, L.solve(a, b), L.inv(a), L.solve_triangular(a, b, upper=True), *L.qr(a)]
             found.append([t.cpu() for t in results])
     assert all(torch.equal(one, two) for one, two in zip(*found))
 

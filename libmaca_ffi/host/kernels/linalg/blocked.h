@@ -179,6 +179,23 @@ void exchange_rows(T* x, int64_t step, int64_t columns, const Int* pivots, int64
   }
 }
 
+// C columns of x from row `begin` on, less K of l times `factors`; up to a vector of zeros below them may change.
+template <int K, int C, class T>
+void subtract_columns(int64_t begin, int64_t m, const T* l, int64_t ldl, const T (&factors)[K][C], T* x, int64_t ldx) {
+  using Lanes = maca::MACA_ISA::Vector<T>;
+  constexpr int64_t kLanes = maca::MACA_ISA::kLanesOf<Lanes>;
+  for (int64_t r = begin; r < m; r += kLanes) {
+    Lanes sum[C];
+    for (int c = 0; c < C; ++c) sum[c] = read<Lanes>(x + c * ldx + r);
+#pragma GCC unroll 8
+    for (int k = 0; k < K; ++k) {
+      const Lanes known = read<Lanes>(l + k * ldl + r);
+      for (int c = 0; c < C; ++c) sum[c] -= factors[k][c] * known;
+    }
+    for (int c = 0; c < C; ++c) write(x + c * ldx + r, sum[c]);
+  }
+}
+
 // The columns of a panel, column-major with at least a vector of zeros below each, are factored a few at a time.
 template <class T> class Panel {
  public:
@@ -200,7 +217,7 @@ template <class T> class Panel {
         divide(a + j * step, pivot, j + 1, m);
         for (int64_t c = j + 1; c < end; ++c) {
           const T factors[1][1] = {{a[c * step + j]}};
-          update<1, 1>(j + 1, m, a + j * step, step, factors, a + c * step);
+          subtract_columns<1, 1>(j + 1, m, a + j * step, step, factors, a + c * step, step);
         }
       }
       int64_t c = end;
@@ -254,21 +271,6 @@ template <class T> class Panel {
     }
   }
 
-  // C columns of x from row `begin` on, less K of l times `factors`; up to a vector of zeros below them may change.
-  template <int K, int C>
-  static void update(int64_t begin, int64_t m, const T* l, int64_t step, const T (&factors)[K][C], T* x) {
-    for (int64_t r = begin; r < m; r += kLanes) {
-      Lanes sum[C];
-      for (int c = 0; c < C; ++c) sum[c] = read<Lanes>(x + c * step + r);
-#pragma GCC unroll 8
-      for (int k = 0; k < K; ++k) {
-        const Lanes known = read<Lanes>(l + k * step + r);
-        for (int c = 0; c < C; ++c) sum[c] -= factors[k][c] * known;
-      }
-      for (int c = 0; c < C; ++c) write(x + c * step + r, sum[c]);
-    }
-  }
-
   // The kFew columns from `first` on, which are factored, out of C columns from `c` on.
   template <int C> static void eliminate(int64_t first, int64_t m, T* a, int64_t step, int64_t c) {
     T factors[kFew][C];
@@ -280,7 +282,7 @@ template <class T> class Panel {
         factors[k][i] = x[k];
       }
     }
-    update<kFew, C>(first + kFew, m, l, step, factors, a + c * step);
+    subtract_columns<kFew, C>(first + kFew, m, l, step, factors, a + c * step, step);
   }
 };
 

@@ -1,23 +1,27 @@
-// Householder reflections on LAPACK: QR and its parts.
-#include "linalg.h"
+// QR factorizations, and products with the orthogonal matrices that reflections make.
+#include "reflections.h"
 
 namespace maca::linalg {
 namespace {
 
-template <class T> void factor(int64_t rows, int64_t columns, T* a, T* tau) {
-  const Int m = lapack_size(rows), n = lapack_size(columns), ld = lapack_size(leading(rows));
-  Int info = 0;
-  if (rows == 0 || columns == 0) return;
-  with_work<T>([&](T* work, Int count) { lapack::geqrf<T>(&m, &n, a, &ld, tau, work, &count, &info); });
-}
+// Multiplications that go by while a number is moved.
+constexpr int64_t kMoved = 16;
 
-// The first `columns` columns of the product of `reflectors` reflections, in place of `a`.
-template <class T> void generate(int64_t rows, int64_t columns, int64_t reflectors, T* a, const T* tau) {
-  const Int m = lapack_size(rows), n = lapack_size(columns), k = lapack_size(reflectors),
-            ld = lapack_size(leading(rows));
-  Int info = 0;
-  if (rows == 0 || columns == 0) return;
-  with_work<T>([&](T* work, Int count) { lapack::orgqr<T>(&m, &n, &k, a, &ld, tau, work, &count, &info); });
+// Columns of matrix `i`, over the threads.
+template <class T> Columns<T> load(const Launch& launch, int64_t i, const Matrices& a, int64_t columns) {
+  Columns<T> x(a.rows, columns);
+  over_columns(std::min(columns, a.columns), a.rows * columns * kMoved,
+               [&](int64_t first, int64_t count) { a.part(first, count).load(launch, i, x.at(0, first), x.step); });
+  return x;
+}
+template <class T> void store(const Launch& launch, int64_t i, const Columns<T>& x, const Matrices& out) {
+  over_columns(out.columns, out.rows * out.columns * kMoved,
+               [&](int64_t first, int64_t count) { out.part(first, count).store(launch, i, x.at(0, first), x.step); });
+}
+template <class T> void conjugate_all(const Columns<T>& x, int64_t columns) {
+  if constexpr (kComplex<T>)
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t r = 0; r < x.rows; ++r) *x.at(r, c) = std::conj(*x.at(r, c));
 }
 
 std::unique_ptr<Plan> qr(const Request& r) {
@@ -31,15 +35,15 @@ std::unique_ptr<Plan> qr(const Request& r) {
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, 2 * a.rows * a.rows * a.columns, [=](const Launch& launch, int64_t i) {
-      const int64_t m = a.rows, k = std::min(m, a.columns);
-      std::vector<T> x = scratch<T>(m, std::max(m, a.columns)), tau = scratch<T>(k);
-      a.load(launch, i, x.data(), m);
-      factor(m, a.columns, x.data(), tau.data());
-      upper.each<T>(launch, i,
-                    [&](int64_t row, int64_t c) { return row <= c ? x[static_cast<size_t>(c * m + row)] : T(0); });
+      const Columns<T> x = load<T>(launch, i, a, a.columns);
+      Reflections<T> reflections(a.rows, std::min(a.rows, a.columns));
+      reflections.factor(x, a.columns);
+      for (int64_t c = 0; c < std::min(a.rows, a.columns); ++c) std::fill(x.at(c + 1, c), x.at(a.rows, c), T(0));
+      store(launch, i, x, upper);
       if (!with_q) return;
-      generate(m, q.columns, k, x.data(), tau.data());
-      q.store(launch, i, x.data(), m);
+      const Columns<T> of_q(q.rows, q.columns);
+      reflections.generate(of_q, q.columns);
+      store(launch, i, of_q, q);
     });
   });
 }
@@ -52,13 +56,20 @@ std::unique_ptr<Plan> geqrf(const Request& r) {
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, 2 * a.rows * a.columns * std::min(a.rows, a.columns), [=](const Launch& launch, int64_t i) {
-      std::vector<T> x = scratch<T>(a.rows, a.columns), scale = scratch<T>(tau.rows);
-      a.load(launch, i, x.data(), a.rows);
-      factor(a.rows, a.columns, x.data(), scale.data());
-      out.store(launch, i, x.data(), a.rows);
-      tau.store(launch, i, scale.data(), tau.rows);
+      const Columns<T> x = load<T>(launch, i, a, a.columns);
+      Reflections<T> reflections(a.rows, tau.rows);
+      reflections.factor(x, a.columns);
+      store(launch, i, x, out);
+      tau.store(launch, i, reflections.tau.data(), tau.rows);
     });
   });
+}
+
+template <class T> Reflections<T> given(const Launch& launch, int64_t i, const Matrices& vectors, const Matrices& tau) {
+  Reflections<T> reflections(vectors.rows, tau.rows);
+  tau.load(launch, i, reflections.tau.data(), tau.rows);
+  reflections.take(load<T>(launch, i, vectors, vectors.columns));
+  return reflections;
 }
 
 std::unique_ptr<Plan> householder_product(const Request& r) {
@@ -70,11 +81,9 @@ std::unique_ptr<Plan> householder_product(const Request& r) {
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, 2 * a.rows * a.columns * a.columns, [=](const Launch& launch, int64_t i) {
-      std::vector<T> x = scratch<T>(a.rows, a.columns), scale = scratch<T>(tau.rows);
-      a.load(launch, i, x.data(), a.rows);
-      tau.load(launch, i, scale.data(), tau.rows);
-      generate(a.rows, a.columns, tau.rows, x.data(), scale.data());
-      out.store(launch, i, x.data(), a.rows);
+      const Columns<T> q(a.rows, a.columns);
+      given<T>(launch, i, a, tau).generate(q, a.columns);
+      store(launch, i, q, out);
     });
   });
 }
@@ -82,28 +91,21 @@ std::unique_ptr<Plan> householder_product(const Request& r) {
 std::unique_ptr<Plan> ormqr(const Request& r) {
   const Dims batch = batch_of(r.in(0), 2);
   const bool left = r.boolean("left", true), transpose = r.boolean("transpose", false);
-  const Matrices a(r.in(0), batch, 2), tau(r.in(1), batch, 1), c(r.in(2), batch, 2), out(r.out(), batch, 2);
+  const Matrices a(r.in(0), batch, 2), tau(r.in(1), batch, 1);
+  Matrices c(r.in(2), batch, 2), out(r.out(), batch, 2);
+  if (!left) c = c.transposed(), out = out.transposed();  // C op(Q) is the adjoint of op(Q)^H C^H
   expect_dtype(r.in(1), r.in(0).dtype);
   expect_dtype(r.in(2), r.in(0).dtype);
   expect_size(out, c.rows, c.columns);
-  const int64_t order = left ? c.rows : c.columns;
-  if (a.rows != order || tau.rows > order || tau.rows > a.columns) throw Declined("reflections of another size");
+  if (a.rows != c.rows || tau.rows > c.rows || tau.rows > a.columns) throw Declined("reflections of another size");
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, 4 * c.rows * c.columns * tau.rows, [=](const Launch& launch, int64_t i) {
-      std::vector<T> x = scratch<T>(a.rows, a.columns), scale = scratch<T>(tau.rows), y = scratch<T>(c.rows, c.columns);
-      a.load(launch, i, x.data(), a.rows);
-      tau.load(launch, i, scale.data(), tau.rows);
-      c.load(launch, i, y.data(), c.rows);
-      const char side = left ? 'L' : 'R', op = !transpose ? 'N' : kComplex<T> ? 'C' : 'T';
-      const Int m = lapack_size(c.rows), n = lapack_size(c.columns), k = lapack_size(tau.rows),
-                lda = lapack_size(leading(a.rows)), ldc = lapack_size(leading(c.rows));
-      Int info = 0;
-      if (m > 0 && n > 0 && k > 0)
-        with_work<T>([&](T* work, Int count) {
-          lapack::ormqr<T>(&side, &op, &m, &n, &k, x.data(), &lda, scale.data(), y.data(), &ldc, work, &count, &info);
-        });
-      out.store(launch, i, y.data(), c.rows);
+      const Columns<T> x = load<T>(launch, i, c, c.columns);
+      if (!left) conjugate_all(x, c.columns);
+      given<T>(launch, i, a, tau).apply(transpose == left, x, c.columns);
+      if (!left) conjugate_all(x, c.columns);
+      store(launch, i, x, out);
     });
   });
 }
