@@ -38,6 +38,8 @@ constexpr int64_t kLeaf = 64;  // the largest order of a triangle that is solved
 // What repays another thread, in multiplications: 10 to 20 us.
 constexpr int64_t kPiece = 1 << 19;
 
+constexpr int64_t kAhead = 512;  // the least order whose next panel is factored ahead
+
 inline int64_t half_of(int64_t order) { return (order / 2 + kLeaf - 1) / kLeaf * kLeaf; }
 
 // f(first, count) for pieces of the columns, over the threads; what the first ones cost may differ from the last ones.
@@ -51,6 +53,14 @@ template <class F> void over_columns(int64_t columns, int64_t operations, F f) {
       const int64_t first = (k % 2 ? count - 1 - k / 2 : k / 2) * width;
       f(first, std::min(width, columns - first));
     }
+  });
+}
+
+// f(piece) for each, the first ones first: a thread that is done takes the next one.
+template <class F> void in_turn(int64_t count, int64_t operations_each, F f) {
+  std::atomic<int64_t> next{0};
+  parallel_for(count, kPiece / std::max<int64_t>(1, operations_each), [&](int64_t, int64_t) {
+    for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < count;) f(piece);
   });
 }
 
@@ -286,20 +296,56 @@ template <class T> class Panel {
   }
 };
 
+template <class T> Int factor_lu(int64_t m, int64_t n, T* a, int64_t step, Int* pivots);
+
+// Columns of x after their first `h` rows' factors, which `a` begins with: h rows of U, and the others less L U.
+template <class T>
+void eliminate(int64_t m, int64_t h, const T* a, const Int* pivots, T* x, int64_t step, int64_t columns) {
+  exchange_rows(x, step, columns, pivots, h);
+  Triangle<T>{{a, step, 1}, false, true}.solve(h, x, step, columns);
+  if (m > h) subtract(m - h, columns, h, Part<T>{a + h * step, step, 1}, x, step, x + h * step, step);
+}
+
+// As factor_lu(), in panels of which the next one is factored while the columns beyond it are eliminated: panels take
+// a third of the time of two threads. The cut into pieces is of the shape, as who takes which does not matter.
+template <class T> Int factor_lu_ahead(int64_t m, int64_t n, T* a, int64_t step, Int* pivots) {
+  constexpr int64_t kPanel = 2 * kLeaf, kWidth = 256;
+  const int64_t k = std::min(m, n);
+  Int info = factor_lu(m, std::min(kPanel, k), a, step, pivots);
+  for (int64_t first = 0; first < k; first += kPanel) {
+    const int64_t width = std::min(kPanel, k - first), rest = first + width, next = std::min(kPanel, k - rest);
+    T* const from = a + first * (step + 1);
+    Int of_next = 0;
+    const int64_t count = (next > 0) + (n - rest - next + kWidth - 1) / kWidth;
+    in_turn(count, (m - first) * width * std::min(kWidth, n - rest), [&](int64_t piece) {
+      const int64_t begin = piece == 0 ? 0 : next > 0 ? next + (piece - 1) * kWidth : piece * kWidth;
+      const bool is_next = piece == 0 && next > 0;
+      const int64_t columns = is_next ? next : std::min(kWidth, n - rest - begin);
+      eliminate(m - first, width, from, pivots + first, from + width + begin, step, columns);
+      if (is_next) of_next = factor_lu(m - rest, next, a + rest * (step + 1), step, pivots + rest);
+    });
+    if (info == 0 && of_next) info = of_next + lapack_size(rest);
+  }
+  over_columns(k, m * k * 4, [=](int64_t c, int64_t count) {  // L, of which each panel has its own exchanges only
+    for (int64_t first = kPanel; first < k; first += kPanel)
+      exchange_rows(a + first * step + c, step, std::clamp<int64_t>(first - c, 0, count), pivots + first,
+                    std::min(kPanel, k - first));
+  });
+  for (int64_t j = 0; j < k; ++j) pivots[j] += lapack_size(j / kPanel * kPanel);
+  return info;
+}
+
 // P A = L U in place, of `m` rows and `n` columns that lie `step` apart; pivots counted from 1. Returns LAPACK's info.
 template <class T> Int factor_lu(int64_t m, int64_t n, T* a, int64_t step, Int* pivots) {
   const int64_t k = std::min(m, n);
   if (k == 0) return 0;
+  if (k >= kAhead) return factor_lu_ahead(m, n, a, step, pivots);
   if (k < n || k > kLeaf) {
     const int64_t h = k < n ? k : half_of(k);
     const Int info = factor_lu(m, h, a, step, pivots);
     const int64_t multiplications = h * (n - h) * (m - h / 2);
-    over_columns(n - h, multiplications, [=](int64_t first, int64_t count) {
-      T* const x = a + h + first;
-      exchange_rows(x, step, count, pivots, h);
-      Triangle<T>{{a, step, 1}, false, true}.solve(h, x, step, count);
-      if (m > h) subtract(m - h, count, h, Part<T>{a + h * step, step, 1}, x, step, x + h * step, step);
-    });
+    over_columns(n - h, multiplications,
+                 [=](int64_t first, int64_t count) { eliminate(m, h, a, pivots, a + h + first, step, count); });
     if (k < n) return info;
     const Int of_rest = factor_lu(m - h, n - h, a + h * (step + 1), step, pivots + h);
     exchange_rows(a + h * step, step, h, pivots + h, n - h);
