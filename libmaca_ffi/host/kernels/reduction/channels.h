@@ -54,18 +54,27 @@ template <int K> struct Channels {
   }
 };
 
+// The step from channel to channel: PyTorch counts elements only, so that a vector may have sides of 1 around it.
+inline int64_t channel_stride(const Operand& o) {
+  for (int d = 0; d < o.rank(); ++d)
+    if (o.sizes[d] > 1) return o.strides[d];
+  return 0;
+}
+
 // A vector with one element a channel in the type C of the loop; `otherwise` where the operator was given none.
 template <class C> std::vector<C> channel_values(const Operand& o, const void* data, int64_t n, C otherwise) {
   std::vector<C> values(static_cast<size_t>(n), otherwise);
-  if (o.present() && data) load_tile(compute_for<C>, values.data(), o.dtype, data, o.rank() ? o.strides[0] : 0, n);
+  if (o.present() && data) load_tile(compute_for<C>, values.data(), o.dtype, data, channel_stride(o), n);
   return values;
 }
 template <class C> void store_channels(const std::vector<C>& values, const Operand& o, void* data) {
   if (!o.present() || o.numel() != static_cast<int64_t>(values.size())) return;
-  store_tile(compute_for<C>, values.data(), o.dtype, data, o.rank() ? o.strides[0] : 0, o.numel());
+  store_tile(compute_for<C>, values.data(), o.dtype, data, channel_stride(o), o.numel());
 }
 inline void check_channels(const Operand& o, int64_t n, const char* what) {
   if (o.present() && o.numel() != n) throw Invalid(std::string(what) + " has not one element a channel");
+  if (o.present() && std::ranges::count_if(o.sizes, [](int64_t side) { return side > 1; }) > 1)
+    throw Invalid(std::string(what) + " has more than one side");
   if (o.present() && o.scalar()) throw Declined(std::string(what) + " is a number");
 }
 
