@@ -50,7 +50,25 @@ def _nan_to_num(self: Tensor, nan: float | None, posinf: float | None, neginf: f
     return torch.empty_like(self)
 
 
+def _refuse_quotient_of_integers(tensor1: Tensor, tensor2: Tensor) -> None:
+    refuse_if(not any(t.is_floating_point() or t.is_complex() for t in (tensor1, tensor2)))
+
+
 @meta_rule
 def _addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: Scalar = 1) -> Tensor:
-    refuse_if(not any(t.is_floating_point() or t.is_complex() for t in (tensor1, tensor2)))
+    _refuse_quotient_of_integers(tensor1, tensor2)
     return torch.addcdiv(self, tensor1, tensor2, value=value)
+
+
+# PyTorch's meta kernels of these refuse integers, and let bool pass.
+def _list_addcdiv(overload: OpOverload) -> Callable[..., Value]:
+    def rule(self: list[Tensor], tensor1: list[Tensor], tensor2: list[Tensor], *scalars: Value) -> Value:
+        for pair in zip(tensor1, tensor2):
+            _refuse_quotient_of_integers(*pair)
+        return overload(self, tensor1, tensor2, *scalars)
+
+    return rule
+
+
+META_RULES["foreach_addcdiv_scalar"] = _list_addcdiv(torch.ops.aten._foreach_addcdiv.Scalar)
+META_RULES["foreach_addcdiv_scalars"] = _list_addcdiv(torch.ops.aten._foreach_addcdiv.ScalarList)
