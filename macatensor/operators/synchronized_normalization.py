@@ -84,7 +84,8 @@ def _move(running: Tensor | None, now: Tensor, momentum: float) -> None:
     if running is not None:
         if running.shape != now.shape:
             raise Contradiction
-        running.lerp_(now.to(running.dtype), momentum)
+        # not lerp_(), whose difference of infinite numbers is NaN
+        running.mul_(1 - momentum).add_(now.to(running.dtype), alpha=momentum)
 
 
 @composite
