@@ -18,6 +18,9 @@ kernel("logspace", REAL | COMPLEX, bound=POWERS)
 kernel("logspace.Scalar_Tensor", REAL | COMPLEX, bound=POWERS)
 kernel("logspace.Tensor_Scalar", REAL | COMPLEX, bound=POWERS)
 kernel("logspace.Tensor_Tensor", REAL | COMPLEX, bound=POWERS)
+for _name in ("linspace", "logspace"):
+    for _ends in ("Scalar_Tensor", "Tensor_Scalar", "Tensor_Tensor"):
+        also(f"{_name}.{_ends}", meta=f"{_name}_{_ends.lower()}")
 kernel("eye", ALL)
 kernel("eye.m", ALL)
 kernel("tril_indices", INTEGERS)

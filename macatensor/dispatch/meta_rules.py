@@ -464,3 +464,24 @@ def _softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     canonicalize_dim(self.dim(), dim)
     result: Tensor = torch.ops.aten._softmax.default(self, dim, half_to_float)
     return result
+
+
+# PyTorch's meta kernels of these do not see that an end in a tensor is complex.
+def _spaced(func: OpOverload) -> Callable[..., Value]:
+    schema = func._schema.arguments
+    at = next(i for i, argument in enumerate(schema) if argument.name == "dtype")
+
+    def rule(*full: Value) -> Value:
+        is_complex = any(isinstance(end, Tensor) and end.is_complex() for end in full[:2])
+        if full[at] is None and is_complex:
+            full = (*full[:at], torch.get_default_dtype().to_complex(), *full[at + 1 :])
+        positional = sum(not argument.kwarg_only for argument in schema)
+        named = {argument.name: value for argument, value in zip(schema[positional:], full[positional:])}
+        return func(*full[:positional], **named)
+
+    return rule
+
+
+for _of in (torch.ops.aten.linspace, torch.ops.aten.logspace):
+    for _ends in ("Scalar_Tensor", "Tensor_Scalar", "Tensor_Tensor"):
+        META_RULES[f"{_of.__name__}_{_ends.lower()}"] = _spaced(getattr(_of, _ends))
