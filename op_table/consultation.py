@@ -70,7 +70,7 @@ TRUSTING = frozenset(
     convolution_backward diagonal_backward embedding_dense_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward gelu_backward glu_backward glu_backward_jvp grid_sampler_2d_backward
     grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward
-    huber_loss_backward log_sigmoid_backward logit_backward lu_unpack
+    huber_loss_backward log_sigmoid_backward log_sigmoid_forward logit_backward lu_unpack
     masked_scatter_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward mish_backward
     mkldnn_rnn_layer mkldnn_rnn_layer_backward mse_loss_backward multi_margin_loss_backward
     multilabel_margin_loss_backward native_batch_norm native_batch_norm_backward native_dropout
