@@ -35,7 +35,7 @@ from recipes import smaller, source
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from worker import FIELDS
+from worker import FIELDS, MEMORY
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[1] / "build" / "fuzz.jsonl"
@@ -84,7 +84,8 @@ def _ask(
         process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py"), str(file), *arguments],
             stdin=subprocess.PIPE if given else subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MACA_FALLBACK": "silent"}, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MACA_FALLBACK": "silent", "MACA_DEVICE_MEMORY": str(MEMORY)},
+            start_new_session=True,
         )  # fmt: skip
         if given:
             assert process.stdin
