@@ -73,6 +73,9 @@ CALLS = [
     Call("aten._transform_bias_rescale_qkv(o(1, 2, 3), o(3), 0)", "NotImplementedError"),
     Call("aten._dyn_quant_matmul_4bit(o(1), o(1), 1, 1, 1)", "RuntimeError"),
     Call("aten.batch_norm_update_stats(o(2, 3, 4), None, o(0), 1.0)", "RuntimeError"),
+    # a buffer past whose end PyTorch's own kernel writes
+    Call("aten.log_sigmoid_forward.output(o(2, 3), output=o(2, 3), buffer=o(2, 1).expand(2, 3))[0]", "(2, 3)"),
+    Call("aten.batch_norm_elemt(o(2, 6), None, o(2, 3), o(6), o(6), 0.1)", "RuntimeError"),
     Call("aten.lu_unpack(o(2, 3, 4), i(0).int())", "RuntimeError"),
     Call("aten._fft_c2c(o(2, 3) + 0j, [9], 0, True)", "Error"),
     Call("aten._fft_r2c(o(2, 3), [-7], 0, True)", "Error"),

@@ -209,6 +209,15 @@ CALLS: dict[str, Call] = {
     "clamp_min, negative bytes": lambda d: torch._foreach_clamp_min([_bytes(d)], [-1])[0],
     "clamp_max, negative bytes": lambda d: torch._foreach_clamp_max([_bytes(d)], -1)[0],
     "addcdiv, bool": lambda d: torch.addcdiv(_floats(d), *_truths(d)),
+    "addcdiv, lists of bool": lambda d: torch._foreach_addcdiv([_floats(d)], *[[t] for t in _truths(d)])[0],
+    "batch_norm, weights with sides of 1": lambda d: F.batch_norm(
+        _image(d), torch.zeros(3, device=d), torch.ones(3, device=d), *[_floats(d)[None, :3]] * 2, eps=0.0
+    ),
+    "batch_norm, momentum and infinite statistics": lambda d: (
+        torch.batch_norm_update_stats(_image(d), mean := torch.full((3,), float("inf"), device=d), None, 0.1)
+        and mean
+    ),
+    "linspace, a complex tensor": lambda d: torch.linspace(_infinite(d)[1], 0, 3, device=d),
     "pow, 0": lambda d: _infinite(d).pow(0),
     "pow, of 1": lambda d: torch.pow(1, _infinite(d)),
     "pow, complex 0": lambda d: torch.pow(1 / _floats(d), 0j),
