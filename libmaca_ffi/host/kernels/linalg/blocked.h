@@ -306,8 +306,8 @@ void eliminate(int64_t m, int64_t h, const T* a, const Int* pivots, T* x, int64_
   if (m > h) subtract(m - h, columns, h, Part<T>{a + h * step, step, 1}, x, step, x + h * step, step);
 }
 
-// As factor_lu(), in panels of which the next one is factored while the columns beyond it are eliminated: panels take
-// a third of the time of two threads. The cut into pieces is of the shape, as who takes which does not matter.
+// As factor_lu(), in panels of which the next one is factored while the columns beyond it are eliminated, as a panel
+// keeps but one thread busy. The cut into pieces is of the shape, as who takes which does not matter.
 template <class T> Int factor_lu_ahead(int64_t m, int64_t n, T* a, int64_t step, Int* pivots) {
   constexpr int64_t kPanel = 2 * kLeaf, kWidth = 256;
   const int64_t k = std::min(m, n);
