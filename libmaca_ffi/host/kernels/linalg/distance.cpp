@@ -99,7 +99,12 @@ struct Points {
   }
 };
 
-template <class F> std::unique_ptr<Plan> real(Dtype d, F f) {
+// The loops read each operand in the result's type.
+template <class F> std::unique_ptr<Plan> real(const Request& r, F f) {
+  const Dtype d = r.out().dtype;
+  for (int i = 0; i < r.inputs(); ++i)
+    if (const Operand o = r.in(i); o.present() && o.dtype != d)
+      throw Invalid(std::string("operands differ in dtype: ") + dtype_name(o.dtype));
   if (d == Dtype::F32) return f(float{});
   if (d == Dtype::F64) return f(double{});
   throw Declined(std::string("no distances in ") + dtype_name(d));
@@ -136,7 +141,7 @@ std::unique_ptr<Plan> cdist(const Request& r) {
   const double p = r.number("p");
   const Norm norm = norm_of(p);
   if (x.width != y.width || out.count != x.count || out.width != y.count) throw Invalid("sizes do not fit");
-  return real(r.out().dtype, [&](auto tag) {
+  return real(r, [&](auto tag) {
     using T = decltype(tag);
     return each_point<T>(batch, x, y, [=](const Launch& launch) {
       return [&](int64_t set, int64_t i, const T* a, const T* b) {
@@ -152,7 +157,7 @@ std::unique_ptr<Plan> cdist(const Request& r) {
 std::unique_ptr<Plan> cdist_backward(const Request& r) {
   if (r.out().rank() < 2 || r.in(2).rank() < 2) throw Invalid("points are the rows of a matrix");
   if (r.in(0).numel() == 0 || r.out().numel() == 0)  // the result then has the first points' sizes, not broadcast
-    return real(r.out().dtype, [&](auto tag) {
+    return real(r, [&](auto tag) {
       const Operand zeros = r.out();
       const Nest<1> nest(zeros.sizes, {zeros.strides});
       return make_plan(
@@ -165,7 +170,7 @@ std::unique_ptr<Plan> cdist_backward(const Request& r) {
   if (x.width != y.width || grad.count != x.count || grad.width != y.count || dist.count != x.count ||
       dist.width != y.count || out.count != x.count || out.width != x.width)
     throw Invalid("sizes do not fit");
-  return real(r.out().dtype, [&](auto tag) {
+  return real(r, [&](auto tag) {
     using T = decltype(tag);
     return each_point<T>(batch, x, y, [=](const Launch& launch) {
       return [&, sum = std::vector<T>(static_cast<size_t>(x.width))](int64_t set, int64_t i, const T* a,
@@ -191,7 +196,7 @@ std::unique_ptr<Plan> pdist(const Request& r) {
   const double p = r.number("p", 2.0);
   const Norm norm = norm_of(p);
   if (out.rank() != 1 || out.sizes[0] != x.count * (x.count - 1) / 2) throw Invalid("sizes do not fit");
-  return real(out.dtype, [&](auto tag) {
+  return real(r, [&](auto tag) {
     using T = decltype(tag);
     const int64_t n = x.count, cost = std::max<int64_t>(1, n * x.width / 2);
     return make_plan(static_cast<uint64_t>(n * cost), [=](const Launch& launch) {
@@ -218,7 +223,7 @@ std::unique_ptr<Plan> pdist_backward(const Request& r) {
   if (grad.rank() != 1 || dist.rank() != 1 || grad.sizes[0] != pairs || dist.sizes[0] != pairs || out.count != n ||
       out.width != x.width)
     throw Invalid("sizes do not fit");
-  return real(r.out().dtype, [&](auto tag) {
+  return real(r, [&](auto tag) {
     using T = decltype(tag);
     const int64_t cost = std::max<int64_t>(1, n * x.width);
     return make_plan(static_cast<uint64_t>(n * cost), [=](const Launch& launch) {
