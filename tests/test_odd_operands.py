@@ -75,6 +75,8 @@ CALLS = [
     Call("aten.batch_norm_update_stats(o(2, 3, 4), None, o(0), 1.0)", "RuntimeError"),
     # a buffer past whose end PyTorch's own kernel writes
     Call("aten.log_sigmoid_forward.output(o(2, 3), output=o(2, 3), buffer=o(2, 1).expand(2, 3))[0]", "(2, 3)"),
+    Call("aten._log_softmax.out(o(1, 8, 3), 1, False, out=o(1, 1, 3).expand(1, 8, 3))", "RuntimeError"),
+    Call("aten._cdist_backward(o(7, 2), o(7, 2), o(7, 2), 1.0, o(7, 7).bool())", "RuntimeError"),
     Call("aten.batch_norm_elemt(o(2, 6), None, o(2, 3), o(6), o(6), 0.1)", "RuntimeError"),
     Call("aten.lu_unpack(o(2, 3, 4), i(0).int())", "RuntimeError"),
     Call("aten._fft_c2c(o(2, 3) + 0j, [9], 0, True)", "Error"),

@@ -209,6 +209,7 @@ CALLS: dict[str, Call] = {
     "clamp_min, negative bytes": lambda d: torch._foreach_clamp_min([_bytes(d)], [-1])[0],
     "clamp_max, negative bytes": lambda d: torch._foreach_clamp_max([_bytes(d)], -1)[0],
     "addcdiv, bool": lambda d: torch.addcdiv(_floats(d), *_truths(d)),
+    "cdist, two dtypes": lambda d: torch.cdist(_floats(d)[None], _floats(d, torch.float64)[None], p=3.0),
     "addcdiv, lists of bool": lambda d: torch._foreach_addcdiv([_floats(d)], *[[t] for t in _truths(d)])[0],
     "batch_norm, weights with sides of 1": lambda d: F.batch_norm(
         _image(d), torch.zeros(3, device=d), torch.ones(3, device=d), *[_floats(d)[None, :3]] * 2, eps=0.0
