@@ -24,9 +24,8 @@ from recipes import is_tensor
 
 import macatensor  # noqa: F401 - the device
 
-MEMORY = (
-    3 << 29
-)  # bytes of addresses beyond those at the start: what 2^31 elements take is refused, not begun
+# bytes of addresses beyond those at the start: what 2^31 elements take is refused, not begun
+MEMORY = 3 << 29
 FIELDS = "<qqq"  # a seed, the side (0 host, 1 device), a counter that shows life
 
 
