@@ -24,8 +24,8 @@ CHECKING = frozenset(
     _foreach_round _foreach_rsqrt _foreach_sigmoid _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt
     _foreach_sub _foreach_tan _foreach_tanh _foreach_trunc _foreach_zero _functional_assert_async
     _fused_moving_avg_obs_fq_helper _fused_sdp_choice _int_mm _linalg_check_errors _linalg_det _linalg_eigh
-    _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _make_dep_token _neg_view
-    _reshape_alias _scaled_mm _scaled_mm_v2 _spdiags _to_copy _to_sparse _to_sparse_bsc _to_sparse_bsr
+    _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _log_softmax _make_dep_token _neg_view
+    _reshape_alias _scaled_mm _scaled_mm_v2 _softmax _spdiags _to_copy _to_sparse _to_sparse_bsc _to_sparse_bsr
     _to_sparse_csc _to_sparse_csr _trilinear _unique _unique2 _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
     _upsample_lanczos2d_aa _upsample_lanczos2d_aa_backward _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
     elu_backward leaky_relu_backward native_dropout_backward
@@ -47,14 +47,14 @@ TRUSTING = frozenset(
     _foobar _foreach_copy _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ _grid_sampler_2d_cpu_fallback
     _grid_sampler_2d_cpu_fallback_backward _histogramdd_bin_edges _histogramdd_from_bin_cts
     _histogramdd_from_bin_tensors _index_put_impl _index_put_impl_ _jagged_to_padded_dense_forward
-    _log_softmax _log_softmax_backward_data _logcumsumexp _make_per_channel_quantized_tensor
+    _log_softmax_backward_data _logcumsumexp _make_per_channel_quantized_tensor
     _make_per_tensor_quantized_tensor _masked_softmax _masked_softmax_backward _native_batch_norm_legit
     _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _native_multi_head_attention
     _neg_view_copy _nested_compute_contiguous_strides_offsets _nnpack_spatial_convolution
     _padded_dense_to_jagged_forward _pdist_backward _pdist_forward _prelu_kernel _prelu_kernel_backward
     _reshape_alias_copy _safe_softmax _sample_dirichlet _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward _segment_reduce_backward _slow_conv2d_backward
-    _slow_conv2d_forward _softmax _softmax_backward_data _stack _standard_gamma _standard_gamma_grad
+    _slow_conv2d_forward _softmax_backward_data _stack _standard_gamma _standard_gamma_grad
     _test_functorch_fallback _test_optional_filled_intlist _test_optional_floatlist _test_optional_intlist
     _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
     _transform_bias_rescale_qkv _transformer_encoder_layer_fwd _unsafe_index _unsafe_index_put
@@ -70,7 +70,7 @@ TRUSTING = frozenset(
     convolution_backward diagonal_backward embedding_dense_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward gelu_backward glu_backward glu_backward_jvp grid_sampler_2d_backward
     grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward
-    huber_loss_backward log_sigmoid_backward log_sigmoid_forward logit_backward lu_unpack
+    huber_loss_backward log_sigmoid_backward logit_backward lu_unpack
     masked_scatter_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward mish_backward
     mkldnn_rnn_layer mkldnn_rnn_layer_backward mse_loss_backward multi_margin_loss_backward
     multilabel_margin_loss_backward native_batch_norm native_batch_norm_backward native_dropout

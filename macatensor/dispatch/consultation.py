@@ -40,15 +40,20 @@ def may_ask_cpu(func: OpOverload) -> bool:
 
 def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tensor]:
     """Host operands for tensors that lie in one buffer: they share memory in the same way."""
-    filled = [t for t in tensors if t._payload[2].numel]  # others may begin beyond the end of their memory
-    start = min((t._payload[1] * t._payload[2].itemsize for t in filled), default=0) // 16 * 16
-    end = max((t._payload[1] * t._payload[2].itemsize + t._payload[2].nbytes for t in filled), default=0)
-    if end - start > _LARGEST:
+    # others may begin beyond the end of their memory
+    filled = [
+        (offset * meta.itemsize, meta) for _, offset, meta in (t._payload for t in tensors) if meta.numel
+    ]
+    start = min((begin for begin, _ in filled), default=0) // 16 * 16
+    end = max((begin + meta.nbytes for begin, meta in filled), default=0)
+    # some kernels write all elements of an out= one after another, though it shares memory
+    room = max((begin + meta.numel * meta.itemsize for begin, meta in filled), default=0)
+    if max(end, room) - start > _LARGEST:
         raise MemoryError
     if with_values and end - start > _LARGEST_COPY:
         raise MemoryError  # kernels that look at values would see none
     # uninitialized integers would be random indices, and such numbers NaN now and then, which some kernels refuse
-    memory = torch.zeros(end - start, dtype=torch.uint8)
+    memory = torch.zeros(max(end, room) - start, dtype=torch.uint8)
     if with_values:
         download(memory, tensors[0]._payload[0], start, end - start)
     made = []

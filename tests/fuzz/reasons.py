@@ -38,11 +38,6 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (r".*", r"the host raises \w+: " + _DTYPE, "a dtype that PyTorch's kernels for the CPU lack"),
     (
-        r".*::(special_)?(log_)?softmax(\.\w+)?",
-        r"raises NotImplementedError: " + _DTYPE,
-        "of nothing the host's kernel looks at no dtype; it is not asked, as it trusts an out=",
-    ),
-    (
         r".*",
         r".*(NotImplementedError: Could not run 'aten|/ Could not run 'aten).*",
         "the CPU has no kernel of it",
