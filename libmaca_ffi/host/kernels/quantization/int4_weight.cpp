@@ -27,10 +27,15 @@ using Words = Vector<uint32_t>;
 #endif
 }
 
-// The number less 8 of each word below 16, exactly: the bits of 2^23 + number are those of both together.
+// The number less 8 that is in the low four bits of each word, exactly, whatever is in the others.
 [[gnu::always_inline]] inline Lanes numbers_of(Words words) {
-  constexpr uint32_t kTwo23 = 0x4b000000;
-  return (Lanes)(words | kTwo23) - 8388616.0f;
+#if defined(__AVX512F__)
+  constexpr Lanes kNumbers = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+  return (Lanes)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)words, (__m512)kNumbers);
+#else
+  constexpr uint32_t kTwo23 = 0x4b000000;  // the bits of 2^23, and with a number those of both together
+  return (Lanes)((words & 15) | kTwo23) - 8388616.0f;
+#endif
 }
 
 // Rows of a weight from `first` on, with `bytes` of them for each k.
@@ -126,6 +131,7 @@ template <class S> class Int4Product final : public WeightProduct {
     Grid grid = {};
     const uint8_t* from = bytes(launch, b);
     for (int64_t g = 0; g < groups(); ++g, from += group_ * b.bytes) {
+      for (int64_t byte = 0; byte < group_ * b.bytes; byte += 64) __builtin_prefetch(from + kAhead + byte);
       read_grid(launch, b, g, grid);
       const float* x = left + g * group_;
       int64_t byte = 0;
@@ -164,22 +170,26 @@ template <class S> class Int4Product final : public WeightProduct {
   template <int64_t R, int64_t V>
   void add_group(const float* x, const float* group_sums, const uint8_t* from, int64_t step, int64_t byte,
                  const Grid& grid, float (*totals)[2][kMostRows / 2 + kLanes]) const {
-    Lanes sum[R][2][V] = {};
+    constexpr int64_t kTurns = R * V == 1 ? 2 : 1;  // sums enough that none waits for itself
+    Lanes sum[kTurns][R][2][V] = {};
     const float* rows[R];
     for (int64_t r = 0; r < R; ++r) rows[r] = x + r * left_step();
+    for (int64_t i = 0; i < group_; i += 2)
 #pragma GCC unroll 2
-    for (int64_t i = 0; i < group_; ++i, from += step)
+      for (int64_t k = 0; k < 2; ++k, from += step)
 #pragma GCC unroll 2
-      for (int64_t v = 0; v < V; ++v) {
-        const Words words = words_of(from + v * kLanes);
-        const Lanes low = numbers_of(words & 15), high = numbers_of(words >> 4);
+        for (int64_t v = 0; v < V; ++v) {
+          const Words words = words_of(from + v * kLanes);
+          const Lanes low = numbers_of(words), high = numbers_of(words >> 4);
 #pragma GCC unroll 2
-        for (int64_t r = 0; r < R; ++r) {
-          const Lanes factor = rows[r][i] - Lanes{};
-          sum[r][0][v] += factor * low;
-          sum[r][1][v] += factor * high;
+          for (int64_t r = 0; r < R; ++r) {
+            const Lanes factor = rows[r][i + k] - Lanes{};
+            sum[k % kTurns][r][0][v] += factor * low;
+            sum[k % kTurns][r][1][v] += factor * high;
+          }
         }
-      }
+    if constexpr (kTurns == 2)
+      for (int64_t half = 0; half < 2; ++half) sum[0][0][half][0] += sum[1][0][half][0];
     for (int64_t r = 0; r < R; ++r) {
       const float of_zero = group_sums[r * groups()];
       for (int64_t half = 0; half < 2; ++half)
@@ -187,7 +197,7 @@ template <class S> class Int4Product final : public WeightProduct {
           const int64_t at = byte + v * kLanes;
           float* const total = totals[r][half] + at;
           const Lanes more =
-              sum[r][half][v] * read<Lanes>(grid.scale[half] + at) + of_zero * read<Lanes>(grid.zero[half] + at);
+              sum[0][r][half][v] * read<Lanes>(grid.scale[half] + at) + of_zero * read<Lanes>(grid.zero[half] + at);
           write(total, read<Lanes>(total) + more);
         }
     }
@@ -207,7 +217,7 @@ template <class S> class Int4Product final : public WeightProduct {
       if (b.by_halves)
         for (; j + kLanes <= b.bytes; j += kLanes) {
           const Words words = words_of(from + j);
-          write(to + j, numbers_of(words & 15) * read<Lanes>(grid.scale[0] + j) + read<Lanes>(grid.zero[0] + j));
+          write(to + j, numbers_of(words) * read<Lanes>(grid.scale[0] + j) + read<Lanes>(grid.zero[0] + j));
           write(to + b.bytes + j,
                 numbers_of(words >> 4) * read<Lanes>(grid.scale[1] + j) + read<Lanes>(grid.zero[1] + j));
         }
@@ -218,7 +228,7 @@ template <class S> class Int4Product final : public WeightProduct {
     }
   }
 
-  static constexpr int64_t kMostGroup = 256;
+  static constexpr int64_t kMostGroup = 256, kAhead = 8192;
   int64_t block_;
   bool by_halves_;
   int64_t group_;
