@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+
+import pytest
 
 import macatensor
 
@@ -50,6 +53,7 @@ def run_ranks(
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(ranks),
         "MACA_FALLBACK": "error",
+        "PYTHONFAULTHANDLER": "1",
         **environment,
     }
     env["PYTHONPATH"] = os.pathsep.join(
@@ -70,13 +74,14 @@ def run_ranks(
         try:
             statuses.append(process.wait(max(0.1, ends - time.monotonic())))
         except subprocess.TimeoutExpired:
-            process.kill()
-            statuses.append(process.wait())
+            process.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER: each thread says where it is
+            statuses.append(process.wait(30))
     texts = []
     for output in outputs:
         output.seek(0)
         texts.append(output.read())
         output.close()
     said = "\n".join(f"--- rank {rank}: exit {statuses[rank]}\n{text}" for rank, text in enumerate(texts))
-    assert tuple(statuses) == (expect or (0,) * ranks), said
+    if tuple(statuses) != (expect or (0,) * ranks):
+        pytest.fail(said, pytrace=False)  # what the ranks say, not this file's lines
     return texts
