@@ -270,3 +270,63 @@ def test_operands_of_two_devices_are_refused() -> None:
     for one, other in ((host, host.to("maca")), (host.to("maca"), host)):
         with pytest.raises(RuntimeError, match="same device"):
             one + other
+
+
+def _apart() -> torch.Tensor:
+    """Two elements in one place, a third elsewhere."""
+    return torch.sparse_coo_tensor([[0, 0, 2], [1, 1, 0]], [1.0, 2.0, 4.0], (3, 4), check_invariants=True)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    (
+        lambda t: t + torch.sparse_coo_tensor(t.shape, device=t.device),
+        lambda t: torch.sparse_coo_tensor(t.shape, device=t.device) + t,
+        lambda t: t * torch.tensor(2, device=t.device).to_sparse(),
+        lambda t: torch.tensor(2, device=t.device).to_sparse() * t,
+        lambda t: t.clone().transpose_(0, 1),
+        lambda t: t.clone().t_(),
+        lambda t: t.permute(-2, -1),
+        lambda t: torch.zeros_like(t.to_dense(), layout=COO),
+        lambda t: t.to_dense().new_zeros((2, 2), layout=torch.sparse_csr),
+    ),
+)
+def test_elements_are_kept_as_on_the_host(compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with macatensor.fallback("error"):
+        found = compute(_apart().to("maca"))
+    expected = compute(_apart())
+    assert (found.device.type, found.layout, found.shape) == ("maca", expected.layout, expected.shape)
+    assert found._nnz() == expected._nnz()
+    if found.layout is COO:
+        assert found.is_coalesced() == expected.is_coalesced()
+    assert torch.equal(found.to_dense().cpu(), expected.to_dense())
+
+
+def test_a_tensor_that_changes_sizes_in_place_keeps_its_gradient() -> None:
+    ours = _apart().to("maca").requires_grad_()
+    (ours * 3).transpose_(0, 1).to_dense().sum().backward()
+    assert torch.equal(ours.grad.to_dense().cpu() != 0, _apart().to_dense() != 0)
+    resized = _apart().to("maca")
+    resized.sparse_resize_((5, 6), 2, 0)
+    assert resized.to_dense().shape == (5, 6) and torch.equal(
+        resized.to_dense()[:3, :4].cpu(), _apart().to_dense()
+    )
+
+
+@pytest.mark.parametrize("dims", (0, 1, (0, 1)))
+def test_each_place_of_a_sum_has_its_gradient_once(dims: int | tuple[int, ...]) -> None:
+    gradients = []
+    for t in (_apart(), _apart().to("maca")):
+        t.requires_grad_()
+        summed = torch.sparse.sum(t, dims)
+        (summed.to_dense() if summed.is_sparse else summed).sum().backward()
+        gradients.append(t.grad.to_dense().cpu())
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("name", ("empty_like", "zeros_like"))
+def test_memory_formats_are_of_dense_tensors(name: str) -> None:
+    with pytest.raises(RuntimeError, match="only supported by strided tensors"):
+        getattr(torch, name)(_apart().to("maca"), memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="blocksize|empty_strided"):
+        getattr(torch, name)(torch.ones(2, 2).to("maca"), layout=torch.sparse_bsr)

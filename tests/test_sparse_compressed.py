@@ -357,3 +357,55 @@ def test_operands_of_two_devices_are_refused() -> None:
     for one, other in ((host, host.to("maca")), (host.to("maca"), host)):
         with pytest.raises(RuntimeError, match="same device"):
             one + other
+
+
+@pytest.mark.parametrize("dims", ((0,), (1,), (0, 1)))
+@pytest.mark.parametrize("dtype", (torch.int8, torch.uint8, torch.int32, torch.float16), ids=str)
+def test_sums_of_integers_are_int64(dtype: torch.dtype, dims: tuple[int, ...]) -> None:
+    host = torch.tensor([[100, 0, 100], [0, 100, 0]]).to(dtype).to_sparse_csr()
+    found, expected = (torch.sum(t, dims, keepdim=True) for t in (host.to("maca"), host))
+    assert found.dtype is expected.dtype
+    assert torch.equal(found.to_dense().cpu(), expected.to_dense())
+
+
+def test_a_compressed_tensor_takes_the_sizes_of_another() -> None:
+    ours = torch.eye(3).to_sparse_csr().to("maca")
+    with macatensor.fallback("silent"):
+        ours.resize_as_sparse_(torch.ones(2, 5).to_sparse_csr().to("maca"))
+    assert ours.shape == (2, 5) and ours._nnz() == 10
+
+
+@pytest.mark.parametrize("transpose", (False, True))
+@pytest.mark.parametrize("out_int32", (False, True))
+def test_indices_are_converted_as_on_the_host(out_int32: bool, transpose: bool) -> None:
+    options = {"out_int32": out_int32, "transpose": transpose}
+    for ends, plain in (
+        ([0, 1, 3], [2, 0, 1]),
+        ([[0, 1, 3], [0, 3, 3]], [[2, 0, 1], [0, 1, 2]]),
+        ([0, 0], []),
+    ):
+        members = torch.tensor(ends), torch.tensor(plain, dtype=torch.int64)
+        found, expected = (
+            torch._convert_indices_from_csr_to_coo(*(m.to(d) for m in members), **options)
+            for d in ("maca", "cpu")
+        )
+        assert found.dtype is expected.dtype and torch.equal(found.cpu(), expected)
+    at = torch.tensor([0, 2, 2, 3])
+    found, expected = (
+        torch._convert_indices_from_coo_to_csr(at.to(d), 5, out_int32=out_int32) for d in ("maca", "cpu")
+    )
+    assert found.dtype is expected.dtype and torch.equal(found.cpu(), expected)
+
+
+def test_what_compressed_tensors_lack_is_said_as_on_the_host() -> None:
+    for act in (
+        lambda t: t.is_contiguous(),
+        lambda t: t.stride(),
+        lambda t: t.untyped_storage(),
+        lambda t: torch.zeros(0, 3, 3, device=t.device).to_sparse_csr(),
+    ):
+        host = torch.eye(3).to_sparse_csr()
+        with pytest.raises((RuntimeError, NotImplementedError)) as theirs:
+            act(host)
+        with pytest.raises(type(theirs.value), match=str(theirs.value)[:30]):
+            act(host.to("maca"))

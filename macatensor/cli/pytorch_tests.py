@@ -16,7 +16,8 @@ HINT = "--pytorch-tests"
 
 
 def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, as_json: bool) -> None:
-    """Runs the tests that match one of ``patterns`` (all, if none is given) and prints a table or JSON.
+    """Runs the tests that match one of ``patterns`` and prints a table or JSON: of the files that patterns name, or of
+    :data:`macatensor.examination.pytorch_tests.FILES`.
 
     Exit status: 1 where a test fails that is no expected failure, or one passes that is.
     """
@@ -26,7 +27,8 @@ def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, a
 
     try:
         folder = pytorch_tests.test_folder(checkout)
-        tasks = pytorch_tests.tasks(folder)
+        named = {p.partition("::")[0] for p in patterns if not set("*?[") & set(p.partition("::")[0])}
+        tasks = pytorch_tests.tasks(folder, sorted(named) or None)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=HINT) from error
     if patterns:

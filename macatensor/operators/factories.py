@@ -180,6 +180,10 @@ class BlankLauncher(native.BlankCall):
             check_index(device)
             if device.type != "maca":
                 return self.func(meta_tensor(meta), *args[1:], **kwargs)
+        # autograd copies a dense gradient of a sparse tensor by new_empty_strided with that tensor's options
+        of_strides = self.func is torch.ops.aten.new_empty_strided.default
+        if not of_strides and kwargs.get("layout") not in (None, torch.strided):
+            return self._of_other_layout(meta, args[1:], kwargs)
         options = [part for name, value in kwargs.items() for part in (name, static_key(value))]
         key = (meta, *[static_key(value) for value in args[1:]], *options)
         found = self.cache.get(key)
@@ -192,6 +196,14 @@ class BlankLauncher(native.BlankCall):
             self.cache.remember(key, found, generation)
         made = empty_of(found[0])
         return known(made) if self.is_result else made
+
+    def _of_other_layout(self, meta: Meta, args: Arguments, kwargs: Keywords) -> torch.Tensor:
+        """Without elements, where PyTorch makes such a tensor of a dense one; else as it refuses."""
+        model = torch.empty((), dtype=meta.dtype).expand(meta.size)
+        made = self.func(
+            model, *args, **{k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
+        )
+        return torch.empty(made.shape, dtype=made.dtype, layout=made.layout, device="maca")
 
 
 def _like_launcher(func: OpOverload, fill: Callable[[MacaTensor], Value]) -> Launcher:

@@ -68,10 +68,14 @@ def _div_rounded(t: Value, other: Value, *, rounding_mode: str | None) -> Value:
 @operator("mul.Tensor", "mul.Scalar")
 def _mul(t: Value, other: Value) -> Value:
     if isinstance(t, _Sparse) and is_one_number(other):
-        return like(t, t._coo_values * other)
+        return _times(t, other)
     if is_one_number(t):
         return _mul(other, t)
     if isinstance(t, _Sparse) and isinstance(other, _Sparse):
+        numbers = [p for p in ((other, t), (t, other)) if p[0].dim() == 0 and p[0]._coo_values.shape[0]]
+        if numbers:
+            number, others = max(numbers, key=lambda p: p[0]._coo_is_coalesced)
+            return _times(others, coalesce(number)._coo_values[0])
         same = t.shape == other.shape and sparse_dim(t) == sparse_dim(other)
         return _at_common_places(t, other) if same else NotImplemented
     sparse, dense = (t, other) if isinstance(t, _Sparse) else (other, t)
@@ -79,6 +83,13 @@ def _mul(t: Value, other: Value) -> Value:
         return NotImplemented
     whole = coalesce(sparse)
     return like(whole, whole._coo_values * dense[tuple(whole._coo_indices)])
+
+
+def _times(t: _Sparse, number: Value) -> _Sparse:
+    values = t._coo_values
+    if t.dim() == 0 and isinstance(number, torch.Tensor):  # the dtypes of two numbers count alike
+        values = values.to(torch.promote_types(t.dtype, number.dtype))
+    return like(t, values * number)
 
 
 def _at_common_places(a: _Sparse, b: _Sparse) -> _Sparse:
@@ -103,6 +114,10 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
         return NotImplemented
     dtype = torch.promote_types(t.dtype, other.dtype)
     values = [t._coo_values.to(dtype), (other._coo_values * alpha).to(dtype)]
+    if not other._coo_values.shape[0]:  # elements of one place stay apart
+        return like(t, values[0].clone())
+    if not t._coo_values.shape[0]:
+        return like(other, values[1])
     both = coo(torch.cat([t._coo_indices, other._coo_indices], 1), torch.cat(values), t.shape)
     # or sums of many terms would hold more elements than there are places
     return coalesce(both) if both._coo_values.numel() > both.numel() else both

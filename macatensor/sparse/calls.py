@@ -14,7 +14,7 @@ from macatensor.dispatch.host_fallback import announce
 from macatensor.dispatch.rowless import taken_apart
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.dispatch_keys import lazy_bits
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, plain_data
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
 _Operator = Callable[..., Value]
@@ -29,6 +29,7 @@ TAKEN_APART = frozenset({"aten::_sparse_addmm", "aten::_sparse_sum.dim", "aten::
 class DeviceSparse(torch.Tensor):
     """What sparse tensors of the device have in common: they are made by PyTorch's functions, never directly."""
 
+    _IMPLEMENTATION: ClassVar[str]  # the name of PyTorch's own such tensors, for its words
     # By the name of an overload, "aten::mm": what computes it. NotImplemented says that a call is none of its cases.
     operators: ClassVar[dict[str, _Operator]] = {}
 
@@ -65,15 +66,21 @@ class DeviceSparse(torch.Tensor):
         raise NotImplementedError
 
     def hold(self, other: Value) -> None:
-        """This tensor has the elements of ``other`` from now on, one of ours of the same layout and sizes."""
+        """This tensor has the sizes and elements of ``other`` from now on, one of ours of the same layout."""
         raise NotImplementedError
+
+    def resize_to(self, other: torch.Tensor) -> None:
+        """This tensor has the sizes of ``other``. Its version counter and autograd state stay."""
+        if self.shape != other.shape:
+            with torch.utils._mode_utils.no_dispatch():
+                plain_data.__set__(self, other)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Value:
         return self._reduce_ex_internal(protocol)  # type: ignore[no-untyped-call]
 
     def untyped_storage(self) -> NoReturn:
         raise NotImplementedError(
-            "Cannot access storage of a sparse tensor; its values() and indices() have one each"
+            f"Cannot access storage of {self._IMPLEMENTATION}: its values() and indices() have one each"
         )
 
     def tolist(self) -> NoReturn:
@@ -152,16 +159,7 @@ def _on_host(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
             if ours is not given.get(argument.name):
                 continue
             if isinstance(ours, DeviceSparse):
-                _write(ours, theirs)
+                ours.hold(from_host(theirs))
             else:
                 ours.copy_(theirs)
     return tree_map(up, result)
-
-
-def _write(ours: DeviceSparse, theirs: torch.Tensor) -> None:
-    if ours.shape != theirs.shape:
-        raise NotImplementedError(
-            f"a sparse tensor of maca cannot change its sizes from {list(ours.shape)} to {list(theirs.shape)}; "
-            "make another, as with torch.sparse_coo_tensor"
-        )
-    ours.hold(from_host(theirs))

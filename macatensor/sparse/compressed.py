@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, NoReturn
 
 import torch
 
@@ -27,6 +27,7 @@ class CompressedMacaTensor(DeviceSparse):
     """A tensor of layout ``torch.sparse_csr``, ``sparse_csc``, ``sparse_bsr`` or ``sparse_bsc`` on ``maca:0``. Made by
     PyTorch's functions, never directly."""
 
+    _IMPLEMENTATION = "SparseCsrTensorImpl"
     operators: ClassVar[dict[str, Callable[..., Value]]] = {}
     _csx_layout: torch.layout
     # int32 or int64 [*batch, n + 1]: where the elements of each of the n rows, or columns, begin and end
@@ -45,7 +46,14 @@ class CompressedMacaTensor(DeviceSparse):
         )
 
     def hold(self, other: Value) -> None:
+        self.resize_to(other)
         become(self, other._csx_compressed, other._csx_plain, other._csx_values)
+
+    def is_contiguous(self, *args: Value, **kwargs: Value) -> NoReturn:
+        raise RuntimeError("Sparse CSR tensors do not have is_contiguous")
+
+    def stride(self, *args: Value) -> NoReturn:
+        raise RuntimeError("Sparse CSR tensors do not have strides")
 
 
 operator = registrar(CompressedMacaTensor)
@@ -156,11 +164,18 @@ def coordinates(t: CompressedMacaTensor) -> tuple[torch.Tensor, torch.Tensor, to
     """For each element, or block, of all matrices in their order: the number of the matrix, and its compressed and its
     plain index. Three of int64 [matrices * nnz]."""
     g = geometry(t)
-    ends = t._csx_compressed.reshape(g.matrices, g.compressed + 1)
-    numbers = torch.arange(g.nnz, dtype=ends.dtype, device=device()).expand(g.matrices, g.nnz)
+    matrix, at = runs_of(t._csx_compressed.reshape(g.matrices, g.compressed + 1), g.nnz)
+    return matrix, at, t._csx_plain.reshape(-1).long()
+
+
+def runs_of(ends: torch.Tensor, nnz: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each of ``nnz`` elements of every matrix the number of the matrix and the run in which it lies, of compressed
+    indices [matrices, n + 1]. Two of int64 [matrices * nnz]."""
+    matrices = ends.shape[0]
+    numbers = torch.arange(nnz, dtype=ends.dtype, device=device()).expand(matrices, nnz)
     at = torch.searchsorted(ends.contiguous(), numbers.contiguous(), right=True) - 1
-    matrix = torch.arange(g.matrices, device=device()).unsqueeze(1).expand(g.matrices, g.nnz)
-    return matrix.reshape(-1), at.reshape(-1), t._csx_plain.reshape(-1).long()
+    matrix = torch.arange(matrices, device=device()).unsqueeze(1).expand(matrices, nnz)
+    return matrix.reshape(-1), at.reshape(-1)
 
 
 def flat_values(t: CompressedMacaTensor) -> torch.Tensor:

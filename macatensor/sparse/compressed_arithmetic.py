@@ -221,7 +221,8 @@ def _reduced(
     t: _Compressed, dims: Sequence[int] | None, keepdim: bool, dtype: torch.dtype | None, how: str
 ) -> Value:
     """CSR [m, n] reduced over what is there: by columns [1, n], by rows [m, 1] or altogether [1, 1]."""
-    kind = dtype or t.dtype
+    is_whole = not (t.dtype.is_floating_point or t.dtype.is_complex or t.dtype is torch.bool)
+    kind = dtype or (torch.int64 if is_whole else t.dtype)
     if not _is_csr(t) or t.dim() != 2 or dims is None or not keepdim or kind is torch.bool:
         return NotImplemented
     if not all(-2 <= d < 2 for d in dims):
@@ -230,8 +231,6 @@ def _reduced(
     along = {d % 2 for d in dims} or {0, 1}
     if len(along) == 2:
         nnz = min(1, values.shape[0])
-        if not values.is_floating_point() and not values.is_complex():
-            values = values.long()
         total = (values.sum() if how == "sum" else values.prod()).reshape(1)[:nnz]
         ends = torch.tensor([0, nnz], dtype=indices, device=t._csx_plain.device)
         return compressed(

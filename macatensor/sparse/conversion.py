@@ -25,6 +25,7 @@ from macatensor.sparse.compressed import (
     geometry,
     linear,
     operator,
+    runs_of,
 )
 from macatensor.sparse.tensor import SparseMacaTensor, coo
 from macatensor.sparse.tensor import operator as coo_operator
@@ -146,10 +147,52 @@ def _of_dense(func: OpOverload) -> Launcher:
                 return _coo_of_dense(dense, dims)
         elif layout in FLIPPED and 0 <= (dense_dims or 0) <= rank - 2:
             batch = rank - 2 - (dense_dims or 0)
-            if _divides(block, layout, dense.shape[batch : batch + 2]):
+            if 0 not in dense.shape[:batch] and _divides(block, layout, dense.shape[batch : batch + 2]):
                 return of_dense(dense, layout, block or (), dense_dims or 0)
         func(torch.zeros((), dtype=dense.dtype).expand(dense.shape), *args[1:], **(kwargs or {}))  # raises
         return without_row(func, args, kwargs, "this layout is made on the host")
+
+    return run
+
+
+# -- of indices alone -------------------------------------------------------------------------------------------------
+@special("aten._convert_indices_from_csr_to_coo.default")
+def _coo_indices(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> torch.Tensor:
+        """[batch dimensions + 2, matrices * nnz] of compressed indices [*batch, n + 1] and plain ones [*batch, nnz]."""
+        (ends, plain), options = args, kwargs or {}
+        batch = plain.shape[:-1]
+        if not (
+            ends.dim() == plain.dim() > 0
+            and ends.shape[:-1] == batch
+            and ends.shape[-1]
+            and ends.dtype == plain.dtype
+        ):
+            raise RuntimeError(
+                f"_convert_indices_from_csr_to_coo got indices {ends.dtype} {list(ends.shape)} and {plain.dtype} "
+                f"{list(plain.shape)}; accepted: [*batch, n + 1] and [*batch, nnz] of one integral dtype"
+            )
+        matrix, at = runs_of(ends.reshape(-1, ends.shape[-1]), plain.shape[-1])
+        rows = at, plain.reshape(-1)
+        by_batch = structure.from_linear(matrix, batch)
+        dtype = torch.int32 if options.get("out_int32") else torch.int64
+        return torch.cat(
+            [by_batch, *(r.unsqueeze(0) for r in (rows[::-1] if options.get("transpose") else rows))]
+        ).to(dtype)
+
+    return run
+
+
+@special("aten._convert_indices_from_coo_to_csr.default")
+def _csr_ends(func: OpOverload) -> Launcher:
+    def run(args: Arguments, kwargs: Keywords | None) -> torch.Tensor:
+        (at, size), options = args, kwargs or {}
+        if at.dim() != 1 or at.dtype.is_floating_point or size < 0:
+            raise RuntimeError(
+                f"_convert_indices_from_coo_to_csr got indices {at.dtype} {list(at.shape)} of {size} rows; accepted: "
+                "sorted integers [nnz], none of them negative or as large as the number of rows"
+            )
+        return ends_of(at.long(), size, torch.int32 if options.get("out_int32") else torch.int64)
 
     return run
 

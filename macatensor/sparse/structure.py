@@ -132,11 +132,22 @@ def _clone(t: _Sparse, *, memory_format: torch.memory_format | None = None) -> _
     return coo(t._coo_indices.clone(), t._coo_values.clone(), t.shape, t._coo_is_coalesced)
 
 
+def held(t: _Sparse, value: Value) -> Value:
+    """``t``, which becomes ``value``; NotImplemented as ``value`` is."""
+    if value is NotImplemented:
+        return NotImplemented
+    t.hold(value)
+    return t
+
+
 @operator("empty_like", "zeros_like")
 def _zeros_like(t: _Sparse, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
-                device: torch.device | None = None, **options: Value) -> Value:  # fmt: skip
+                device: torch.device | None = None, memory_format: torch.memory_format | None = None,
+                **options: Value) -> Value:  # fmt: skip
     if layout not in (None, torch.sparse_coo) or (device is not None and device.type != "maca"):
         return NotImplemented
+    if memory_format is not None:
+        raise RuntimeError("memory format option is only supported by strided tensors")
     return empty(t.shape, sparse_dim(t), dtype or t.dtype)
 
 
@@ -287,7 +298,12 @@ def _permuted(t: _Sparse, order: Sequence[int]) -> Value:
 @operator("permute")
 def _permute(t: _Sparse, dims: Sequence[int]) -> Value:
     order = [d + t.dim() if d < 0 else d for d in dims]
-    return _permuted(t, order) if sorted(order) == list(range(t.dim())) else NotImplemented
+    if sorted(order) != list(range(t.dim())):
+        return NotImplemented
+    made = _permuted(t, order)
+    if made is not NotImplemented and order and dims[0] != 0:
+        made._coo_is_coalesced = False  # as PyTorch, which asks for the first dimension by this name
+    return made
 
 
 @operator("transpose.int")
@@ -299,9 +315,19 @@ def _transpose(t: _Sparse, one: int, other: int) -> Value:
     return _permuted(t, order)
 
 
+@operator("transpose_")
+def _transpose_in_place(t: _Sparse, one: int, other: int) -> Value:
+    return held(t, _transpose(t, one, other))
+
+
 @operator("t")
 def _t(t: _Sparse) -> Value:
     return _transpose(t, 0, 1) if t.dim() == 2 else NotImplemented
+
+
+@operator("t_")
+def _t_in_place(t: _Sparse) -> Value:
+    return held(t, _t(t)) if dense_dim(t) == 0 else NotImplemented
 
 
 @operator("unsqueeze")

@@ -15,6 +15,7 @@ from macatensor.sparse.calls import FROM_HOST, DeviceSparse, registrar
 class SparseMacaTensor(DeviceSparse):
     """A tensor of layout ``torch.sparse_coo`` on ``maca:0``. Made by PyTorch's functions, never directly."""
 
+    _IMPLEMENTATION = "SparseTensorImpl"
     operators: ClassVar[dict[str, Callable[..., Value]]] = {}
     _coo_indices: torch.Tensor  # int64 [sparse_dim, nnz]
     _coo_values: torch.Tensor  # [nnz, *dense sizes]
@@ -30,6 +31,7 @@ class SparseMacaTensor(DeviceSparse):
         )
 
     def hold(self, other: Value) -> None:
+        self.resize_to(other)
         become(self, other._coo_indices, other._coo_values, other._coo_is_coalesced)
 
 
