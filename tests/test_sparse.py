@@ -306,11 +306,23 @@ def test_a_tensor_that_changes_sizes_in_place_keeps_its_gradient() -> None:
     ours = _apart().to("maca").requires_grad_()
     (ours * 3).transpose_(0, 1).to_dense().sum().backward()
     assert torch.equal(ours.grad.to_dense().cpu() != 0, _apart().to_dense() != 0)
-    resized = _apart().to("maca")
-    resized.sparse_resize_((5, 6), 2, 0)
-    assert resized.to_dense().shape == (5, 6) and torch.equal(
-        resized.to_dense()[:3, :4].cpu(), _apart().to_dense()
-    )
+
+
+def test_sizes_grow_and_shrink_as_on_the_host() -> None:
+    with macatensor.fallback("error"):
+        for size in ((5, 6), (3, 4), (2, 2), (3, 4, 2)):
+            for clear in (False, True):
+                host, ours = _apart(), _apart().to("maca")
+                said = []
+                for t in (host, ours):
+                    try:
+                        (t.sparse_resize_and_clear_ if clear else t.sparse_resize_)(size, 2, len(size) - 2)
+                        t.resize_as_(torch.sparse_coo_tensor((7, 8), device=t.device) if t.dim() == 2 else t)
+                        said.append("")
+                    except RuntimeError as error:
+                        said.append(str(error))
+                assert said[0] == said[1]
+                assert ours.shape == host.shape and torch.equal(ours.to_dense().cpu(), host.to_dense())
 
 
 @pytest.mark.parametrize("dims", (0, 1, (0, 1)))

@@ -157,6 +157,36 @@ def _zero(t: _Sparse) -> _Sparse:
     return become(t, none._coo_indices, none._coo_values, True)
 
 
+@operator("sparse_resize_")
+def _resize(t: _Sparse, size: Sequence[int], sparse: int, dense: int) -> Value:
+    _ask_pytorch(t, "sparse_resize_", size, sparse, dense)
+    nnz = t._coo_values.shape[0]
+    indices = t._coo_indices if nnz else t._coo_indices.new_empty((sparse, 0))
+    values = t._coo_values.clone().resize_(nnz, *size[sparse:])
+    return held(t, coo(indices, values, size, t._coo_is_coalesced))
+
+
+@operator("sparse_resize_and_clear_")
+def _clear(t: _Sparse, size: Sequence[int], sparse: int, dense: int) -> Value:
+    _ask_pytorch(t, "sparse_resize_and_clear_", size, sparse, dense)
+    return held(t, empty(size, sparse, t.dtype))
+
+
+def _ask_pytorch(t: _Sparse, name: str, *args: Value) -> None:
+    """Raises what PyTorch says to sizes of such a tensor, of which an element stands for all."""
+    few = min(1, t._coo_values.shape[0])
+    at = torch.zeros((sparse_dim(t), few), dtype=torch.int64)
+    values = torch.zeros((few, *t._coo_values.shape[1:]), dtype=t.dtype)
+    getattr(torch.sparse_coo_tensor(at, values, t.shape, check_invariants=False), name)(*args)
+
+
+@operator("resize_as_sparse_", "resize_as_")
+def _resize_as(t: Value, template: Value, *, memory_format: torch.memory_format | None = None) -> Value:
+    if memory_format is not None or not isinstance(t, _Sparse) or not isinstance(template, _Sparse):
+        return NotImplemented
+    return _resize(t, template.shape, sparse_dim(template), dense_dim(template))
+
+
 @operator("_to_copy")
 def _to_copy(
     t: _Sparse,
