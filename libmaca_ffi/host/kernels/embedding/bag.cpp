@@ -6,6 +6,7 @@
 
 #include "kernels/indexing/index.h"
 #include "conversion.h"
+#include "row_sums.h"
 
 namespace maca::MACA_ISA {
 namespace {
@@ -66,6 +67,46 @@ struct Table {
   }
 };
 
+// Do all words name rows of the table, none of them `padding`?
+template <class I> bool all_plain(const I* words, int64_t count, int64_t rows, int64_t padding) {
+  return std::all_of(words, words + count, [=](I w) { return w >= 0 && w < rows && w != padding; });
+}
+
+template <class F> void with_index(Dtype d, F&& f) {
+  if (d == Dtype::I32)
+    f(int32_t{});
+  else
+    f(int64_t{});
+}
+
+// Each bag's sum to a row of the result.
+template <class T, class I>
+void sum_bags(const Launch& launch, const I* words, const std::vector<int64_t>& bounds, const RowSums<T, I>& rows,
+              const Table& to, const Operand& out, const Operand& bag_of) {
+  using A = compute_t<T>;
+  const auto bags = static_cast<int64_t>(bounds.size()) - 1;
+  if (bags > to.rows) throw LaunchError(MACA_ERROR_VALUE, "embedding_bag: more bags than results");
+  T* result = launch.data<T>(out);
+  const auto name = [&](int64_t first, int64_t end, int64_t b) {  // the bag of each index
+    with_index(bag_of.dtype, [&](auto index) {
+      using N = decltype(index);
+      std::fill(launch.data<N>(bag_of) + first, launch.data<N>(bag_of) + end, static_cast<N>(b));
+    });
+  };
+  const bool named = bag_of.numel() == bounds.back();
+  parallel_for(bags, std::max<int64_t>(1, kGrain * bags / std::max<int64_t>(1, bounds.back() * to.width)),
+               [&](int64_t begin, int64_t end) {
+                 std::vector<A> sum(static_cast<size_t>(to.width));
+                 for (int64_t b = begin; b < end; ++b) {
+                   const auto at = static_cast<size_t>(b);
+                   rows.add(words, bounds[at], bounds[at + 1], sum.data());
+                   if (named) name(bounds[at], bounds[at + 1], b);
+                   for (int64_t d = 0; d < to.width; ++d)
+                     result[b * to.row_step + d * to.step] = static_cast<T>(sum[static_cast<size_t>(d)]);
+                 }
+               });
+}
+
 std::unique_ptr<Plan> bag(const Request& r) {
   const Operand weight = r.in(0), indices = r.in(1), offsets = r.in(2), scales = r.in(3);
   const Operand out = r.out(0), bag_of = r.out(1), size_of = r.out(2), chosen = r.out(3);
@@ -86,6 +127,25 @@ std::unique_ptr<Plan> bag(const Request& r) {
     using T = decltype(tag);
     using A = compute_t<T>;
     plan = make_plan(static_cast<uint64_t>((indices.numel() + to.rows) * table.width), [=](const Launch& launch) {
+      bool plain = mode == kSum && table.step == 1;
+      if (plain)
+        with_index(indices.dtype, [&](auto index) {
+          using I = decltype(index);
+          const I* words = launch.data<const I>(indices);
+          plain = all_plain(words, indices.numel(), table.rows, padding);
+          if (!plain) return;
+          const auto bounds = bounds_of(whole_numbers(launch, offsets), indices.numel(), include_last);
+          sum_bags(launch, words, bounds,
+                   RowSums<T, I>{launch.data<const T>(weight), table.row_step, table.width,
+                                 scales.present() ? launch.data<const T>(scales) : nullptr,
+                                 scales.present() ? scales.strides[0] : 0},
+                   to, out, bag_of);
+        });
+      if (plain) {
+        for (const Operand& o : {size_of, chosen})  // as PyTorch's: a sum does not count
+          store_whole(launch, o, std::vector<int64_t>(static_cast<size_t>(o.numel()), 0));
+        return;
+      }
       const auto words = whole_numbers(launch, indices);
       const auto bounds = bounds_of(whole_numbers(launch, offsets), indices.numel(), include_last);
       const auto bags = static_cast<int64_t>(bounds.size()) - 1;
