@@ -58,6 +58,7 @@ from macatensor.operators import (
     synchronized_normalization,
     tangents,
     transformer,
+    values_only,
     vision,
     whole,
 )
@@ -103,6 +104,7 @@ _OWNERS_OF_WHOLE_OPERATORS = (
     matrix_rank,
     one_hot,
     recurrent,
+    values_only,
 )
 _OWNERS_OF_COMPOSITES = (
     dynamic_quantization,

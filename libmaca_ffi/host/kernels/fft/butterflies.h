@@ -89,7 +89,6 @@ template <int P, class T, class Load, class Store>
 template <class T>
 template <class Load, class Store>
 void Passes<T>::run(const Load& load, const Store& store, Complex<V>* a, Complex<V>* b) const {
-  const auto from_a = [&](int64_t i) { return a[i]; };
   const auto to_a = [&](int64_t i, Complex<V> z) { a[i] = z; };
   const Step &first = steps_.front(), &last = steps_.back();
   const Step* step = &first;
@@ -102,14 +101,15 @@ void Passes<T>::run(const Load& load, const Store& store, Complex<V>* a, Complex
   } else {
     for (int64_t i = 0; i < n_; ++i) a[i] = load(i);
   }
-  for (; step != &last; ++step, std::swap(a, b)) run(*step, a, b);
+  Complex<V>*const from = run(step, &last, a, b), *const to = from == a ? b : a;
+  const auto before_last = [from](int64_t i) { return from[i]; };
   switch (last.radix) {
-    case 2: return last_pass<2, T>(last.s, from_a, store);
-    case 4: return last_pass<4, T>(last.s, from_a, store);
-    case 8: return last_pass<8, T>(last.s, from_a, store);
+    case 2: return last_pass<2, T>(last.s, before_last, store);
+    case 4: return last_pass<4, T>(last.s, before_last, store);
+    case 8: return last_pass<8, T>(last.s, before_last, store);
   }
-  run(last, a, b);
-  for (int64_t i = 0; i < n_; ++i) store(i, b[i]);
+  run(last, from, to);
+  for (int64_t i = 0; i < n_; ++i) store(i, to[i]);
 }
 
 }  // namespace maca::MACA_ISA::fft

@@ -75,9 +75,8 @@ template <class T> class Pass {
     }
     const int64_t grain = std::max<int64_t>(1, 16384 / (n * lanes));
     parallel_for((lines + lanes - 1) / lanes, grain, [&](int64_t begin, int64_t end) {
-      const size_t bytes = static_cast<size_t>(std::max(Lanes<T>::buffer(length), n) + 1) * sizeof(Complex<V>);
-      Complex<V>* a = static_cast<Complex<V>*>(scratch(0, bytes));
-      Complex<V>* b = static_cast<Complex<V>*>(scratch(1, bytes));
+      const int64_t size = std::max(Lanes<T>::buffer(length), n) + 1;
+      Complex<V>*a = scratch<Complex<V>>(Held::Passes, size), *b = scratch<Complex<V>>(Held::OtherPasses, size);
       int64_t source_offsets[lanes], target_offsets[lanes];
       for (int64_t block = begin; block < end; ++block) {
         const int count = static_cast<int>(std::min(lanes, lines - block * lanes));
@@ -151,7 +150,7 @@ template <class T> class Pass {
 
   void run_line(const Complex<T>* in, Complex<T>* out) const {
     if (kind == Kind::Complex) return line_->run(in, out, inverse, scale);
-    auto* line = static_cast<Complex<T>*>(scratch(3, static_cast<size_t>(length) * sizeof(Complex<T>)));
+    auto* line = scratch<Complex<T>>(Held::Line, length);
     if (kind == Kind::ToComplex) {
       line_->run(in, line, false, scale);
       pairs_.spectrum(line, out, full);

@@ -43,8 +43,14 @@ int64_t convolution_length(int64_t n);  // the cheapest length of at least 2 n -
 // exp(-2 pi i k / n), correctly rounded but for the last place.
 template <class T> Complex<T> root(int64_t k, int64_t n);
 
-// Memory of the calling thread that grows and stays; `which` tells apart what one caller holds at once.
-void* scratch(int which, size_t bytes);
+// What one caller holds at once: two buffers that passes go between, lines that wait to be transposed, one line, and
+// one column of a line that is cut in two dimensions.
+enum class Held { Passes, OtherPasses, Transposed, Line, Column };
+// Memory of the calling thread that grows and stays.
+void* scratch(Held which, size_t bytes);
+template <class E> E* scratch(Held which, int64_t n) {
+  return static_cast<E*>(scratch(which, static_cast<size_t>(n) * sizeof(E)));
+}
 
 // A smooth length, lanes of lines that stay in the cache: Stockham's passes between two buffers of n elements.
 template <class T> class Passes {
@@ -63,6 +69,7 @@ template <class T> class Passes {
     std::vector<Complex<T>> twiddles;  // m rows of radix - 1
     std::vector<Complex<T>> roots;     // of the radix
   };
+  Complex<V>* run(const Step* begin, const Step* end, Complex<V>* a, Complex<V>* b) const;
   void run(const Step& step, const Complex<V>* a, Complex<V>* b) const;
   template <int P> void run(const Step& step, const Complex<V>* a, Complex<V>* b) const;
   int64_t n_;

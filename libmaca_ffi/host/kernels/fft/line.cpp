@@ -33,12 +33,10 @@ Line<T>::Line(int64_t n) : rows_(rows_of<T>(n)), columns_(n / rows_), down_(rows
 
 template <class T> void Line<T>::run(const Complex<T>* in, Complex<T>* out, bool inverse, T scale) const {
   constexpr int lanes = kLanes<T>;
-  const auto vectors = [](int which, int64_t n) {
-    return static_cast<Complex<V>*>(scratch(which, static_cast<size_t>(n) * sizeof(Complex<V>)));
-  };
+  using C = Complex<V>;
   // columns_ is the larger one
-  Complex<V>*a = vectors(0, columns_), *b = vectors(1, columns_), *turned = vectors(2, rows_ * columns_ / lanes);
-  Complex<V>* c = vectors(4, rows_);
+  C *a = scratch<C>(Held::Passes, columns_), *b = scratch<C>(Held::OtherPasses, columns_);
+  C *turned = scratch<C>(Held::Transposed, rows_ * columns_ / lanes), *c = scratch<C>(Held::Column, rows_);
   for (int64_t column = 0; column < columns_; column += lanes) {
     const Complex<V>* w = twiddles_.data() + column / lanes * rows_;
     const auto load = [&](int64_t row) { return load_adjacent(in + row * columns_ + column, lanes, inverse); };

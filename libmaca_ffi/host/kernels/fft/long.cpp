@@ -58,8 +58,8 @@ void Long<T>::four_steps(const Complex<T>* in, Complex<T>* out, Complex<T>* work
     return Complex<T>{static_cast<T>(w.re), static_cast<T>(w.im)};
   };
   const auto buffers = [](int64_t n, Complex<V>*& a, Complex<V>*& b) {
-    a = static_cast<Complex<V>*>(scratch(0, static_cast<size_t>(n) * sizeof(Complex<V>)));
-    b = static_cast<Complex<V>*>(scratch(1, static_cast<size_t>(n) * sizeof(Complex<V>)));
+    a = scratch<Complex<V>>(Held::Passes, n);
+    b = scratch<Complex<V>>(Held::OtherPasses, n);
   };
   parallel_for(
       (columns_ + lanes - 1) / lanes, std::max<int64_t>(1, 16384 / (rows_ * lanes)), [&](int64_t begin, int64_t end) {

@@ -44,14 +44,14 @@ template Complex<float> root(int64_t, int64_t);
 template Complex<double> root(int64_t, int64_t);
 template Complex<long double> root(int64_t, int64_t);
 
-void* scratch(int which, size_t bytes) {
+void* scratch(Held which, size_t bytes) {
   struct Memory {
     void* data = nullptr;
     size_t size = 0;
     ~Memory() { std::free(data); }
   };
-  static thread_local Memory memory[5];
-  Memory& m = memory[which];
+  static thread_local Memory memory[static_cast<size_t>(Held::Column) + 1];
+  Memory& m = memory[static_cast<size_t>(which)];
   if (m.size < bytes) {
     std::free(m.data);
     m.size = (bytes + 4095) / 4096 * 4096;
@@ -150,12 +150,14 @@ template <class T> template <int P> void Passes<T>::run(const Step& step, const 
     pass<P, T>(step.m, step.s, step.twiddles.data(), load, store);
 }
 
-template <class T> Complex<Vector<T>>* Passes<T>::run(Complex<V>* a, Complex<V>* b) const {
-  for (const Step& step : steps_) {
-    run(step, a, b);
-    std::swap(a, b);
-  }
+template <class T>
+Complex<Vector<T>>* Passes<T>::run(const Step* begin, const Step* end, Complex<V>* a, Complex<V>* b) const {
+  for (const Step* step = begin; step != end; ++step, std::swap(a, b)) run(*step, a, b);
   return a;
+}
+
+template <class T> Complex<Vector<T>>* Passes<T>::run(Complex<V>* a, Complex<V>* b) const {
+  return run(steps_.data(), steps_.data() + steps_.size(), a, b);
 }
 
 // k^2 mod 2 n without overflow for any n that fits in memory
@@ -180,8 +182,7 @@ template <class T> Lanes<T>::Lanes(int64_t n) : n_(n), passes_(buffer(n)) {
   using D = Complex<Vector<double>>;
   const Passes<double> passes(m);
   const auto chirp = chirp_of<double>(n);
-  D* a = static_cast<D*>(scratch(0, static_cast<size_t>(m) * sizeof(D)));
-  D* b = static_cast<D*>(scratch(1, static_cast<size_t>(m) * sizeof(D)));
+  D *a = scratch<D>(Held::Passes, m), *b = scratch<D>(Held::OtherPasses, m);
   for (int64_t k = 0; k < m; ++k) {
     const int64_t i = std::min(k, m - k);
     a[k] = Complex<Vector<double>>{};

@@ -71,6 +71,13 @@ class Selection {
   uint64_t workspace_bytes() const { return static_cast<uint64_t>(count_) * sizeof(int64_t); }
   uint64_t work() const { return static_cast<uint64_t>(count_ * (rest_.numel() + 1)) * 2; }
   const Nest<2>& rest() const { return rest_; }
+  // Does every index select numbers side by side, for as many side by side in dense, at least four?
+  bool has_rows() const {
+    const auto [dense_step, target_step] = rest_.inner().stride;
+    return rest_.rank() <= 1 && rest_.inner().size >= 4 && dense_step == 1 && target_step == 1 &&
+           dense_offsets_.empty();
+  }
+  int64_t row_stride() const { return dense_stride_; }  // of dense, where it has rows
 
   // Element offsets into the target, one for each element of the broadcast index; `error(index, dim, extent)` makes
   // the exception for one that lies outside.
@@ -120,7 +127,10 @@ class Selection {
       }
       rest_.runs(begin, end, [&](const auto& o, int64_t n) { f(dense + o[0], target + o[1], n, ds, ts); });
     };
-    if (rest_.inner().size >= 4) {
+    // Dense is written along the index where its numbers lie closer that way: of 1024 x 1024 floats, columns a power of
+    // two apart took 7 times as long one after the other.
+    const bool along_index = count_ >= 4 && dense_offsets_.empty() && dense_step > dense_stride_ && dense_stride_ > 0;
+    if (rest_.inner().size >= 4 && !along_index) {
       if (!meets && count_ >= 8 && rest_.rank() <= 1 && dense_offsets_.empty()) {
         // All by value: members would be read again after every row, for which 64 floats took 1.4 times as long.
         parallel_for(

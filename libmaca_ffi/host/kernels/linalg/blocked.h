@@ -38,6 +38,9 @@ constexpr int64_t kLeaf = 64;  // the largest order of a triangle that is solved
 // What repays another thread, in multiplications: 10 to 20 us.
 constexpr int64_t kPiece = 1 << 19;
 
+// Multiplications that go by while a number is set or copied to where it is read next, and to where rows are columns.
+constexpr int64_t kCostOfCopy = 4, kCostOfTranspose = 16;
+
 constexpr int64_t kAhead = 512;  // the least order whose next panel is factored ahead
 
 inline int64_t half_of(int64_t order) { return (order / 2 + kLeaf - 1) / kLeaf * kLeaf; }
@@ -326,11 +329,12 @@ template <class T> Int factor_lu_ahead(int64_t m, int64_t n, T* a, int64_t step,
     });
     if (info == 0 && of_next) info = of_next + lapack_size(rest);
   }
-  over_columns(k, m * k * 4, [=](int64_t c, int64_t count) {  // L, of which each panel has its own exchanges only
-    for (int64_t first = kPanel; first < k; first += kPanel)
-      exchange_rows(a + first * step + c, step, std::clamp<int64_t>(first - c, 0, count), pivots + first,
-                    std::min(kPanel, k - first));
-  });
+  over_columns(k, m * k * kCostOfCopy,
+               [=](int64_t c, int64_t count) {  // L, of which each panel has its own exchanges only
+                 for (int64_t first = kPanel; first < k; first += kPanel)
+                   exchange_rows(a + first * step + c, step, std::clamp<int64_t>(first - c, 0, count), pivots + first,
+                                 std::min(kPanel, k - first));
+               });
   for (int64_t j = 0; j < k; ++j) pivots[j] += lapack_size(j / kPanel * kPanel);
   return info;
 }

@@ -77,13 +77,17 @@ MACA_LAPACK_TEXT(sytrf)
 MACA_LAPACK_TEXT(sytrs)
 MACA_LAPACK(hetrf, scipy_LAPACK_, ssytrf, dsytrf, chetrf, zhetrf)
 MACA_LAPACK(hetrs, scipy_LAPACK_, ssytrs, dsytrs, chetrs, zhetrs)
-MACA_LAPACK(heevd, scipy_LAPACK_, ssyevd, dsyevd, cheevd, zheevd)
+MACA_LAPACK(hetrd, scipy_LAPACK_, ssytrd, dsytrd, chetrd, zhetrd)
 MACA_LAPACK_TEXT(geev)
-MACA_LAPACK_TEXT(gesdd)
+MACA_LAPACK_PLAIN(gebrd)
 MACA_LAPACK_TEXT(gels)
 MACA_LAPACK_PLAIN(gelsy)
 MACA_LAPACK_PLAIN(gelsd)
 MACA_LAPACK_PLAIN(gelss)
+// of real numbers alone
+MACA_LAPACK(sterf, LAPACK_, ssterf, dsterf, ssterf, dsterf)
+MACA_LAPACK(stedc, scipy_LAPACK_, sstedc, dstedc, sstedc, dstedc)
+MACA_LAPACK(bdsdc, scipy_LAPACK_, sbdsdc, dbdsdc, sbdsdc, dbdsdc)
 #undef MACA_LAPACK
 #undef MACA_LAPACK_PLAIN
 #undef MACA_LAPACK_TEXT

@@ -4,9 +4,6 @@
 namespace maca::linalg {
 namespace {
 
-// Multiplications that go by while a number is moved to where rows are columns.
-constexpr int64_t kMoved = 16;
-
 template <class T> struct Factored {
   Factored(int64_t rows_, int64_t columns_)
       : rows(rows_),
@@ -24,7 +21,7 @@ template <class T> struct Factored {
 
 template <class T> Factored<T> factor(const Launch& launch, const Matrices& a, int64_t i, bool transposed = false) {
   Factored<T> f(transposed ? a.columns : a.rows, transposed ? a.rows : a.columns);
-  over_columns(a.columns, a.rows * a.columns * kMoved, [&](int64_t first, int64_t count) {
+  over_columns(a.columns, a.rows * a.columns * kCostOfTranspose, [&](int64_t first, int64_t count) {
     T* const to = f.lu.data() + first * (transposed ? f.step : 1);
     a.part(first, count).load(launch, i, to, f.step, !transposed);
   });
@@ -35,7 +32,7 @@ template <class T> Factored<T> factor(const Launch& launch, const Matrices& a, i
 // The factors as they are stored.
 template <class T>
 void store(const Launch& launch, int64_t i, const Factored<T>& f, const Matrices& lu, const Matrices& pivots) {
-  over_columns(lu.columns, lu.rows * lu.columns * kMoved, [&](int64_t first, int64_t count) {
+  over_columns(lu.columns, lu.rows * lu.columns * kCostOfTranspose, [&](int64_t first, int64_t count) {
     lu.part(first, count).store(launch, i, f.lu.data() + first, f.step, true);
   });
   pivots.store(launch, i, f.pivots.data(), pivots.rows);

@@ -4,26 +4,6 @@
 namespace maca::linalg {
 namespace {
 
-// Multiplications that go by while a number is moved.
-constexpr int64_t kMoved = 16;
-
-// Columns of matrix `i`, over the threads.
-template <class T> Columns<T> load(const Launch& launch, int64_t i, const Matrices& a, int64_t columns) {
-  Columns<T> x(a.rows, columns);
-  over_columns(std::min(columns, a.columns), a.rows * columns * kMoved,
-               [&](int64_t first, int64_t count) { a.part(first, count).load(launch, i, x.at(0, first), x.step); });
-  return x;
-}
-template <class T> void store(const Launch& launch, int64_t i, const Columns<T>& x, const Matrices& out) {
-  over_columns(out.columns, out.rows * out.columns * kMoved,
-               [&](int64_t first, int64_t count) { out.part(first, count).store(launch, i, x.at(0, first), x.step); });
-}
-template <class T> void conjugate_all(const Columns<T>& x, int64_t columns) {
-  if constexpr (kComplex<T>)
-    for (int64_t c = 0; c < columns; ++c)
-      for (int64_t r = 0; r < x.rows; ++r) *x.at(r, c) = std::conj(*x.at(r, c));
-}
-
 std::unique_ptr<Plan> qr(const Request& r) {
   const Dims batch = batch_of(r.in(0), 2);
   const std::string mode = r.text("mode", "reduced");
@@ -68,7 +48,8 @@ std::unique_ptr<Plan> geqrf(const Request& r) {
 template <class T> Reflections<T> given(const Launch& launch, int64_t i, const Matrices& vectors, const Matrices& tau) {
   Reflections<T> reflections(vectors.rows, tau.rows);
   tau.load(launch, i, reflections.tau.data(), tau.rows);
-  reflections.take(load<T>(launch, i, vectors, vectors.columns));
+  const Columns<T> x = load<T>(launch, i, vectors, vectors.columns);
+  reflections.take(x.at(0, 0), x.step);
   return reflections;
 }
 
@@ -103,7 +84,7 @@ std::unique_ptr<Plan> ormqr(const Request& r) {
     return batched(batch, 4 * c.rows * c.columns * tau.rows, [=](const Launch& launch, int64_t i) {
       const Columns<T> x = load<T>(launch, i, c, c.columns);
       if (!left) conjugate_all(x, c.columns);
-      given<T>(launch, i, a, tau).apply(transpose == left, x, c.columns);
+      given<T>(launch, i, a, tau).apply(transpose == left, x.at(0, 0), x.step, c.columns);
       if (!left) conjugate_all(x, c.columns);
       store(launch, i, x, out);
     });

@@ -21,6 +21,27 @@ template <class T> struct Columns {
   Buffer<T> numbers;
 };
 
+// Columns of matrix `i`, over the threads; `transposed`: of its transpose.
+template <class T>
+Columns<T> load(const Launch& launch, int64_t i, const Matrices& a, int64_t columns, bool transposed = false) {
+  const Matrices from = transposed ? a.transposed() : a;
+  Columns<T> x(from.rows, columns);
+  over_columns(std::min(columns, from.columns), from.rows * columns * kCostOfTranspose,
+               [&](int64_t first, int64_t count) { from.part(first, count).load(launch, i, x.at(0, first), x.step); });
+  return x;
+}
+template <class T>
+void store(const Launch& launch, int64_t i, const Columns<T>& x, const Matrices& a, bool transposed = false) {
+  const Matrices out = transposed ? a.transposed() : a;
+  over_columns(out.columns, out.rows * out.columns * kCostOfTranspose,
+               [&](int64_t first, int64_t count) { out.part(first, count).store(launch, i, x.at(0, first), x.step); });
+}
+template <class T> void conjugate_all(const Columns<T>& x, int64_t columns) {
+  if constexpr (kComplex<T>)
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t r = 0; r < x.rows; ++r) *x.at(r, c) = std::conj(*x.at(r, c));
+}
+
 template <class V> [[gnu::always_inline]] inline maca::MACA_ISA::LaneOf<V> sum_of_lanes(V v) {
   constexpr int lanes = maca::MACA_ISA::kLanesOf<V>;
 #pragma GCC unroll 4
@@ -161,27 +182,28 @@ template <class T> class Reflections {
     });
   }
 
-  // Takes the vectors from below the diagonal of `a`, and tau.
-  void take(const Columns<T>& a) {
+  // Takes the vectors from below the diagonal of `a`, whose tau are set.
+  void take(const T* a, int64_t lda) {
     blocks([&](int64_t first, int64_t width) {
-      take_panel(a, first, width);
+      take_panel(a + first * (lda + 1), lda, first, width);
       multiply_panel(first, width);
     });
   }
 
   // x = Q x, or Q^H x, of n columns.
-  void apply(bool adjoint, const Columns<T>& x, int64_t n) const {
+  void apply(bool adjoint, T* x, int64_t ldx, int64_t n) const {
     const int64_t m = v_.rows;
     over_columns(n, 2 * m * count() * n, [&](int64_t c, int64_t columns) {
-      blocks([&](int64_t first, int64_t width) { apply_block(first, width, adjoint, columns, x.at(first, c), x.step); },
-             !adjoint);
+      blocks(
+          [&](int64_t first, int64_t width) { apply_block(first, width, adjoint, columns, x + c * ldx + first, ldx); },
+          !adjoint);
     });
   }
 
   // The first n columns of Q.
   void generate(const Columns<T>& q, int64_t n) const {
     const int64_t m = v_.rows;
-    over_columns(n, m * n * kMovedColumn, [&](int64_t c, int64_t columns) {
+    over_columns(n, m * n * kCostOfCopy, [&](int64_t c, int64_t columns) {
       for (int64_t j = c; j < c + columns; ++j) {
         std::fill_n(q.at(0, j), m, T(0));
         *q.at(j, j) = T(1);
@@ -200,7 +222,6 @@ template <class T> class Reflections {
 
  private:
   static constexpr int64_t kBlock = kLeaf;
-  static constexpr int64_t kMovedColumn = 4;  // multiplications that go by while a number is set
 
   int64_t count() const { return static_cast<int64_t>(tau.size()); }
 
@@ -220,18 +241,21 @@ template <class T> class Reflections {
       Int info = 0;
       with_work<T>(
           [&](T* work, Int size) { lapack::geqrf<T>(&rows, &n, a.at(first, first), &ld, scales, work, &size, &info); });
-      take_panel(a, first, width);
+      take_panel(a.at(first, first), a.step, first, width);
     } else {
       ReflectedPanel<T>::factor(m, width, a.at(first, first), a.step, v_.at(first, first), v_.step, scales);
     }
     multiply_panel(first, width);
   }
 
-  void take_panel(const Columns<T>& a, int64_t first, int64_t width) {
-    for (int64_t j = first; j < first + width; ++j) {
-      std::fill(v_.at(first, j), v_.at(j, j), T(0));
-      *v_.at(j, j) = T(1);
-      std::copy(a.at(j + 1, j), a.at(v_.rows, j), v_.at(j + 1, j));
+  // From `a` on, its corner.
+  void take_panel(const T* a, int64_t lda, int64_t first, int64_t width) {
+    const int64_t m = v_.rows - first;
+    for (int64_t j = 0; j < width; ++j) {
+      T* const y = v_.at(first, first + j);
+      std::fill_n(y, j, T(0));
+      y[j] = T(1);
+      std::copy(a + j * lda + j + 1, a + j * lda + m, y + j + 1);
     }
   }
 
