@@ -71,6 +71,11 @@ class Selection {
   uint64_t workspace_bytes() const { return static_cast<uint64_t>(count_) * sizeof(int64_t); }
   uint64_t work() const { return static_cast<uint64_t>(count_ * (rest_.numel() + 1)) * 2; }
   const Nest<2>& rest() const { return rest_; }
+  // Whether what is selected has no elements although the dimensions have: PyTorch's loops then see no index.
+  bool sees_none() const {
+    return rest_.numel() == 0 &&
+           std::all_of(indices_.begin(), indices_.end(), [](const Index& index) { return index.extent > 0; });
+  }
 
   // Element offsets into the target, one for each element of the broadcast index; `error(index, dim, extent)` makes
   // the exception for one that lies outside.
