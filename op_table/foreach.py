@@ -62,6 +62,9 @@ for _overload in ("List", "Scalar", "ScalarList", "ScalarAndTensor"):
         strides="contiguous" if _overload == "ScalarAndTensor" else "",
     )
 
+also("_foreach_pow.Scalar", meta="foreach_pow_scalar")
+also("_foreach_pow.ScalarList", meta="foreach_pow_scalars")
+
 for _name in ("_foreach_neg", "_foreach_clone"):
     kernel(_name, NUMBERS, bound=exact())
 for _name in (

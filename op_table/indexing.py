@@ -83,6 +83,9 @@ also("_index_put_impl _index_put_impl_ _unsafe_index_put put put_ unfold_backwar
 also("index_fill.int_Tensor index_fill_.int_Tensor", number="value")
 also("index_add index_add_", terms="sum", cancels=True, meta="index_add")
 also("scatter_add scatter_add_", terms="sum", cancels=True)
+also("index_select", meta="index_select")
+also("index_fill.int_Scalar index_fill_.int_Scalar", meta="index_fill_scalar")
+also("index_fill.int_Tensor index_fill_.int_Tensor", meta="index_fill_tensor")
 also("index_reduce index_reduce_", meta="index_reduce")
 also("masked_scatter masked_scatter_", meta="masked_scatter")
 also(

@@ -10,4 +10,5 @@ composite("_chunk_cat", why="pads and cat; only sharded optimizers use it")
 
 also("cat", meta="cat")
 also("stack _stack", meta="stack")
+also("block_diag", meta="block_diag")
 also("cat stack _stack block_diag", moves=("tensors",))

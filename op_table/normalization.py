@@ -66,4 +66,7 @@ also(
     "native_layer_norm_backward",
     keeps=True,
 )
+also("_native_batch_norm_legit_functional", meta="native_batch_norm_legit_functional")
+also("native_group_norm", meta="native_group_norm")
+also("native_group_norm_backward", meta="native_group_norm_backward")
 also("native_layer_norm", by_rows="normalized_shape")

@@ -21,6 +21,16 @@ def _truths(device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return x > 2, x > 1
 
 
+def _indices(device: str, *index: int) -> torch.Tensor:
+    return torch.tensor(index, device=device)
+
+
+def _power_in_place(device: str) -> torch.Tensor:
+    truths = _truths(device)[0]
+    torch._foreach_pow_([truths], False)
+    return truths
+
+
 def _gradient(function: Callable[[torch.Tensor], torch.Tensor], device: str) -> torch.Tensor:
     x = (_floats(device) - 2.5).requires_grad_()
     function(x * 1).sum().backward()
@@ -235,6 +245,65 @@ CALLS: dict[str, Call] = {
     "attention of one back end, host": lambda d: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         _image("cpu")[:0], _image(d)[:0], _image(d)[0]
     )[0],
+    "pow, of truths by a truth": lambda d: _truths(d)[0].pow(True),
+    "pow, of truths by 0 as a truth": lambda d: _truths(d)[0].pow(False),
+    "pow, of lists of truths": lambda d: torch._foreach_pow([_truths(d)[0]], True)[0],
+    "pow, of lists of truths by several": lambda d: torch._foreach_pow([*_truths(d)], [False, True])[1],
+    "pow, of lists of truths in place": lambda d: _power_in_place(d),
+    "index_select, by a matrix": lambda d: _floats(d).index_select(0, _indices(d, 0)[None]),
+    "index_fill, by int32": lambda d: _floats(d).index_fill(0, _indices(d, 0).int(), 1),
+    "index_fill, by int32 with a tensor": lambda d: _floats(d).index_fill(
+        0, _indices(d, 0).int(), _floats(d)[1]
+    ),
+    "index_reduce, of a number": lambda d: (
+        _floats(d).view(2, 3).index_reduce(1, _indices(d, 0)[0], _floats(d)[0], "prod")
+    ),
+    "index, of nothing and out of bounds": lambda d: _floats(d).view(6, 1)[:, :0][_indices(d, 9)],
+    "index, of a side of nothing": lambda d: _floats(d)[:0][_indices(d, 0)],
+    "index_put, of nothing and out of bounds": lambda d: (
+        _floats(d).view(6, 1)[:, :0].index_put((_indices(d, 9),), _floats(d)[0])
+    ),
+    "index_put, of a sum of nothing": lambda d: (
+        _floats(d).view(6, 1)[:, :0].index_put((_indices(d, 9),), _floats(d)[0], accumulate=True)
+    ),
+    "index_fill, of nothing and out of bounds": lambda d: (
+        _floats(d).view(6, 1)[:, :0].index_fill(0, _indices(d, 9), 1)
+    ),
+    "eq, of float8 and what it rounds": lambda d: (_floats(d) / 10).to(torch.float8_e4m3fn) == 0.1,
+    "ne, of float8 and what it rounds": lambda d: (_floats(d) / 10).to(torch.float8_e4m3fn) != 0.1,
+    "isin, of float8 and what it rounds": lambda d: torch.isin(
+        (_floats(d) / 10).to(torch.float8_e4m3fn), 0.1
+    ),
+    "tril_indices, into as many elements": lambda d: torch.ops.aten.tril_indices.out(
+        2, 5, out=_floats(d, torch.int64).view(3, 2)
+    ),
+    "tril_indices, of nothing": lambda d: torch.ops.aten.tril_indices.out(
+        0, 5, out=_floats(d, torch.int64)[:0].view(3, 1, 0)
+    ),
+    "block_diag, with a number": lambda d: torch.block_diag(
+        _floats(d, torch.uint8), _floats(d, torch.int16)[1]
+    ),
+    "block_diag, of dtypes that are not promoted": lambda d: torch.block_diag(
+        _floats(d, torch.uint8).to(torch.uint32), _floats(d, torch.int64)
+    ),
+    "linspace, of one step from infinity": lambda d: torch.linspace(-float("inf"), 4, 1, device=d),
+    "logspace, of one step from infinity": lambda d: torch.logspace(-float("inf"), 4, 1, device=d),
+    "elu, of 0 by infinity": lambda d: torch.ops.aten.elu(_floats(d) - 3, 1.0, 1.0, -float("inf")),
+    "batch norm, of one element a channel": lambda d: torch.ops.aten._native_batch_norm_legit_functional(
+        _floats(d)[None], None, None, _floats(d), _floats(d), True, 0.1, 0.1
+    )[1],
+    "batch norm, of one element a channel, in place": lambda d: torch.native_batch_norm(
+        _floats(d)[None], None, None, _floats(d), _floats(d), True, 0.1, 0.1
+    )[2],
+    "gradient of group norm, of no channels": lambda d: _gradient(
+        lambda x: torch.group_norm(x.view(6, 1)[:, :0], 3), d
+    ),
+    "gradient of group norm, of no samples": lambda d: _gradient(
+        lambda x: torch.group_norm(x.view(1, 6, 1)[:0], 3), d
+    ),
+    "group norm, of other sizes": lambda d: torch.native_group_norm(_floats(d), None, None, 1, -1, 3, 1, 0.1)[
+        0
+    ],
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
 }
 _FITS: list[Call] = [

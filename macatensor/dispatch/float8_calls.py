@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from macatensor.dispatch.consultation import may_ask_cpu
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.plan import flatten, substitute
+from macatensor.dispatch.promotion import common_dtype, promoted
 from macatensor.dispatch.request import DTYPE_CODES, Scalar
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.signature import Form, Role, Signature, read
@@ -121,13 +122,22 @@ def _computed(launcher: _Launcher, full: list[Value]) -> Run:
     functional = read(launcher.twin)
     inputs = [v for i, v in enumerate(full) if i not in signature.outs]
     wanted = flatten(launcher.infer(functional, inputs))[0].dtype
+    # a number beside float8 is one of float8: 0.1 equals what it is rounded to
+    beside = promoted(functional, launcher.row)
+    common = common_dtype(functional, launcher.row, inputs)
 
     def widened(t: MacaTensor) -> torch.Tensor:
         return t.to(torch.float32) if t.dtype in FLOAT8 else t
 
+    def given(place: int, value: Value) -> Value:
+        if common in FLOAT8 and place in beside and isinstance(value, (bool, int, float)):
+            return torch.tensor([value], dtype=torch.float64).to(common).item()
+        return substitute(value, widened)
+
     def body(*args: Value, **kwargs: Value) -> Value:
         result = launcher.twin(
-            *[substitute(a, widened) for a in args], **{k: substitute(v, widened) for k, v in kwargs.items()}
+            *[given(i, a) for i, a in enumerate(args)],
+            **{k: substitute(v, widened) for k, v in kwargs.items()},
         )
         return result.to(wanted)
 

@@ -14,11 +14,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._prims_common import canonicalize_dim
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, canonicalize_dim, elementwise_dtypes
 
 from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.request import Scalar
-from macatensor.runtime.boxed import Arguments, Value
+from macatensor.runtime.boxed import Value
 from macatensor.runtime.meta import contiguous_strides
 
 _Rule = TypeVar("_Rule", bound=Callable[..., Value])
@@ -43,6 +43,17 @@ def _promote(tensors: list[Tensor]) -> None:
 def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     _promote(tensors)
     return torch.stack(tensors, dim)
+
+
+# PyTorch's takes a number's dtype for a tensor's.
+@meta_rule
+def _block_diag(tensors: list[Tensor]) -> Tensor:
+    _promote(tensors)
+    made: Tensor = torch.ops.aten.block_diag.default(tensors)
+    if not tensors:
+        return made
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+    return made.to(elementwise_dtypes(*tensors, type_promotion_kind=kind)[1])
 
 
 @meta_rule
@@ -268,33 +279,6 @@ def _index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Sca
     # the CPU's kernels accept a fraction as alpha of integers, too
     result: Tensor = torch.ops.aten.index_add.default(self, dim, index, source)
     return result
-
-
-def _untrained(input: Tensor, training: bool, function: OpOverload, args: Arguments) -> tuple[Tensor, ...]:
-    """In evaluation PyTorch's CPU kernels save no statistics."""
-    out, mean, invstd = function(input, *args)
-    if not training:
-        mean, invstd = mean.new_empty(0), invstd.new_empty(0)
-    return out, mean, invstd
-
-
-@meta_rule
-def _native_batch_norm(input: Tensor, *args: Value) -> tuple[Tensor, ...]:
-    return _untrained(input, args[4], torch.ops.aten.native_batch_norm.default, args)
-
-
-@meta_rule
-def _native_batch_norm_backward(grad: Tensor, input: Tensor, *rest: Value) -> Value:
-    if input.numel() == 0:
-        raise RuntimeError(
-            f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
-        )
-    return torch.ops.aten.native_batch_norm_backward.default(grad, input, *rest)
-
-
-@meta_rule
-def _native_batch_norm_legit(input: Tensor, *args: Value) -> Value:
-    return _untrained(input, args[4], torch.ops.aten._native_batch_norm_legit.default, args)
 
 
 @meta_rule

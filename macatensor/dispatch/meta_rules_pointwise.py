@@ -31,6 +31,31 @@ META_RULES["rsub_tensor"] = _difference(torch.ops.aten.rsub.Tensor)
 META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 
+# PyTorch's make integers of bool, which its kernels for the CPU keep where the exponent is one as well.
+def _keeps_bool(self: Tensor, exponent: Value) -> bool:
+    return self.dtype is torch.bool and isinstance(exponent, bool)
+
+
+@meta_rule
+def _pow_scalar(self: Tensor, exponent: Scalar) -> Tensor:
+    if _keeps_bool(self, exponent):
+        return torch.logical_not(self)
+    return torch.pow(self, exponent)
+
+
+def _list_pow(overload: OpOverload) -> Callable[..., Value]:
+    def rule(self: list[Tensor], exponent: Scalar | list[Scalar]) -> list[Tensor]:
+        made = overload(self, exponent)
+        each = exponent if isinstance(exponent, (list, tuple)) else [exponent] * len(self)
+        return [torch.logical_not(t) if _keeps_bool(t, e) else m for t, e, m in zip(self, each, made)]
+
+    return rule
+
+
+META_RULES["foreach_pow_scalar"] = _list_pow(torch.ops.aten._foreach_pow.Scalar)
+META_RULES["foreach_pow_scalars"] = _list_pow(torch.ops.aten._foreach_pow.ScalarList)
+
+
 @meta_rule
 def _heaviside(self: Tensor, values: Tensor) -> Value:
     refuse_if(self.dtype != values.dtype)

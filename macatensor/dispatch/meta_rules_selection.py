@@ -5,6 +5,8 @@ PyTorch's meta kernels of these let pass what its others refuse.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -66,6 +68,27 @@ def _median_dim(self: Tensor, dim: int, keepdim: bool = False) -> Value:
 
 
 @meta_rule
+def _index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
+    refuse_if(index.dim() > 1)
+    result: Tensor = torch.ops.aten.index_select.default(self, dim, index)
+    return result
+
+
+def _index_fill(overload: OpOverload) -> Callable[..., Tensor]:
+    def rule(self: Tensor, dim: int, index: Tensor, value: Value) -> Tensor:
+        refuse_if(index.dtype is not torch.int64)
+        result: Tensor = overload(self, dim, index, value)
+        return result
+
+    return rule
+
+
+META_RULES["index_fill_scalar"] = _index_fill(torch.ops.aten.index_fill.int_Scalar)
+META_RULES["index_fill_tensor"] = _index_fill(torch.ops.aten.index_fill.int_Tensor)
+
+
+@meta_rule
 def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include: bool) -> Value:
     refuse_if(reduce not in ("prod", "mean", "amax", "amin") or index.dim() > 1)
+    refuse_if(dim % max(self.dim(), 1) >= max(source.dim(), 1))
     return torch.ops.aten.index_reduce.default(self, dim, index, source, reduce, include_self=include)

@@ -90,6 +90,14 @@ def _grouped_heads(
         )
 
 
+# PyTorch's own calls itself without end, on the CPU as well.
+@_check("_saturate_weight_to_fp16")
+def _endless(*args: Value) -> None:
+    raise NotImplementedError(
+        "_saturate_weight_to_fp16 prepares a weight for a library of the host's; use weight.clamp(-65504, 65504) on maca"
+    )
+
+
 @_check("_nnpack_spatial_convolution")
 def _host_library(*args: Value) -> None:
     raise NotImplementedError(

@@ -115,8 +115,8 @@ def _out(func: OpOverload) -> Launcher:
         options = dict(kwargs or {})
         out = options.pop("out")
         result = make(*args, **options, dtype=out.dtype, device=out.device)
-        if out.numel() == result.numel() and "eye" not in func._schema.name:
-            result = result.view(out.shape)  # PyTorch fills what has the right number of elements as it is
+        if out.numel() == result.numel() and result.dim() == 1:
+            result = result.view(out.shape)  # PyTorch fills what has as many elements as a range as it is
         return write_out([out], result)
 
     return run

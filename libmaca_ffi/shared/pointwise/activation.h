@@ -105,7 +105,7 @@ MACA_POINTWISE("_prelu_kernel", prelu_op);
 struct Elu {
   template <class T> static MACA_DEVICE_FUNCTION T of(T x, const Value* v) {
     const T negative = v[0].as<T>() * v[1].as<T>();
-    return x > T(0) ? x * v[1].as<T>() : vm::expm1(x * v[2].as<T>()) * negative;
+    return x < T(0) ? vm::expm1(x * v[2].as<T>()) * negative : x * v[1].as<T>();
   }
 };
 static constexpr Op elu_op =

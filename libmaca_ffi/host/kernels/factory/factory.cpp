@@ -99,7 +99,8 @@ std::unique_ptr<Plan> spaced_plan(const Request& r, double base) {
     const maca_scalar first = start.get(launch), last = end.get(launch);
     const double intervals = static_cast<double>(std::max<int64_t>(steps - 1, 1));
     if (is_complex(out.dtype)) {
-      const c128 a = scalar_to_complex(first), b = steps == 1 ? a : scalar_to_complex(last), step = (b - a) / intervals;
+      const c128 a = scalar_to_complex(first), b = steps == 1 ? a : scalar_to_complex(last),
+                 step = steps == 1 ? c128(0) : (b - a) / intervals;
       fill_by<c128>(launch, out, [=](int64_t i) {
         const c128 x = spaced(a, b, step, i, steps);
         return base == 0 ? x : std::pow(c128(base), x);
@@ -111,7 +112,7 @@ std::unique_ptr<Plan> spaced_plan(const Request& r, double base) {
     const auto whole = [&](double x) { return std::trunc(x) + (out.dtype == Dtype::U8 && x <= -1 ? 256 : 0); };
     if (is_integral(out.dtype) && steps != 1) a = whole(a), b = whole(b);
     if (steps == 1) b = a;
-    const double step = (b - a) / intervals;
+    const double step = steps == 1 ? 0 : (b - a) / intervals;  // an infinite start stays one
     fill_by<double>(launch, out, [=](int64_t i) {
       const double x = spaced(a, b, step, i, steps);
       return base == 0 ? x : std::pow(base, x);

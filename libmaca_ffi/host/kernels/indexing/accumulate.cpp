@@ -30,7 +30,7 @@ std::unique_ptr<Plan> index_put_accumulate(const Request& r) {
     using T = decltype(tag);
     plan = make_plan(selection.work() + sums.work(), [=](const Launch& launch) {
       auto* offsets = static_cast<int64_t*>(launch.workspace);
-      selection.offsets(launch, offsets, subscript_error);
+      if (!selection.sees_none()) selection.offsets(launch, offsets, subscript_error);
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, values, target.dtype, box);
       sums.run<T>(launch, offsets + selection.count(), [&](auto* to) {

@@ -67,7 +67,9 @@ std::unique_ptr<Plan> read_selection(const Operand& self, const Operand& out, Se
 }
 
 std::unique_ptr<Plan> index(const Request& r) {
-  return read_selection(r.in(0), r.out(), Selection::advanced(r.in(0), r.in_list(1), r.out()), subscript_error);
+  const Selection selection = Selection::advanced(r.in(0), r.in_list(1), r.out());
+  if (selection.sees_none()) return make_plan(0, [](const Launch&) {});
+  return read_selection(r.in(0), r.out(), selection, subscript_error);
 }
 
 std::unique_ptr<Plan> index_select(const Request& r) {

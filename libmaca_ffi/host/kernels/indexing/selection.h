@@ -78,6 +78,11 @@ class Selection {
            dense_offsets_.empty();
   }
   int64_t row_stride() const { return dense_stride_; }  // of dense, where it has rows
+  // Whether what is selected has no elements although the dimensions have: PyTorch's loops then see no index.
+  bool sees_none() const {
+    return rest_.numel() == 0 &&
+           std::all_of(indices_.begin(), indices_.end(), [](const Index& index) { return index.extent > 0; });
+  }
 
   // Element offsets into the target, one for each element of the broadcast index; `error(index, dim, extent)` makes
   // the exception for one that lies outside.

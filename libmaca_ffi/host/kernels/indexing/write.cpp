@@ -40,7 +40,7 @@ std::unique_ptr<Plan> write_selection(const Operand& self, const Operand& target
     using T = decltype(tag);
     plan = make_plan(selection.work() + start.work(), [=](const Launch& launch) {
       auto* offsets = static_cast<int64_t*>(launch.workspace);
-      selection.offsets(launch, offsets, fail);
+      if (!selection.sees_none()) selection.offsets(launch, offsets, fail);
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, values, target.dtype, box);
       T* to = start.operator()<T>(launch);
