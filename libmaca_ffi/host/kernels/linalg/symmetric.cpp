@@ -67,7 +67,7 @@ std::unique_ptr<Plan> eigh(const Request& r) {
       // LAPACK loops on these or complains on stderr; PyTorch's fails to converge on a NaN and gives NaN for an Inf
       if (n > 1 && magnitude.has_nan()) return lapack_size(n - 1);
       if (n == 1 || magnitude.finite()) {
-        const R scale = magnitude.scale();
+        const R scale = n > 1 ? magnitude.scale() : R(1);
         for (int64_t c = 0; scale != R(1) && c < n; ++c)
           for (int64_t row = c; row < n; ++row) *a.at(row, c) *= scale;
         status = decompose(a, w.data(), s.with_vectors ? &x : nullptr);
