@@ -258,6 +258,9 @@ CALLS: dict[str, Call] = {
     "index_reduce, of a number": lambda d: (
         _floats(d).view(2, 3).index_reduce(1, _indices(d, 0)[0], _floats(d)[0], "prod")
     ),
+    "index_reduce, of other sizes": lambda d: (
+        _floats(d).view(2, 3).index_reduce(0, _indices(d, 0), _floats(d)[:1], "prod")
+    ),
     "index, of nothing and out of bounds": lambda d: _floats(d).view(6, 1)[:, :0][_indices(d, 9)],
     "index, of a side of nothing": lambda d: _floats(d)[:0][_indices(d, 0)],
     "index_put, of nothing and out of bounds": lambda d: (

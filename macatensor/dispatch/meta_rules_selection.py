@@ -90,5 +90,7 @@ META_RULES["index_fill_tensor"] = _index_fill(torch.ops.aten.index_fill.int_Tens
 @meta_rule
 def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include: bool) -> Value:
     refuse_if(reduce not in ("prod", "mean", "amax", "amin") or index.dim() > 1)
-    refuse_if(dim % max(self.dim(), 1) >= max(source.dim(), 1))
+    along = dim % max(self.dim(), 1)
+    rest = [[n for d, n in enumerate(t.shape) if d != along] for t in (self, source)]
+    refuse_if(along >= max(source.dim(), 1) or rest[0] != rest[1] and self.dim() > 0)
     return torch.ops.aten.index_reduce.default(self, dim, index, source, reduce, include_self=include)

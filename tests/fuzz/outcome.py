@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from calls import Call
-from recipes import is_tensor, make, shares_memory
+from recipes import dense, is_tensor, make, shares_memory
 
 # of the largest finite number; of integers and bool none
 TOLERANCE = {torch.float64: 1e-7, torch.complex128: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.float16: 3e-2,
@@ -110,12 +110,37 @@ def difference(call: Call, host: Ran, there: Ran) -> str:
         return f"{there.error} for {host.error}: {words(there.text)} / {words(host.text)}"
     rough = _roughest((host.values, there.values))
     found = _differs(host.values, there.values, is_random(call.operator) or writes_over_itself(call), rough)
-    tiny = found and any(given == {"float": "1e-320"} for given in (*call.args, *call.kwargs.values()))
-    return (
-        f"{found}, of an exponent that float32 rounds to 0"
-        if tiny and re.search("pow|renorm", call.operator)
-        else found
-    )
+    said = (words for of, holds, words in FACTS if found and re.search(of, call.operator) and holds(call))
+    return next((f"{found}, {words}" for words in said), found)
+
+
+def _has(call: Call, number: Any) -> bool:
+    """Whether it is an argument, or in a list of numbers."""
+    each = (*call.args, *call.kwargs.values())
+    return any(given == number or (isinstance(given, list) and number in given) for given in each)
+
+
+def _named(call: Call, name: str) -> Any:
+    """The recipe of an argument; None where it is not given."""
+    names = [a.name for a in call.overload._schema.arguments]
+    return (dict(zip(names, call.args)) | call.kwargs).get(name)
+
+
+def _has_gaps(call: Call) -> bool:
+    out = _named(call, "out")
+    return is_tensor(out) and out["tensor"]["stride"] != dense(out["tensor"]["size"])
+
+
+# of an operator, what holds of a call, and the words of it: a reason for these calls is none for others
+FACTS = (
+    ("pow|renorm", lambda call: _has(call, {"float": "1e-320"}), "of an exponent that float32 rounds to 0"),
+    (r"::(rsub|sub|subtract)_?\.|tri[lu]_indices", lambda call: _has(call, -(2**63)), "of the smallest integer"),
+    ("gelu|_log_softmax", _has_gaps, "into an out= with gaps"),
+    ("_loss", lambda call: _named(call, "reduction") not in (None, 0, 1, 2), "of a reduction that is none"),
+    ("dot_product_attention", lambda call: _named(call, "dropout_p") not in (None, {"float": "0.0"}), "dropped at random"),
+    (r"::(_foreach_)?(sqrt|log\d*)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
+    ("as_strided_scatter", lambda call: shares_memory(*call.args[2:4]), "where elements share memory"),
+)  # fmt: skip
 
 
 def writes_over_itself(call: Call) -> bool:

@@ -6,13 +6,16 @@ import re
 
 from reasons_calls import OF_CALLS
 from reasons_numbers import OF_NUMBERS
+from reasons_operands import OF_OPERANDS
 
 # operators whose kernels of PyTorch's for the CPU die of what is asked here; the device alone is asked
 # or which write past memory, so that it dies later
 # (to.prim_dtype without a dtype reads one that is not there: a crash, MemoryError or another's error, as memory has it)
+# (_saturate_weight_to_fp16 calls itself without end)
 # (tril.out and triu.out take the strides of an out= for those of a batch of matrices, one behind the other)
 HOST_DIES: tuple[str, ...] = (
-    "aten::_logcumsumexp.out", "aten::to.prim_dtype", "aten::tril.out", "aten::triu.out"
+    "aten::_logcumsumexp.out", "aten::to.prim_dtype", "aten::tril.out", "aten::triu.out",
+    "aten::_saturate_weight_to_fp16",
 )  # fmt: skip
 
 _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
@@ -89,7 +92,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r".*",
-        r"raises RuntimeError: Expected (out )?tensor to have (maca(:N)? Device(Type)?|(cpu Device|device cpu), but got (tensor with )?maca).*",
+        r"raises RuntimeError: Expected (out )?tensor to have (maca(:N)? Device(Type)?|(cpu Device(Type)?|device cpu), but got (tensor with )?maca).*",
         "operands of two devices: the host's are all its own",
     ),
     (
@@ -98,6 +101,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "too large for both; the device's error has a class of its own, which derives from the host's",
     ),
     *OF_CALLS,
+    *OF_OPERANDS,
 )
 
 

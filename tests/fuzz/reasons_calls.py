@@ -5,7 +5,7 @@ from __future__ import annotations
 OF_CALLS: tuple[tuple[str, str, str], ...] = (
     (
         r"aten::(_foobar|slow_conv3d|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
-        r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*)",
+        r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*|_slow_conv2d_(forward|backward))",
         r"(raises (NotImplemented|Runtime)Error|NotImplementedError for \w+): .*",
         "an operator of one back end, that no function of torch calls on maca",
     ),
@@ -34,12 +34,13 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::linalg_lstsq",
-        r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*",
-        "NaN, which a library of the CPU's takes for an illegal argument",
+        r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*|raises RuntimeError: torchNlinalgNlstsq: the input matrix contains nonNfinite values",
+        "NaN, which a library of the CPU's takes for an illegal argument, or of which it makes numbers",
     ),
     (
         r"aten::(bernoulli|random)_?",
-        r"raises RuntimeError: \S+ (an operand does not broadcast to the result|no complex draws|random_ has no complex numbers)",
+        r"raises RuntimeError: \S+ (an operand does not broadcast to the result|an operand has more dimensions than the shape it broadcasts to|"
+        r"no complex draws|random_ has no complex numbers)",
         "of nothing the host's kernel looks at no probability and at no dtype",
     ),
     (
@@ -59,7 +60,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::normal",
-        r"dtype torch\.float\d+ for torch\.u?int\d+",
+        r"dtype torch\.float\d+ for torch\.(u?int\d+|bool)",
         "standard deviations of whole numbers: as PyTorch's meta kernel has it; the host refuses them but where there are none",
     ),
     (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
@@ -91,18 +92,20 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "a lazy negation of bool or float8, which nothing on the host can compute either: it fails there when it is read",
     ),
     (
-        r"aten::_native_batch_norm_legit(_no_training|_functional)?",
-        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|weight has not one element a channel)).*",
-        "of nothing the host's kernel looks at no weight and at no statistics",
+        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?)",
+        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|"
+        r"(weight|bias|running_mean|running_var) has (not one element a channel|more than one side)|AssertionError running_mean and running_var must not be None)).*",
+        "of nothing the host's kernel looks at no weight and at no statistics; of something it reads past the end of a bias",
     ),
     (
-        r"aten::(_safe_softmax|embedding_(dense_)?backward|_?cdist(_forward)?|pdist|silu_backward|_foreach_powsum)",
-        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'",
-        "of nothing the host's kernel looks at no dtype; of something it refuses these, too",
+        r"aten::(_safe_softmax|msort|embedding_(dense_)?backward|_?cdist(_forward)?|pdist|silu_backward|_foreach_powsum)",
+        r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'|"
+        r"raises NotImplementedError: \S+ has no kernel on maca \((gradients are floating|torchNfloatN_\w+ has no code).*",
+        "of nothing, or one element to sort, the host's kernel looks at no dtype; of something it refuses these, too",
     ),
     (
         r"aten::glu_backward",
-        r"the host raises RuntimeError: result type \w+ can't be cast to the desired output type (Char|Byte|Short|Int|Long)",
+        r"the host raises RuntimeError: result type \w+ can't be cast to the desired output type (Char|Byte|Short|Int|Long|UIntN)",
         "of nothing: whole numbers are refused where there are any",
     ),
     (
@@ -137,7 +140,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::\w+_",
-        r"raises RuntimeError: Autograd not support dtype: (Char|Byte|Short|Int|Long|Bool)",
+        r"raises RuntimeError: Autograd not support dtype: (Char|Byte|Short|Int|Long|UIntN|Bool)",
         "a view of whole numbers, written in place from what has a gradient: PyTorch repeats the view but for its own devices",
     ),
     (
@@ -161,7 +164,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own for all devices but the CPU is made of views, which these strides and sides of 0 forbid",
     ),
     (
-        r"aten::(triu|tril|narrow_copy|linalg_lu|conj_physical|cummax|cummin|randperm|nan_to_num)_?",
+        r"aten::(triu|tril|pow|embedding_renorm|narrow_copy|linalg_lu|conj_physical|cummax|cummin|randperm|nan_to_num|nansum)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
         "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
@@ -172,7 +175,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::glu_jvp",
-        r"the host raises (RuntimeError: start \(N\) \+ length \(N\) exceeds dimension size|IndexError: start out of range).*",
+        r"the host raises (RuntimeError: start \(N\) \+ length \(N\) exceeds dimension size|IndexError: (start out|Dimension (out of range|specified as N but))).*",
         "halves of another size, that autograd never gives it",
     ),
     (
@@ -222,8 +225,9 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_trilinear",
-        r"other shape|raises RuntimeError: einsum\(\): the number of subscripts .*",
-        "sums over no dimension, or dimensions that nobody expands, which bilinear never asks",
+        r"other shape|raises RuntimeError: (einsum\(\): (the number of subscripts|subscript a has size)|expected scalar type) .*|"
+        r"the host raises \w+: (dim N appears multiple times in the list|Dimension out of range|result type \w+ can't be cast to the desired output type UIntN).*",
+        "sums over no dimension or twice over one, dimensions that nobody expands, or mixed dtypes, which bilinear never asks",
     ),
     (
         r"aten::_addmm_activation",
@@ -232,13 +236,14 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::cumprod_backward",
-        r"dtype torch\.(float|int)\d+ for torch\.(uint|float)\d+|other shape",
-        "a gradient of unsigned integers or of other sizes, that autograd never gives it",
+        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|float)\d+|bool)|other shape|raises RuntimeError: The size of tensor a.*",
+        "a gradient of integers or of other sizes, that autograd never gives it",
     ),
     (
         r"aten::mish_backward",
-        r"the host raises RuntimeError: result type (Half|Float|Double) can't be cast to the desired output type \w+",
-        "an operand of integers, that autograd never gives it",
+        r"the host raises RuntimeError: result type (Half|BFloatN|Float|Double|ComplexDouble) can't be cast to the desired output type \w+|"
+        r"dtype torch\.float32 for torch\.b?float16|dtype torch\.float64 for torch\.float32",
+        "an operand of integers or of another dtype, that autograd never gives it",
     ),
     (
         r"aten::randint_like",
@@ -257,8 +262,10 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::scaled_dot_product_attention",
-        r"raises RuntimeError: Expected size for first two dimensions of batchN tensor to be: .*",
-        "of nothing the host looks at no sizes",
+        r"raises RuntimeError: (Expected size for first two dimensions of batchN tensor to be: .*|matN and matN shapes cannot be multiplied .*|"
+        r"expected mN and mN to have the same dtype.*|_scaled_dot_product_attention: Explicit attn_mask should not be set.*|"
+        r"The size of tensor a .*|dropout probability has to be between N and N.*)",
+        "of nothing the host looks at no sizes, no dtypes, no dropout and at no mask",
     ),
     (
         r"aten::_reshape_alias",
@@ -271,7 +278,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "an index that nobody looked at: one that is out of bounds reads past memory on the host, and bool is taken here",
     ),
     (
-        r"aten::_fft_r2c",
+        r"aten::_fft_(r2c|c2c)",
         r"the host raises RuntimeError: permute\(\): duplicate dims are not allowed.*",
         "negative dimensions, from which torch.fft makes others before it calls this",
     ),
@@ -286,7 +293,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "gradients without elements, of fewer dimensions or windows than autograd gives it",
     ),
     (
-        r"aten::nll_loss2d_forward",
+        r"aten::nll_loss(2d|2d_forward|_nd)",
         r"the host raises RuntimeError: only batches of spatial targets supported.*",
         "of nothing, in more dimensions than torch.nn.functional.nll_loss gives it",
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     (
-        r"aten::(float_)?pow(er)?_?|aten::renorm_?",
-        r"other numbers of .*, of an exponent that float32 rounds to 0",
+        r"aten::((_foreach_)?(float_)?pow(er)?_?|renorm_?)",
+        r"(other numbers|NaN at other places) of .*, of an exponent that float32 rounds to 0",
         "the host's vectors round it, and its last few elements do not",
     ),
     (
@@ -60,17 +60,21 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(special_)?sinc_?",
-        r"(other numbers|NaN at other places) of torch.float32",
-        "at whole numbers a rounding of pi, and of the largest a product that overflows: float64's here",
+        r"other numbers of torch.float(32|64)|NaN at other places of torch.(b?float(16|32)|complex64)",
+        "at whole numbers a rounding of pi, and of the largest a product that overflows, of the smallest a quotient: float64's here",
     ),
     (
-        r"aten::special_\w+_polynomial_\w",
+        r"aten::special_\w+_polynomial_\w+",
         r"NaN at other places of .*",
         "infinite numbers meet in another order in a recurrence",
     ),
-    (r"aten::cum(prod|max|min)\w*_backward", r"other numbers .*", "results that are not of these operands"),
     (
-        r"aten::(linalg_(lu_factor|qr|solve)|linalg_lu|_lu_with_info|cholesky_solve|geqrf)",
+        r"aten::cum(prod|max|min)\w*_backward",
+        r"(other numbers|NaN at other places) .*",
+        "results that are not of these operands",
+    ),
+    (
+        r"aten::(linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_lu_with_info|cholesky_solve|geqrf)",
         r"NaN at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
     ),
@@ -90,13 +94,13 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "imaginary parts that differ by twice pi",
     ),
     (
-        r"aten::(group_norm|(special_)?softmax)",
+        r"aten::(group_norm|(special_|_safe_)?softmax|cosine_similarity)",
         r"other numbers of torch\.float(16|32)",
         "the gradient of a sum of normalized numbers, which is the rounding of 0",
     ),
     (
         r"aten::_batch_norm_impl_index",
-        r"other numbers of torch\.(int|float)64",
+        r"other numbers of torch\.(int|float)64|NaN at other places of torch\.(float(32|64)|complex128)",
         "of nothing the host leaves statistics that nobody wrote",
     ),
     (
@@ -116,7 +120,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(remainder|fmod)_?",
-        r"NaN at other places of torch\.float(32|64)",
+        r"NaN at other places of torch\.(bfloat16|float(32|64))",
         "a quotient past the largest number, which the host's vectors multiply back",
     ),
     (
@@ -135,9 +139,9 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "a pivot among NaN, of which none is the largest",
     ),
     (
-        r"aten::logit_backward",
+        r"aten::logit(_backward)?",
         r"infinite at other places of torch\.b?float16",
-        "1 - eps rounded to a half is 1 on the host: a slope at 1 that is cut off here, as on CUDA",
+        "1 - eps rounded to a half is 1 on the host: a value or a slope at 1 that is cut off here, as on CUDA",
     ),
     (
         r"aten::gelu(_backward)?_?",
@@ -175,8 +179,8 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "the host rounds the base to a half",
     ),
     (
-        r"aten::_?unique2?",
-        r"other numbers of torch\.int64",
+        r"aten::_?unique(2|_dim)?",
+        r"other numbers of torch\.int64|NaN at other places of torch\.float64",
         "of NaN, which all differ, any order",
     ),
     (
@@ -185,13 +189,13 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "an eps of NaN: the host's vectors give 0 and its last few elements a slope",
     ),
     (
-        r"aten::(special_)?logit",
+        r"aten::(special_)?logit(_backward)?",
         r"infinite at other places of torch\.float(32|64)",
         "the slope at -0, infinite: negative in the host's vectors, positive in its last few elements",
     ),
     (
-        r"aten::hardtanh_backward",
-        r"other numbers of torch\.b?float16",
+        r"aten::(hardtanh|hardshrink|softshrink)_backward",
+        r"(other numbers|NaN at other places) of torch\.(b?float16|float(32|64))",
         "at NaN the host's vectors give 0 and its last few elements the gradient",
     ),
     (
@@ -201,7 +205,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::mode",
-        r"NaN at other places of torch\.b?float\d+",
+        r"(NaN|infinite) at other places of torch\.b?float\d+",
         "the host sorts, and by an order that NaN breaks: it counts equal numbers as several",
     ),
     (
@@ -215,8 +219,150 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "an infinite number, which that dtype does not have: the host takes the largest for it",
     ),
     (
-        r"aten::median",
+        r"aten::(nan)?median",
         r"other numbers of torch\.int\d+",
         "of nothing NaN as an integer, which C++ does not define",
+    ),
+    (
+        r"aten::_add_relu",
+        r"NaN at other places of torch\.float32",
+        "NaN, of which the host's vectors make 0 and its last few elements NaN",
+    ),
+    (
+        r"aten::hardswish_backward",
+        r"NaN at other places of torch\.(b?float16|float(32|64))",
+        "at NaN the host gives the gradient",
+    ),
+    (
+        r"aten::_foreach_reciprocal_?",
+        r"NaN at other places of torch\.complex64",
+        "of the smallest numbers, whose squares are 0 on the host, which divides by their sum",
+    ),
+    (
+        r"aten::\w+",
+        r"(other numbers|NaN at other places|infinite at other places) of .*, dropped at random",
+        "each device draws its own",
+    ),
+    (
+        r"aten::_scaled_dot_product_flash_attention_for_cpu",
+        r"NaN at other places of torch\.float32",
+        "queries without numbers, by whose count the host divides for its scale",
+    ),
+    (
+        r"aten::gelu|aten::_log_softmax(_backward_data)?",
+        r"other numbers of torch\.b?float(16|32), into an out= with gaps",
+        "oneDNN's or the host's kernel writes it as if it were contiguous",
+    ),
+    (
+        r"aten::(rsub|sub|subtract)_?",
+        r"other numbers of .*, of the smallest integer",
+        "an alpha that the host negates as an integer, which leaves it negative",
+    ),
+    (
+        r"aten::as_strided_scatter",
+        r"other numbers of .*, where elements share memory",
+        "of values for one place any",
+    ),
+    (
+        r"aten::_unsafe_masked_index",
+        r"other numbers of torch\.float32",
+        "a negative index, which PyTorch's formula for other devices takes for 0 and the host counts from the end",
+    ),
+    (r"aten::blackman_window", r"other numbers of torch\.float16", "its first number is the rounding of 0"),
+    (
+        r"aten::group_norm",
+        r"other numbers of torch\.float64",
+        "groups of one of the largest numbers: its difference from the mean is the rounding of 0",
+    ),
+    (
+        r"aten::histogram",
+        r"NaN at other places of torch\.float32",
+        "an edge that is the rounding of 0 on the host, and 0 here",
+    ),
+    (
+        r"aten::kaiser_window",
+        r"NaN at other places of torch\.float32",
+        "a beta for which both Bessel functions overflow",
+    ),
+    (
+        r"aten::linalg_cond",
+        r"(infinite at other places|other numbers) of torch\.float(32|64)",
+        "a singular matrix, whose least singular value is the rounding of 0",
+    ),
+    (
+        r"aten::linalg_ldl_factor",
+        r"other numbers of torch\.int32",
+        "pivots among NaN, of which none is the largest",
+    ),
+    (
+        r"aten::(linalg_)?matrix_exp",
+        r"(NaN|infinite) at other places of torch\.b?float16",
+        "the host sums powers in 16 bits, which overflow",
+    ),
+    (
+        r"aten::nanmedian",
+        r"other numbers of torch\.bfloat16",
+        "a dimension of stride 0, along which the host's kernel reads other memory",
+    ),
+    (
+        r"aten::softplus_backward",
+        r"infinite at other places of torch\.float32",
+        "a gradient near the largest number, which the host multiplies before it divides",
+    ),
+    (
+        r"aten::(std|var)",
+        r"(NaN|infinite) at other places of torch\.float(16|32)",
+        "squares near the largest number, into an out= of fewer bits, are summed in float64 here",
+    ),
+    (
+        r"aten::(to|type_as|copy|_foreach_copy_)",
+        r"other numbers of torch\.int64",
+        "a number that uint64 does not hold, of which C++ defines no integer",
+    ),
+    (r"aten::topk", r"other numbers of torch\.float64", "unsorted, in any order"),
+    (
+        r"aten::(_foreach_)?(sqrt|log10|log2|log)_?",
+        r"other numbers of torch\.float(32|64), of a lazy negation",
+        "complex numbers on the negative axis: negating, the host's vectors make 0 of the minus 0 that its last few elements keep",
+    ),
+    (
+        r"aten::(special_)?softmax|aten::_softmax",
+        r"other numbers of torch\.bfloat16",
+        "the gradient of a sum of normalized numbers, which is the rounding of 0",
+    ),
+    (
+        r"aten::multilabel_margin_loss",
+        r"NaN at other places of torch\.float32",
+        "a mean of nothing, which the host does not write",
+    ),
+    (
+        r"aten::_weight_norm_interface_backward",
+        r"NaN at other places of torch\.float32",
+        "norms of other sizes than the weight's, past whose end the host's kernel reads",
+    ),
+    (
+        r"aten::pairwise_distance",
+        r"infinite at other places of torch\.(bfloat16|float32)",
+        "squares are summed in float64 here",
+    ),
+    (
+        r"aten::cumprod_?",
+        r"NaN at other places of torch\.bfloat16",
+        "products past the largest number on the way, in another order",
+    ),
+    (
+        r"aten::all",
+        r"other numbers of torch\.uint8",
+        "complex numbers, which the host makes whole for an out= of bytes before it looks at them",
+    ),
+    (
+        r"aten::_reshape_alias_copy",
+        r"other numbers of torch\.float32",
+        "sizes past the end of the memory, where each has what lies there",
+    ),
+    (
+        r"aten::binary_cross_entropy_backward",
+        r"NaN at other places of torch\.float16",
+        "0 by a product of halves that is 0 on the host",
     ),
 )

@@ -1,0 +1,215 @@
+"""Why an operator refuses or takes operands that no function of torch gives it, or that lie elsewhere, as reasons.py has it."""
+
+from __future__ import annotations
+
+OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"aten::_?adaptive_avg_pool[23]d_backward",
+        r"(the host raises RuntimeError: adaptive_avg_poolNd_backward_out_cpu_template: Expected dimensions N for `grad_output`|"
+        r"raises IndexError: adaptive_avg_poolNd_backward got a gradient of N dimensions).*",
+        "a gradient or an operand of other dimensions than the forward call takes",
+    ),
+    (
+        r"aten::_amp_foreach_non_finite_check_and_unscale",
+        r"the host raises RuntimeError: inv_scale must be a float tensorN",
+        "a scale in float64, which the device takes as well",
+    ),
+    (
+        r"aten::_batch_norm_with_update_functional",
+        r"raises RuntimeError: \S+ TypeError _select_batch_norm_backend\(\): incompatible function argumentsN.*",
+        "no weight, for which PyTorch's own formula asks: no function of torch calls it without",
+    ),
+    (
+        r"aten::_embedding_bag_dense_backward",
+        r"OutOfMemoryError for RuntimeError: .*",
+        "both refuse; a gradient of so many rows that the mode is not looked at",
+    ),
+    (
+        r"aten::_euclidean_dist",
+        r"raises RuntimeError: cdist only supports at least ND tensors.*",
+        "vectors, which cdist refuses before it calls this",
+    ),
+    (
+        r"aten::_fft_c2r",
+        r"the host raises RuntimeError: in_size == signal_size.*",
+        "an assertion of PyTorch's own fails on the host",
+    ),
+    (
+        r"aten::(_foreach_|linalg__)powsum",
+        r"dtype torch\.(float32|int64) for torch\.(int64|bool)|raises NotImplementedError: \"pow\" not implemented for 'FloatN_\w+'|"
+        r"raises RuntimeError: Integers to negative integer powers.*|raises RuntimeError: value cannot be converted to type cN::\w+ without overflow",
+        "a sum of integers, or of nothing, for which the host looks at no exponent and no dtype",
+    ),
+    (
+        r"aten::(_grid_sampler_2d_cpu_fallback|grid_sampler)",
+        r"raises RuntimeError: \S+ grid_sampler: (padding|interpolation) mode",
+        "a mode that there is not: the host's kernel takes another",
+    ),
+    (
+        r"aten::_masked_softmax_backward",
+        r"the host raises RuntimeError: Mask shape should match grad shape",
+        "a mask that is not of the forward call, which broadcasts here",
+    ),
+    (
+        r"aten::_native_batch_norm_legit(_no_training)?",
+        r"the host raises RuntimeError: (tNdefined\(\) && tNdim\(\) == N INTERNAL ASSERT FAILED|mixed dtype \(CPU\): expect parameter).*",
+        "statistics with sides of 1 or of bool: an assertion of the host's, the device reads one element a channel",
+    ),
+    (
+        r"aten::_native_batch_norm_legit_functional",
+        r"other shape",
+        "of nothing statistics keep the sides that they are given on the host",
+    ),
+    (
+        r"aten::_(pad_packed|pack_padded)_sequence",
+        r"raises RuntimeError: 'lengths' argument should be a ND CPU intN tensor, but got ND.*",
+        "lengths on the device, which PyTorch wants on the host",
+    ),
+    (
+        r"aten::tensor_split",
+        r"raises RuntimeError: tensor_split expected tensor_indices_or_sections to be on cpu.*",
+        "sections on the device, which PyTorch wants on the host",
+    ),
+    (
+        r"aten::_remove_batch_dim",
+        r"raises IndexError: _remove_batch_dim got out_dim=N.*",
+        "a dimension that vmap never asks for: PyTorch's own reads past the end of a list",
+    ),
+    (
+        r"aten::_tensor_to_list",
+        r"raises RuntimeError: The tensor has a nonNzero number of elements, but its data is.*",
+        "an operator of TorchScript's interpreter reads the host's memory; tolist() is the call that works",
+    ),
+    (r"aten::_version", r"other int", "it counts the writes that made the operand, too"),
+    (
+        r"aten::_unsafe_masked_index",
+        r"other shape",
+        "of no index, where PyTorch's own formulas differ: the host selects nothing",
+    ),
+    (
+        r"aten::_weight_norm_interface_backward",
+        r"raises RuntimeError: The size of tensor a \(N\) must match the size of tensor.*",
+        "norms that are not of the weight, which the host trusts",
+    ),
+    (
+        r"aten::\w+_loss(_backward)?",
+        r"other shape, of a reduction that is none",
+        "a number that is no reduction: the host sums, the device gives each element",
+    ),
+    (
+        r"aten::(binary_cross_entropy|mse_loss|smooth_l1_loss|huber_loss)_backward",
+        r"other shape|the host raises RuntimeError: The size of tensor a .*",
+        "a gradient and operands that do not broadcast to the operand, as no forward call has them",
+    ),
+    (
+        r"aten::binary_cross_entropy",
+        r"the host raises RuntimeError: The size of tensor a \(N\) must match the size of tensor.*",
+        "of nothing, with a target of other sizes, which torch.nn.functional refuses",
+    ),
+    (
+        r"aten::cartesian_prod",
+        r"raises RuntimeError: meshgrid expects all tensors to have the same device",
+        "operands of two devices: the host's are all its own",
+    ),
+    (
+        r"aten::elu_backward|aten::rrelu_with_noise_backward",
+        r"the host raises RuntimeError: (InNplace (elu|leakyReLu) backward calculation is triggered with a negative slope|"
+        r"Promotion for FloatN Types is not supported).*",
+        "a slope of NaN or minus infinity, or a dtype, that no forward call lets pass",
+    ),
+    (
+        r"aten::(frobenius_norm|norm)",
+        r"the host raises RuntimeError: dim N appears multiple times in the list of dims",
+        "one dimension twice, once counted from the end, of one element",
+    ),
+    (
+        r"aten::(gather_backward|kron)",
+        r"raises in the comparison: .*(add_dense_sparse_non_hybrid|DefaultCPUAllocator: can't allocate memory).*",
+        "a result that the comparison itself cannot read on the host",
+    ),
+    (
+        r"aten::index_select_backward",
+        r"the host raises RuntimeError: source tensor shape must match self tensor shape.*",
+        "a gradient without dimensions, that autograd never gives it",
+    ),
+    (
+        r"aten::(isin|matrix_exp)",
+        r"the host raises RuntimeError: view size is not compatible with input tensor's size and stride.*",
+        "PyTorch's own flattens its operand by a view, which these strides forbid",
+    ),
+    (
+        r"aten::linalg_solve_triangular",
+        r"raises RuntimeError: \S+ operands differ in dtype: floatN",
+        "operands of two dtypes, of which the host's kernel reads one as the other",
+    ),
+    (
+        r"aten::(linalg_)?svd",
+        r"the host raises _LinAlgError: linalgNsvd: (\(Batch element N\): )?The algorithm failed to converge.*",
+        "a matrix for which the host's library gives up",
+    ),
+    (
+        r"aten::max_unpool2d",
+        r"raises RuntimeError: Found an invalid max index: N.*",
+        "an index into nothing, at which the host's kernel does not look",
+    ),
+    (
+        r"aten::multilabel_margin_loss_forward",
+        r"raises RuntimeError: \S+ targets of the input's size",
+        "of nothing the host's kernel looks at no dtype of the targets",
+    ),
+    (
+        r"aten::roll",
+        r"the host raises RuntimeError: .*SymIntArrayRef expected to contain only concrete integers",
+        "PyTorch's own takes the smallest integer for a symbol",
+    ),
+    (
+        r"aten::(std|var)",
+        r"raises (NotImplementedError: \"(std|var)_cpu\" not implemented for|RuntimeError: std_var_all: Unsupported dtype) '?FloatN_\w+'?",
+        "numbers of 8 bits, which the host refuses but with an out= of another dtype",
+    ),
+    (
+        r"aten::to",
+        r"SIG\w+ on the device, with the calls since \d+",
+        "to.prim_dtype without a dtype reads one that is not there, as memory has it, before any device is asked",
+    ),
+    (
+        r"aten::uniform",
+        r"raises RuntimeError: from is out of bounds for \w+",
+        "of nothing the host looks at no bound",
+    ),
+    (
+        r"aten::tri[lu]_indices",
+        r"other shape, of the smallest integer",
+        "an offset that overflows where the host counts",
+    ),
+    (
+        r"aten::unfold_backward",
+        r"raises IndexError: Dimension specified as N but tensor has no dimensions",
+        "a gradient without dimensions, that autograd never gives it",
+    ),
+    (
+        r"aten::_fused_sdp_choice",
+        r"other int",
+        "it tells which of the host's kernels computes attention",
+    ),
+    (
+        r"aten::(_?convolution|histogramdd)",
+        r"OutOfMemoryError for RuntimeError: .* / (expected stride to be a single integer value|torchNhistogramdd: if weight tensor).*",
+        "both refuse; what is too large is told first",
+    ),
+    (
+        r"aten::(layer_norm|native_layer_norm)",
+        r"the host raises RuntimeError: mixed dtype \(CPU\): expect parameter.*|dtype torch\.float32 for torch\.bfloat16",
+        "a bias of integers, which the device converts, or statistics of halves: PyTorch has them in float32 on all devices but the CPU",
+    ),
+    (
+        r"aten::rrelu_with_noise",
+        r"the host raises RuntimeError: Expected from <= to to be true.*|other shape",
+        "a range that is none, or an out= of nothing, at which no function of torch arrives",
+    ),
+    (
+        r"aten::unfold_backward",
+        r"raises NotImplementedError: \"unfold_backward\" not implemented for 'Bool'",
+        "of windows of nothing the host's kernel looks at no dtype",
+    ),
+)
