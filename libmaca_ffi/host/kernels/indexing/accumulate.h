@@ -6,6 +6,7 @@ namespace maca::MACA_ISA {
 
 std::unique_ptr<Plan> index_put_accumulate(const Request& r);
 std::unique_ptr<Plan> put_accumulate(const Request& r);
+std::unique_ptr<Plan> scatter_added(const Request& r);                // scatter_add
 std::unique_ptr<Plan> scatter_reduced(const Request& r, bool value);  // scatter.reduce, scatter.value_reduce
 
 // put(self, index, source): positions in the flattened tensor.

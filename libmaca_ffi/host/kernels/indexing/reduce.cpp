@@ -1,6 +1,8 @@
 // scatter_reduce, scatter with reduce=, index_reduce: several elements become one by sum, prod, mean, amax or amin.
 //
 // Rare next to scatter_add, so the reduction is a switch in the loop and not a template argument.
+#include <functional>
+
 #include "accumulate.h"
 #include "lines.h"
 #include "selection.h"
@@ -77,48 +79,81 @@ template <class F> void with_reducible(Dtype d, Reduce reduce, F&& f) {
     throw Declined(std::string("no such reduction of ") + dtype_name(d));
 }
 
+// An element of the source and the place where it goes.
 struct Pair {
   int64_t source, target;
 };
 
-// What to combine with what, in index order: `list(launch, pairs)` fills it. Written down first, so that a dtype
-// costs four short loops and not four nests.
+// What to combine with what, in index order, so many at a time: a dtype costs a few short loops and not as many nests,
+// and the list of them stays in the nearest cache.
+class Pairs {
+ public:
+  using Use = std::function<void(std::span<const Pair>)>;
+  static constexpr int64_t kAtOnce = 2048;
+  static constexpr uint64_t kBytes = kAtOnce * sizeof(Pair);
+
+  Pairs(void* workspace, const Use& use) : pairs_(static_cast<Pair*>(workspace)), use_(use) {}
+  void add(int64_t source, int64_t target) {
+    pairs_[count_++] = {source, target};
+    if (count_ == kAtOnce) finish();
+  }
+  void finish() {
+    use_({pairs_, static_cast<size_t>(count_)});
+    count_ = 0;
+  }
+
+ private:
+  Pair* pairs_;
+  const Use& use_;
+  int64_t count_ = 0;
+};
+
+// `list(launch, list_bytes of workspace, pairs)` adds the `count` pairs.
 template <class List>
 std::unique_ptr<Plan> reduced(const Operand& self, const Operand& target, const Operand& source, Reduce reduce,
-                              bool include_self, int64_t pair_count, uint64_t list_bytes, List list) {
+                              bool include_self, int64_t count, uint64_t list_bytes, List list) {
   if (source.scalar_slot < 0) expect_dtype(source, target.dtype, "the source");
   const Sums sums(&self, target);
-  const uint64_t image_bytes = (sums.workspace_bytes() + 7) / 8 * 8;
-  const uint64_t pair_bytes = static_cast<uint64_t>(pair_count) * sizeof(Pair);
+  const uint64_t image_end = Pairs::kBytes + (sums.workspace_bytes() + 7) / 8 * 8;
   const int64_t span = span_of(target);
   std::unique_ptr<Plan> plan;
   with_reducible(target.dtype, reduce, [&](auto tag) {
     using T = decltype(tag);
     using A = compute_t<T>;
-    plan = make_plan(static_cast<uint64_t>(pair_count) * 8 + sums.work(), [=](const Launch& launch) {
+    plan = make_plan(static_cast<uint64_t>(count) * 8 + sums.work(), [=](const Launch& launch) {
       char* workspace = static_cast<char*>(launch.workspace);
-      auto* pairs = reinterpret_cast<Pair*>(workspace);
-      auto* counts = reinterpret_cast<int64_t*>(workspace + pair_bytes + image_bytes);
-      list(launch, pairs, reinterpret_cast<int64_t*>(workspace + pair_bytes + image_bytes));
+      const auto each = [&](const Pairs::Use& use) {
+        Pairs pairs(workspace, use);
+        list(launch, reinterpret_cast<int64_t*>(workspace + image_end), pairs);
+        pairs.finish();
+      };
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
-      sums.run<T>(launch, workspace + pair_bytes, [&](A* to) {
-        const std::span<const Pair> all(pairs, static_cast<size_t>(pair_count));
+      sums.run<T>(launch, workspace + Pairs::kBytes, [&](A* to) {
         if (!include_self)
-          for (const Pair& p : all) to[p.target] = identity<A>(reduce);
-        for (const Pair& p : all) to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
+          each([=](std::span<const Pair> some) {
+            for (const Pair& p : some) to[p.target] = identity<A>(reduce);
+          });
+        each([=](std::span<const Pair> some) {
+          for (const Pair& p : some) to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
+        });
         if (reduce != Reduce::MEAN) return;
+        auto* counts = reinterpret_cast<int64_t*>(workspace + image_end + list_bytes);
         std::fill_n(counts, span, int64_t{include_self});
-        for (const Pair& p : all) ++counts[p.target];
-        for (const Pair& p : all) {  // the first mention of a place divides it
-          if (counts[p.target] > 1) to[p.target] = mean_of(to[p.target], counts[p.target]);
-          counts[p.target] = 1;
-        }
+        each([=](std::span<const Pair> some) {
+          for (const Pair& p : some) ++counts[p.target];
+        });
+        each([=](std::span<const Pair> some) {
+          for (const Pair& p : some) {  // the first mention of a place divides it
+            if (counts[p.target] > 1) to[p.target] = mean_of(to[p.target], counts[p.target]);
+            counts[p.target] = 1;
+          }
+        });
       });
     });
   });
   const uint64_t count_bytes = reduce == Reduce::MEAN ? static_cast<uint64_t>(span) * sizeof(int64_t) : 0;
-  plan->workspace_bytes = pair_bytes + image_bytes + std::max(count_bytes, list_bytes);
+  plan->workspace_bytes = image_end + list_bytes + count_bytes;
   return plan;
 }
 
@@ -127,20 +162,23 @@ std::unique_ptr<Plan> scatter_lines(const Request& r, const Operand& source, Red
   const Lines lines(index, source, target, r.integer("dim"));
   with_line_index(index, [](auto) {});  // refuses other dtypes now and not at the launch
   return reduced(r.in(0), target, source, reduce, include_self, lines.numel(), 0,
-                 [=](const Launch& launch, Pair* pairs, int64_t*) {
+                 [=](const Launch& launch, int64_t*, Pairs& pairs) {
                    with_line_index(index, [&](auto tag) {
                      const auto* indices = launch.data<const decltype(tag)>(index);
                      lines.walk([&](int64_t i, int64_t d, int64_t base) {
                        const int64_t at = indices[i];
                        if (at < 0 || at >= lines.extent()) throw line_error(at, lines.dim(), lines.extent());
-                       *pairs++ = {d, base + at * lines.target_step()};
+                       pairs.add(d, base + at * lines.target_step());
                      });
                    });
                  });
 }
 
 std::unique_ptr<Plan> scatter_reduce(const Request& r) {
-  return scatter_lines(r, r.in(2), reduce_named(r.text("reduce")), r.boolean("include_self", true));
+  const Reduce reduce = reduce_named(r.text("reduce"));
+  const bool include_self = r.boolean("include_self", true);
+  if (reduce == Reduce::SUM && include_self) return scatter_added(r);
+  return scatter_lines(r, r.in(2), reduce, include_self);
 }
 
 std::unique_ptr<Plan> index_reduce(const Request& r) {
@@ -148,11 +186,11 @@ std::unique_ptr<Plan> index_reduce(const Request& r) {
   const Selection selection = Selection::along(target, wrap_dim(r.integer("dim"), target.rank()), index, source);
   return reduced(at_least_1d(r.in(0)), target, source, reduce_named(r.text("reduce")), r.boolean("include_self", true),
                  selection.count() * selection.rest().numel(), selection.workspace_bytes(),
-                 [=](const Launch& launch, Pair* pairs, int64_t* offsets) {
+                 [=](const Launch& launch, int64_t* offsets, Pairs& pairs) {
                    selection.offsets(launch, offsets, [](int64_t, int64_t, int64_t) {
                      return LaunchError(MACA_ERROR_INDEX, "index out of range in self");
                    });
-                   selection.walk(offsets, [&](int64_t d, int64_t t) { *pairs++ = {d, t}; });
+                   selection.walk(offsets, [&](int64_t d, int64_t t) { pairs.add(d, t); });
                  });
 }
 

@@ -1,12 +1,11 @@
 // scatter_add: each place receives its terms in index order on one thread, the same bits whatever the thread count.
-#include "index.h"
+#include "accumulate.h"
 #include "lines.h"
 #include "sums.h"
 
 namespace maca::MACA_ISA {
-namespace {
 
-std::unique_ptr<Plan> scatter_add(const Request& r) {
+std::unique_ptr<Plan> scatter_added(const Request& r) {
   const Operand target = target_of(r), index = r.in(1), source = r.in(2);
   expect_dtype(source, target.dtype, "the source");
   const Lines lines(index, source, target, r.integer("dim"));
@@ -36,7 +35,7 @@ std::unique_ptr<Plan> scatter_add(const Request& r) {
   return plan;
 }
 
-MACA_KERNEL("scatter_add", scatter_add);
-
-}  // namespace
+namespace {
+MACA_KERNEL("scatter_add", scatter_added);
+}
 }  // namespace maca::MACA_ISA
