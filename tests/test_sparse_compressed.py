@@ -397,7 +397,7 @@ def test_indices_are_converted_as_on_the_host(out_int32: bool, transpose: bool) 
     assert found.dtype is expected.dtype and torch.equal(found.cpu(), expected)
 
 
-def test_what_compressed_tensors_lack_is_said_as_on_the_host() -> None:
+def test_what_compressed_tensors_lack_is_said() -> None:
     for act in (
         lambda t: t.is_contiguous(),
         lambda t: t.stride(),
