@@ -134,21 +134,20 @@ std::unique_ptr<Plan> reduced(const Operand& self, const Operand& target, const 
           each([=](std::span<const Pair> some) {
             for (const Pair& p : some) to[p.target] = identity<A>(reduce);
           });
-        each([=](std::span<const Pair> some) {
-          for (const Pair& p : some) to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
-        });
-        if (reduce != Reduce::MEAN) return;
+        if (reduce != Reduce::MEAN)
+          return each([=](std::span<const Pair> some) {
+            for (const Pair& p : some) to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
+          });
         auto* counts = reinterpret_cast<int64_t*>(workspace + image_end + list_bytes);
         std::fill_n(counts, span, int64_t{include_self});
         each([=](std::span<const Pair> some) {
-          for (const Pair& p : some) ++counts[p.target];
-        });
-        each([=](std::span<const Pair> some) {
-          for (const Pair& p : some) {  // the first mention of a place divides it
-            if (counts[p.target] > 1) to[p.target] = mean_of(to[p.target], counts[p.target]);
-            counts[p.target] = 1;
+          for (const Pair& p : some) {
+            to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
+            ++counts[p.target];
           }
         });
+        for (int64_t i = 0; i < span; ++i)
+          if (counts[i] > 1) to[i] = mean_of(to[i], counts[i]);
       });
     });
   });
