@@ -187,7 +187,9 @@ def _coo_indices(func: OpOverload) -> Launcher:
 def _csr_ends(func: OpOverload) -> Launcher:
     def run(args: Arguments, kwargs: Keywords | None) -> torch.Tensor:
         (at, size), options = args, kwargs or {}
-        if at.dim() != 1 or at.dtype.is_floating_point or size < 0:
+        if at.dim() != 1:
+            raise RuntimeError(f"Input is supposed to be a vector, but got {at.dim()} dimensional tensor.")
+        if at.dtype.is_floating_point or size < 0:
             raise RuntimeError(
                 f"_convert_indices_from_coo_to_csr got indices {at.dtype} {list(at.shape)} of {size} rows; accepted: "
                 "sorted integers [nnz], none of them negative or as large as the number of rows"
