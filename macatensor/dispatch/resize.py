@@ -12,7 +12,7 @@ from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.callers import warn
 from macatensor.runtime.ffi import allocate, copy_bytes, may_resize, resize
 from macatensor.runtime.meta import meta_of
-from macatensor.runtime.tensor import MacaTensor, plain_data, wrap
+from macatensor.runtime.tensor import MacaTensor, take_sizes, wrap
 from macatensor.runtime.uninitialized import known
 
 
@@ -36,8 +36,7 @@ def adopt(target: MacaTensor, value: MacaTensor) -> None:
 
     Changing the wrapper by ``as_strided_`` could not grow it, since PyTorch knows how much memory it was made with.
     """
-    with torch.utils._mode_utils.no_dispatch():
-        plain_data.__set__(target, value)
+    take_sizes(target, value)
     target._payload = value._payload
 
 

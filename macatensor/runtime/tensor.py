@@ -35,6 +35,12 @@ _STRIDED = torch.strided
 plain_data: GetSetDescriptorType = torch.Tensor.data  # type: ignore[assignment]
 
 
+def take_sizes(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Gives a wrapper the sizes, strides and dtype of another. Its version counter and autograd state stay."""
+    with torch.utils._mode_utils.no_dispatch():
+        plain_data.__set__(target, value)
+
+
 class MacaTensor(torch.Tensor):
     """A tensor on device ``maca:0``. Made by ``maca()``, ``.to("maca")``, factories and operators, never directly."""
 

@@ -14,7 +14,7 @@ from macatensor.dispatch.host_fallback import announce
 from macatensor.dispatch.rowless import taken_apart
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.dispatch_keys import lazy_bits
-from macatensor.runtime.tensor import MacaTensor, plain_data
+from macatensor.runtime.tensor import MacaTensor
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
 _Operator = Callable[..., Value]
@@ -68,12 +68,6 @@ class DeviceSparse(torch.Tensor):
     def hold(self, other: Value) -> None:
         """This tensor has the sizes and elements of ``other`` from now on, one of ours of the same layout."""
         raise NotImplementedError
-
-    def resize_to(self, other: torch.Tensor) -> None:
-        """This tensor has the sizes of ``other``. Its version counter and autograd state stay."""
-        if self.shape != other.shape:
-            with torch.utils._mode_utils.no_dispatch():
-                plain_data.__set__(self, other)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Value:
         return self._reduce_ex_internal(protocol)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, NoReturn
 import torch
 
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.tensor import device
+from macatensor.runtime.tensor import device, take_sizes
 from macatensor.sparse.calls import FROM_HOST, DeviceSparse, registrar
 
 BY_ROWS = frozenset({torch.sparse_csr, torch.sparse_bsr})
@@ -46,7 +46,8 @@ class CompressedMacaTensor(DeviceSparse):
         )
 
     def hold(self, other: Value) -> None:
-        self.resize_to(other)
+        if self.shape != other.shape:
+            take_sizes(self, other)
         become(self, other._csx_compressed, other._csx_plain, other._csx_values)
 
     def is_contiguous(self, *args: Value, **kwargs: Value) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.tensor import device
+from macatensor.runtime.tensor import device, take_sizes
 from macatensor.sparse.calls import FROM_HOST, DeviceSparse, registrar
 
 
@@ -31,7 +31,8 @@ class SparseMacaTensor(DeviceSparse):
         )
 
     def hold(self, other: Value) -> None:
-        self.resize_to(other)
+        if self.shape != other.shape:
+            take_sizes(self, other)
         become(self, other._coo_indices, other._coo_values, other._coo_is_coalesced)
 
 
