@@ -109,6 +109,9 @@ CALLS = [
     Call("aten._new_zeros_with_same_feature_meta.out(o(2), o(3), self_num_batch_dims=9, out=o(3))", "RuntimeError"),
     Call("aten._thnn_differentiable_lstm_cell_backward(None, None, o(2, 3), o(), None, None, o(), o())", "RuntimeError"),
     Call("aten._nnpack_spatial_convolution(o(1, 2, 4, 4), o(2, 2, 3, 3), None, [0, 0])", "NotImplementedError"),
+    Call("aten.choose_qparams_optimized(o(0, 3), 0, 8, 0.1, 8)", "RuntimeError"),
+    Call("aten.choose_qparams_optimized(o(2, 3), 7, 8, 0.1, 8)", "RuntimeError"),
+    Call("aten.choose_qparams_optimized(o(2, 3).t(), 6, 8, 0.1, 8)[0]", "(1,)"),
     Call("aten.quantized_lstm_cell(" + ", ".join(["o(3)", "[]", *["o(3)"] * 8, "1, 1, 1, 1"]) + ")", "RuntimeError"),
 ]  # fmt: skip
 

@@ -145,6 +145,33 @@ def test_large_products_take_no_memory_of_terms() -> None:
     assert taken < result.numel() * 4 + terms / 20, (taken, terms)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_every_width_and_length_of_rows(dtype: torch.dtype, index: torch.dtype) -> None:
+    rows, inner = 300, 70
+    full = torch.randn(rows, inner, dtype=torch.float64).to(dtype)
+    lengths = torch.randint(0, 12, (rows, 1))
+    lengths[7], lengths[8], lengths[-1] = inner, 0, inner  # one that is full, and one without elements
+    full[torch.rand(rows, inner) * inner >= lengths] = 0
+    made = full.to_sparse_csr()
+    ours = torch.sparse_csr_tensor(made.crow_indices().to(index), made.col_indices().to(index), made.values(),
+                                   made.shape).to("maca")  # fmt: skip
+    unit = torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).eps
+    last = torch.finfo(dtype).eps if dtype.itemsize == 2 else 0
+    with macatensor.fallback("error"):
+        for width in (0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 64, 65, 130):
+            x = torch.randn(inner, width, dtype=torch.float64).to(dtype)
+            # each term rounds once: so many units of the sum of their absolute values
+            most = full.double().abs() @ x.double().abs() * unit * inner
+            exact = full.double() @ x.double()
+            for given in (x, x.T.contiguous().T, torch.cat((x, x), 1)[:, :width]):
+                error = ((ours @ given.to("maca")).cpu().double() - exact).abs()
+                assert (error <= most + exact.abs() * last).all(), width
+            if width:
+                error = ((ours @ x.to("maca")[:, -1]).cpu().double() - exact[:, -1]).abs()
+                assert (error <= most[:, -1] + exact[:, -1].abs() * last).all(), width
+
+
 def test_gradients_reach_values_and_dense_tensors() -> None:
     def train(device: str) -> list[torch.Tensor]:
         host = example("matrix", CSR)

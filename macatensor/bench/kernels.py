@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from macatensor.bench import convolutions, factorizations
+from macatensor.bench import convolutions, factorizations, sparse
 from macatensor.bench.case import Case, Function, Operands, nhwc, rand
 from macatensor.bench.ceilings import ceilings
 from macatensor.bench.measure import interleave, interleave_short
@@ -180,6 +180,8 @@ def index(quick: bool) -> Iterator[Case]:
     yield Case(
         "index.scatter_add", lambda t, i: torch.zeros_like(t).scatter_add(0, i, t), permuted, 1.0, 4 * nbytes
     )
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        yield Case(f"index.scatter_reduce.{reduce}", _reducing(reduce), lambda: _tenfold(n), 1.0)
     for label, count in (("1k", 1 << 10), ("64k", 1 << 16), ("1M", 1 << 20)):
         count = min(count, n)
         for name, function in SELECTIONS.items():
@@ -198,6 +200,16 @@ SELECTIONS: dict[str, Function] = {
 }
 
 
+def _reducing(reduce: str) -> Function:
+    return lambda t, i, terms: t.scatter_reduce(0, i, terms, reduce)
+
+
+def _tenfold(n: int) -> Operands:
+    """A tenth of ``n`` numbers, and ``n`` that go there."""
+    places = n // 10
+    return torch.rand(places), torch.randint(places, (n,)), torch.rand(n)
+
+
 def _counts(count: int) -> Callable[[], Operands]:
     """Whole numbers of which each occurs some sixteen times."""
     return lambda: (torch.randint(max(count // 16, 1), (count,)),)
@@ -213,6 +225,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Case]]] = {
     "index": index,
     "linalg": factorizations.linalg,
     "fft": factorizations.fft,
+    "sparse": sparse.sparse,
 }
 
 

@@ -49,6 +49,7 @@ from macatensor.operators import (
     normal,
     one_hot,
     parts,
+    quantization_range,
     quantized_products,
     randperm,
     ranges,
@@ -103,6 +104,7 @@ _OWNERS_OF_WHOLE_OPERATORS = (
     matmul_out,
     matrix_rank,
     one_hot,
+    quantization_range,
     recurrent,
     values_only,
 )

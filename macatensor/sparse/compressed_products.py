@@ -9,7 +9,9 @@ import torch
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse.compressed import (
+    BY_ROWS,
     FLIPPED,
+    IN_BLOCKS,
     CompressedMacaTensor,
     compressed,
     coordinates,
@@ -33,12 +35,11 @@ def _transposed(t: _Compressed) -> _Compressed:
 
 
 def _times_dense(t: _Compressed, dense: torch.Tensor) -> torch.Tensor:
-    """[m, n] of a matrix [m, k] without dense dimensions and ``dense`` [k, n]."""
+    """[m, n] of a matrix [m, k] without dense dimensions and ``dense`` [k, n]; of one without blocks also [m] of [k]."""
+    if t._csx_layout not in IN_BLOCKS:
+        t = t if t._csx_layout in BY_ROWS else flipped(t)
+        return sums_of_runs(t._csx_compressed, t._csx_plain, t._csx_values, dense)
     g = geometry(t)
-    if not g.block:
-        t = t if g.by_rows else flipped(t)
-        indices = t._csx_compressed.contiguous(), t._csx_plain.contiguous()
-        return sums_of_runs(*indices, t._csx_values, dense)
     high, wide = g.block
     _, at, plain = coordinates(t)
     row, column = (at, plain) if g.by_rows else (plain, at)
@@ -52,7 +53,7 @@ def _times_dense(t: _Compressed, dense: torch.Tensor) -> torch.Tensor:
 
 def _is_matrix(t: Value) -> bool:
     if isinstance(t, _Compressed):
-        return t.dim() == 2 and not geometry(t).dense
+        return t.dim() == 2 and t._csx_values.dim() == (3 if t._csx_layout in IN_BLOCKS else 1)
     return isinstance(t, MacaTensor) and t.dim() == 2
 
 
@@ -85,7 +86,12 @@ def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1
 
 @operator("mv")
 def _mv(t: Value, vector: Value) -> Value:
-    return by_column(mm, t, vector)
+    if not isinstance(t, _Compressed) or t._csx_layout in IN_BLOCKS:
+        return by_column(mm, t, vector)
+    fits = _is_matrix(t) and isinstance(vector, MacaTensor) and vector.dim() == 1
+    if not fits or t.shape[1] != vector.shape[0] or t.dtype != vector.dtype:
+        return NotImplemented
+    return _times_dense(t, vector)
 
 
 @operator("addmv")

@@ -26,7 +26,7 @@ def _times_dense(t: _Sparse, rows: torch.Tensor, columns: torch.Tensor, dense: t
     if not t._coo_is_coalesced:
         return scattered_sums(rows, columns, t._coo_values, dense, count)
     offsets = torch.searchsorted(rows.contiguous(), torch.arange(count + 1, device=device()))
-    return sums_of_runs(offsets, columns.contiguous(), t._coo_values, dense)
+    return sums_of_runs(offsets, columns, t._coo_values, dense)
 
 
 @operator("mm")

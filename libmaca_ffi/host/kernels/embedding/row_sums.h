@@ -20,13 +20,10 @@ template <class T, class I> class RowSums {
     int64_t d = 0;
     for (; d + 4 * kStep <= width; d += 4 * kStep) block<4>(words, first, end, d, sum);
     for (; d + kStep <= width; d += kStep) block<1>(words, first, end, d, sum);
-    if (d == width) return;
-    std::fill(sum + d, sum + width, A(0));
-    for (int64_t i = first; i < end; ++i) {
-      const T* row = table + static_cast<int64_t>(words[i]) * row_step;
-      const A s = factor(i);
-      for (int64_t c = d; c < width; ++c) sum[c] += s * static_cast<A>(row[c]);
-    }
+    if (kStep > 8) while_narrower<8>(words, first, end, d, sum);
+    if (kStep > 4) while_narrower<4>(words, first, end, d, sum);
+    while_narrower<2>(words, first, end, d, sum);
+    while_narrower<1>(words, first, end, d, sum);
   }
 
  private:
@@ -34,6 +31,19 @@ template <class T, class I> class RowSums {
   static constexpr int64_t kStep = kLanesOf<Sums>;
   A factor(int64_t i) const { return scale ? static_cast<A>(scale[i * scale_step]) : A(1); }
 
+  // As many columns as there are N together.
+  template <int64_t N> void while_narrower(const I* words, int64_t first, int64_t end, int64_t& d, A* sum) const {
+    for (; d + N <= width; d += N) {
+      A sums[N] = {};
+      for (int64_t i = first; i < end; ++i) {
+        const T* row = table + static_cast<int64_t>(words[i]) * row_step + d;
+        const A s = factor(i);
+#pragma GCC unroll 8
+        for (int64_t c = 0; c < N; ++c) sums[c] += s * static_cast<A>(row[c]);
+      }
+      std::copy(sums, sums + N, sum + d);
+    }
+  }
   // V * kStep columns from `d` on, whose sums stay in registers.
   template <int64_t V> void block(const I* words, int64_t first, int64_t end, int64_t d, A* sum) const {
     Sums sums[V] = {};

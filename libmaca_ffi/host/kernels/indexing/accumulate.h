@@ -1,13 +1,15 @@
 // What the operators share that either overwrite or accumulate in indexed places.
 #pragma once
 #include "index.h"
+#include "reductions.h"
 
 namespace maca::MACA_ISA {
 
 std::unique_ptr<Plan> index_put_accumulate(const Request& r);
 std::unique_ptr<Plan> put_accumulate(const Request& r);
-std::unique_ptr<Plan> scatter_added(const Request& r);                // scatter_add
-std::unique_ptr<Plan> scatter_reduced(const Request& r, bool value);  // scatter.reduce, scatter.value_reduce
+std::unique_ptr<Plan> scattered_by_parts(const Request& r, Reduce reduce);   // from self on, threads share places
+std::unique_ptr<Plan> scatter_accumulated(const Request& r, Reduce reduce);  // SUM or PROD, from self on
+std::unique_ptr<Plan> scatter_reduced(const Request& r, bool value);         // scatter.reduce, scatter.value_reduce
 
 // put(self, index, source): positions in the flattened tensor.
 struct Put {

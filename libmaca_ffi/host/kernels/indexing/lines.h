@@ -16,6 +16,8 @@ template <class F> void with_line_index(const Operand& index, F&& f) {
 
 class Lines {
  public:
+  using Offsets = std::array<int64_t, 3>;  // of the index, of `dense` and of the target's line
+
   // `dense` has the shape of index (or is larger), or is a number (strides 0).
   Lines(const Operand& index, const Operand& dense, const Operand& target, int64_t dim) {
     if (index.numel() == 0) return;  // PyTorch lets an empty index have any rank and dtype
@@ -47,7 +49,8 @@ class Lines {
     steps_ = {i.strides[k], d.strides[k], t.strides[k]};
   }
 
-  int64_t numel() const { return others_.numel() * length_; }
+  int64_t count() const { return others_.numel(); }
+  int64_t numel() const { return count() * length_; }
   int64_t extent() const { return extent_; }
   int64_t target_step() const { return steps_[2]; }
   int64_t dim() const { return dim_; }
@@ -63,30 +66,37 @@ class Lines {
       parallel_for(length_, std::max<int64_t>(1, kGrain / 4 / others_.numel()),
                    [&](int64_t first, int64_t last) { block(0, others_.numel(), first, last, f); });
   }
-  // The same on the calling thread.
+  // The same on the calling thread, of the k-th of so many pieces of every line.
+  template <class F> void piece(int64_t k, int64_t pieces, F&& f) const {
+    block(0, count(), length_ * k / pieces, length_ * (k + 1) / pieces, f);
+  }
+  // All on the calling thread, a run at a time: f(n, the three offsets of its first element, their steps).
   template <class F> void walk(F&& f) const {
-    if (numel() > 0) block(0, others_.numel(), 0, length_, f);
+    if (numel() > 0) runs(0, others_.numel(), 0, length_, f);
   }
 
  private:
   template <class F> void block(int64_t begin, int64_t end, int64_t first, int64_t last, F&& f) const {
-    const auto o_steps = others_.inner().stride;
+    runs(begin, end, first, last, [&](int64_t n, const Offsets& o, const Offsets& step) {
+      for (int64_t i = 0; i < n; ++i) f(o[0] + i * step[0], o[1] + i * step[1], o[2] + i * step[2]);
+    });
+  }
+  template <class F> void runs(int64_t begin, int64_t end, int64_t first, int64_t last, F&& f) const {
+    const Offsets across = others_.inner().stride, along = {steps_[0], steps_[1], 0};
+    const auto moved = [](const Offsets& o, const Offsets& step, int64_t by) {
+      return Offsets{o[0] + by * step[0], o[1] + by * step[1], o[2] + by * step[2]};
+    };
     others_.runs(begin, end, [&](const auto& o, int64_t n) {
-      if (n == 1 || steps_[0] <= o_steps[0]) {
-        for (int64_t i = 0; i < n; ++i)
-          for (int64_t j = first; j < last; ++j)
-            f(o[0] + i * o_steps[0] + j * steps_[0], o[1] + i * o_steps[1] + j * steps_[1], o[2] + i * o_steps[2]);
-      } else {
-        for (int64_t j = first; j < last; ++j)
-          for (int64_t i = 0; i < n; ++i)
-            f(o[0] + i * o_steps[0] + j * steps_[0], o[1] + i * o_steps[1] + j * steps_[1], o[2] + i * o_steps[2]);
-      }
+      if (n == 1 || along[0] <= across[0])
+        for (int64_t i = 0; i < n; ++i) f(last - first, moved(moved(o, across, i), along, first), along);
+      else
+        for (int64_t j = first; j < last; ++j) f(n, moved(o, along, j), across);
     });
   }
 
   Nest<3> others_;
   int64_t dim_ = 0, length_ = 0, extent_ = 0;
-  std::array<int64_t, 3> steps_{};
+  Offsets steps_{};
 };
 
 }  // namespace maca::MACA_ISA

@@ -1,62 +1,14 @@
 // scatter_reduce, scatter with reduce=, index_reduce: several elements become one by sum, prod, mean, amax or amin.
-//
-// Rare next to scatter_add, so the reduction is a switch in the loop and not a template argument.
 #include <functional>
 
 #include "accumulate.h"
 #include "lines.h"
+#include "reductions.h"
 #include "selection.h"
 #include "sums.h"
 
 namespace maca::MACA_ISA {
 namespace {
-
-enum class Reduce { SUM, PROD, MEAN, AMAX, AMIN };
-
-Reduce reduce_named(const std::string& name) {
-  if (name == "sum" || name == "add") return Reduce::SUM;
-  if (name == "prod" || name == "multiply") return Reduce::PROD;
-  if (name == "mean") return Reduce::MEAN;
-  if (name == "amax") return Reduce::AMAX;
-  if (name == "amin") return Reduce::AMIN;
-  throw Invalid("reduce is one of sum, prod, mean, amax, amin and not " + name);
-}
-
-template <class A> A identity(Reduce reduce) {
-  if constexpr (!std::is_same_v<A, c64> && !std::is_same_v<A, c128>) {
-    using L = std::numeric_limits<std::conditional_t<std::is_same_v<A, Truth>, bool, A>>;
-    if (reduce == Reduce::AMAX) return L::has_infinity ? -L::infinity() : L::lowest();
-    if (reduce == Reduce::AMIN) return L::has_infinity ? L::infinity() : L::max();
-  }
-  return A(reduce == Reduce::PROD ? 1 : 0);
-}
-
-template <class A> A combined(Reduce reduce, A a, A b) {
-  constexpr bool ordered = !std::is_same_v<A, c64> && !std::is_same_v<A, c128>;
-  switch (reduce) {
-    case Reduce::PROD:
-      // integers wrap: in uint64_t that is defined, and its low bits are the product's
-      if constexpr (std::is_integral_v<A>)
-        return static_cast<A>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-      else if constexpr (std::is_same_v<A, Truth>)
-        return a && b;
-      else
-        return a * b;
-    case Reduce::AMAX:
-      if constexpr (ordered) return a != a || a >= b ? a : b;
-      return a;
-    case Reduce::AMIN:
-      if constexpr (ordered) return a != a || a <= b ? a : b;
-      return a;
-    default:
-      if constexpr (std::is_same_v<A, Truth>)
-        return a || b;
-      else if constexpr (std::is_integral_v<A>)
-        return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-      else
-        return a + b;
-  }
-}
 
 template <class A> A mean_of(A sum, int64_t count) {
   if constexpr (std::is_same_v<A, Truth>)
@@ -79,42 +31,54 @@ template <class F> void with_reducible(Dtype d, Reduce reduce, F&& f) {
     throw Declined(std::string("no such reduction of ") + dtype_name(d));
 }
 
-// An element of the source and the place where it goes.
-struct Pair {
-  int64_t source, target;
-};
+// Offsets of an element of the source and of the place where it goes.
+using Pair = std::pair<int64_t, int64_t>;
 
 // What to combine with what, in index order, so many at a time: a dtype costs a few short loops and not as many nests,
-// and the list of them stays in the nearest cache.
+// and the list of them stays in the nearest cache. Of all that is added those stay that go to places from `begin` to
+// `end`.
 class Pairs {
  public:
   using Use = std::function<void(std::span<const Pair>)>;
-  static constexpr int64_t kAtOnce = 2048;
-  static constexpr uint64_t kBytes = kAtOnce * sizeof(Pair);
 
-  Pairs(void* workspace, const Use& use) : pairs_(static_cast<Pair*>(workspace)), use_(use) {}
-  void add(int64_t source, int64_t target) {
-    pairs_[count_++] = {source, target};
-    if (count_ == kAtOnce) finish();
+  Pairs(int64_t begin, int64_t end, const Use& use)
+      : begin_(begin), extent_(static_cast<uint64_t>(end - begin)), use_(use) {}
+  // at(k) for each k < n
+  template <class At> void add(int64_t n, At&& at) {
+    const int64_t begin = begin_;
+    const uint64_t extent = extent_;
+    for (int64_t k = 0; k < n;) {
+      const int64_t end = std::min(n, k + kAtOnce - count_);
+      Pair* next = pairs_.data() + count_;
+      for (; k < end; ++k) {
+        *next = at(k);
+        next += static_cast<uint64_t>(next->second - begin) < extent;  // no branch: none would predict it
+      }
+      count_ = next - pairs_.data();
+      if (kAtOnce - count_ < kAtOnce / 16) finish();
+    }
   }
   void finish() {
-    use_({pairs_, static_cast<size_t>(count_)});
+    use_({pairs_.data(), static_cast<size_t>(count_)});
     count_ = 0;
   }
 
  private:
-  Pair* pairs_;
+  static constexpr int64_t kAtOnce = 1024;
+  std::array<Pair, kAtOnce> pairs_;
+  int64_t begin_;
+  uint64_t extent_;
   const Use& use_;
   int64_t count_ = 0;
 };
 
-// `list(launch, list_bytes of workspace, pairs)` adds the `count` pairs.
+// `list(launch, list_bytes of workspace)` gives what adds the `count` pairs, on several threads at once.
 template <class List>
 std::unique_ptr<Plan> reduced(const Operand& self, const Operand& target, const Operand& source, Reduce reduce,
                               bool include_self, int64_t count, uint64_t list_bytes, List list) {
   if (source.scalar_slot < 0) expect_dtype(source, target.dtype, "the source");
   const Sums sums(&self, target);
-  const uint64_t image_end = Pairs::kBytes + (sums.workspace_bytes() + 7) / 8 * 8;
+  const uint64_t image_end = (sums.workspace_bytes() + 7) / 8 * 8;
   const int64_t span = span_of(target);
   std::unique_ptr<Plan> plan;
   with_reducible(target.dtype, reduce, [&](auto tag) {
@@ -122,32 +86,44 @@ std::unique_ptr<Plan> reduced(const Operand& self, const Operand& target, const 
     using A = compute_t<T>;
     plan = make_plan(static_cast<uint64_t>(count) * 8 + sums.work(), [=](const Launch& launch) {
       char* workspace = static_cast<char*>(launch.workspace);
+      const auto add_all = list(launch, reinterpret_cast<int64_t*>(workspace + image_end));
+      // A thread meets all pairs and combines those of its own part of the target, so that each place receives its
+      // terms in index order, whatever the thread count. (Where there is none, an index is out of range.)
       const auto each = [&](const Pairs::Use& use) {
-        Pairs pairs(workspace, use);
-        list(launch, reinterpret_cast<int64_t*>(workspace + image_end), pairs);
-        pairs.finish();
+        const int64_t part = span / (count / (kGrain / 4) + 1) + 1;
+        parallel_for(std::max<int64_t>(span, 1), part, [&](int64_t begin, int64_t end) {
+          Pairs pairs(begin, end, use);
+          add_all(pairs);
+          pairs.finish();
+        });
       };
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, source, target.dtype, box);
-      sums.run<T>(launch, workspace + Pairs::kBytes, [&](A* to) {
+      sums.run<T>(launch, workspace, [&](A* to) {
         if (!include_self)
           each([=](std::span<const Pair> some) {
-            for (const Pair& p : some) to[p.target] = identity<A>(reduce);
-          });
-        if (reduce != Reduce::MEAN)
-          return each([=](std::span<const Pair> some) {
-            for (const Pair& p : some) to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
+            for (const Pair& p : some) to[p.second] = identity<A>(reduce);
           });
         auto* counts = reinterpret_cast<int64_t*>(workspace + image_end + list_bytes);
-        std::fill_n(counts, span, int64_t{include_self});
-        each([=](std::span<const Pair> some) {
-          for (const Pair& p : some) {
-            to[p.target] = combined(reduce, to[p.target], static_cast<A>(from[p.source]));
-            ++counts[p.target];
-          }
-        });
-        for (int64_t i = 0; i < span; ++i)
-          if (counts[i] > 1) to[i] = mean_of(to[i], counts[i]);
+        if (reduce == Reduce::MEAN) {
+          std::fill_n(counts, span, int64_t{include_self});
+          each([=](std::span<const Pair> some) {
+            for (const Pair& p : some) {
+              to[p.second] = combined<Reduce::SUM>(to[p.second], static_cast<A>(from[p.first]));
+              ++counts[p.second];
+            }
+          });
+          parallel_for(span, kGrain, [=](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i)
+              if (counts[i] > 1) to[i] = mean_of(to[i], counts[i]);
+          });
+        } else {
+          with_reduction(reduce, [&](auto which) {
+            each([=](std::span<const Pair> some) {
+              for (const Pair& p : some) to[p.second] = combined<which()>(to[p.second], static_cast<A>(from[p.first]));
+            });
+          });
+        }
       });
     });
   });
@@ -160,23 +136,27 @@ std::unique_ptr<Plan> scatter_lines(const Request& r, const Operand& source, Red
   const Operand target = target_of(r), index = r.in(1);
   const Lines lines(index, source, target, r.integer("dim"));
   with_line_index(index, [](auto) {});  // refuses other dtypes now and not at the launch
-  return reduced(r.in(0), target, source, reduce, include_self, lines.numel(), 0,
-                 [=](const Launch& launch, int64_t*, Pairs& pairs) {
-                   with_line_index(index, [&](auto tag) {
-                     const auto* indices = launch.data<const decltype(tag)>(index);
-                     lines.walk([&](int64_t i, int64_t d, int64_t base) {
-                       const int64_t at = indices[i];
-                       if (at < 0 || at >= lines.extent()) throw line_error(at, lines.dim(), lines.extent());
-                       pairs.add(d, base + at * lines.target_step());
-                     });
-                   });
-                 });
+  return reduced(r.in(0), target, source, reduce, include_self, lines.numel(), 0, [=](const Launch& launch, int64_t*) {
+    return [&](Pairs& pairs) {
+      with_line_index(index, [&](auto tag) {
+        const auto* indices = launch.data<const decltype(tag)>(index);
+        const int64_t extent = lines.extent(), step = lines.target_step();
+        lines.walk([&, extent, step](int64_t n, const auto& o, const auto& by) {
+          pairs.add(n, [&](int64_t k) {
+            const int64_t at = indices[o[0] + k * by[0]];
+            if (static_cast<uint64_t>(at) >= static_cast<uint64_t>(extent)) throw line_error(at, lines.dim(), extent);
+            return Pair(o[1] + k * by[1], o[2] + k * by[2] + at * step);
+          });
+        });
+      });
+    };
+  });
 }
 
 std::unique_ptr<Plan> scatter_reduce(const Request& r) {
   const Reduce reduce = reduce_named(r.text("reduce"));
   const bool include_self = r.boolean("include_self", true);
-  if (reduce == Reduce::SUM && include_self) return scatter_added(r);
+  if ((reduce == Reduce::SUM || reduce == Reduce::PROD) && include_self) return scatter_accumulated(r, reduce);
   return scatter_lines(r, r.in(2), reduce, include_self);
 }
 
@@ -185,15 +165,21 @@ std::unique_ptr<Plan> index_reduce(const Request& r) {
   const Selection selection = Selection::along(target, wrap_dim(r.integer("dim"), target.rank()), index, source);
   return reduced(at_least_1d(r.in(0)), target, source, reduce_named(r.text("reduce")), r.boolean("include_self", true),
                  selection.count() * selection.rest().numel(), selection.workspace_bytes(),
-                 [=](const Launch& launch, int64_t* offsets, Pairs& pairs) {
+                 [=](const Launch& launch, int64_t* offsets) {
                    selection.offsets(launch, offsets, [](int64_t, int64_t, int64_t) {
                      return LaunchError(MACA_ERROR_INDEX, "index out of range in self");
                    });
-                   selection.walk(offsets, [&](int64_t d, int64_t t) { pairs.add(d, t); });
+                   return [&, offsets](Pairs& pairs) {
+                     selection.walk(offsets, [&](int64_t n, const auto& at) { pairs.add(n, at); });
+                   };
                  });
 }
 
 }  // namespace
+
+std::unique_ptr<Plan> scattered_by_parts(const Request& r, Reduce reduce) {
+  return scatter_lines(r, r.in(2), reduce, true);
+}
 
 std::unique_ptr<Plan> scatter_reduced(const Request& r, bool value) {
   Operand source = value ? Operand{} : r.in(2);

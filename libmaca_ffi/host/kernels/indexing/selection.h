@@ -175,12 +175,16 @@ class Selection {
                    [&](int64_t b, int64_t e) { columns(0, count_, b, e); });
   }
 
-  // The same on the calling thread, element by element, in index order for each place: f(dense offset, target offset).
+  // The same on the calling thread, in index order for each place, a run at a time: f(n, at), where at(k) is the dense
+  // and the target offset of its k-th element.
   template <class F> void walk(const int64_t* offsets, F&& f) const {
+    using Pair = std::pair<int64_t, int64_t>;
+    if (rest_.numel() == 1) return f(count_, [=, this](int64_t k) { return Pair(dense_offset(k), offsets[k]); });
     const auto steps = rest_.inner().stride;
     for (int64_t b = 0; b < count_; ++b)
       rest_.runs(0, rest_.numel(), [&](const auto& o, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) f(dense_offset(b) + o[0] + i * steps[0], offsets[b] + o[1] + i * steps[1]);
+        const int64_t d = dense_offset(b) + o[0], t = offsets[b] + o[1];
+        f(n, [=](int64_t k) { return Pair(d + k * steps[0], t + k * steps[1]); });
       });
   }
 
