@@ -17,6 +17,10 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
+// Bytes ahead of what is read now that are asked for: a processor by itself asks for too little where numbers are of
+// few bytes, or few columns are read at once.
+constexpr int64_t kReadAhead = 8192;
+
 template <class T> struct VectorOf {
   typedef T type __attribute__((vector_size(kVectorBytes)));
 };

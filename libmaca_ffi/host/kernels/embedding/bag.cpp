@@ -72,13 +72,6 @@ template <class I> bool all_plain(const I* words, int64_t count, int64_t rows, i
   return std::all_of(words, words + count, [=](I w) { return w >= 0 && w < rows && w != padding; });
 }
 
-template <class F> void with_index(Dtype d, F&& f) {
-  if (d == Dtype::I32)
-    f(int32_t{});
-  else
-    f(int64_t{});
-}
-
 // Each bag's sum to a row of the result.
 template <class T, class I>
 void sum_bags(const Launch& launch, const I* words, const std::vector<int64_t>& bounds, const RowSums<T, I>& rows,

@@ -9,6 +9,16 @@ namespace maca::MACA_ISA {
 
 constexpr int64_t kGrain = 32 * 1024;  // elements a thread: about 20 us of copying
 
+// Calls f(I{}) with the type of indices, int64_t or int32_t; false for other dtypes.
+template <class F> bool with_index(Dtype d, F&& f) {
+  if (d != Dtype::I64 && d != Dtype::I32) return false;
+  if (d == Dtype::I64)
+    f(int64_t{});
+  else
+    f(int32_t{});
+  return true;
+}
+
 template <class T> inline void copy_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
   if (to_step == 1 && from_step == 1) {
     if (n >= 16) {

@@ -6,11 +6,7 @@ namespace maca::MACA_ISA {
 
 // Calls f(I{}) with the type of the indices of gather and scatter.
 template <class F> void with_line_index(const Operand& index, F&& f) {
-  if (index.dtype == Dtype::I64 || index.numel() == 0)
-    f(int64_t{});
-  else if (index.dtype == Dtype::I32)
-    f(int32_t{});
-  else
+  if (!with_index(index.numel() == 0 ? Dtype::I64 : index.dtype, f))
     throw Invalid(std::string("the index is int64 or int32 and not ") + dtype_name(index.dtype));
 }
 

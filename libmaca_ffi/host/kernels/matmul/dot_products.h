@@ -93,11 +93,9 @@ template <class T> class DotProducts {
   // Columns of the right factor that meet a row at once. From memory four take 0.7 to 0.8 of the time of one (Xeon,
   // model 207); with AVX2 two took 1.3 to 1.5 times as long (Zen 3), whose prefetching keeps track of one.
   static constexpr int64_t kBeside = kLanes == 16 ? 4 : 1;
-  // What it has kAhead bytes on is asked for: a processor by itself asks for too little where numbers are of few bytes,
-  // or few columns are read at once. bfloat16 from memory takes 0.5 to 0.7 of the time (Xeon, model 207).
-  static constexpr int64_t kAhead = 8192;
+  // bfloat16 that is asked for ahead takes 0.5 to 0.7 of the time from memory (Xeon, model 207).
   static int64_t numbers_ahead(int64_t k, int64_t right_step) {
-    constexpr int64_t kNumbers = kAhead / static_cast<int64_t>(sizeof(T));
+    constexpr int64_t kNumbers = kReadAhead / static_cast<int64_t>(sizeof(T));
     return k < kNumbers ? kNumbers / std::max<int64_t>(k, 1) * right_step : kNumbers;
   }
   [[gnu::always_inline]] static void prefetch(const T* step) {

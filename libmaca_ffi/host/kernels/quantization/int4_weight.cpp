@@ -131,7 +131,7 @@ template <class S> class Int4Product final : public WeightProduct {
     Grid grid = {};
     const uint8_t* from = bytes(launch, b);
     for (int64_t g = 0; g < groups(); ++g, from += group_ * b.bytes) {
-      for (int64_t byte = 0; byte < group_ * b.bytes; byte += 64) __builtin_prefetch(from + kAhead + byte);
+      for (int64_t byte = 0; byte < group_ * b.bytes; byte += 64) __builtin_prefetch(from + kReadAhead + byte);
       read_grid(launch, b, g, grid);
       const float* x = left + g * group_;
       int64_t byte = 0;
@@ -228,7 +228,7 @@ template <class S> class Int4Product final : public WeightProduct {
     }
   }
 
-  static constexpr int64_t kMostGroup = 256, kAhead = 8192;
+  static constexpr int64_t kMostGroup = 256;
   int64_t block_;
   bool by_halves_;
   int64_t group_;

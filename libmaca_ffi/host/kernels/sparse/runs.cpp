@@ -95,7 +95,7 @@ std::unique_ptr<Plan> sums_of_runs(const Request& r) {
   const bool known = with_floating(out.dtype, [&](auto tag) {
     using T = decltype(tag);
     using A = compute_t<T>;
-    const auto build = [&](auto index) {
+    with_index(offsets.dtype, [&](auto index) {
       using I = decltype(index);
       plan = make_plan(static_cast<uint64_t>(columns.numel() * width + out.numel()), [=](const Launch& launch) {
         const Runs<I> runs{launch.data<const I>(offsets), launch.data<const I>(columns), offsets.numel() - 1,
@@ -123,11 +123,7 @@ std::unique_ptr<Plan> sums_of_runs(const Request& r) {
           }
         });
       });
-    };
-    if (offsets.dtype == Dtype::I32)
-      build(int32_t{});
-    else
-      build(int64_t{});
+    });
   });
   if (!known) throw Declined("sums of rows are floating");
   return plan;
