@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from running import threads_restored
@@ -97,3 +99,39 @@ def test_any_number_of_threads_gives_the_same_bits():
         with threads_restored(threads):
             found.append([device.cumsum(0).cpu(), device.cumsum(1).cpu(), device[0].cumsum(0).cpu()])
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32], ids=str)
+def test_long_lines_in_pieces(dtype: torch.dtype) -> None:
+    for lines, length in ((1, 32_769), (1, 200_000), (3, 70_000), (9, 40_000)):
+        for step in (1, 3):
+            wide = (torch.randn(lines, length * step) * 30).to(dtype)
+            x = wide[:, ::step]
+            exact = x.double() if dtype.is_floating_point else x.long()
+            want = exact.cumsum(1)
+            ours = wide.maca()[:, ::step].cumsum(1)
+            if dtype.is_floating_point:
+                # sums are kept in double but for float64's: of those each term rounds once
+                most = exact.abs().cumsum(1) * torch.finfo(torch.float64).eps * length
+                error = (ours.cpu().double() - want).abs()
+                assert (error <= most + want.abs() * torch.finfo(dtype).eps).all(), (lines, length, step)
+            else:
+                assert torch.equal(ours.cpu(), want)
+            given = []
+            for count in (1, 2):
+                with threads_restored(count):
+                    given.append(wide.maca()[:, ::step].cumsum(1).cpu())
+            assert torch.equal(given[0], given[1])
+            written = wide.maca()
+            written[:, ::step].cumsum_(1)
+            assert torch.equal(written[:, ::step].cpu(), ours.cpu().to(dtype))
+
+
+def test_what_is_not_finite_in_long_lines() -> None:
+    for places in ((5,), (40_000,), (5, 40_000), (70_000, 99_999)):
+        for values in ((math.inf, -math.inf), (math.nan, 1.0), (-math.inf, -math.inf)):
+            x = torch.randn(100_000)
+            for at, value in zip(places, values):
+                x[at] = value
+            ours, theirs = x.maca().cumsum(0).cpu(), x.cumsum(0)
+            assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())

@@ -1,6 +1,8 @@
 // cumsum, cumprod, cummax, cummin, logcumsumexp: running results along one dimension.
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "lane_shuffle.h"
 #include "kernels/reduction/reduction.h"
@@ -12,6 +14,7 @@ namespace {
 constexpr int64_t kGrain = 16384;
 constexpr int64_t kBlock = 4096, kWidest = 256;  // results at once, and lines
 constexpr int64_t kFewest = 8;                   // lines that are worth being turned
+constexpr int64_t kPiece = 8 * kBlock;           // of a long line, where there are few
 constexpr int64_t kNear = 16;                    // elements of a cache line
 
 // Results are computed in blocks, one step of some lines after the other: a single line is one chain of additions.
@@ -108,21 +111,55 @@ void run_line(typename Op::Acc& acc, typename Op::Input* values, int64_t* indice
   acc = a;
 }
 
+// What runs of a line begin with whose pieces are summed on their own first: threads then take pieces, of which the
+// length says how many there are. For sums that do not overflow where the running ones do not.
+template <class Op> std::vector<typename Op::Acc> starts_of_pieces(const Scan& s, const void* in, int64_t pieces) {
+  using C = typename Op::Input;
+  const int64_t lines = s.kept.numel();
+  std::vector<typename Op::Acc> starts(static_cast<size_t>(lines * pieces));
+  parallel_for(lines * pieces, 1, [&](int64_t begin, int64_t end) {
+    alignas(64) C values[kBlock];
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t first = t % pieces * kPiece, last = std::min(first + kPiece, s.n);
+      auto& sum = starts[static_cast<size_t>(t)] = Op::start();
+      for (int64_t from = first; from < last; from += kBlock) {
+        const int64_t steps = std::min(kBlock, last - from);
+        const void* const base = at(const_cast<void*>(in), s.in, s.kept.offset(t / pieces)[0] + from * s.stride[0]);
+        sum += Op::total(tile(values, s.in, base, 0, s.stride[0], steps), steps);
+      }
+    }
+  });
+  for (int64_t line = 0; line < lines; ++line) {
+    typename Op::Acc sum = Op::start();
+    for (int64_t k = 0; k < pieces; ++k) sum += std::exchange(starts[static_cast<size_t>(line * pieces + k)], sum);
+  }
+  return starts;
+}
+
 template <class Op> void run_scan(const Scan& s, const void* in, void* out0, void* out1) {
   using C = typename Op::Input;
   if (s.n == 0 || s.kept.numel() == 0) return;
   const auto inner = s.kept.inner();
-  const int64_t tiles = (inner.size + s.width - 1) / s.width, tasks = s.kept.numel() / inner.size * tiles;
-  parallel_for(tasks, kGrain / (s.n * s.width) + 1, [&](int64_t begin, int64_t end) {
+  const int64_t tiles = (inner.size + s.width - 1) / s.width, lines_or_tiles = s.kept.numel() / inner.size * tiles;
+  int64_t pieces = 1;
+  std::vector<typename Op::Acc> starts;
+  if constexpr (Op::kHasTotal)
+    if (s.width == 1 && lines_or_tiles < kFewest && s.n > kPiece) {
+      pieces = (s.n + kPiece - 1) / kPiece;
+      starts = starts_of_pieces<Op>(s, in, pieces);
+    }
+  const int64_t length = pieces == 1 ? s.n : kPiece;
+  parallel_for(lines_or_tiles * pieces, kGrain / (length * s.width) + 1, [&](int64_t begin, int64_t end) {
     alignas(64) C values[kBlock], run[kBlock];
     alignas(64) int64_t indices[kBlock], index_run[kBlock];
     alignas(64) typename Op::Acc acc[kWidest];
-    for (int64_t t = begin; t < end; ++t) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t t = piece / pieces, start = piece % pieces * length, last = std::min(start + length, s.n);
       const int64_t first = t % tiles * s.width, lines = std::min(s.width, inner.size - first);
       const auto o = s.kept.offset(t / tiles * inner.size + first);
-      std::fill_n(acc, lines, Op::start());
-      for (int64_t from = 0; from < s.n; from += s.steps) {
-        const int64_t steps = std::min(s.steps, s.n - from);
+      std::fill_n(acc, lines, starts.empty() ? Op::start() : starts[static_cast<size_t>(piece)]);
+      for (int64_t from = start; from < last; from += s.steps) {
+        const int64_t steps = std::min(s.steps, last - from);
         const auto part = [&]<class T>(int k, T* rows, T* run, Dtype dtype, const void* base) {
           char* const start = at(const_cast<void*>(base), dtype, o[static_cast<size_t>(k)] + from * s.stride[k]);
           const int64_t across = inner.stride[static_cast<size_t>(k)];
@@ -155,6 +192,8 @@ template <class C> struct CumSum {
   using Input = C;
   using Acc = std::conditional_t<std::is_same_v<C, float>, double, C>;
   static constexpr bool kIndexed = false;
+  // of double it may overflow where the running sums do not
+  static constexpr bool kHasTotal = std::is_same_v<C, float> || std::is_same_v<C, int64_t>;
   static Acc start() { return Acc(0); }
   static C step(Acc& a, C x, int64_t, int64_t&) {
     if constexpr (std::is_same_v<C, int64_t>)
@@ -162,6 +201,15 @@ template <class C> struct CumSum {
     else
       a += x;
     return static_cast<C>(a);
+  }
+  static Acc total(const C* x, int64_t n) {
+    using Part = std::conditional_t<std::is_integral_v<C>, uint64_t, Acc>;  // integers wrap
+    Part parts[16] = {};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+      for (int64_t p = 0; p < 16; ++p) parts[p] += static_cast<Part>(x[i + p]);
+    for (; i < n; ++i) parts[0] += static_cast<Part>(x[i]);
+    return static_cast<Acc>(std::accumulate(parts + 1, parts + 16, parts[0]));
   }
 };
 
@@ -189,6 +237,7 @@ template <> void run_line<CumSum<float>>(double& acc, float* values, int64_t*, i
 
 template <class C> struct CumProd : CumSum<C> {
   using typename CumSum<C>::Acc;
+  static constexpr bool kHasTotal = false;
   static Acc start() { return Acc(1); }
   static C step(Acc& a, C x, int64_t, int64_t&) {
     if constexpr (std::is_same_v<C, int64_t>)
@@ -204,6 +253,7 @@ template <class C> struct LogCumSumExp {
   using Input = C;
   using Acc = double;
   static constexpr bool kIndexed = false;
+  static constexpr bool kHasTotal = false;
   static Acc start() { return -std::numeric_limits<double>::infinity(); }
   static C step(Acc& a, C x, int64_t, int64_t&) {
     const double y = static_cast<double>(x), high = a > y ? a : y, low = a > y ? y : a;
@@ -224,6 +274,7 @@ template <class C, bool Max> struct CumExtremum {
   };
   using Input = C;
   static constexpr bool kIndexed = true;
+  static constexpr bool kHasTotal = false;
   static Acc start() {
     using L = std::numeric_limits<C>;
     if constexpr (L::has_infinity)
