@@ -45,6 +45,7 @@ CALLS = [
     Call("aten._amp_update_scale_(o(0), i(0).int(), o() + 0j, 2.0, 0.5, 1)", "RuntimeError"),
     # what PyTorch's own ends the process with
     Call("aten._saturate_weight_to_fp16(o(3))", "NotImplementedError"),
+    Call("aten.choose_qparams_optimized(o(0, 3), 0, 8, 0.0, 2)", "NotImplementedError"),
     # sizes that are arguments
     Call(f"aten.convolution_backward({_IMAGES}, [], {_CONVOLUTION})", "RuntimeError"),
     Call(f"aten.convolution_backward({_IMAGES}, [7], {_CONVOLUTION})", "RuntimeError"),

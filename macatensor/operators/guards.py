@@ -105,6 +105,11 @@ def _host_library(*args: Value) -> None:
     )
 
 
+@_check("choose_qparams_optimized")
+def _row_of_host(*args: Value) -> None:
+    raise NotImplementedError("choose_qparams_optimized reads memory of the host; pass input.cpu() to it")
+
+
 # They would make nested tensors around memory of the device, of which PyTorch asks sizes where it cannot raise.
 @_check(
     "_nested_tensor_from_tensor_list", "_nested_tensor_from_mask", "_nested_from_padded", "_nested_view_from_buffer",
