@@ -48,6 +48,7 @@ also(
     "_adaptive_avg_pool3d_backward",
     terms="sum",
 )
+also("_adaptive_avg_pool2d", meta="adaptive_avg_pool2d")
 also("_adaptive_avg_pool3d", meta="adaptive_avg_pool3d")
 also("_adaptive_avg_pool3d_backward", meta="adaptive_avg_pool3d_backward")
 also("fractional_max_pool2d_backward", meta="fractional_gradient")

@@ -63,6 +63,7 @@ kernel(
 kernel("rrelu_with_noise", FLOATING, random=True)
 composite("rrelu_with_noise_backward", why="one product with the noise; rrelu is in no profile we have")
 
+also("normal.Tensor_Tensor", meta="normal_both")
 also("binomial", meta="binomial")
 also("_standard_gamma", meta="standard_gamma")
 also("_standard_gamma_grad _dirichlet_grad", meta="gradient_of_samples")

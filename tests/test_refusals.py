@@ -308,6 +308,81 @@ CALLS: dict[str, Call] = {
         0
     ],
     "add, into integers": lambda d: torch.add(_floats(d), 1, out=_floats(d, torch.int32)),
+    "threshold, bytes by a negative number": lambda d: F.threshold(_bytes(d), -2, 1),
+    "threshold, bytes to a negative number": lambda d: F.threshold(_bytes(d), 0, -2),
+    "index_add, of nothing and out of bounds": lambda d: (
+        _floats(d).view(6, 1)[:, :0].index_add(0, _indices(d, 9), _floats(d).view(6, 1)[:1, :0])
+    ),
+    "index_add, rows into none": lambda d: (
+        _floats(d).view(2, 3)[:0].index_add(0, _indices(d, 1), _floats(d).view(2, 3)[:1])
+    ),
+    "index_reduce, rows into none": lambda d: (
+        _floats(d).view(2, 3)[:0].index_reduce(0, _indices(d, 1), _floats(d).view(2, 3)[:1], "amax")
+    ),
+    "index_fill, of no rows of nothing": lambda d: (
+        _floats(d).view(6, 1)[:0, :0].index_fill(0, _indices(d, 9), 1)
+    ),
+    "index_fill, by a vector": lambda d: _floats(d).index_fill(0, _indices(d, 0), _floats(d)[:1]),
+    "nll_loss, weight of one sample": lambda d: torch.ops.aten.nll_loss_forward(
+        _floats(d), _indices(d, 1)[0], None, 0, 5
+    )[1],
+    "nll_loss, weight of one ignored sample": lambda d: torch.ops.aten.nll_loss_forward(
+        _floats(d), _indices(d, 1)[0], None, 0, 1
+    )[1],
+    "batch_norm_update_stats, infinity first": lambda d: torch.batch_norm_update_stats(
+        -1 / _floats(d).view(6, 1), None, None, 0.1
+    )[0],
+    "batch_norm_update_stats, infinity last": lambda d: torch.batch_norm_update_stats(
+        -1 / _floats(d).view(6, 1).flip(0), None, None, 0.1
+    )[0],
+    **{
+        f"pow, of lists by {power}": lambda d, power=power: torch.view_as_real(
+            torch._foreach_pow([_infinite(d)], power)[0]
+        ).nan_to_num(7.0)
+        for power in (0.5, 2, 3, -1, -2)
+    },
+    "pow, of lists by 0.5, infinite": lambda d: torch._foreach_pow([-1 / _floats(d)], 0.5)[0].isnan(),
+    "index_fill, expanded by a negative index": lambda d: (
+        _floats(d)[:2, None].expand(2, 3).index_fill_(0, _indices(d, -1), 7)
+    ),
+    "index_fill, by a vector of another dtype": lambda d: _floats(d).index_fill(
+        0, _indices(d, 0), _indices(d, 1)
+    ),
+    "masked_fill, by a vector of another dtype": lambda d: _floats(d).masked_fill(
+        _truths(d)[0], _indices(d, 1)
+    ),
+    "histogramdd, weights of other sizes": lambda d: torch.histogramdd(
+        _image(d), [2] * 6, weight=_image(d)[:, :, 0].mT
+    )[0],
+    "masked_softmax, of other sizes": lambda d: torch._masked_softmax(
+        _floats(d).view(2, 3), _truths(d)[0][:3], 1
+    ),
+    "gradient of masked_softmax, of other sizes": lambda d: torch.ops.aten._masked_softmax_backward(
+        _floats(d).view(2, 3), _floats(d).view(2, 3), _truths(d)[0][:3], 1
+    ),
+    "adaptive_avg_pool2d, three sizes": lambda d: torch.ops.aten._adaptive_avg_pool2d(_image(d), [2, 2, 2]),
+    "smooth_l1_loss, beta of NaN": lambda d: F.smooth_l1_loss(_floats(d), _floats(d), beta=float("nan")),
+    "isin, a number that halves do not hold": lambda d: torch.isin(1e300, 1 / _floats(d, torch.half)),
+    "isin, a number that none of ten halves is": lambda d: torch.isin(
+        1e300, 1 / _floats(d, torch.half).repeat(2)
+    ),
+    "pdist, of nothing": lambda d: torch.pdist(_floats(d)[:3, None][:, :0], 1e300),
+    "gradient of cdist, of NaN": lambda d: _gradient(
+        lambda x: torch.cdist(x.view(2, 3), x.view(2, 3) + float("nan"), 1.0), d
+    ).isnan(),
+    "normal, of two dtypes": lambda d: torch.normal(_floats(d), _floats(d, torch.float64)) * 0,
+    "histogram, of halves in a range": lambda d: torch.histogram(
+        _floats(d, torch.half), 4, range=(0.0, 5.0), weight=_floats(d, torch.half)
+    )[0],
+    "histogramdd, of too many bins": lambda d: torch.ops.aten.histogramdd.int_bins(
+        torch.empty(0, 17, device=d), 17
+    )[0],
+    "cdist, NaN and numbers that differ": lambda d: torch.cdist(
+        *[_floats(d).view(2, 3) / 0] * 2, p=0.0
+    ).isnan(),
+    "inv_ex, of equal rows": lambda d: torch.linalg.inv_ex(
+        torch.tensor([-0.9837260246276855, -1.2493537664413452], device=d).expand(2, 2)
+    )[1],
 }
 _FITS: list[Call] = [
     lambda d: F.softshrink(_floats(d), 1.0),

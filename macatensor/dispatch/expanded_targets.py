@@ -35,6 +35,7 @@ def _fill_masked(flat: Tensor, places: Tensor, mask: Tensor, value: Value) -> No
 
 @_writes("index_fill")
 def _fill_indexed(flat: Tensor, places: Tensor, dim: int, index: Tensor, value: Value) -> None:
+    index = torch.where(index < 0, index + places.shape[dim], index)  # which index_select does not take
     flat.index_fill_(0, places.index_select(dim, index).flatten(), value)
 
 

@@ -229,6 +229,8 @@ class KernelLauncher(native.KernelCall):
         value = full[self.signature.positions[self.row.number]] if self.row.number else None
         if not isinstance(value, _Maca) or not isinstance(full[0], _Maca) or value.dtype == full[0].dtype:
             return False
+        if value.dim():  # which PyTorch refuses
+            return False
         if (
             self.row.operator != "masked_fill" or full[0].dtype in float8_calls.FLOAT8
         ):  # which promotes to nothing

@@ -87,6 +87,14 @@ def _fractional_gradient(
     return row_major(self, *self.shape)
 
 
+# PyTorch's takes any number of sizes.
+@meta_rule
+def _adaptive_avg_pool2d(self: Tensor, output_size: list[int]) -> Tensor:
+    refuse_if(len(output_size) != 2)
+    result: Tensor = torch.ops.aten._adaptive_avg_pool2d.default(self, output_size)
+    return result
+
+
 @meta_rule
 def _adaptive_avg_pool3d(self: Tensor, output_size: list[int]) -> Tensor:
     refuse_if(0 in self.shape[1:])
@@ -156,6 +164,13 @@ def _range(
         if abs(int(end) - int(start)) >= 1 << 63:
             raise RuntimeError(f"range got {start} to {end}; accepted: less than 2**63 from one to the other")
     return torch.range(start, end, step, dtype=dtype, device="meta")
+
+
+# PyTorch's promotes; its kernels draw in the mean's dtype.
+@meta_rule
+def _normal_both(mean: Tensor, std: Tensor, generator: torch.Generator | None) -> Tensor:
+    made: Tensor = torch.ops.aten.normal.Tensor_Tensor(mean, std)
+    return made.to(mean.dtype) if mean.is_floating_point() and std.is_floating_point() else made
 
 
 @meta_rule
@@ -422,7 +437,7 @@ def _binary_cross_entropy(self: Tensor, target: Tensor, weight: Value, reduction
 
 @meta_rule
 def _smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) -> Value:
-    refuse_if(beta < 0)
+    refuse_if(not beta >= 0)
     return torch.ops.aten.smooth_l1_loss.default(self, target, reduction, beta)
 
 

@@ -76,7 +76,7 @@ def _index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def _index_fill(overload: OpOverload) -> Callable[..., Tensor]:
     def rule(self: Tensor, dim: int, index: Tensor, value: Value) -> Tensor:
-        refuse_if(index.dtype is not torch.int64)
+        refuse_if(index.dtype is not torch.int64 or isinstance(value, Tensor) and value.dim() > 0)
         result: Tensor = overload(self, dim, index, value)
         return result
 

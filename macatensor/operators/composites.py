@@ -86,6 +86,14 @@ def isin(
         # a NaN is in nothing, but leads the decomposition's binary search past what is infinite
         among = test_elements.flatten()
         test_elements = torch.where(among == among, among, among.sort()[0][:1])
+    if not isinstance(elements, torch.Tensor) and isinstance(test_elements, torch.Tensor):
+        common = torch.result_type(test_elements, elements)
+        if common.is_floating_point:
+            rounded = torch.tensor(elements, dtype=torch.float64).to(common).item()
+            # PyTorch sorts from ten elements on, in float64; fewer it compares in their own dtype
+            if rounded != elements and test_elements.numel() >= 10:
+                return torch.full((), invert, dtype=torch.bool, device=test_elements.device)
+            elements = rounded
     kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
     parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
     result: Tensor = parts(elements, test_elements, assume_unique=assume_unique, invert=invert)
@@ -289,6 +297,8 @@ def _spread_mask(self: Tensor, mask: Tensor, mask_type: int | None) -> Tensor:
         if mask.dim() != 2 or self.dim() < 3 or mask.shape != (self.shape[0], self.shape[2]):
             raise RuntimeError("For mask_type == 1 mask shape should be (B, L)")
         mask = mask.reshape(mask.shape[0], *[1] * (self.dim() - 2), mask.shape[1])
+    elif mask.shape != self.shape:
+        raise RuntimeError("For mask_type == 2 mask shape should match input shape")
     return mask.expand(self.shape)
 
 
@@ -306,6 +316,8 @@ def masked_softmax_backward(
     grad_output: Tensor, output: Tensor, mask: Tensor, dim: int | None = None
 ) -> Tensor:
     """The gradient of :func:`masked_softmax`, 0 under the mask."""
+    if mask.shape != grad_output.shape:
+        raise RuntimeError("Mask shape should match grad shape")
     mask = _spread_mask(grad_output, mask, None)
     result: Tensor = torch.ops.aten._softmax_backward_data.default(
         grad_output.masked_fill(mask, 0),

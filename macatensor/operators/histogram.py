@@ -87,6 +87,15 @@ def _points(self: Tensor, dimensions: int) -> Tensor:
     return self.reshape(-1, dimensions)
 
 
+def _check_weight(self: Tensor, weight: Tensor | None) -> None:
+    if weight is not None and weight.shape != self.shape[:-1]:
+        raise RuntimeError(
+            "torch.histogramdd: if weight tensor is provided it should have the same shape as the input tensor excluding "
+            f"its innermost dimension, but got input with shape {list(self.shape)} and weight with shape "
+            f"{list(weight.shape)}"
+        )
+
+
 def _counts(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
     """Weights in the cells of a grid; the last edge of each dimension belongs to the last bin."""
     for e in edges:
@@ -115,6 +124,8 @@ def _counts(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, dens
         at = (torch.searchsorted(e.contiguous(), x, right=True) - 1).clamp_(max=last - 1)
         place = place * last + at
     sizes = [e.numel() - 1 for e in edges]
+    if math.prod(sizes) >= 1 << 63:
+        raise RuntimeError("numel: integer multiplication overflow")
     flat = torch.zeros(math.prod(sizes), dtype=points.dtype, device=points.device)
     if flat.numel():
         weight = torch.where(inside, weight.reshape(-1), 0)
@@ -155,6 +166,17 @@ def _edges(points: Tensor, bins: Sequence[int], range: Sequence[float] | None) -
     return result
 
 
+def _of_halves(self: Tensor, weight: Tensor | None) -> bool:
+    return self.dtype in (torch.float16, torch.bfloat16) and (weight is None or weight.dtype == self.dtype)
+
+
+def _counts_of_halves(self: Tensor, edges: Tensor, weight: Tensor | None, density: bool) -> Tensor:
+    points = _points(self.float().reshape(-1, 1), 1)
+    return _counts(points, [edges.float()], None if weight is None else weight.float(), density).to(
+        self.dtype
+    )
+
+
 @composite
 def histogram_of_counts(
     self: Tensor,
@@ -165,6 +187,11 @@ def histogram_of_counts(
     density: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """``histogram`` with a number of bins."""
+    if range is not None and _of_halves(
+        self, weight
+    ):  # PyTorch's takes them where it need not look for the range
+        (edges,) = _edges(self, [bins], range)
+        return _counts_of_halves(self, edges, weight, density), edges
     points = _points(self.reshape(-1, 1), 1)
     (edges,) = _edges(points, [bins], range)
     return _counts(points, [edges], weight, density), edges
@@ -175,13 +202,8 @@ def histogram_of_edges(
     self: Tensor, bins: Tensor, *, weight: Tensor | None = None, density: bool = False
 ) -> tuple[Tensor, Tensor]:
     """``histogram`` with given edges."""
-    given = [self, bins, *([] if weight is None else [weight])]
-    kind = self.dtype
-    # PyTorch's kernel for numbers of bins takes no halves, and this one does
-    if kind in (torch.float16, torch.bfloat16) and all(t.dtype == kind for t in given):
-        x, edges, *weights = (t.float() for t in given)
-        counts = _counts(_points(x.reshape(-1, 1), 1), [edges], weights[0] if weights else None, density)
-        return counts.to(kind), bins.clone()
+    if _of_halves(self, weight) and bins.dtype == self.dtype:
+        return _counts_of_halves(self, bins, weight, density), bins.clone()
     return _counts(_points(self.reshape(-1, 1), 1), [bins], weight, density), bins.clone()
 
 
@@ -209,6 +231,7 @@ def histogramdd_of_counts(
 ) -> Tensor:
     """``histogramdd`` with numbers of bins."""
     points = _points(self, len(bins))
+    _check_weight(self, weight)
     return _counts(points, _edges(points, bins, range), weight, density)
 
 
@@ -217,4 +240,6 @@ def histogramdd_of_edges(
     self: Tensor, bins: list[Tensor], *, weight: Tensor | None = None, density: bool = False
 ) -> Tensor:
     """``histogramdd`` with given edges."""
-    return _counts(_points(self, len(bins)), bins, weight, density)
+    points = _points(self, len(bins))
+    _check_weight(self, weight)
+    return _counts(points, bins, weight, density)

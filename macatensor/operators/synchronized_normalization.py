@@ -33,7 +33,9 @@ def batch_norm_update_stats(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of each channel; the running ones move."""
-    variance, mean = torch.var_mean(_summed(input), _others(input), correction=0)
+    # a mean of its own: that of var_mean is NaN where it should be infinite
+    x, others = _summed(input), _others(input)
+    variance, mean = torch.var(x, others, correction=0), x.mean(others)
     n = input.numel() // input.shape[1]
     _move(running_mean, mean, momentum)
     _move(running_var, variance * (n / max(n - 1, 1)), momentum)

@@ -110,7 +110,14 @@ def difference(call: Call, host: Ran, there: Ran) -> str:
         return f"{there.error} for {host.error}: {words(there.text)} / {words(host.text)}"
     rough = _roughest((host.values, there.values))
     found = _differs(host.values, there.values, is_random(call.operator) or writes_over_itself(call), rough)
-    said = (words for of, holds, words in FACTS if found and re.search(of, call.operator) and holds(call))
+    told = (
+        FACTS
+        if re.match("other numbers|NaN|infinite", found)
+        else FACTS_OF_SHAPES
+        if found == "other shape"
+        else ()
+    )
+    said = (words for of, holds, words in told if re.search(of, call.operator) and holds(call))
     return next((f"{found}, {words}" for words in said), found)
 
 
@@ -126,19 +133,45 @@ def _named(call: Call, name: str) -> Any:
     return (dict(zip(names, call.args)) | call.kwargs).get(name)
 
 
-def _has_gaps(call: Call) -> bool:
-    out = _named(call, "out")
-    return is_tensor(out) and out["tensor"]["stride"] != dense(out["tensor"]["size"])
+def _has_gaps(call: Call, name: str = "out") -> bool:
+    given = _named(call, name)
+    return is_tensor(given) and given["tensor"]["stride"] != dense(given["tensor"]["size"])
+
+
+def _is_beyond_halves(call: Call) -> bool:
+    number = _named(call, "other")
+    if isinstance(number, dict) and "float" in number:
+        number = float(number["float"])
+    return isinstance(number, (int, float)) and 65504 < abs(number) < math.inf
+
+
+def _dtype(call: Call, name: str) -> str:
+    """Of an argument that is a tensor or a dtype; "" where it is not given."""
+    given = _named(call, name)
+    return str(given["tensor"]["dtype"] if is_tensor(given) else given["dtype"]) if given else ""
 
 
 # of an operator, what holds of a call, and the words of it: a reason for these calls is none for others
-FACTS = (
-    ("pow|renorm", lambda call: _has(call, {"float": "1e-320"}), "of an exponent that float32 rounds to 0"),
-    (r"::(rsub|sub|subtract)_?\.|tri[lu]_indices", lambda call: _has(call, -(2**63)), "of the smallest integer"),
-    ("gelu|_log_softmax", _has_gaps, "into an out= with gaps"),
+FACTS_OF_SHAPES = (
     ("_loss", lambda call: _named(call, "reduction") not in (None, 0, 1, 2), "of a reduction that is none"),
+    (r"::(rsub|sub|subtract)_?\.|tri[lu]_indices", lambda call: _has(call, -(2**63)), "of the smallest integer"),
+)  # fmt: skip
+FACTS = (
+    *FACTS_OF_SHAPES,
+    ("pow|renorm", lambda call: _has(call, {"float": "1e-320"}), "of an exponent that float32 rounds to 0"),
+    ("cross", lambda call: _named(call, "self") == _named(call, "other"), "of a tensor by itself"),
+    ("upsample", lambda call: _has(call, {"float": "1e-320"}), "of a scale that float32 rounds to 0"),
+    ("gelu|_log_softmax", _has_gaps, "into an out= with gaps"),
     ("dot_product_attention", lambda call: _named(call, "dropout_p") not in (None, {"float": "0.0"}), "dropped at random"),
-    (r"::(_foreach_)?(sqrt|log\d*)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
+    (r"::(_foreach_)?(sqrt|log\d*|asin|max_pool1d)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
+    ("_log_softmax_back", lambda call: _dtype(call, "input_dtype") != _dtype(call, "grad_output"), "of another input_dtype"),
+    ("norm", lambda call: "nuc" in str(call) and "'grad': True" in str(call), "of a nuclear norm's gradient"),
+    (r"logsumexp\.", lambda call: "complex" in _dtype(call, "self") and "float" in _dtype(call, "out"), "of complex numbers into real ones"),
+    (r"::(mul|multiply)_\.Scalar", _is_beyond_halves, "by a number that halves do not hold"),
+    ("_native_batch_norm_legit|flash_attention", lambda call: any(_has_gaps(call, n) for n in ("input", "query", "key", "value")),
+     "of an operand with gaps"),
+    ("batch_norm|matrix_exp", lambda call: "'specials'" in str((call.args, call.kwargs)), "of the largest numbers"),
+    (r"::copy\.", lambda call: shares_memory(call.args[0]["tensor"]["size"], call.args[0]["tensor"]["stride"]), "where elements share memory"),
     ("as_strided_scatter", lambda call: shares_memory(*call.args[2:4]), "where elements share memory"),
 )  # fmt: skip
 

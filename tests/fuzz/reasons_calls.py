@@ -5,7 +5,7 @@ from __future__ import annotations
 OF_CALLS: tuple[tuple[str, str, str], ...] = (
     (
         r"aten::(_foobar|slow_conv3d|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
-        r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*|_slow_conv2d_(forward|backward))",
+        r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*|_slow_conv2d_(forward|backward)|slow_conv_dilated[23]d)",
         r"(raises (NotImplemented|Runtime)Error|NotImplementedError for \w+): .*",
         "an operator of one back end, that no function of torch calls on maca",
     ),
@@ -33,7 +33,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "operands that no function of torch gives it: the host's kernel looks at sizes and a bias that it does not read",
     ),
     (
-        r"aten::linalg_lstsq",
+        r"aten::linalg_(lstsq|ldl_factor(_ex)?)",
         r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*|raises RuntimeError: torchNlinalgNlstsq: the input matrix contains nonNfinite values",
         "NaN, which a library of the CPU's takes for an illegal argument, or of which it makes numbers",
     ),
@@ -49,7 +49,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
         r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
         r"_segment_reduce_backward|(sigmoid|tanh)_backward|_batch_norm_impl_index_backward|_embedding_bag_dense_backward|"
-        r"_new_zeros_with_same_feature_meta|reflection_pad1d_backward)",
+        r"_new_zeros_with_same_feature_meta|re(flection|plication)_pad1d_backward|log_sigmoid_backward|_prelu_kernel_backward)",
         r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
         "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
     ),
@@ -76,7 +76,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_grid_sampler_2d_cpu_fallback_backward|_?adaptive_(avg|max)_pool[23]d_backward|unfold_backward)",
-        r"raises RuntimeError: (\S+ grid_sampler: padding mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*|"
+        r"raises RuntimeError: (\S+ grid_sampler: (padding|interpolation) mode|max pooling: index N in a plane of N|narrow\(\) cannot be .*|"
         r"\S+ batch or channels differ|\S+ the gradient is not the one of unfold)|raises IndexError: (Dimension out of range|select\(\): index N out of range).*",
         "modes, places and windows that are not of the forward call, which the host's kernel trusts",
     ),
@@ -88,17 +88,17 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_neg_view(_copy)?",
-        r"raises (RuntimeError: Negation, the `N` operator, on a bool tensor|NotImplementedError: \"neg_cpu\" not implemented).*",
+        r"raises( in the comparison:)? (RuntimeError: Negation, the `N` operator, on a bool tensor|NotImplementedError: \"neg_cpu\" not implemented).*",
         "a lazy negation of bool or float8, which nothing on the host can compute either: it fails there when it is read",
     ),
     (
-        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?)",
+        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?|_batch_norm_with_update(_functional)?)",
         r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|"
         r"(weight|bias|running_mean|running_var) has (not one element a channel|more than one side)|AssertionError running_mean and running_var must not be None)).*",
         "of nothing the host's kernel looks at no weight and at no statistics; of something it reads past the end of a bias",
     ),
     (
-        r"aten::(_safe_softmax|msort|embedding_(dense_)?backward|_?cdist(_forward)?|pdist|silu_backward|_foreach_powsum)",
+        r"aten::(_safe_softmax|scaled_dot_product_attention|msort|embedding_(dense_)?backward|_?cdist(_forward)?|_euclidean_dist|pdist|silu_backward|_foreach_powsum)",
         r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'|"
         r"raises NotImplementedError: \S+ has no kernel on maca \((gradients are floating|torchNfloatN_\w+ has no code).*",
         "of nothing, or one element to sort, the host's kernel looks at no dtype; of something it refuses these, too",
@@ -164,7 +164,8 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own for all devices but the CPU is made of views, which these strides and sides of 0 forbid",
     ),
     (
-        r"aten::(triu|tril|pow|embedding_renorm|narrow_copy|linalg_lu|conj_physical|cummax|cummin|randperm|nan_to_num|nansum)_?",
+        r"aten::(triu|tril|pow|embedding_renorm|narrow_copy|linalg_lu|conj_physical|cummax|cummin|randperm|nan_to_num|nansum|"
+        r"_efficientzerotensor)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
         "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
@@ -214,12 +215,12 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "a gradient without columns, which the host's kernel looks at where there are weights",
     ),
     (
-        r"aten::(_?native_batch_norm(_legit)?|_batch_norm_with_update|batch_norm_update_stats)",
+        r"aten::(_?native_batch_norm(_legit)?|_batch_norm_with_update|_batch_norm_impl_index|batch_norm_update_stats)",
         r"dtype torch\.float32 for torch\.b?float16",
         "statistics of halves: PyTorch has them in float32 on all devices but the CPU",
     ),
     (
-        r"aten::(_?native_batch_norm(_legit)?|batch_norm_update_stats)",
+        r"aten::(_?native_batch_norm(_legit(_functional)?)?|batch_norm_update_stats)",
         r"the host raises (RuntimeError: input tensor must have at least one element, but got input_sizes =|ValueError: running_mean and running_var must either both be None or neither be None)",
         "of nothing, which torch.nn.functional.batch_norm takes on both",
     ),
@@ -236,7 +237,8 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::cumprod_backward",
-        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|float)\d+|bool)|other shape|raises RuntimeError: The size of tensor a.*",
+        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|float)\d+|bool)|other shape|"
+        r"raises (RuntimeError: (The size of tensor a|stack expects each tensor to be equal size)|IndexError: slice\(\) cannot be applied).*",
         "a gradient of integers or of other sizes, that autograd never gives it",
     ),
     (
@@ -262,9 +264,10 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::scaled_dot_product_attention",
+        r"raises IndexError: Dimension out of range .*|"
         r"raises RuntimeError: (Expected size for first two dimensions of batchN tensor to be: .*|matN and matN shapes cannot be multiplied .*|"
         r"expected mN and mN to have the same dtype.*|_scaled_dot_product_attention: Explicit attn_mask should not be set.*|"
-        r"The size of tensor a .*|dropout probability has to be between N and N.*)",
+        r"The size of tensor a .*|dropout probability has to be between N and N.*|_scaled_dot_product_attention_math with enable_gqa got keys .*)",
         "of nothing the host looks at no sizes, no dtypes, no dropout and at no mask",
     ),
     (
@@ -274,7 +277,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_unsafe_index",
-        r"raises IndexError: index N is out of bounds for .*|the host raises RuntimeError: _unsafe_index found unexpected index type Bool",
+        r"raises IndexError: index N is out of bounds for .*|the host raises RuntimeError: _unsafe_index found unexpected index type (Bool|Byte)",
         "an index that nobody looked at: one that is out of bounds reads past memory on the host, and bool is taken here",
     ),
     (
@@ -294,7 +297,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::nll_loss(2d|2d_forward|_nd)",
-        r"the host raises RuntimeError: only batches of spatial targets supported.*",
+        r"the host raises RuntimeError: only batches of spatial (targets|inputs) supported.*",
         "of nothing, in more dimensions than torch.nn.functional.nll_loss gives it",
     ),
     (

@@ -19,12 +19,12 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "vectors that are unique up to a phase, and of NaN any",
     ),
     (
-        r"aten::(histc|bincount)",
+        r"aten::(histc|histogram|bincount)",
         r"other numbers of torch.b?float16",
         "counts are exact here, on the host sums of 16 bits",
     ),
     (
-        r"aten::(\w*norm|dist|linalg_\w*norm|linalg__powsum|triplet_margin_loss|mean)",
+        r"aten::(\w*norm|dist|linalg_\w*norm|linalg__powsum|triplet_margin_loss|hinge_embedding_loss|mean)",
         r"(NaN|infinite) at other places of .*",
         "squares, and numbers of a mean, are summed in float64 here",
     ),
@@ -70,7 +70,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::cum(prod|max|min)\w*_backward",
-        r"(other numbers|NaN at other places) .*",
+        r"(other numbers|(NaN|infinite) at other places) .*",
         "results that are not of these operands",
     ),
     (
@@ -90,26 +90,106 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_?logcumsumexp",
-        r"other numbers of torch\.float(32|64)",
-        "imaginary parts that differ by twice pi",
+        r"other numbers of torch\.float(32|64)|NaN at other places of torch\.complex(64|128)",
+        "imaginary parts that differ by twice pi, and infinite numbers, which meet in another order",
     ),
     (
-        r"aten::(group_norm|(special_|_safe_)?softmax|cosine_similarity)",
-        r"other numbers of torch\.float(16|32)",
-        "the gradient of a sum of normalized numbers, which is the rounding of 0",
+        r"aten::(group_norm|(special_|_safe_|_)?softmax|cosine_similarity)",
+        r"other numbers of torch\.(bfloat16|float(16|32))",
+        "the gradient of a sum of normalized numbers, which is the rounding of 0, or norms whose squares overflow on the host",
     ),
     (
         r"aten::_batch_norm_impl_index",
-        r"other numbers of torch\.(int|float)64|NaN at other places of torch\.(float(32|64)|complex128)",
+        r"(other numbers of torch\.(int|float)64|NaN at other places of torch\.(float(32|64)|complex128)).*",
         "of nothing the host leaves statistics that nobody wrote",
     ),
     (
-        r"aten::soft_margin_loss_backward",
-        r"(NaN|infinite) at other places of torch\.float(16|32|64)",
+        r"aten::\w*batch_norm\w*",
+        r"(other numbers|NaN at other places) of .*, of the largest numbers",
+        "a variance past the largest number of float32, which is float64's here",
+    ),
+    (
+        r"aten::_native_batch_norm_legit",
+        r"other numbers of .*, of an operand with gaps",
+        "the host's kernel sums the numbers in the gaps, too",
+    ),
+    (
+        r"aten::_scaled_dot_product_flash_attention_for_cpu",
+        r"other numbers of .*, of an operand with gaps",
+        "the host's kernel reads rows as if they lay side by side; scaled_dot_product_attention gives it no others",
+    ),
+    (
+        r"aten::(linalg_)?matrix_exp",
+        r"(NaN|infinite) at other places of .*, of the largest numbers",
+        "a matrix whose norm overflows, of which the host makes the identity",
+    ),
+    (
+        r"aten::(mul|multiply)_",
+        r"NaN at other places of .*, by a number that halves do not hold",
+        "the host's in-place kernel rounds it to infinity first, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::upsample_bicubic2d",
+        r"NaN at other places of torch\.(b?float16|float(32|64))",
+        "past the last row the host takes rows before it 0 times, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::_?upsample_nearest\w*",
+        r"other numbers of .*, of a scale that float32 rounds to 0",
+        "1 by it is infinite, a step that leads to no pixel",
+    ),
+    (
+        r"aten::(elu|selu|celu)(_backward)?",
+        r"NaN at other places of torch\.(b?float16|float(32|64))",
+        "a slope at NaN: NaN in the host's vectors, that of positive numbers in its last few elements",
+    ),
+    (
+        r"aten::linalg_matrix_rank",
+        r"other numbers of .*",
+        "a tolerance of 0, which counts singular values that are the rounding of 0",
+    ),
+    (
+        r"aten::_safe_softmax",
+        r"NaN at other places of torch\.b?float16",
+        "numbers that a half does not hold, which the host makes halves first",
+    ),
+    (
+        r"aten::mse_loss_backward",
+        r"(NaN|infinite) at other places of torch\.float64",
+        "a gradient of a wider dtype than the operands have, in which the host computes",
+    ),
+    (
+        r"aten::searchsorted",
+        r"other numbers of torch\.int(32|64)",
+        "a number that the sequence's integers do not hold, which the host makes one of them first",
+    ),
+    (
+        r"aten::special_airy_ai",
+        r"(other numbers|NaN at other places) of torch\.float32",
+        "far down the negative axis a phase that float32 does not hold, which is float64's here",
+    ),
+    (
+        r"aten::(sum|nansum|nanmean)",
+        r"(NaN|infinite) at other places of torch\.(float32|b?float16)",
+        "sums of the largest numbers overflow on the way, in another order",
+    ),
+    (
+        r"aten::nansum",
+        r"other numbers of torch\.u?int\d+",
+        "numbers that an integer does not hold, of which C++ defines none",
+    ),
+    (
+        r"aten::(add|sub|subtract|rsub)_?",
+        r"(NaN|infinite) at other places of torch\.b?float16",
+        "the host rounds the product with alpha to a half, which overflows",
+    ),
+    (
+        r"aten::soft_margin_loss(_backward)?",
+        r"(NaN|infinite) at other places of torch\.(bfloat16|float(16|32|64))",
         "a power that overflows: the host divides infinity by infinity",
     ),
     (
-        r"aten::linalg_pinv",
+        r"aten::(linalg_pinv|pinverse)",
         r"other numbers of torch\.float(32|64)",
         "an rcond of nearly 0 keeps singular values that are the rounding of others",
     ),
@@ -132,6 +212,21 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         r"aten::prod",
         r"(NaN|infinite) at other places of .*",
         "products of the largest numbers overflow on the way and meet zeros, in another order",
+    ),
+    (
+        r"aten::_log_softmax_backward_data",
+        r"(other numbers|(NaN|infinite) at other places) of .*, of another input_dtype",
+        "autograd gives the operand's, at no other does the host look",
+    ),
+    (
+        r"aten::(linalg_(matrix_)?norm|nuclear_norm)",
+        r"other numbers of torch\.float(32|64), of a nuclear norm's gradient",
+        "a matrix without full rank has any singular vectors for its singular values of 0",
+    ),
+    (
+        r"aten::(special_)?logsumexp",
+        r"(other numbers|NaN at other places) of .*, of complex numbers into real ones",
+        "the host casts the sum before its logarithm, the device the logarithm: of its real part, or of its size",
     ),
     (
         r"aten::linalg_lu",
@@ -160,11 +255,11 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(linalg__|_foreach_)powsum",
-        r"other numbers of torch\.float(32|64)",
+        r"(other numbers|infinite at other places) of torch\.(bfloat16|float(32|64))",
         "complex numbers summed as real ones, which PyTorch's formula for other devices casts first",
     ),
     (
-        r"aten::(special_)?(psi|erfcx|bessel_\w\d|scaled_modified_bessel_\w\d|digamma)",
+        r"aten::(special_)?(psi|erfcx|bessel_\w\d|scaled_modified_bessel_\w\d|digamma|airy_ai|cos)",
         r"other numbers of torch\.float64",
         "integers, which both compute in float32 whatever the out=",
     ),
@@ -175,12 +270,12 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_foreach_pow",
-        r"infinite at other places of torch\.float16",
-        "the host rounds the base to a half",
+        r"(NaN|infinite) at other places of torch\.float16",
+        "the host rounds base and exponent to halves",
     ),
     (
         r"aten::_?unique(2|_dim)?",
-        r"other numbers of torch\.int64|NaN at other places of torch\.float64",
+        r"other numbers of torch\.int64|NaN at other places of torch\.float(32|64)",
         "of NaN, which all differ, any order",
     ),
     (
@@ -194,7 +289,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "the slope at -0, infinite: negative in the host's vectors, positive in its last few elements",
     ),
     (
-        r"aten::(hardtanh|hardshrink|softshrink)_backward",
+        r"aten::(relu6|(hardtanh|hardshrink|softshrink)_backward)",
         r"(other numbers|NaN at other places) of torch\.(b?float16|float(32|64))",
         "at NaN the host's vectors give 0 and its last few elements the gradient",
     ),
@@ -224,8 +319,8 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "of nothing NaN as an integer, which C++ does not define",
     ),
     (
-        r"aten::_add_relu",
-        r"NaN at other places of torch\.float32",
+        r"aten::_add_relu_?",
+        r"NaN at other places of torch\.float(32|64)",
         "NaN, of which the host's vectors make 0 and its last few elements NaN",
     ),
     (
@@ -250,7 +345,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::gelu|aten::_log_softmax(_backward_data)?",
-        r"other numbers of torch\.b?float(16|32), into an out= with gaps",
+        r"(other numbers|NaN at other places) of torch\.b?float(16|32), into an out= with gaps",
         "oneDNN's or the host's kernel writes it as if it were contiguous",
     ),
     (
@@ -259,7 +354,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "an alpha that the host negates as an integer, which leaves it negative",
     ),
     (
-        r"aten::as_strided_scatter",
+        r"aten::(as_strided_scatter|copy)",
         r"other numbers of .*, where elements share memory",
         "of values for one place any",
     ),
@@ -290,45 +385,56 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "a singular matrix, whose least singular value is the rounding of 0",
     ),
     (
-        r"aten::linalg_ldl_factor",
-        r"other numbers of torch\.int32",
+        r"aten::linalg_ldl_factor(_ex)?",
+        r"other numbers of torch\.int32|NaN at other places of torch\.(float(32|64)|complex\d+)",
         "pivots among NaN, of which none is the largest",
     ),
     (
-        r"aten::(linalg_)?matrix_exp",
-        r"(NaN|infinite) at other places of torch\.b?float16",
+        r"aten::(linalg_)?matrix_exp(_backward)?",
+        r"(NaN|infinite) at other places of torch\.b?float16.*",
         "the host sums powers in 16 bits, which overflow",
     ),
     (
-        r"aten::nanmedian",
-        r"other numbers of torch\.bfloat16",
+        r"aten::(nan)?median",
+        r"(other numbers|NaN at other places) of torch\.(b?float16|u?int\d+)",
         "a dimension of stride 0, along which the host's kernel reads other memory",
     ),
     (
         r"aten::softplus_backward",
-        r"infinite at other places of torch\.float32",
-        "a gradient near the largest number, which the host multiplies before it divides",
+        r"(NaN|infinite) at other places of torch\.(b?float16|float(32|64))",
+        "a power or a gradient near the largest number, which the host multiplies before it divides",
     ),
     (
         r"aten::(std|var)",
-        r"(NaN|infinite) at other places of torch\.float(16|32)",
-        "squares near the largest number, into an out= of fewer bits, are summed in float64 here",
+        r"(NaN|infinite) at other places of torch\.float(16|32|64)",
+        "squares near the largest number, into an out= of another dtype: the host sums in that, the device in float64 "
+        "for a result of the operand's",
     ),
     (
-        r"aten::(to|type_as|copy|_foreach_copy_)",
-        r"other numbers of torch\.int64",
-        "a number that uint64 does not hold, of which C++ defines no integer",
+        r"aten::(to|type_as|copy_?|_foreach_copy_)",
+        r"other numbers of torch\.int(32|64)",
+        "a number that uint32 or uint64 does not hold, of which C++ defines no integer",
     ),
-    (r"aten::topk", r"other numbers of torch\.float64", "unsorted, in any order"),
+    (r"aten::topk", r"other numbers of torch\.float(32|64)", "unsorted, in any order"),
     (
-        r"aten::(_foreach_)?(sqrt|log10|log2|log)_?",
+        r"aten::max_pool1d",
+        r"(other numbers|(NaN|infinite) at other places) of .*, of a lazy negation",
+        "the host's kernel reads the numbers without their sign",
+    ),
+    (
+        r"aten::cross",
+        r"other numbers of .*, of a tensor by itself",
+        "vectors along one another, whose cross product is the rounding of 0",
+    ),
+    (
+        r"aten::(trapezoid|trapz)",
+        r"NaN at other places of torch\.complex\d+",
+        "products of the largest numbers overflow on the way",
+    ),
+    (
+        r"aten::(_foreach_)?(sqrt|log10|log2|log|asin)_?",
         r"other numbers of torch\.float(32|64), of a lazy negation",
         "complex numbers on the negative axis: negating, the host's vectors make 0 of the minus 0 that its last few elements keep",
-    ),
-    (
-        r"aten::(special_)?softmax|aten::_softmax",
-        r"other numbers of torch\.bfloat16",
-        "the gradient of a sum of normalized numbers, which is the rounding of 0",
     ),
     (
         r"aten::multilabel_margin_loss",

@@ -20,7 +20,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "no weight, for which PyTorch's own formula asks: no function of torch calls it without",
     ),
     (
-        r"aten::_embedding_bag_dense_backward",
+        r"aten::_embedding_bag(_dense)?_backward",
         r"OutOfMemoryError for RuntimeError: .*",
         "both refuse; a gradient of so many rows that the mode is not looked at",
     ),
@@ -36,29 +36,25 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_foreach_|linalg__)powsum",
-        r"dtype torch\.(float32|int64) for torch\.(int64|bool)|raises NotImplementedError: \"pow\" not implemented for 'FloatN_\w+'|"
+        r"dtype torch\.(float32|int64) for torch\.(int\d+|bool)|raises NotImplementedError: \"pow\" not implemented for 'FloatN_\w+'|"
         r"raises RuntimeError: Integers to negative integer powers.*|raises RuntimeError: value cannot be converted to type cN::\w+ without overflow",
         "a sum of integers, or of nothing, for which the host looks at no exponent and no dtype",
     ),
     (
-        r"aten::(_grid_sampler_2d_cpu_fallback|grid_sampler)",
+        r"aten::(_grid_sampler_2d_cpu_fallback|grid_sampler(_[23]d)?)",
         r"raises RuntimeError: \S+ grid_sampler: (padding|interpolation) mode",
         "a mode that there is not: the host's kernel takes another",
     ),
     (
-        r"aten::_masked_softmax_backward",
-        r"the host raises RuntimeError: Mask shape should match grad shape",
-        "a mask that is not of the forward call, which broadcasts here",
+        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?)",
+        r"the host raises RuntimeError: (tNdefined\(\) && tNdim\(\) == N INTERNAL ASSERT FAILED|mixed dtype \(CPU\): expect parameter|"
+        r"TensorAccessor expected N dims but tensor has N).*",
+        "statistics with other sides or of another dtype: an assertion of the host's, the device reads one element a channel",
     ),
     (
-        r"aten::_native_batch_norm_legit(_no_training)?",
-        r"the host raises RuntimeError: (tNdefined\(\) && tNdim\(\) == N INTERNAL ASSERT FAILED|mixed dtype \(CPU\): expect parameter).*",
-        "statistics with sides of 1 or of bool: an assertion of the host's, the device reads one element a channel",
-    ),
-    (
-        r"aten::_native_batch_norm_legit_functional",
-        r"other shape",
-        "of nothing statistics keep the sides that they are given on the host",
+        r"aten::_native_batch_norm_legit(_no_training|_functional)",
+        r"other shape.*",
+        "of nothing statistics keep the sides that they are given on one of the two",
     ),
     (
         r"aten::_(pad_packed|pack_padded)_sequence",
@@ -112,10 +108,10 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "operands of two devices: the host's are all its own",
     ),
     (
-        r"aten::elu_backward|aten::rrelu_with_noise_backward",
+        r"aten::(elu|leaky_relu|rrelu_with_noise|soft_margin_loss)_backward",
         r"the host raises RuntimeError: (InNplace (elu|leakyReLu) backward calculation is triggered with a negative slope|"
-        r"Promotion for FloatN Types is not supported).*",
-        "a slope of NaN or minus infinity, or a dtype, that no forward call lets pass",
+        r"Promotion for [\w, ]+ [Tt]ypes is not supported|Autograd not support dtype).*",
+        "a slope of NaN or minus infinity, or dtypes, that no forward call lets pass",
     ),
     (
         r"aten::(frobenius_norm|norm)",
@@ -128,6 +124,11 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a result that the comparison itself cannot read on the host",
     ),
     (
+        r"aten::gather_backward",
+        r"the host raises RuntimeError: indices must be an intN tensor",
+        "indices of int32 for a sparse gradient, of which the device makes int64",
+    ),
+    (
         r"aten::index_select_backward",
         r"the host raises RuntimeError: source tensor shape must match self tensor shape.*",
         "a gradient without dimensions, that autograd never gives it",
@@ -138,9 +139,54 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own flattens its operand by a view, which these strides forbid",
     ),
     (
+        r"aten::_cdist_forward",
+        r"raises RuntimeError: \S+ operands differ in dtype: \w+",
+        "vectors of two dtypes, of which the host's kernel reads one as the other, or looks at neither where they are of nothing",
+    ),
+    (
+        r"aten::_grid_sampler_2d_cpu_fallback",
+        r"raises NotImplementedError: \"_grid_sampler_Nd_cpu_fallback\" not implemented for '\w+'",
+        "of nothing the host's kernel looks at no dtype",
+    ),
+    (
+        r"aten::_padded_dense_to_jagged_forward",
+        r"raises IndexError: index out of range in self|the host raises RuntimeError: The size of tensor a .*",
+        "offsets of another number of sequences than are padded, as no nested tensor has them",
+    ),
+    (
+        r"aten::index",
+        r"raises IndexError: (shape mismatch: indexing tensors could not be broadcast|too many indices for tensor).*",
+        "a mask of a call with an out=, as no function of torch makes it: PyTorch is asked about one of zeros",
+    ),
+    (
+        r"aten::index_put_?",
+        r"raises RuntimeError: shape mismatch: value tensor of shape \[N(, N)+\] cannot be broadcast to",
+        "one number in several dimensions through a mask, which PyTorch fills on the CPU alone",
+    ),
+    (
+        r"aten::_spdiags",
+        r"raises NotImplementedError: a copy to maca got a torchNsparse_coo tensor.*",
+        "PyTorch has it for the CPU alone",
+    ),
+    (
+        r"aten::(unbind|split|split_with_sizes)_copy",
+        r"the host raises RuntimeError: \w+\(\): functions with out=N arguments don't support automatic differentiation.*",
+        "a list of out= that wants a gradient, which is refused where each is written on the host",
+    ),
+    (
+        r"aten::_remove_batch_dim",
+        r"raises( in the comparison:)? RuntimeError: \[enforce fail at alloc_cpuNcpp:N\].*",
+        "a view of 2**31 times its memory, which cannot be copied to the host to be compared",
+    ),
+    (
         r"aten::linalg_solve_triangular",
-        r"raises RuntimeError: \S+ operands differ in dtype: floatN",
+        r"raises RuntimeError: \S+ operands differ in dtype: \w+",
         "operands of two dtypes, of which the host's kernel reads one as the other",
+    ),
+    (
+        r"aten::(_?linalg_eigh|linalg_pinv)",
+        r"the host raises _LinAlgError: linalgN(eigh|svd): (\(Batch element N\): )?The algorithm failed to converge.*",
+        "a matrix for which the host's library gives up",
     ),
     (
         r"aten::(linalg_)?svd",
@@ -153,7 +199,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "an index into nothing, at which the host's kernel does not look",
     ),
     (
-        r"aten::multilabel_margin_loss_forward",
+        r"aten::multilabel_margin_loss(_forward)?",
         r"raises RuntimeError: \S+ targets of the input's size",
         "of nothing the host's kernel looks at no dtype of the targets",
     ),
@@ -173,14 +219,34 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "to.prim_dtype without a dtype reads one that is not there, as memory has it, before any device is asked",
     ),
     (
-        r"aten::uniform",
-        r"raises RuntimeError: from is out of bounds for \w+",
+        r"aten::(_no_grad_)?uniform_?",
+        r"raises RuntimeError: (from is out of bounds for \w+|uniform_ expects to return a \[from, to\) range).*",
         "of nothing the host looks at no bound",
     ),
     (
         r"aten::tri[lu]_indices",
         r"other shape, of the smallest integer",
         "an offset that overflows where the host counts",
+    ),
+    (
+        r"aten::_masked_softmax_backward",
+        r"other shape",
+        "of a number, of which the host's kernel makes a vector",
+    ),
+    (
+        r"aten::scaled_dot_product_attention",
+        r"dtype torch\.bool for torch\.int64",
+        "of nothing truths, of which nothing can be computed where there are any",
+    ),
+    (
+        r"aten::unfold_backward",
+        r"other shape",
+        "windows of a number, of which unfold makes a vector first",
+    ),
+    (
+        r"aten::embedding_bag",
+        r"raises RuntimeError: input has to be a ND or ND Tensor, but got Tensor.*",
+        "indices of two dimensions with offsets, which torch.nn.functional refuses",
     ),
     (
         r"aten::unfold_backward",
@@ -193,7 +259,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "it tells which of the host's kernels computes attention",
     ),
     (
-        r"aten::(_?convolution|histogramdd)",
+        r"aten::(_?convolution(_backward)?|histogramdd)",
         r"OutOfMemoryError for RuntimeError: .* / (expected stride to be a single integer value|torchNhistogramdd: if weight tensor).*",
         "both refuse; what is too large is told first",
     ),
@@ -203,7 +269,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a bias of integers, which the device converts, or statistics of halves: PyTorch has them in float32 on all devices but the CPU",
     ),
     (
-        r"aten::rrelu_with_noise",
+        r"aten::rrelu_with_noise(_functional|_)?",
         r"the host raises RuntimeError: Expected from <= to to be true.*|other shape",
         "a range that is none, or an out= of nothing, at which no function of torch arrives",
     ),

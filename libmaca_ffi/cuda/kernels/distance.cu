@@ -29,6 +29,7 @@ template <class T> struct Norm {
   T p;
   __device__ bool is_extremum() const { return p - p != 0; }
   __device__ T distance(const Points& x, int64_t a, const Points& y, int64_t b) const {
+    if (x.width == 0) return 0;  // a root of order 1 / infinity would make 1 of it
     double sum = 0;
     T largest = 0;
     for (int64_t k = 0; k < x.width; ++k) {
@@ -36,7 +37,7 @@ template <class T> struct Norm {
       if (is_extremum()) {
         if (largest == largest && (gap > largest || gap != gap)) largest = gap;
       } else {
-        sum += p == 0   ? (u != v ? 1.0 : 0.0)
+        sum += p == 0   ? (gap > 0 ? 1.0 : static_cast<double>(gap))
                : p == 1 ? static_cast<double>(gap)
                : p == 2 ? static_cast<double>(gap) * static_cast<double>(gap)
                         : static_cast<double>(std::pow(gap, p));
@@ -47,7 +48,7 @@ template <class T> struct Norm {
   }
   // What an element's difference adds to its gradient.
   __device__ T slope(T grad, T dist, T d) const {
-    const T sign = static_cast<T>((d > 0) - (d < 0));
+    const T sign = d != d ? d : static_cast<T>((d > 0) - (d < 0));
     if (p == 0) return 0;
     if (p == 1) return grad * sign;
     if (is_extremum()) return std::fabs(d) == dist ? grad * sign : T(0);

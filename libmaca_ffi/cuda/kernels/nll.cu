@@ -15,7 +15,7 @@ struct Arguments {
   void *out, *total_out;
   Dtype in_dtype, target_dtype, weight_dtype, grad_dtype, out_dtype, total_dtype;
   int64_t classes, step, out_step, weight_step, ignored;
-  int32_t reduce, reserved;
+  int32_t reduce, is_one_sample;
   Finding* outside;
 
   // The class at a position, or -1 where none counts.
@@ -43,7 +43,8 @@ __global__ void loss(Arguments a) {
     total += mine, weights += factor;
   }
   if (a.reduce == kNone) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) store(a.total_out, a.total_dtype, 0, 0.0);
+    // of one sample PyTorch's kernel for the CPU tells its weight whatever is asked
+    if (blockIdx.x == 0 && threadIdx.x == 0) store(a.total_out, a.total_dtype, 0, a.is_one_sample ? weights : 0.0);
     return;
   }
   const auto add = [](double x, double y) { return x + y; };
@@ -75,6 +76,7 @@ std::unique_ptr<Plan> plan(const Request& r, bool is_backward) {
   const size_t rank = in.sizes.size(), at_class = rank == 1 ? 0 : 1;
   if (rank == 0 || target.sizes.size() + 1 < rank) throw Invalid("input and target do not match");
   Arguments a{};
+  a.is_one_sample = rank == 1;
   a.reduce = static_cast<int32_t>(r.integer("reduction")), a.ignored = r.integer("ignore_index");
   a.classes = in.sizes[at_class], a.step = in.strides[at_class];
   if (is_backward) {

@@ -114,6 +114,7 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vect
   std::array<bool, kMaxInputs + 1> whole{};
   if (!in_vectors.kernel) in_vectors = kernel_in_vectors(op, common, inputs, out);
   const bool is_in_vectors = in_vectors.kernel && arrange(a, in_vectors.width, inputs.size(), whole);
+  const int64_t largest = common == Dtype::U8 ? 255 : -1;
   const auto run_all = [=](const Launching& l) {
     PointwiseArguments mine = a;
     mine.out = l.data(out);
@@ -122,8 +123,11 @@ std::unique_ptr<Plan> make_pointwise(const Op& op, Dtype common, const std::vect
         mine.in[k].number = value_of(l.scalar(slots[k]));
       else
         mine.in[k].memory = l.data(inputs[k].operand);
-    for (size_t k = 0; k < values.size(); ++k)
+    for (size_t k = 0; k < values.size(); ++k) {
       mine.values[k] = values[k].slot >= 0 ? value_of(l.scalar(values[k].slot)) : values[k].constant;
+      // PyTorch makes a number the operands' dtype before it computes: as a byte -2 is 254
+      if (values[k].slot >= 0 && mine.values[k].integer < 0) mine.values[k].integer &= largest;
+    }
     if (is_in_vectors) {
       const auto may = [&](size_t k, const void* memory, Dtype dtype) {
         return whole[k] && is_aligned(memory, in_vectors.width * item_size(dtype));

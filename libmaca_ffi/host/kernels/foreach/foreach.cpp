@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "foreach.h"
-#include "shared/vector_math.h"
+#include "shared/pointwise/values.h"
 
 namespace maca::MACA_ISA {
 
@@ -244,12 +244,23 @@ template <class T> struct Pow : Any<T> {
   }
 };
 
-// Of one number PyTorch knows these powers, which libm makes NaN of infinite complex numbers.
+// Of one number PyTorch knows these powers, which libm makes NaN of infinite complex numbers; a root of less than 0 is
+// NaN, of minus infinity too.
 template <class T> struct PowByNumber : Any<T> {
   static T at(T a, T b, T c, T s) {
     if constexpr (is_complex_v<T>) {
+      using R = typename T::value_type;
       if (b == T(0)) return T(1);
       if (b == T(1)) return a;
+      if (b == T(R(0.5))) return std::sqrt(a);
+      if (b == T(2)) return pointwise::product(a, a);
+      if (b == T(3)) return pointwise::product(pointwise::product(a, a), a);
+      if (b == T(-1)) return pointwise::quotient(T(1), a);
+      if (b == T(-2)) return pointwise::quotient(T(1), pointwise::product(a, a));
+    }
+    if constexpr (is_float_v<T>) {
+      const T power = Pow<T>::at(a, b, c, s);
+      return b == T(0.5) ? std::sqrt(a) : power;
     }
     return Pow<T>::at(a, b, c, s);
   }

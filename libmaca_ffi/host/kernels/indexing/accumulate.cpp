@@ -74,12 +74,14 @@ std::unique_ptr<Plan> index_add(const Request& r) {
   const int64_t dim = wrap_dim(r.integer("dim"), target.rank());
   const int slot = r.has("alpha.scalar") ? static_cast<int>(r.integer("alpha.scalar")) : -1;
   const Selection selection = Selection::along(target, dim, index, source);
+  const bool sees_none = r.in(0).rank() > 1 && target.numel() == 0;  // rows of nothing: PyTorch looks at no index
   const Sums sums(&self, target);
   std::unique_ptr<Plan> plan;
   with_addable(target.dtype, [&](auto tag) {
     using T = decltype(tag);
     using A = compute_t<T>;
     plan = make_plan(selection.work() + sums.work(), [=](const Launch& launch) {
+      if (sees_none) return;
       auto* offsets = static_cast<int64_t*>(launch.workspace);
       selection.offsets(launch, offsets, error);
       ScalarBox box;

@@ -30,7 +30,8 @@ class Start {
 };
 
 std::unique_ptr<Plan> write_selection(const Operand& self, const Operand& target, const Operand& source, int value_slot,
-                                      Selection selection, LaunchError (*fail)(int64_t, int64_t, int64_t)) {
+                                      Selection selection, LaunchError (*fail)(int64_t, int64_t, int64_t),
+                                      bool sees_none) {
   if (value_slot < 0) expect_dtype(source, target.dtype, "the source");
   const Start start(self, target);
   Operand values = source;
@@ -40,7 +41,7 @@ std::unique_ptr<Plan> write_selection(const Operand& self, const Operand& target
     using T = decltype(tag);
     plan = make_plan(selection.work() + start.work(), [=](const Launch& launch) {
       auto* offsets = static_cast<int64_t*>(launch.workspace);
-      if (!selection.sees_none()) selection.offsets(launch, offsets, fail);
+      if (!sees_none) selection.offsets(launch, offsets, fail);
       ScalarBox box;
       const T* from = data_or_scalar<T>(launch, values, target.dtype, box);
       T* to = start.operator()<T>(launch);
@@ -56,8 +57,8 @@ std::unique_ptr<Plan> write_selection(const Operand& self, const Operand& target
 std::unique_ptr<Plan> index_put(const Request& r) {
   if (r.boolean("accumulate", false)) return index_put_accumulate(r);
   const Operand target = target_of(r);
-  return write_selection(r.in(0), target, r.in(2), -1, Selection::advanced(target, r.in_list(1), r.in(2)),
-                         subscript_error);
+  const Selection selection = Selection::advanced(target, r.in_list(1), r.in(2));
+  return write_selection(r.in(0), target, r.in(2), -1, selection, subscript_error, selection.sees_none());
 }
 
 LaunchError copy_error(int64_t index, int64_t dim, int64_t extent) {
@@ -67,8 +68,8 @@ LaunchError copy_error(int64_t index, int64_t dim, int64_t extent) {
 std::unique_ptr<Plan> index_copy(const Request& r) {
   const Operand target = at_least_1d(target_of(r)), index = at_least_1d(r.in(1)), source = at_least_1d(r.in(2));
   const int64_t dim = wrap_dim(r.integer("dim"), target.rank());
-  return write_selection(at_least_1d(r.in(0)), target, source, -1, Selection::along(target, dim, index, source),
-                         copy_error);
+  const Selection selection = Selection::along(target, dim, index, source);
+  return write_selection(at_least_1d(r.in(0)), target, source, -1, selection, copy_error, selection.sees_none());
 }
 
 std::unique_ptr<Plan> index_fill(const Request& r) {
@@ -83,8 +84,10 @@ std::unique_ptr<Plan> index_fill(const Request& r) {
   value.sizes[static_cast<size_t>(dim)] = index.sizes[0];
   value.strides.assign(value.sizes.size(), 0);
   const int slot = tensor ? value.scalar_slot : static_cast<int>(r.integer("value.scalar"));
-  return write_selection(at_least_1d(r.in(0)), target, value, slot,
-                         Selection::along(target, dim, index, value, Negative::WRAPS), index_error);
+  const Selection selection = Selection::along(target, dim, index, value, Negative::WRAPS);
+  // where there is nothing to fill PyTorch looks at no index, though the dimension has no elements either
+  return write_selection(at_least_1d(r.in(0)), target, value, slot, selection, index_error,
+                         selection.rest().numel() == 0);
 }
 
 std::unique_ptr<Plan> put(const Request& r) {

@@ -275,13 +275,9 @@ template <class T> class Panel {
       if (beats(std::abs(x[r]), best)) best = std::abs(x[r]), found = r;
     return found;
   }
+  // Quotients, no products with 1 / pivot: of equal rows they leave 0, by which a singular matrix is known.
   static void divide(T* x, T pivot, int64_t begin, int64_t end) {
-    if (std::abs(pivot) >= std::numeric_limits<T>::min()) {
-      const T factor = T(1) / pivot;
-      for (int64_t r = begin; r < end; ++r) x[r] *= factor;
-    } else {
-      for (int64_t r = begin; r < end; ++r) x[r] /= pivot;
-    }
+    for (int64_t r = begin; r < end; ++r) x[r] /= pivot;
   }
 
   // The kFew columns from `first` on, which are factored, out of C columns from `c` on.

@@ -32,9 +32,11 @@ template <class T, class F> T lane_sum(int64_t n, F term) {
 }
 
 template <class T> T distance(Norm norm, T p, const T* x, const T* y, int64_t n) {
+  if (n == 0) return 0;  // a root of order 1 / infinity would make 1 of it
   const auto gap = [&](int64_t k) { return std::abs(x[k] - y[k]); };
   switch (norm) {
-    case Norm::Zero: return lane_sum<T>(n, [&](int64_t k) { return x[k] != y[k] ? T(1) : T(0); });
+    case Norm::Zero:  // as PyTorch's for the CPU: NaN does not count as a difference, it stays
+      return lane_sum<T>(n, [&](int64_t k) { return gap(k) > 0 ? T(1) : gap(k); });
     case Norm::One: return lane_sum<T>(n, gap);
     case Norm::Two: return std::sqrt(lane_sum<T>(n, [&](int64_t k) { return (x[k] - y[k]) * (x[k] - y[k]); }));
     case Norm::Infinity: {
@@ -52,7 +54,7 @@ template <class T> T distance(Norm norm, T p, const T* x, const T* y, int64_t n)
 
 // Adds grad * d(distance)/dx to `to`.
 template <class T> void add_gradient(Norm norm, T p, T grad, T dist, const T* x, const T* y, int64_t n, T* to) {
-  const auto sign = [](T v) { return static_cast<T>((v > 0) - (v < 0)); };
+  const auto sign = [](T v) { return v != v ? v : static_cast<T>((v > 0) - (v < 0)); };
   if (norm == Norm::Zero) return;
   if (norm == Norm::One) {
     for (int64_t k = 0; k < n; ++k) to[k] += grad * sign(x[k] - y[k]);

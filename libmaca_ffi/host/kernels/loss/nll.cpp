@@ -129,9 +129,9 @@ void forward(const Nll& s, const Launch& l) {
     sum.loss += p.loss;
     sum.weight += p.weight;
   }
-  if (s.reduce == kNone)
-    sum.weight = 0;
-  else {
+  if (s.reduce == kNone) {
+    if (s.input.rank() > 1) sum.weight = 0;  // of one sample PyTorch's kernel tells its weight whatever is asked
+  } else {
     if (s.reduce == kMean) sum.loss /= sum.weight;
     store_tile(Compute::F64, &sum.loss, s.out.dtype, l.data(s.out), 1, 1);
   }

@@ -96,6 +96,8 @@ class Program {
     if (c == Compute::Bool && !op.loops[static_cast<int>(c)]) c = Compute::I64;
     loop_ = op.loops[static_cast<int>(c)];
     if (!loop_) throw Declined(std::string("no loop for ") + dtype_name(common));
+    if (c == Compute::I64 && type_code(common) == MACA_UINT && item_size(common) < 8)
+      largest_ = (int64_t{1} << 8 * item_size(common)) - 1;
     compute_ = c;
     arithmetic_ = op.arithmetic;
     std::copy(values.begin(), values.end(), values_);
@@ -235,8 +237,11 @@ class Program {
   }
 
   void read_values(const Launch& launch, Value* values) const {
-    for (int k = 0; k < values_count_; ++k)
+    for (int k = 0; k < values_count_; ++k) {
       values[k] = values_[k].slot >= 0 ? value_of(launch.scalars[values_[k].slot]) : values_[k].constant;
+      // PyTorch makes a number the operands' dtype before it computes: as a byte -2 is 254
+      if (values_[k].slot >= 0 && values[k].integer < 0) values[k].integer &= largest_;
+    }
   }
   // Where the number that is operand k begins among those.
   int64_t number_at(int k) const {
@@ -346,6 +351,7 @@ class Program {
   Compute compute_ = Compute::F32;
   Arithmetic arithmetic_ = Arithmetic::None;
   int inputs_, values_count_ = 0, out_slot_;
+  int64_t largest_ = -1;  // of unsigned integers narrower than what computes: their ones; else of all
   bool small_ = false, numbers_or_direct_ = false, all_direct_ = false, one_dimension_ = false, store_direct_ = false;
   int inner_ = 0, out_item_ = 0;
   Source source_[kMaxInputs];
