@@ -1,7 +1,7 @@
 """Reading and writing through indices and masks.
 
 Positions are integers here: the runtime turns masks into them. Where places meet, they receive their terms in index
-order on one thread, so every result is the same for any number of threads.
+order, or in as many pieces as the sizes say, so every result is the same for any number of threads.
 """
 
 from op_table.row import ALL, INTEGERS, NUMBERS, ONE_CHAIN, REAL, also, composite, dynamic, kernel, per_term

@@ -101,7 +101,9 @@ def test_any_number_of_threads_gives_the_same_bits():
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32], ids=str
+)
 def test_long_lines_in_pieces(dtype: torch.dtype) -> None:
     for lines, length in ((1, 32_769), (1, 200_000), (3, 70_000), (9, 40_000)):
         for step in (1, 3):

@@ -71,6 +71,7 @@ from macatensor.sparse import members as sparse_members
 from macatensor.sparse import products as sparse_products
 from macatensor.sparse import softmax as sparse_softmax
 from macatensor.sparse import structure as sparse_structure
+from macatensor.sparse import triangular as sparse_triangular
 
 _OWNERS_OF_SPECIAL_LAUNCHERS = (
     bind,
@@ -93,6 +94,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     sparse_members,
     sparse_products,
     sparse_softmax,
+    sparse_triangular,
     sparse_structure,
     compressed_arithmetic,
     compressed_products,
