@@ -93,7 +93,9 @@ def isin(
             # PyTorch sorts from ten elements on, in float64; fewer it compares in their own dtype
             if rounded != elements and test_elements.numel() >= 10:
                 return torch.full((), invert, dtype=torch.bool, device=test_elements.device)
-            elements = rounded
+            # of the wider dtype, which a decomposition would not make of a number
+            elements = torch.full((), rounded, dtype=common, device=test_elements.device)
+            operands = elements, test_elements
     kinds = ("Tensor" if isinstance(t, torch.Tensor) else "Scalar" for t in operands)
     parts = decomposition(getattr(torch.ops.aten.isin, "_".join(kinds)))
     result: Tensor = parts(elements, test_elements, assume_unique=assume_unique, invert=invert)

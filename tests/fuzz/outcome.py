@@ -159,6 +159,7 @@ FACTS_OF_SHAPES = (
 FACTS = (
     *FACTS_OF_SHAPES,
     ("pow|renorm", lambda call: _has(call, {"float": "1e-320"}), "of an exponent that float32 rounds to 0"),
+    ("pow", lambda call: _named(call, "self") is True, "of True"),
     ("cross", lambda call: _named(call, "self") == _named(call, "other"), "of a tensor by itself"),
     ("upsample", lambda call: _has(call, {"float": "1e-320"}), "of a scale that float32 rounds to 0"),
     ("gelu|_log_softmax", _has_gaps, "into an out= with gaps"),

@@ -269,6 +269,11 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own expands the squares into a product, where infinity meets infinity",
     ),
     (
+        r"aten::(_foreach_)?pow",
+        r"NaN at other places of torch\.complex(64|128), of True",
+        "powers of 1 are 1; the host knows it of the number and not of True",
+    ),
+    (
         r"aten::_foreach_pow",
         r"(NaN|infinite) at other places of torch\.float16",
         "the host rounds base and exponent to halves",
