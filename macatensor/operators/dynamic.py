@@ -45,9 +45,10 @@ def launch_kernel(
 ) -> Tensor:
     """Launches a kernel that no aten operator names; one new result, row-major without ``stride``."""
     from macatensor.dispatch.named_kernels import launch
-    from macatensor.runtime.meta import contiguous_strides, meta_of
+    from macatensor.runtime.meta import meta_of, row_major
 
-    return launch(name, inputs, [meta_of(size, stride or contiguous_strides(size), dtype)], attributes)[0]
+    meta = row_major(size, dtype) if stride is None else meta_of(size, stride, dtype)
+    return launch(name, inputs, [meta], attributes)[0]
 
 
 @dynamic
@@ -143,7 +144,7 @@ def _unique_rows(
     ``shape``: of what one column was made from; the first result is a vector then, and the second of that shape.
     """
     from macatensor.dispatch.named_kernels import launch
-    from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+    from macatensor.runtime.meta import Meta, meta_of, row_major
 
     if rows.is_complex():
         kind = "ComplexFloat" if rows.dtype is torch.complex64 else "ComplexDouble"
@@ -155,8 +156,8 @@ def _unique_rows(
     count = int(number.item())
     size = (count, rows.shape[1]) if shape is None else (count,)
     metas: list[Meta | None] = [
-        meta_of(size, contiguous_strides(size), rows.dtype),
-        each if shape is None else meta_of(shape, contiguous_strides(shape), torch.int64),
+        row_major(size, rows.dtype),
+        each if shape is None else row_major(shape, torch.int64),
         meta_of((count,), (1,), torch.int64),
     ]
     values, inverse, counts = launch("unique_fill", [rows, order, groups], metas, {})

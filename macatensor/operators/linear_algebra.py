@@ -11,7 +11,7 @@ from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import read
 from macatensor.operators.composites import composite
-from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.meta import contiguous_strides, meta_of, row_major
 from macatensor.runtime.tensor import MacaTensor, payload, physical
 
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
@@ -108,18 +108,15 @@ def linalg_lstsq(
     least = min(rows, columns)
     deep = max(rows, columns)
 
-    def packed(size: tuple[int, ...], dtype: torch.dtype) -> Meta:
-        return meta_of(size, contiguous_strides(size), dtype)
-
     strides = _column_major(batch, columns, sides, deep)
     solution, *others = launch(
         "linalg_lstsq",
         [a, right],
         [
             meta_of((*batch, columns, sides), strides, a.dtype),
-            packed((*batch, sides), real) if over else None,
-            packed(batch, torch.int64) if driver != "gels" else None,
-            packed((*batch, least), real) if driver in ("gelsd", "gelss") else None,
+            row_major((*batch, sides), real) if over else None,
+            row_major(batch, torch.int64) if driver != "gels" else None,
+            row_major((*batch, least), real) if driver in ("gelsd", "gelss") else None,
         ],
         {"driver": driver, "rcond": float(rcond)},
     )

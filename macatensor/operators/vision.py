@@ -21,14 +21,10 @@ from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import differentiated_once
-from macatensor.runtime.meta import Meta, contiguous_strides, meta_of
+from macatensor.runtime.meta import Meta, row_major
 
 _HALVES = (torch.float16, torch.bfloat16)
 _TWICE = "double backwards on {} not supported"
-
-
-def _row_major(size: Sequence[int], dtype: torch.dtype) -> Meta:
-    return meta_of(tuple(size), contiguous_strides(tuple(size)), dtype)
 
 
 def _check_boxes(name: str, input: Tensor, rois: Tensor) -> None:
@@ -73,7 +69,7 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         raise RuntimeError("dets should have the same type as scores")
     (boxes, values), _ = _in_float32(dets, scores)
     count = dets.shape[0]
-    results: list[Meta | None] = [_row_major((count,), torch.int64), _row_major((1,), torch.int64)]
+    results: list[Meta | None] = [row_major((count,), torch.int64), row_major((1,), torch.int64)]
     kept, found = launch("vision_nms", [boxes, values], results, {"iou_threshold": float(iou_threshold)})
     return kept[: int(found.item())]
 
@@ -90,7 +86,7 @@ def _launch_align(
         "aligned": bool(aligned),
         "position_sensitive": sensitive,
     }
-    results: list[Meta | None] = [_row_major(size, operands[0].dtype)]
+    results: list[Meta | None] = [row_major(size, operands[0].dtype)]
     return launch(kernel, operands, results, attributes)[0].to(dtype)
 
 
@@ -150,7 +146,7 @@ def roi_pool(input: Tensor, rois: Tensor, scale: float, height: int, width: int)
     _check_boxes("roi_pool", input, rois)
     operands, dtype = _in_float32(input, rois)
     size = rois.shape[0], input.shape[1], height, width
-    results: list[Meta | None] = [_row_major(size, operands[0].dtype), _row_major(size, torch.int32)]
+    results: list[Meta | None] = [row_major(size, operands[0].dtype), row_major(size, torch.int32)]
     pooled, places = launch("vision_roi_pool", operands, results, {"spatial_scale": float(scale)})
     return pooled.to(dtype), places
 
@@ -161,7 +157,7 @@ def roi_pool_backward(
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C, height, width] and the places of :func:`roi_pool`."""
     operands, dtype = _in_float32(grad, rois)
-    results: list[Meta | None] = [_row_major((n, c, h, w), operands[0].dtype)]
+    results: list[Meta | None] = [row_major((n, c, h, w), operands[0].dtype)]
     return launch("vision_roi_pool_backward", [*operands, argmax], results, {})[0].to(dtype)
 
 
@@ -170,7 +166,7 @@ def ps_roi_pool(input: Tensor, rois: Tensor, scale: float, height: int, width: i
     _check_boxes("ps_roi_pool", input, rois)
     channels = _bins_of("ps_roi_pool", input, height, width)
     operands, dtype = _in_float32(input, rois)
-    results: list[Meta | None] = [_row_major((rois.shape[0], channels, height, width), operands[0].dtype)]
+    results: list[Meta | None] = [row_major((rois.shape[0], channels, height, width), operands[0].dtype)]
     pooled = launch("vision_ps_roi_pool", operands, results, {"spatial_scale": float(scale)})[0]
     return pooled.to(dtype), _mapping(rois, channels, height, width)
 
@@ -181,7 +177,7 @@ def ps_roi_pool_backward(
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C / (height width), height, width]."""
     operands, dtype = _in_float32(grad, rois)
-    results: list[Meta | None] = [_row_major((n, c, h, w), operands[0].dtype)]
+    results: list[Meta | None] = [row_major((n, c, h, w), operands[0].dtype)]
     attributes = {"spatial_scale": float(scale)}
     return launch("vision_ps_roi_pool_backward", operands, results, attributes)[0].to(dtype)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import torch
 
@@ -177,3 +178,9 @@ def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(n, 1)
     return tuple(reversed(strides))
+
+
+def row_major(size: Sequence[int], dtype: torch.dtype) -> Meta:
+    """The Meta of a contiguous tensor."""
+    size = tuple(size)
+    return meta_of(size, contiguous_strides(size), dtype)
