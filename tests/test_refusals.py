@@ -342,6 +342,8 @@ CALLS: dict[str, Call] = {
         for power in (0.5, 2, 3, -1, -2)
     },
     "pow, of lists by 0.5, infinite": lambda d: torch._foreach_pow([-1 / _floats(d)], 0.5)[0].isnan(),
+    "pow, of lists by -0.5, infinite": lambda d: torch._foreach_pow([-1 / _floats(d)], -0.5)[0].isnan(),
+    "pow, of lists by -0.5, negative zeros": lambda d: torch._foreach_pow([-_floats(d)], -0.5)[0][:1],
     "index_fill, expanded by a negative index": lambda d: (
         _floats(d)[:2, None].expand(2, 3).index_fill_(0, _indices(d, -1), 7)
     ),

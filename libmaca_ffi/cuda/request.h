@@ -72,3 +72,7 @@ class Request {
 std::string name_of(Dtype d);
 
 }  // namespace maca_cuda
+
+namespace maca::MACA_ISA {
+using maca_cuda::Invalid;  // what shared sources throw
+}

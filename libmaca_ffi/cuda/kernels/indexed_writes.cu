@@ -1,46 +1,34 @@
 // What is written through an index, and reduced where several elements go to one place: index_add, index_copy,
 // index_fill, index_reduce, scatter_reduce, put, take. A thread takes a line of the index, in its order, so that the
 // last stays and sums have the same bits in every run. Reductions are made in double or int64, in the workspace.
+#include <optional>
+
 #include "copy.h"
 #include "indexed_writes.h"
 #include "lines.h"
 #include "select.h"
 #include "sorted_lines.h"
-#include "shared/folds.h"
+#include "shared/reductions.h"
 
 namespace maca_cuda {
 namespace {
 
 namespace pointwise = maca::MACA_ISA::pointwise;
-namespace folds = maca::MACA_ISA::folds;
+using maca::MACA_ISA::identity_of;
+using maca::MACA_ISA::Reduce;
+using maca::MACA_ISA::reduce_named;
 using pointwise::value_of;
 
 constexpr const char* kOutside = "index %lld is out of bounds for dimension %lld with size %lld";
 constexpr const char* kOutsideOfSelf = "index out of range in self";
 
-enum class Combine { Set, Add, Product, Mean, Most, Least };
-Combine combine_named(const std::string& name) {
-  if (name == "sum" || name == "add") return Combine::Add;
-  if (name == "prod" || name == "multiply") return Combine::Product;
-  if (name == "mean") return Combine::Mean;
-  if (name == "amax") return Combine::Most;
-  if (name == "amin") return Combine::Least;
-  throw Invalid("reduce is one of sum, prod, mean, amax, amin and not " + name);
-}
-
-template <class C> __device__ inline C combined(Combine how, C a, C b) {
+template <class C> __device__ inline C combined(Reduce how, C a, C b) {
   switch (how) {
-    case Combine::Set: return b;
-    case Combine::Product: return pointwise::product(a, b);
-    case Combine::Most: return a != a || a >= b ? a : b;
-    case Combine::Least: return a != a || a <= b ? a : b;
+    case Reduce::PROD: return pointwise::product(a, b);
+    case Reduce::AMAX: return a != a || a >= b ? a : b;
+    case Reduce::AMIN: return a != a || a <= b ? a : b;
     default: return pointwise::add_wrap(a, b);
   }
-}
-template <class C> __device__ inline C identity_of(Combine how) {
-  if (how == Combine::Most) return folds::worst<C, true>();
-  if (how == Combine::Least) return folds::worst<C, false>();
-  return C(how == Combine::Product ? 1 : 0);
 }
 
 // Lines of an index along one dimension of a target. The image is the target itself, or its elements in row-major
@@ -50,9 +38,10 @@ template <class C> struct Writes {
   Walk<3> lines;  // of the image, the index, the source
   int64_t strides[3], length, extent;
   int32_t dimension;
-  Combine how;
-  bool wraps, is_fresh, is_sized;  // negative indices count from the end; what is written to begins anew; counts
-  C number, factor;                // where there is no source; of the source
+  Reduce how;
+  // the last stays; negative indices count from the end; what is written to begins anew; counts
+  bool sets, wraps, is_fresh, is_sized;
+  C number, factor;  // where there is no source; of the source
   int64_t* counts;
   Finding* outside;
 
@@ -74,10 +63,7 @@ template <class C> struct Writes {
       const int64_t place = at[0] + line * strides[0];
       const C given = source.data ? source.get_at<C>(at[2] + k * strides[2]) : number;
       const C value = factor == C(1) ? given : pointwise::product(factor, given);
-      if (how == Combine::Set)
-        to.set_at(place, value);
-      else
-        to.set_at(place, combined(how, to.get_at<C>(place), value));
+      to.set_at(place, sets ? value : combined(how, to.get_at<C>(place), value));
       if (is_sized) ++counts[place];
     }
   }
@@ -116,7 +102,7 @@ Operand at_least_1d(Operand o) {
 struct Geometry {
   Operand self, out, index, source;  // the source may be absent: a number
   int64_t dim = 0;
-  Combine how = Combine::Set;
+  std::optional<Reduce> how;  // none: the last stays
   bool wraps = false, includes_self = true;
   int number_slot = -1, factor_slot = -1;
   maca_error_code code = MACA_ERROR_INDEX;
@@ -126,7 +112,7 @@ struct Geometry {
 // `sizes`: of the walk, along `dim` those of the index.
 template <class C> std::unique_ptr<Plan> writes(const Geometry& g, const Dims& sizes, const Dims& index_strides) {
   const auto d = static_cast<size_t>(g.dim);
-  const bool is_image = g.how != Combine::Set && g.out.numel() > 0;
+  const bool is_image = g.how && g.out.numel() > 0;
   Dims image_strides = g.out.strides;
   if (is_image) {
     int64_t stride = 1;
@@ -144,8 +130,9 @@ template <class C> std::unique_ptr<Plan> writes(const Geometry& g, const Dims& s
   body.lines = walk_of<3>(others), body.length = sizes[d], body.extent = g.out.sizes[d];
   body.to = View(g.out), body.index = View(g.index);
   if (g.source.present()) body.source = View(g.source);
-  body.dimension = static_cast<int32_t>(d), body.how = g.how, body.wraps = g.wraps;
-  body.is_fresh = is_image && !g.includes_self, body.is_sized = g.how == Combine::Mean;
+  body.dimension = static_cast<int32_t>(d), body.sets = !g.how, body.how = g.how.value_or(Reduce::SUM),
+  body.wraps = g.wraps;
+  body.is_fresh = is_image && !g.includes_self, body.is_sized = g.how == Reduce::MEAN;
   body.number = C(0), body.factor = C(1);
   const int64_t count = g.out.numel();
   const auto copy = make_copy(g.self, g.out);
@@ -207,10 +194,8 @@ MACA_KERNEL("index_add", [](const Request& r) {
     g.code = MACA_ERROR_VALUE;
   else
     g.text = kOutsideOfSelf;
-  if (r.memory(0).dtype == Dtype::Bool)
-    g.how = Combine::Most;  // a sum of truth values is one where any is
-  else
-    g.how = Combine::Add;
+  // a sum of truth values is one where any is
+  g.how = r.memory(0).dtype == Dtype::Bool ? Reduce::AMAX : Reduce::SUM;
   g.source = r.memory(2), g.factor_slot = r.scalar("alpha");
   return by_vector(r, g);
 });
@@ -242,7 +227,7 @@ MACA_KERNEL("index_fill", [](const Request& r) {
 });
 MACA_KERNEL("index_reduce", [](const Request& r) {
   Geometry g;
-  g.how = combine_named(r.text("reduce")), g.includes_self = r.boolean("include_self", true);
+  g.how = reduce_named(r.text("reduce")), g.includes_self = r.boolean("include_self", true);
   g.source = r.memory(2), g.text = kOutsideOfSelf;
   return by_vector(r, g);
 });
@@ -251,11 +236,10 @@ MACA_KERNEL("index_reduce", [](const Request& r) {
 
 std::unique_ptr<Plan> make_scatter_reduce(const Request& r, bool includes_self) {
   Geometry g;
-  g.how = combine_named(r.text("reduce")), g.includes_self = includes_self, g.code = MACA_ERROR_VALUE;
+  g.how = reduce_named(r.text("reduce")), g.includes_self = includes_self, g.code = MACA_ERROR_VALUE;
   g.self = at_least_1d(r.memory(0)), g.out = at_least_1d(r.outputs() ? r.out() : r.memory(0));
   g.index = at_least_1d(r.memory(1)), g.dim = dim_of(r, g.out), g.number_slot = r.scalar("value");
-  if (g.out.dtype == Dtype::Bool)
-    g.how = g.how == Combine::Product || g.how == Combine::Least ? Combine::Least : Combine::Most;
+  if (g.out.dtype == Dtype::Bool) g.how = g.how == Reduce::PROD || g.how == Reduce::AMIN ? Reduce::AMIN : Reduce::AMAX;
   if (g.number_slot < 0) g.source = at_least_1d(r.memory(2));
   if (g.index.numel() == 0) {
     g.index.sizes.assign(g.out.sizes.size(), 0), g.index.strides.assign(g.out.sizes.size(), 0);

@@ -8,14 +8,8 @@ namespace maca::MACA_ISA::pointwise {
 struct ScalarPower {
   template <class T> static MACA_DEVICE_FUNCTION T of(T x, const Value* v) {
     const T exponent = v[0].as<T>();
-    if (exponent == T(2)) return product(x, x);
-    if (exponent == T(3)) return product(product(x, x), x);
-    if constexpr (std::is_floating_point_v<T>) {
-      if (exponent == T(0.5)) return std::sqrt(x);
-      if (exponent == T(-1)) return T(1) / x;
-      if (exponent == T(-2)) return T(1) / (x * x);
-      if (exponent == T(-0.5)) return T(1) / std::sqrt(x);
-    }
+    T power;
+    if (with_known_power(exponent, [&](auto known) { power = known(x); })) return power;
     return Pow::of(x, exponent, v);
   }
 };

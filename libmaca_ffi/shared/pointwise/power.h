@@ -2,29 +2,9 @@
 // they look at the exponent at launch, or at a half's own bits.
 #pragma once
 #include <limits>
-#include "shared/pointwise/values.h"
+#include "shared/pointwise/powered.h"
 
 namespace maca::MACA_ISA::pointwise {
-
-// Integer powers wrap; a negative exponent leaves only the powers of 1 and -1.
-[[maybe_unused]] static MACA_DEVICE_FUNCTION int64_t integer_power(int64_t base, int64_t exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
-  uint64_t result = 1, square = static_cast<uint64_t>(base);
-  for (uint64_t e = static_cast<uint64_t>(exponent); e != 0; e >>= 1, square *= square)
-    if (e & 1) result *= square;
-  return static_cast<int64_t>(result);
-}
-
-struct Pow {
-  template <class T> static MACA_DEVICE_FUNCTION T of(T a, T b, const Value*) {
-    if constexpr (std::is_same_v<T, float>)
-      return vm::pow(a, b);
-    else if constexpr (std::is_same_v<T, int64_t>)
-      return integer_power(a, b);
-    else
-      return std::pow(a, b);
-  }
-};
 
 static constexpr Op pow_op =
     with(with_operands(op_of<Pow, 2, kReal | kComplex>(), "self", "exponent"), Promotion::Common, 16);

@@ -20,8 +20,8 @@ template <class T, class I> class RowSums {
     int64_t d = 0;
     for (; d + 4 * kStep <= width; d += 4 * kStep) block<4>(words, first, end, d, sum);
     for (; d + kStep <= width; d += kStep) block<1>(words, first, end, d, sum);
-    if (kStep > 8) while_narrower<8>(words, first, end, d, sum);
-    if (kStep > 4) while_narrower<4>(words, first, end, d, sum);
+    if constexpr (kStep > 8) while_narrower<8>(words, first, end, d, sum);
+    if constexpr (kStep > 4) while_narrower<4>(words, first, end, d, sum);
     while_narrower<2>(words, first, end, d, sum);
     while_narrower<1>(words, first, end, d, sum);
   }

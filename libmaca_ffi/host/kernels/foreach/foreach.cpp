@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "foreach.h"
-#include "shared/pointwise/values.h"
+#include "shared/pointwise/powered.h"
 
 namespace maca::MACA_ISA {
 
@@ -229,40 +229,21 @@ template <class T> struct Lerp : Field<T> {
   }
 };
 template <class T> struct Pow : Any<T> {
-  static T at(T a, T b, T, T) {
-    if constexpr (std::is_same_v<T, int64_t>) {
-      if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
-      uint64_t result = 1, base = static_cast<uint64_t>(a);
-      for (uint64_t e = static_cast<uint64_t>(b); e; e >>= 1, base *= base)
-        if (e & 1) result *= base;
-      return static_cast<int64_t>(result);
-    } else if constexpr (std::is_same_v<T, float>) {
-      return vm::pow(a, b);
-    } else {
-      return std::pow(a, b);
-    }
-  }
+  static T at(T a, T b, T, T) { return pointwise::Pow::of(a, b, nullptr); }
 };
-
-// Of one number PyTorch knows these powers, which libm makes NaN of infinite complex numbers; a root of less than 0 is
-// NaN, of minus infinity too.
+// Of one number. Loops of floats have no branches: what differs, the roots of -0 and of minus infinity, is computed
+// too.
 template <class T> struct PowByNumber : Any<T> {
   static T at(T a, T b, T c, T s) {
-    if constexpr (is_complex_v<T>) {
-      using R = typename T::value_type;
-      if (b == T(0)) return T(1);
-      if (b == T(1)) return a;
-      if (b == T(R(0.5))) return std::sqrt(a);
-      if (b == T(2)) return pointwise::product(a, a);
-      if (b == T(3)) return pointwise::product(pointwise::product(a, a), a);
-      if (b == T(-1)) return pointwise::quotient(T(1), a);
-      if (b == T(-2)) return pointwise::quotient(T(1), pointwise::product(a, a));
-    }
+    T power;
+    if constexpr (is_complex_v<T>)
+      if (pointwise::with_known_power(b, [&](auto known) { power = known(a); })) return power;
+    power = Pow<T>::at(a, b, c, s);
     if constexpr (is_float_v<T>) {
-      const T power = Pow<T>::at(a, b, c, s);
-      return b == T(0.5) ? std::sqrt(a) : power;
+      const T root = std::sqrt(a);
+      return b == T(0.5) ? root : b == T(-0.5) ? T(1) / root : power;
     }
-    return Pow<T>::at(a, b, c, s);
+    return power;
   }
 };
 template <class T> struct PowOfNumber : Any<T> {

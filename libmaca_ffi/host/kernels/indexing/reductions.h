@@ -1,29 +1,13 @@
 // How scatter_reduce, scatter with reduce= and index_reduce combine two elements.
 #pragma once
 #include "index.h"
+#include "shared/reductions.h"
 
 namespace maca::MACA_ISA {
 
-enum class Reduce { SUM, PROD, MEAN, AMAX, AMIN };
-
-inline Reduce reduce_named(const std::string& name) {
-  if (name == "sum" || name == "add") return Reduce::SUM;
-  if (name == "prod" || name == "multiply") return Reduce::PROD;
-  if (name == "mean") return Reduce::MEAN;
-  if (name == "amax") return Reduce::AMAX;
-  if (name == "amin") return Reduce::AMIN;
-  throw Invalid("reduce is one of sum, prod, mean, amax, amin and not " + name);
-}
-
 // What an element begins as that shall not count.
-template <class A> A identity(Reduce reduce) {
-  if constexpr (!std::is_same_v<A, c64> && !std::is_same_v<A, c128>) {
-    using L = std::numeric_limits<std::conditional_t<std::is_same_v<A, Truth>, bool, A>>;
-    if (reduce == Reduce::AMAX) return L::has_infinity ? -L::infinity() : L::lowest();
-    if (reduce == Reduce::AMIN) return L::has_infinity ? L::infinity() : L::max();
-  }
-  return A(reduce == Reduce::PROD ? 1 : 0);
-}
+template <class A> A identity(Reduce reduce) { return identity_of<A>(reduce); }
+template <> inline Truth identity<Truth>(Reduce reduce) { return identity_of<bool>(reduce); }
 
 template <class F> void with_reduction(Reduce reduce, F&& f) {
   switch (reduce) {
@@ -35,7 +19,7 @@ template <class F> void with_reduction(Reduce reduce, F&& f) {
 }
 
 template <Reduce R, class A> A combined(A a, A b) {
-  constexpr bool ordered = !std::is_same_v<A, c64> && !std::is_same_v<A, c128>;
+  constexpr bool ordered = !pointwise::is_complex_v<A>;
   constexpr bool extreme = R == Reduce::AMAX || R == Reduce::AMIN;
   if constexpr (extreme && ordered) {
     // one instruction and no branch, which random numbers would not let predict; NaN is kept, of equal ones the first

@@ -14,19 +14,7 @@ template <class T> void scalar_power_loop(const Tile& tile) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) out[i] = f(a[i]);
   };
-  if constexpr (is_complex_v<T>) {  // PyTorch's; libm makes NaN of infinite numbers
-    if (exponent == T(0)) return each([](T) { return T(1); });
-    if (exponent == T(1)) return each([](T x) { return x; });
-  }
-  if (exponent == T(2)) return each([](T x) { return product(x, x); });
-  if (exponent == T(3)) return each([](T x) { return product(product(x, x), x); });
-  if constexpr (!std::is_integral_v<T>) {
-    if (exponent == T(0.5)) return each([](T x) -> T { return std::sqrt(x); });
-    if (exponent == T(-1)) return each([](T x) { return quotient(T(1), x); });
-    if (exponent == T(-2)) return each([](T x) { return quotient(T(1), product(x, x)); });
-    if constexpr (!is_complex_v<T>)
-      if (exponent == T(-0.5)) return each([](T x) -> T { return T(1) / std::sqrt(x); });
-  }
+  if (with_known_power(exponent, each)) return;
   each([exponent](T x) { return Pow::of(x, exponent, nullptr); });
 }
 
