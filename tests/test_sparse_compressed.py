@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -373,6 +374,23 @@ def test_a_compressed_tensor_takes_the_sizes_of_another() -> None:
     with macatensor.fallback("silent"):
         ours.resize_as_sparse_(torch.ones(2, 5).to_sparse_csr().to("maca"))
     assert ours.shape == (2, 5) and ours._nnz() == 10
+
+
+@pytest.mark.parametrize(
+    "size", ((4, 4), (2, 5), (1, 3), (3, 3), (0, 3), (1, 1), (3, 2), (3,), (-1, 3)), ids=str
+)
+@pytest.mark.parametrize("layout", (torch.sparse_csr, torch.sparse_csc), ids=str)
+def test_resize_as_on_the_host(layout: torch.layout, size: tuple[int, ...]) -> None:
+    host = torch.tensor([[1.0, 0, 2], [0, 0, 3], [4, 5, 6]]).to_sparse(layout=layout)
+    ours = host.to("maca")
+    try:
+        host.resize_(size)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=re.escape(str(error))):
+            ours.resize_(size)
+        return
+    assert ours.resize_(size) is ours
+    assert_same(ours, host)
 
 
 @pytest.mark.parametrize("transpose", (False, True))

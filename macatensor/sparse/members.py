@@ -380,6 +380,36 @@ def _resize_as(to: Value, template: Value) -> Value:
     return become(to, template._csx_compressed.clone(), template._csx_plain.clone(), values)
 
 
+@operator("resize_")
+def _resize(
+    t: _Compressed, size: Sequence[int], *, memory_format: torch.memory_format | None = None
+) -> Value:
+    """In rows of the new size, which are empty where they are new. PyTorch makes rows of CSC, too."""
+    if t._csx_layout in IN_BLOCKS or (t._csx_layout not in BY_ROWS and t.shape[-2] != t.shape[-1]):
+        return NotImplemented
+    rows, others, values = (torch.empty_like(member, device="meta") for member in _members(t))
+    asked = torch.sparse_compressed_tensor(
+        rows, others, values, t.shape, layout=t._csx_layout, check_invariants=False
+    )
+    asked.resize_(size)  # refuses what PyTorch refuses
+    if t._csx_layout in BY_ROWS:
+        rows, others = asked.crow_indices(), asked.col_indices()
+    else:
+        rows, others = asked.ccol_indices(), asked.row_indices()
+    before, count = t._csx_compressed.shape[-1], rows.shape[-1]
+    begins = t._csx_compressed.clone().resize_(rows.shape)
+    if count >= before:
+        begins.narrow(-1, before, count - before).fill_(t._csx_plain.shape[-1])
+    else:
+        begins.narrow(-1, count - 1, 1).fill_(others.shape[-1])
+    plain, values = (
+        t._csx_plain.clone().resize_(others.shape),
+        t._csx_values.clone().resize_(asked.values().shape),
+    )
+    t.hold(compressed(t._csx_layout, begins, plain, values, asked.shape))
+    return t
+
+
 @operator("is_same_size")
 def _is_same_size(t: torch.Tensor, other: torch.Tensor) -> bool:
     return t.shape == other.shape
