@@ -26,9 +26,10 @@ def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, a
     from macatensor.examination.expectations import verdict as judge
 
     try:
-        folder = pytorch_tests.test_folder(checkout)
         named = {p.partition("::")[0] for p in patterns if not set("*?[") & set(p.partition("::")[0])}
-        tasks = pytorch_tests.tasks(folder, sorted(named) or None)
+        files = sorted(named) or pytorch_tests.FILES
+        folder = pytorch_tests.test_folder(checkout, files[0])
+        tasks = pytorch_tests.tasks(folder, files)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=HINT) from error
     if patterns:

@@ -1,8 +1,9 @@
 """PyTorch's own tests of every device, from a checkout of PyTorch: which that pass on the CPU pass on maca?
 
 Each test is a task of the examiner, in worker processes as the operator database's entries are, so that a crash or a
-hang is the failure of one. Sparse, nested and quantized tensors are set aside, as are tests that the CPU itself does
-not pass (an older checkout expects what PyTorch no longer does). Tests that PyTorch marks for CUDA run, too.
+hang is the failure of one. Sparse, nested and quantized tensors are set aside in files that are not of them, as are
+tests that the CPU itself does not pass (an older checkout expects what PyTorch no longer does). Tests that PyTorch marks
+for CUDA run, too.
 """
 
 from __future__ import annotations
@@ -31,14 +32,12 @@ TIME_LIMIT = 300.0  # seconds of processor time for one test on both devices
 _WORKER = "macatensor.examination.pytorch_test_worker"
 
 
-def test_folder(folder: Path) -> Path:
-    """The ``test`` folder of a checkout of PyTorch, or the folder itself. Raises ValueError where neither has tests."""
+def test_folder(folder: Path, file: str = FILES[0]) -> Path:
+    """The ``test`` folder of a checkout of PyTorch, or the folder itself. Raises ValueError where neither has ``file``."""
     for found in (folder / "test", folder):
-        if (found / FILES[0]).is_file():
+        if (found / file).is_file():
             return found.resolve()
-    raise ValueError(
-        f"{folder} holds no {FILES[0]}: the folder of a checkout of PyTorch is wanted, or its test/"
-    )
+    raise ValueError(f"{folder} holds no {file}: the folder of a checkout of PyTorch is wanted, or its test/")
 
 
 def tasks(folder: Path, files: Sequence[str] | None = None) -> list[Task]:
