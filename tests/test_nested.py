@@ -307,11 +307,17 @@ def test_compiled_programs_take_them() -> None:
 
 
 def test_strided_ones_are_refused_by_name() -> None:
-    tensors = [torch.ones(2), torch.ones(3)]
+    tensors, matrices = [torch.ones(2), torch.ones(3)], [torch.ones(3, 2), torch.ones(4, 2)]
     on_device = [t.maca() for t in tensors]
     for make in (
         lambda: torch.nested.nested_tensor(tensors).to("maca"),
         lambda: torch.nested.nested_tensor(tensors, device="maca") + 1,
+        lambda: torch.matmul(
+            torch.nested.nested_tensor(matrices, device="maca"), torch.ones(2, 2, device="maca")
+        ),
+        lambda: torch.matmul(
+            torch.nested.nested_tensor(matrices, device="maca"), torch.ones(2, device="maca")
+        ),
         lambda: torch.nested.nested_tensor(on_device),
         lambda: torch.nested.as_nested_tensor([t.requires_grad_() for t in on_device]),
         lambda: torch.nested.as_nested_tensor(torch.ones(2, 3, device="maca")),
@@ -319,6 +325,21 @@ def test_strided_ones_are_refused_by_name() -> None:
     ):
         with pytest.raises(NotImplementedError, match=r"layout=torch\.jagged"):
             make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: torch.empty(2, n, device="maca"),
+        lambda n: torch.zeros(2, n, device="maca"),
+        lambda n: torch.empty_strided((n,), (1,), device="maca"),
+        lambda n: torch.ones(2, device="maca").new_zeros((2, n)),
+        lambda n: torch.ones(2, device="maca").new_empty((2, n)),
+    ],
+)
+def test_dense_tensors_have_no_ragged_dimension(make: Callable[[Any], torch.Tensor]) -> None:
+    with pytest.raises(RuntimeError, match="expected to contain only concrete integers"):
+        make(ragged("maca", 4).shape[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float16], ids=str)

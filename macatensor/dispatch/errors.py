@@ -47,7 +47,14 @@ def check_devices(
         if t.layout is not torch.strided:
             raise not_strided(name, str(t.layout))
         if not isinstance(t, MacaTensor) and not (numbers and is_number(t, one_element)):
+            refuse_nested(name, [t])
             raise two_devices(name, t)
+
+
+def refuse_nested(name: str, values: Iterable[object]) -> None:
+    """Raises where one is a nested tensor of PyTorch's own class, which has no sizes; jagged ones come apart before."""
+    if any(t.is_nested for t in _tensors(values)):
+        raise not_strided(name, "nested")
 
 
 def two_devices(name: str, other: torch.Tensor) -> RuntimeError:

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from macatensor.dispatch import host_fallback
-from macatensor.dispatch.errors import check_devices
+from macatensor.dispatch.errors import check_devices, refuse_nested
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.request import Declined
 from macatensor.dispatch.signature import Form, functional
@@ -61,10 +61,12 @@ def without_row(func: OpOverload, args: Arguments, kwargs: Keywords | None, reas
     name = func.name()
     if name not in OURS and torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
         return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
+    given = [*args, *kwargs.values()]
+    refuse_nested(str(func), given)
     result = taken_apart(func, args, kwargs, explicit=True)
     if result is not NotImplemented:
         return result
-    check_devices(str(func), [*args, *kwargs.values()])
+    check_devices(str(func), given)
     allocating = functional(func)
     if (
         allocating is not None

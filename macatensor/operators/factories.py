@@ -32,8 +32,16 @@ def empty_of(meta: Meta) -> MacaTensor:
     return wrap(allocate(meta.nbytes), 0, meta)
 
 
+def _numbers(size: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, size))
+    except AttributeError:
+        torch.empty(size)  # PyTorch refuses the ragged dimension of a nested tensor in a dense one
+        raise
+
+
 def _check(size: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(int(n) for n in size)
+    sizes = _numbers(size)
     if any(n < 0 for n in sizes):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(sizes)}: {list(sizes)}")
     return sizes
@@ -55,7 +63,7 @@ def _empty(
     memory_format: torch.memory_format | None = None,
 ) -> MacaTensor:
     check_index(device)
-    key = (tuple(map(int, size)), dtype or torch.get_default_dtype(), layout, pin_memory, memory_format)
+    key = (_numbers(size), dtype or torch.get_default_dtype(), layout, pin_memory, memory_format)
     found = _blanks.get(key)
     if found is None:
         generation = plan_caches.generation
@@ -105,7 +113,7 @@ def _empty_strided(
     pin_memory: bool | None = None,
 ) -> MacaTensor:
     check_index(device)
-    sizes, strides = _check(size), tuple(int(s) for s in stride)
+    sizes, strides = _check(size), _numbers(stride)
     if len(sizes) != len(strides):
         raise RuntimeError(
             f"dimensionality of sizes ({len(sizes)}) must match dimensionality of strides ({len(strides)})"
@@ -190,6 +198,9 @@ class BlankLauncher(native.BlankCall):
         if found is None:
             generation = plan_caches.generation
             given = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
+            for sizes in args[1:]:
+                if isinstance(sizes, (list, tuple)):
+                    _numbers(sizes)
             t = self.func(meta_tensor(meta), *args[1:], **given)
             meta = meta_of(tuple(t.shape), t.stride(), t.dtype)
             found = (meta, meta.nbytes, wrapper_arguments(meta))
