@@ -69,4 +69,4 @@ also(
 also("_native_batch_norm_legit_functional", meta="native_batch_norm_legit_functional")
 also("native_group_norm", meta="native_group_norm")
 also("native_group_norm_backward", meta="native_group_norm_backward")
-also("native_layer_norm", by_rows="normalized_shape")
+also("native_layer_norm", by_rows="normalized_shape", meta="native_layer_norm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,34 @@ def _volume(device: str) -> torch.Tensor:
     return x.to(device).to(memory_format=torch.channels_last_3d)
 
 
+def _norms(name: str, input: torch.dtype, first: torch.dtype, other: torch.dtype) -> Call:
+    def call(device: str) -> torch.Tensor:
+        x = _image(device).to(input)
+        one, two = (torch.ones(3, dtype=dtype, device=device) for dtype in (first, other))
+        if name == "batch":
+            return F.batch_norm(x, one, one, two, two)
+        if name == "trained batch":
+            return F.batch_norm(x, one, one, two, two, True)
+        if name == "instance":
+            return F.instance_norm(x, weight=one, bias=two)
+        if name == "group":
+            return F.group_norm(x, 3, one, two)
+        return F.layer_norm(x.transpose(1, 3).contiguous(), (3,), one, two)
+
+    return call
+
+
+_DTYPES = (torch.float32, torch.float64, torch.float16)
 CALLS: dict[str, Call] = {
+    **{
+        f"{name} norm, {' '.join(str(d).removeprefix('torch.') for d in dtypes)}": _norms(name, *dtypes)
+        for name in ("batch", "trained batch", "instance", "group", "layer")
+        for dtypes in itertools.product(_DTYPES, repeat=3)
+        if len(set(dtypes)) > 1 and dtypes[0] is not torch.float16  # whose parameters may be float32
+    },
+    "ctc_loss, of nothing": lambda d: F.ctc_loss(
+        torch.ones(0, 2, 4, device=d), _indices(d, 1, 1)[:, None], (0, 0), (1, 1)
+    ),
     "softshrink, half": lambda d: F.softshrink(_floats(d, torch.half), 1e6),
     "softshrink, NaN": lambda d: F.softshrink(_floats(d), float("nan")),
     "softshrink, negative": lambda d: F.softshrink(_floats(d), -1.0),

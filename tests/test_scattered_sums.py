@@ -72,6 +72,20 @@ def test_any_thread_count_gives_equal_bits(shape: str) -> None:
         assert torch.equal(given[0], given[1]) and torch.equal(given[0], given[2]), reduce
 
 
+def test_deterministic_sums_keep_the_index_order() -> None:
+    generator = torch.Generator().manual_seed(5)
+    index = torch.randint(0, 2000, (50_000,), generator=generator)
+    terms = torch.rand(50_000, generator=generator) * 1e6
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected, found = (
+            torch.zeros(2000, device=d).scatter_add(0, index.to(d), terms.to(d)) for d in ("cpu", "maca")
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(found.cpu(), expected)
+
+
 @pytest.mark.parametrize("shape", ["images", "parts of the target"])
 def test_zeros_keep_signs_where_nothing_goes(shape: str) -> None:
     target, dim, index, terms = operands(shape, torch.float32)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from macatensor.compiling.launches import Extent, Launch, Source
 from macatensor.dispatch.request import Attribute, Declined, Operand, Request
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.meta import Meta, row_major
+from macatensor.runtime.meta import Meta, contiguous_meta
 
 _MOST_REGISTERS = 48
 
@@ -105,7 +105,7 @@ class Program:
         dense = []
         for _, register in self.results:
             n = self.count if self.extents[register] is Extent.ELEMENTS else self.count // self.row
-            dense.append(row_major((n,), self.registers[register].dtype))
+            dense.append(contiguous_meta((n,), self.registers[register].dtype))
         request.add([Operand(m) for m in dense], is_list=True, is_output=True)
         request.slots(self.scalars)
         said: dict[str, Value] = {

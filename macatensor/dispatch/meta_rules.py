@@ -453,6 +453,13 @@ def _nll_loss_forward(input: Tensor, target: Tensor, *rest: Value) -> Value:
 
 
 @meta_rule
+def _ctc_loss(log_probs: Tensor, *rest: Value) -> Value:
+    if log_probs.numel() == 0:
+        raise RuntimeError("log_probs tensor must not be empty")
+    return torch.ops.aten._ctc_loss.default(log_probs, *rest)
+
+
+@meta_rule
 def _nll_loss_backward(grad: Tensor, input: Tensor, target: Tensor, *rest: Value) -> Value:
     return torch.ops.aten.nll_loss_backward.default(grad, input, _of_bytes(target), *rest)
 

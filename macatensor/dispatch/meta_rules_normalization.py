@@ -1,4 +1,4 @@
-"""What the results are of batch and group norm, as :mod:`macatensor.dispatch.meta_rules` has it."""
+"""What the results are of batch, layer and group norm, as :mod:`macatensor.dispatch.meta_rules` has it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.meta_rules import meta_rule, row_major
 from macatensor.runtime.boxed import Arguments, Value
+
+
+def _check_dtypes(input: Tensor, *parameters: Tensor | None) -> None:
+    """Raises what PyTorch's CPU kernels say of parameters of other dtypes, at which its meta kernels do not look: those of
+    halves may be float32."""
+    others = [p.dtype for p in parameters if p is not None and p.dtype != input.dtype]
+    halves = input.dtype in (torch.float16, torch.bfloat16)
+    if not others or (halves and set(others) == {torch.float32}):
+        return
+    first = next(p.dtype for p in parameters if p is not None)
+    if first == input.dtype:
+        raise RuntimeError(
+            f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(others[0])}"
+        )
+    if set(others) != {torch.float32}:
+        raise RuntimeError("mixed dtype (CPU): expect parameter to have scalar type of Float")
+    raise RuntimeError("mixed dtype (CPU): all inputs must share same datatype.")
 
 
 # PyTorch's divide by the elements of a channel less one, in Python.
@@ -26,6 +44,7 @@ def _native_batch_norm_legit_functional(
 def _native_group_norm(
     input: Tensor, weight: Value, bias: Value, N: int, C: int, HxW: int, *rest: Value
 ) -> Value:
+    _check_dtypes(input, weight, bias)
     if input.numel() != N * C * HxW:
         raise RuntimeError(
             f"group norm got {input.numel()} elements for {N} samples of {C} channels of {HxW} elements"
@@ -46,6 +65,7 @@ def _native_group_norm_backward(
 
 def _untrained(input: Tensor, training: bool, function: OpOverload, args: Arguments) -> tuple[Tensor, ...]:
     """In evaluation PyTorch's CPU kernels save no statistics."""
+    _check_dtypes(input, *args[:4])
     if training and input.dim() > 1 and input.numel() == input.shape[1]:
         args = (
             *args[:2],
@@ -71,6 +91,17 @@ def _native_batch_norm_backward(grad: Tensor, input: Tensor, *rest: Value) -> Va
             f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
         )
     return torch.ops.aten.native_batch_norm_backward.default(grad, input, *rest)
+
+
+@meta_rule
+def _native_layer_norm(
+    input: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_dtypes(input, weight, bias)
+    made: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm.default(
+        input, shape, weight, bias, eps
+    )
+    return made
 
 
 @meta_rule

@@ -28,7 +28,7 @@ from macatensor.examination.worker import own_output, serve
 
 # What a skipped test says of the device, and not of what is installed.
 _OF_THE_DEVICE = re.compile(
-    r"Only runs on|doesn't run on|Insufficient .* memory|Test requires|fewer than \d+ devices"
+    r"Only runs on|doesn't run on|Insufficient .* memory|Unknown device type|Test requires|fewer than \d+ devices"
 )
 # What PyTorch says where a test names CUDA itself, and not the device that it is run on.
 _OF_CUDA = re.compile(r"compiled with CUDA|only supported on CUDA|ATen_cuda|'aten::cudnn_")

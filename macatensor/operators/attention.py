@@ -27,7 +27,7 @@ from macatensor.operators.whole import whole
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import by_recomputation
-from macatensor.runtime.meta import Meta, contiguous_strides, meta_of, row_major
+from macatensor.runtime.meta import Meta, contiguous_meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, payload
 
@@ -68,13 +68,13 @@ def _output_meta(query: Meta, value: Meta) -> Meta:
     """[..., L, Ev], in the order of the query's dimensions as PyTorch's CPU kernel: merging heads stays a view."""
     if query.size[-1] == value.size[-1]:
         return _like(query)
-    return row_major((*query.size[:-1], value.size[-1]), query.dtype)
+    return contiguous_meta((*query.size[:-1], value.size[-1]), query.dtype)
 
 
 def _results(query: Meta, value: Meta) -> list[Meta]:
     """Output and logsumexp [..., L] in float32 (float64 for float64)."""
     statistics = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return [_output_meta(query, value), row_major(query.size[:-1], statistics)]
+    return [_output_meta(query, value), contiguous_meta(query.size[:-1], statistics)]
 
 
 def _forward(

@@ -45,9 +45,9 @@ def launch_kernel(
 ) -> Tensor:
     """Launches a kernel that no aten operator names; one new result, row-major without ``stride``."""
     from macatensor.dispatch.named_kernels import launch
-    from macatensor.runtime.meta import meta_of, row_major
+    from macatensor.runtime.meta import contiguous_meta, meta_of
 
-    meta = row_major(size, dtype) if stride is None else meta_of(size, stride, dtype)
+    meta = contiguous_meta(size, dtype) if stride is None else meta_of(size, stride, dtype)
     return launch(name, inputs, [meta], attributes)[0]
 
 
@@ -144,7 +144,7 @@ def _unique_rows(
     ``shape``: of what one column was made from; the first result is a vector then, and the second of that shape.
     """
     from macatensor.dispatch.named_kernels import launch
-    from macatensor.runtime.meta import Meta, meta_of, row_major
+    from macatensor.runtime.meta import Meta, contiguous_meta, meta_of
 
     if rows.is_complex():
         kind = "ComplexFloat" if rows.dtype is torch.complex64 else "ComplexDouble"
@@ -156,8 +156,8 @@ def _unique_rows(
     count = int(number.item())
     size = (count, rows.shape[1]) if shape is None else (count,)
     metas: list[Meta | None] = [
-        row_major(size, rows.dtype),
-        each if shape is None else row_major(shape, torch.int64),
+        contiguous_meta(size, rows.dtype),
+        each if shape is None else contiguous_meta(shape, torch.int64),
         meta_of((count,), (1,), torch.int64),
     ]
     values, inverse, counts = launch("unique_fill", [rows, order, groups], metas, {})

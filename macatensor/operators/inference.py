@@ -24,7 +24,7 @@ from macatensor.dispatch.view_calls import Special, View, ViewLauncher, Views
 from macatensor.runtime import counters, plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.ffi import native
-from macatensor.runtime.meta import Meta, contiguous_strides, meta_of, row_major
+from macatensor.runtime.meta import Meta, contiguous_meta, contiguous_strides, meta_of
 from macatensor.runtime.plan_caches import PlanCache
 from macatensor.runtime.tensor import MacaTensor, Payload, payload
 from op_table import TABLE
@@ -114,7 +114,7 @@ def _linear(func: OpOverload) -> Launcher:
         for meta in [*metas[2:], *factors]:
             request.add([Operand(meta)], is_list=False, is_output=False)
         request.add([Operand(meta_of((rows, n), (n, 1), dtype))], is_list=False, is_output=True)
-        result = row_major((*x.size[:-1], n), dtype)
+        result = contiguous_meta((*x.size[:-1], n), dtype)
         order = (0, 1) if bias is None else (2, 0, 1)
         return program(request, "aten.linear.default", [False] * len(metas), [result], [-1], order=order)
 
@@ -148,7 +148,7 @@ def _layer_norm(func: OpOverload) -> Launcher:
         request = Request("native_layer_norm")
         for meta in (x, *parameters):
             request.add([Operand(meta)], is_list=False, is_output=False)
-        statistics = row_major((*x.size[: -len(size)], *[1] * len(size)), x.dtype)
+        statistics = contiguous_meta((*x.size[: -len(size)], *[1] * len(size)), x.dtype)
         results = [x, statistics, statistics]
         for result in results:
             request.add([Operand(result)], is_list=False, is_output=True)

@@ -11,7 +11,7 @@ from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import read
 from macatensor.operators.composites import composite
-from macatensor.runtime.meta import contiguous_strides, meta_of, row_major
+from macatensor.runtime.meta import contiguous_meta, contiguous_strides, meta_of
 from macatensor.runtime.tensor import MacaTensor, payload, physical
 
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
@@ -114,9 +114,9 @@ def linalg_lstsq(
         [a, right],
         [
             meta_of((*batch, columns, sides), strides, a.dtype),
-            row_major((*batch, sides), real) if over else None,
-            row_major(batch, torch.int64) if driver != "gels" else None,
-            row_major((*batch, least), real) if driver in ("gelsd", "gelss") else None,
+            contiguous_meta((*batch, sides), real) if over else None,
+            contiguous_meta(batch, torch.int64) if driver != "gels" else None,
+            contiguous_meta((*batch, least), real) if driver in ("gelsd", "gelss") else None,
         ],
         {"driver": driver, "rcond": float(rcond)},
     )

@@ -10,7 +10,7 @@ from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.resize import write_out
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
-from macatensor.runtime.meta import row_major
+from macatensor.runtime.meta import contiguous_meta
 from macatensor.runtime.random import drawn_from
 
 # how many numbers from 0 on have no gap; PyTorch lets bfloat16 round
@@ -32,7 +32,7 @@ def _randperm(func: OpOverload) -> Launcher:
         if out.dtype.is_complex:
             raise NotImplementedError(f"\"randperm\" not implemented for '{scalar_type(out.dtype)}'")
         with drawn_from(options.get("generator", args[1] if len(args) > 1 else None)):
-            (drawn,) = launch("randperm", [], [row_major((n,), out.dtype)], {})
+            (drawn,) = launch("randperm", [], [contiguous_meta((n,), out.dtype)], {})
         return write_out([out], drawn)
 
     return run

@@ -20,7 +20,7 @@ from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
-from macatensor.runtime.meta import row_major
+from macatensor.runtime.meta import contiguous_meta
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -95,7 +95,7 @@ def _paged_attention(
     _check_attention(query, key_cache, value_cache, block_tables, seq_lens)
     attributes = {"scale": float(scale), "window": int(window), "softcap": float(softcap)}
     slopes = alibi_slopes.float() if alibi_slopes is not None else None
-    result = row_major(query.shape, query.dtype)
+    result = contiguous_meta(query.shape, query.dtype)
     operands = [query, key_cache, value_cache, block_tables, seq_lens, slopes]
     return launch("paged_attention", operands, [result], attributes)[0]
 

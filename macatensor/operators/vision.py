@@ -21,7 +21,7 @@ from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import differentiated_once
-from macatensor.runtime.meta import Meta, row_major
+from macatensor.runtime.meta import Meta, contiguous_meta
 
 _HALVES = (torch.float16, torch.bfloat16)
 _TWICE = "double backwards on {} not supported"
@@ -69,7 +69,7 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         raise RuntimeError("dets should have the same type as scores")
     (boxes, values), _ = _in_float32(dets, scores)
     count = dets.shape[0]
-    results: list[Meta | None] = [row_major((count,), torch.int64), row_major((1,), torch.int64)]
+    results: list[Meta | None] = [contiguous_meta((count,), torch.int64), contiguous_meta((1,), torch.int64)]
     kept, found = launch("vision_nms", [boxes, values], results, {"iou_threshold": float(iou_threshold)})
     return kept[: int(found.item())]
 
@@ -86,7 +86,7 @@ def _launch_align(
         "aligned": bool(aligned),
         "position_sensitive": sensitive,
     }
-    results: list[Meta | None] = [row_major(size, operands[0].dtype)]
+    results: list[Meta | None] = [contiguous_meta(size, operands[0].dtype)]
     return launch(kernel, operands, results, attributes)[0].to(dtype)
 
 
@@ -146,7 +146,10 @@ def roi_pool(input: Tensor, rois: Tensor, scale: float, height: int, width: int)
     _check_boxes("roi_pool", input, rois)
     operands, dtype = _in_float32(input, rois)
     size = rois.shape[0], input.shape[1], height, width
-    results: list[Meta | None] = [row_major(size, operands[0].dtype), row_major(size, torch.int32)]
+    results: list[Meta | None] = [
+        contiguous_meta(size, operands[0].dtype),
+        contiguous_meta(size, torch.int32),
+    ]
     pooled, places = launch("vision_roi_pool", operands, results, {"spatial_scale": float(scale)})
     return pooled.to(dtype), places
 
@@ -157,7 +160,7 @@ def roi_pool_backward(
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C, height, width] and the places of :func:`roi_pool`."""
     operands, dtype = _in_float32(grad, rois)
-    results: list[Meta | None] = [row_major((n, c, h, w), operands[0].dtype)]
+    results: list[Meta | None] = [contiguous_meta((n, c, h, w), operands[0].dtype)]
     return launch("vision_roi_pool_backward", [*operands, argmax], results, {})[0].to(dtype)
 
 
@@ -166,7 +169,9 @@ def ps_roi_pool(input: Tensor, rois: Tensor, scale: float, height: int, width: i
     _check_boxes("ps_roi_pool", input, rois)
     channels = _bins_of("ps_roi_pool", input, height, width)
     operands, dtype = _in_float32(input, rois)
-    results: list[Meta | None] = [row_major((rois.shape[0], channels, height, width), operands[0].dtype)]
+    results: list[Meta | None] = [
+        contiguous_meta((rois.shape[0], channels, height, width), operands[0].dtype)
+    ]
     pooled = launch("vision_ps_roi_pool", operands, results, {"spatial_scale": float(scale)})[0]
     return pooled.to(dtype), _mapping(rois, channels, height, width)
 
@@ -177,7 +182,7 @@ def ps_roi_pool_backward(
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] of grad [K, C / (height width), height, width]."""
     operands, dtype = _in_float32(grad, rois)
-    results: list[Meta | None] = [row_major((n, c, h, w), operands[0].dtype)]
+    results: list[Meta | None] = [contiguous_meta((n, c, h, w), operands[0].dtype)]
     attributes = {"spatial_scale": float(scale)}
     return launch("vision_ps_roi_pool_backward", operands, results, attributes)[0].to(dtype)
 

@@ -180,7 +180,7 @@ def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def row_major(size: Sequence[int], dtype: torch.dtype) -> Meta:
+def contiguous_meta(size: Sequence[int], dtype: torch.dtype) -> Meta:
     """The Meta of a contiguous tensor."""
     size = tuple(size)
     return meta_of(size, contiguous_strides(size), dtype)

@@ -9,7 +9,7 @@ import torch
 
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.request import Declined
-from macatensor.runtime.meta import row_major
+from macatensor.runtime.meta import contiguous_meta
 
 # Elements of a temporary that has a row for each element of a sparse matrix: columns are taken so many at a time.
 TERMS = 1 << 24
@@ -41,7 +41,7 @@ def sums_of_runs(
             columns = columns.to(offsets.dtype)
         members = (offsets.contiguous(), columns.contiguous(), values.contiguous(), dense)
         with suppress(Declined):  # by the library of another device
-            return launch("sums_of_runs", members, [row_major(size, dense.dtype)], {})[0]
+            return launch("sums_of_runs", members, [contiguous_meta(size, dense.dtype)], {})[0]
     if dense.dim() == 1:
         return sums_of_runs(offsets, columns, values, dense.unsqueeze(1)).squeeze(1)
     if not dense.is_floating_point():

@@ -7,7 +7,7 @@ import torch
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.request import Declined
 from macatensor.runtime.boxed import Value
-from macatensor.runtime.meta import row_major
+from macatensor.runtime.meta import contiguous_meta
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse.compressed import BY_ROWS, IN_BLOCKS, CompressedMacaTensor, operator
 from macatensor.sparse.conversion import of_coo, to_coo
@@ -30,7 +30,7 @@ def triangular_solve(b: Value, a: Value, upper: bool = True, transpose: bool = F
     members = (a._csx_compressed.contiguous(), a._csx_plain.contiguous(), a._csx_values.contiguous())
     if members[2].dim() != 1 or not (a.dtype.is_floating_point or a.dtype.is_complex):
         return NotImplemented
-    result = row_major(b.shape, b.dtype)
+    result = contiguous_meta(b.shape, b.dtype)
     attributes = {"upper": upper, "transpose": transpose, "unit": unitriangular}
     try:
         (solution,) = launch("triangular_solve_of_runs", (*members, b.contiguous()), [result], attributes)

@@ -20,7 +20,7 @@ from macatensor.parity.transport import host_copy, place, tensors
 from macatensor.parity.watch import NamedKernel, Seen, Verdict, short_name, verdict_of, written_by
 from macatensor.parity.wide_calls import Operator
 from macatensor.runtime.boxed import Arguments, Keywords, Value
-from macatensor.runtime.meta import row_major
+from macatensor.runtime.meta import contiguous_meta
 from macatensor.runtime.random import drawn_at
 from macatensor.runtime.tensor import MacaTensor
 from op_table import Row
@@ -158,7 +158,7 @@ class OpCall:
     def _launch(self, args: Arguments, kwargs: Keywords) -> Value:
         like = tensors(self.func(*self.args, **self.kwargs))
         metas = [
-            None if t is None or dtype is None else row_major(t.shape, dtype)
+            None if t is None or dtype is None else contiguous_meta(t.shape, dtype)
             for t, dtype in zip(like, self.made)
         ]
         return named_kernels.launch(self.func._schema.name, list(args), metas, kwargs)

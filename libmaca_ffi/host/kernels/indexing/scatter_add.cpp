@@ -38,7 +38,8 @@ template <Reduce R> std::unique_ptr<Plan> accumulated(const Request& r) {
   const Sums sums(&r.in(0), target);
   const uint64_t sums_end = (sums.workspace_bytes() + 15) / 16 * 16;
   const bool by_lines = lines.count() >= kLinesForThreads || lines.numel() < kGrain;
-  const int64_t images = by_lines ? 1 : images_of(target, lines, R), places = span_of(target);
+  // in the order of the index where that is asked for, as PyTorch's
+  const int64_t images = by_lines || r.deterministic() ? 1 : images_of(target, lines, R), places = span_of(target);
   if (!by_lines && images == 1) return scattered_by_parts(r, R);
   std::unique_ptr<Plan> plan;
   uint64_t image_bytes = 0;
