@@ -180,13 +180,14 @@ def _make_subclass(cls: Value, data: Value, requires_grad: bool = False, **kwarg
     if not isinstance(data, MacaTensor):
         return _host_make_subclass(cls, data, requires_grad, **kwargs)
     with _without_functions():
-        return _classed(data.detach(), cls).requires_grad_(requires_grad)
+        made = _classed(data.detach(), cls)
+        return made.requires_grad_() if requires_grad else made  # functorch's transforms refuse to be asked
 
 
 @functools.wraps(_host_parameter)
 def _parameter(cls: Value, data: Value = None, requires_grad: bool = True) -> Value:
-    """Parameters of a class of the user's own take a tensor of the device as they take one of the host."""
-    if type(data) is MacaTensor and cls is not torch.nn.Parameter:
+    """Parameters of a class of the user's own, or without a gradient, take a tensor of the device as one of the host."""
+    if type(data) is MacaTensor and (cls is not torch.nn.Parameter or not requires_grad):
         return _make_subclass(cls, data, requires_grad)
     return _host_parameter(cls, data, requires_grad)
 
