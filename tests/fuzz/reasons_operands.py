@@ -73,6 +73,11 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_tensor_to_list",
+        r"(SIG\w+|exit \w+|hang) on the device|the device hangs.*",
+        "PyTorch reads the list of lists that it gives as numbers, on the host, too, which may end the process",
+    ),
+    (
+        r"aten::_tensor_to_list",
         r"raises RuntimeError: The tensor has a nonNzero number of elements, but its data is.*",
         "an operator of TorchScript's interpreter reads the host's memory; tolist() is the call that works",
     ),
