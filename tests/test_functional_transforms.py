@@ -24,9 +24,7 @@ TRANSFORMS: dict[str, Any] = {
     "hessian": lambda x: func.hessian(lambda t: (t**3).sum())(x),
     "jvp": lambda x: func.jvp(lambda t: t.sin() * t, (x,), (x + 1,))[1],
     "vjp": lambda x: func.vjp(lambda t: t.sin() * t, x)[1](x + 1)[0],
-    "vmap of linearize": lambda x: func.vmap(func.linearize(torch.cos, x)[1])(
-        torch.stack([x, x + 1])
-    ),
+    "vmap of linearize": lambda x: func.vmap(func.linearize(torch.cos, x)[1])(torch.stack([x, x + 1])),
     "linearize": lambda x: func.linearize(lambda t: t.sin() * t, x)[1](x + 1),
     "functionalize": lambda x: func.functionalize(lambda t: t.clone().add_(1).mul_(t))(x),
 }

@@ -376,6 +376,17 @@ def test_a_compressed_tensor_takes_the_sizes_of_another() -> None:
     assert ours.shape == (2, 5) and ours._nnz() == 10
 
 
+@pytest.mark.parametrize("beta", (0, 0.5))
+def test_addmm_keeps_the_layout_of_what_is_added(beta: float) -> None:
+    matrix = torch.tensor([[1.0, 0, 2], [0, 0, 3], [4, 5, 6]])
+    for to in (lambda t: t.to_sparse_csc(), lambda t: t.to_sparse_csr()):
+        ours = [to(matrix).to("maca") for _ in range(3)]
+        found = torch.addmm(*ours, beta=beta, alpha=2)
+        assert found.layout is ours[0].layout
+        expected = torch.addmm(matrix, matrix, matrix, beta=beta, alpha=2)
+        torch.testing.assert_close(found.to_dense().cpu(), expected)
+
+
 @pytest.mark.parametrize(
     "size", ((4, 4), (2, 5), (1, 3), (3, 3), (0, 3), (1, 1), (3, 2), (3,), (-1, 3)), ids=str
 )

@@ -47,6 +47,24 @@ def test_indices_of_32_bits_and_conjugates() -> None:
     torch.testing.assert_close(ours.cpu(), torch.linalg.solve(whole, b.conj()), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_are_written_to_what_is_given(layout: str) -> None:
+    whole, b = torch.randn(6, 6) + 4 * torch.eye(6), torch.randn(6, 2)
+    made = getattr(whole, f"to_sparse_{layout}")(*LAYOUTS[layout]).to("maca")
+    given, copy = torch.empty(2, 6, device="maca").T, torch.empty(3, device="maca")
+    with macatensor.fallback("error"):
+        written = torch.triangular_solve(b.maca(), made, out=(given, copy)).solution
+        assert torch.equal(written, torch.triangular_solve(b.maca(), made).solution)
+    assert written is given and given.stride() == (1, 6) and copy.shape == (0,)
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_a_matrix_without_elements_gives_nan(unit: bool) -> None:
+    nothing, b = torch.zeros(3, 3).to_sparse_csr(), torch.ones(3, 2)
+    for a in (nothing, nothing.to("maca")):
+        assert torch.triangular_solve(b.to(a.device), a, unitriangular=unit).solution.isnan().all()
+
+
 @pytest.mark.parametrize(
     "b", [torch.ones(3, 2), torch.ones(4, 2, dtype=torch.float64), torch.ones(4)], ids=str
 )

@@ -79,6 +79,10 @@ def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1
         return added_to(result.to_dense(), added, beta, alpha)
     if not isinstance(result, _Compressed) or added.shape != result.shape:
         return NotImplemented
+    if added._csx_layout is not result._csx_layout:
+        if geometry(added).block:
+            return NotImplemented
+        result = of_coo(to_coo(result), added._csx_layout)
     if beta == 0:
         return result if alpha == 1 else result * alpha
     return torch.ops.aten.add.Tensor(added if beta == 1 else added * beta, result, alpha=alpha)

@@ -30,6 +30,8 @@ def triangular_solve(b: Value, a: Value, upper: bool = True, transpose: bool = F
     members = (a._csx_compressed.contiguous(), a._csx_plain.contiguous(), a._csx_values.contiguous())
     if members[2].dim() != 1 or not (a.dtype.is_floating_point or a.dtype.is_complex):
         return NotImplemented
+    if not members[1].shape[0]:  # PyTorch divides by no diagonal, of a unit triangle neither
+        return b.new_full(b.shape, torch.nan), b.new_empty(0)
     result = contiguous_meta(b.shape, b.dtype)
     attributes = {"upper": upper, "transpose": transpose, "unit": unitriangular}
     try:
@@ -37,3 +39,12 @@ def triangular_solve(b: Value, a: Value, upper: bool = True, transpose: bool = F
     except Declined:  # by the library of another device
         return NotImplemented
     return solution, b.new_empty(0)
+
+
+@operator("triangular_solve.X")
+def _triangular_solve_out(b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False, *,
+                          X: Value, M: Value) -> Value:  # fmt: skip
+    made = triangular_solve(b, a, upper, transpose, unitriangular)
+    if made is NotImplemented or X.dtype != b.dtype or not isinstance(X, MacaTensor):
+        return NotImplemented
+    return X.resize_(b.shape).copy_(made[0]), M.resize_(0)
