@@ -222,6 +222,20 @@ def test_a_host_module_is_converted_as_ever() -> None:
     assert state["calls"] == 6
 
 
+def test_overwritten_parameters_are_new_ones() -> None:
+    model = nn.Linear(3, 2)
+    weight, view = model.weight, model.weight[:]
+    weight.grad = torch.ones(2, 3)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        model.to("maca")
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    assert weight.device.type == view.device.type == "cpu" and model.weight is not weight
+    assert isinstance(model.weight, nn.Parameter) and model.weight.device.type == "maca"
+    assert torch.equal(model.weight.grad.cpu(), torch.ones(2, 3))
+
+
 def test_a_move_leaks_nothing() -> None:
     with nothing_leaked():
         model = maca(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))

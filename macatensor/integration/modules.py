@@ -47,7 +47,14 @@ def _apply(
         for name, p in self._parameters.items()
         if p is not None and (isinstance(p, MacaTensor) or isinstance(applied[id(p)], MacaTensor))
     }
-    if not ours or torch.__future__.get_swap_module_params_on_conversion():
+    future = (
+        torch.__future__
+    )  # what PyTorch does by itself where its users ask for other than it does by default
+    if (
+        not ours
+        or future.get_swap_module_params_on_conversion()
+        or future.get_overwrite_module_params_on_conversion()
+    ):
         return _convert(self, once, False)
     if isinstance(self, torch.jit.ScriptModule):
         _replace(self, once)
