@@ -62,8 +62,11 @@ def without_row(func: OpOverload, args: Arguments, kwargs: Keywords | None, reas
     if name not in OURS and torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
         return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
     given = [*args, *kwargs.values()]
-    refuse_nested(str(func), given)
-    result = taken_apart(func, args, kwargs, explicit=True)
+    try:
+        result = taken_apart(func, args, kwargs, explicit=True)
+    except RuntimeError:
+        refuse_nested(str(func), given)  # of which decompositions ask sizes
+        raise
     if result is not NotImplemented:
         return result
     check_devices(str(func), given)

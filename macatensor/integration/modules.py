@@ -47,9 +47,8 @@ def _apply(
         for name, p in self._parameters.items()
         if p is not None and (isinstance(p, MacaTensor) or isinstance(applied[id(p)], MacaTensor))
     }
-    future = (
-        torch.__future__
-    )  # what PyTorch does by itself where its users ask for other than it does by default
+    # PyTorch by itself does what its users ask for in the place of its default
+    future = torch.__future__
     if (
         not ours
         or future.get_swap_module_params_on_conversion()

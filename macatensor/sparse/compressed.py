@@ -99,14 +99,20 @@ def like(
     return compressed(t._csx_layout, *indices, values, t.shape if size is None else size)
 
 
+def members_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compressed indices, plain indices and values of a compressed tensor of any device."""
+    if t.layout in BY_ROWS:
+        return t.crow_indices(), t.col_indices(), t.values()
+    return t.ccol_indices(), t.row_indices(), t.values()
+
+
 def _from_host(source: torch.Tensor) -> CompressedMacaTensor:
-    if source.layout in BY_ROWS:
-        indices = source.crow_indices(), source.col_indices()
-    else:
-        indices = source.ccol_indices(), source.row_indices()
+    compressed_indices, plain_indices, values = members_of(source)
     # a 4-D tensor of values has its dimensions in this order
-    values = source.values().to("maca", memory_format=torch.preserve_format)
-    return compressed(source.layout, indices[0].to("maca"), indices[1].to("maca"), values, source.shape)
+    values = values.to("maca", memory_format=torch.preserve_format)
+    return compressed(
+        source.layout, compressed_indices.to("maca"), plain_indices.to("maca"), values, source.shape
+    )
 
 
 FROM_HOST.update(dict.fromkeys(FLIPPED, _from_host))

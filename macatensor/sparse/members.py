@@ -25,6 +25,7 @@ from macatensor.sparse.compressed import (
     flat_values,
     geometry,
     like,
+    members_of,
     operator,
 )
 from macatensor.sparse.tensor import coo
@@ -135,11 +136,7 @@ def _with_dims(
         nnz, dense_dim, size, blocksize, index_dtype, dtype=dtype, layout=layout, device="meta"
     )
     assert layout is not None  # or PyTorch had refused
-    if layout in BY_ROWS:
-        members = (model.crow_indices(), model.col_indices(), model.values())
-    else:
-        members = (model.ccol_indices(), model.row_indices(), model.values())
-    made = _each(members, lambda t: torch.empty(t.shape, dtype=t.dtype, device=device()))
+    made = _each(members_of(model), lambda t: torch.empty(t.shape, dtype=t.dtype, device=device()))
     return compressed(layout, *made, size)
 
 
@@ -365,10 +362,8 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
         or source.shape != to.shape
     ):
         return NotImplemented
-    by_rows = to._csx_layout in BY_ROWS
-    to._csx_compressed.copy_(source.crow_indices() if by_rows else source.ccol_indices())
-    to._csx_plain.copy_(source.col_indices() if by_rows else source.row_indices())
-    to._csx_values.copy_(source.values())
+    for member, given in zip(_members(to), members_of(source)):
+        member.copy_(given)
     return to
 
 
@@ -387,25 +382,18 @@ def _resize(
     """In rows of the new size, which are empty where they are new. PyTorch makes rows of CSC, too."""
     if t._csx_layout in IN_BLOCKS or (t._csx_layout not in BY_ROWS and t.shape[-2] != t.shape[-1]):
         return NotImplemented
-    rows, others, values = (torch.empty_like(member, device="meta") for member in _members(t))
+    begins, plain, values = _each(_members(t), lambda member: torch.empty_like(member, device="meta"))
     asked = torch.sparse_compressed_tensor(
-        rows, others, values, t.shape, layout=t._csx_layout, check_invariants=False
+        begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False
     )
     asked.resize_(size)  # refuses what PyTorch refuses
-    if t._csx_layout in BY_ROWS:
-        rows, others = asked.crow_indices(), asked.col_indices()
-    else:
-        rows, others = asked.ccol_indices(), asked.row_indices()
-    before, count = t._csx_compressed.shape[-1], rows.shape[-1]
-    begins = t._csx_compressed.clone().resize_(rows.shape)
+    pairs = zip(_members(t), members_of(asked))
+    begins, plain, values = (member.clone().resize_(wanted.shape) for member, wanted in pairs)
+    before, count = t._csx_compressed.shape[-1], begins.shape[-1]
     if count >= before:
         begins.narrow(-1, before, count - before).fill_(t._csx_plain.shape[-1])
     else:
-        begins.narrow(-1, count - 1, 1).fill_(others.shape[-1])
-    plain, values = (
-        t._csx_plain.clone().resize_(others.shape),
-        t._csx_values.clone().resize_(asked.values().shape),
-    )
+        begins.narrow(-1, count - 1, 1).fill_(plain.shape[-1])
     t.hold(compressed(t._csx_layout, begins, plain, values, asked.shape))
     return t
 

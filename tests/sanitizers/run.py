@@ -94,9 +94,8 @@ class Places(NamedTuple):
     """Of each place that reports name, their files, once for each time it is named."""
 
     ours: dict[str, list[Path]]
-    others: dict[
-        str, list[Path]
-    ]  # reports without a frame of ours, as of random calls that end PyTorch's kernels
+    # of reports without a frame of ours, as of random calls that end PyTorch's kernels
+    others: dict[str, list[Path]]
 
 
 def places(reports: Path) -> Places:
