@@ -231,8 +231,7 @@ template <class T> struct Lerp : Field<T> {
 template <class T> struct Pow : Any<T> {
   static T at(T a, T b, T, T) { return pointwise::Pow::of(a, b, nullptr); }
 };
-// Of one number. Loops of floats have no branches: what differs, the roots of -0 and of minus infinity, is computed
-// too.
+// Of one number. Loops of floats have no branches: they compute the roots, which differ at -0 and minus infinity, too.
 template <class T> struct PowByNumber : Any<T> {
   static T at(T a, T b, T c, T s) {
     T power;

@@ -102,7 +102,7 @@ std::unique_ptr<Plan> reduced(const Operand& self, const Operand& target, const 
       sums.run<T>(launch, workspace, [&](A* to) {
         if (!include_self)
           each([=](std::span<const Pair> some) {
-            for (const Pair& p : some) to[p.second] = identity<A>(reduce);
+            for (const Pair& p : some) to[p.second] = identity_of<A>(reduce);
           });
         auto* counts = reinterpret_cast<int64_t*>(workspace + image_end + list_bytes);
         if (reduce == Reduce::MEAN) {

@@ -5,9 +5,7 @@
 
 namespace maca::MACA_ISA {
 
-// What an element begins as that shall not count.
-template <class A> A identity(Reduce reduce) { return identity_of<A>(reduce); }
-template <> inline Truth identity<Truth>(Reduce reduce) { return identity_of<bool>(reduce); }
+template <> inline Truth identity_of<Truth>(Reduce reduce) { return identity_of<bool>(reduce); }
 
 template <class F> void with_reduction(Reduce reduce, F&& f) {
   switch (reduce) {
