@@ -12,9 +12,9 @@ import time
 import pytest
 import torch
 
-from macatensor.examination import forms, summary
+from macatensor.examination import forms, kept, summary
 from macatensor.examination.entries import database
-from macatensor.examination.examiner import IDLE_LIMIT, Watch, examine, processor_time, read_answers
+from macatensor.examination.examiner import IDLE_LIMIT, Watch, examine, processor_time
 from macatensor.examination.expectations import FAILING, Reason, expectations, expected, verdict
 from macatensor.examination.questions import is_nearer, is_random
 from macatensor.examination.task import Answer, Task
@@ -184,8 +184,32 @@ def test_answers_survive_an_interruption(tmp_path) -> None:
     path = tmp_path / "answers.jsonl"
     answer = Answer(Task("forward", "operators", "add", "float32"), samples=3)
     path.write_text("stamp\n" + json.dumps(answer.as_json()) + "\n" + json.dumps(answer.as_json())[:20])
-    assert read_answers(path, "stamp") == {answer.task.key: answer}
-    assert read_answers(path, "of other code") == {}
+    assert kept.read_answers(path, "stamp") == {answer.task.key: answer}
+    assert kept.read_answers(path, "of other code") == {}
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_an_interrupted_run_goes_on(tmp_path, resume) -> None:
+    path = tmp_path / "reports" / "answers.jsonl"
+    asked = [(Task("forward", "operators", entry, "float32"), None) for entry in ("add", "mul", "sub")]
+    given: list[str] = []
+
+    def give(left):
+        for task, _ in left:
+            given.append(task.entry)
+            yield Answer(task)
+
+    first = kept.answers(asked, give, path, "stamp")
+    next(first), next(first)
+    first.close()
+    path.write_text(path.read_text() + '{"task')  # the line that was being written
+    entries = [answer.task.entry for answer in kept.answers(asked, give, path, "stamp", resume)]
+    assert entries == ["add", "mul", "sub"]
+    assert given[2:] == (["sub"] if resume else ["add", "mul", "sub"])
+    assert len(kept.read_answers(path, "stamp")) == 3
+    for of in ("stamp", "of other code"):  # of a whole run and of other code nothing is taken
+        given.clear()
+        assert len(list(kept.answers(asked, give, path, of))) == len(given) == 3
 
 
 def _task_of(depends_on_processor: bool) -> Task:

@@ -124,6 +124,7 @@ def test_file_that_fails_is_named(folder: Path) -> None:
 
 def test_command_prints_a_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytorch_tests, "FILES", ("test_view_ops.py",))
+    monkeypatch.chdir(folder)  # answers are kept below
     command = ["opinfo", "--pytorch-tests", str(folder)]
     passing = RUNNER.invoke(app, [*command, "*sum_*"])
     assert passing.exit_code == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -263,6 +264,50 @@ def test_misuse_raises_what_the_host_raises(misuse: Callable[[torch.Tensor], Any
         misuse(host)
     with macatensor.fallback("silent"), pytest.raises(type(expected.value)):
         misuse(host.to("maca"))
+
+
+@pytest.mark.parametrize("checked", [None, True, False])
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [((1, 2, 3), (1, 3, 4)), ((1, 2, 3, 0), (1, 3, 4, 0)), ((1, 3), (1, 3, 4)), ((2, 3), (3, 3)), ((1, 3), (0, 3))],
+)  # fmt: skip
+def test_members_that_do_not_fit(values: Sequence[int], size: Sequence[int], checked: bool | None) -> None:
+    def made(device: str) -> str:
+        at = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        try:
+            torch.sparse_coo_tensor(at, torch.ones(values, device=device), size, check_invariants=checked)
+        except RuntimeError as error:
+            return str(error)
+        return "made"
+
+    assert made("maca") == made("cpu")
+
+
+@pytest.mark.parametrize("size", [(), ((3,),)], ids=["estimated", "given"])
+def test_elements_said_to_be_coalesced_are_looked_at(size: tuple[Sequence[int], ...]) -> None:
+    values = torch.ones(2, device="maca", requires_grad=True)
+    make = functools.partial(torch.sparse_coo_tensor, is_coalesced=True, check_invariants=True)
+    for at in ([[1, 0]], [[0, 0]]):
+        with pytest.raises(RuntimeError, match="cannot set is_coalesced to true"):
+            make(torch.tensor(at, device="maca"), values, *size)
+    made = make(torch.tensor([[0, 2]], device="maca"), values, *size)
+    assert made.is_coalesced() and made.shape == (3,)
+    made.to_dense().sum().backward()
+    assert values.grad is not None
+
+
+def test_members_of_two_devices_are_refused() -> None:
+    at, values = torch.tensor([[0]]), torch.ones(1)
+    for members in ((at.to("maca"), values), (at, values.to("maca"))):
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.sparse_coo_tensor(*members, (2,))
+        assert torch.sparse_coo_tensor(*members, (2,), device="maca").device.type == "maca"
+
+
+def test_mask_without_dimensions() -> None:
+    number = torch.tensor(3.0, device="maca")
+    masked = number.sparse_mask(number.to_sparse())
+    assert (masked.sparse_dim(), masked.dense_dim(), masked._values().shape) == (0, 0, (1,))
 
 
 def test_operands_of_two_devices_are_refused() -> None:

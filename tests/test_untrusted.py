@@ -26,7 +26,7 @@ from macatensor.accuracy.local.replaying import replay
 from macatensor.accuracy.records import CALLS, ENVIRONMENT, read
 from macatensor.bench import stored
 from macatensor.cli import app
-from macatensor.examination.examiner import read_answers
+from macatensor.examination.kept import read_answers
 from macatensor.files.untrusted import DEPTH, ELEMENTS, leaves, member, readable
 from macatensor.migrate.project import Migration
 from macatensor.migrate.report import write as write_lists

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import fnmatch
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +17,7 @@ from .pytorch_tests import run_pytorch_tests
 from .rates import rates_table
 
 if TYPE_CHECKING:
-    from macatensor.examination.task import Answer
+    from macatensor.examination.task import Answer, Asked
 
 ANSWERS = Path("reports/examination.jsonl")  # of the run that is under way or was the last
 
@@ -57,12 +55,13 @@ def opinfo(
     if pytorch_tests is not None:
         if dtypes or questions or short or write:
             raise typer.BadParameter(
-                "takes patterns, --workers and --json alone", param_hint="--pytorch-tests"
+                "takes patterns, --workers, --resume or --anew, and --json alone",
+                param_hint="--pytorch-tests",
             )
-        run_pytorch_tests(pytorch_tests, patterns, workers, as_json)
+        run_pytorch_tests(pytorch_tests, patterns, workers, resume, as_json)
         return
-    from macatensor.examination import forms
-    from macatensor.examination.examiner import examine, read_answers, stamp
+    from macatensor.examination import forms, kept
+    from macatensor.examination.examiner import examine
     from macatensor.examination.expectations import FAILING
     from macatensor.examination.expectations import verdict as judge
     from macatensor.examination.task import Task
@@ -90,21 +89,17 @@ def opinfo(
         raise typer.BadParameter(
             "the record is that of a whole run, without patterns and --short", param_hint="--write"
         )
-    mark = stamp()
+
+    def give(left: Sequence[Asked]) -> Iterator[Answer]:
+        return examine(left, workers, time_limit=120.0 if short else 600.0)
+
     # only a whole run is worth going on with
-    answers = (
-        {k: a for k, a in read_answers(ANSWERS, mark).items() if k in limits} if whole and resume else {}
-    )
-    if len(answers) == len(tasks):
-        answers = {}
-    with _kept(ANSWERS if whole else None, mark, answers) as file, progress(as_json) as bar:
-        line = bar.add_task("", total=len(tasks), completed=len(answers))
-        left = [item for item in tasks if item[0].key not in answers]
-        for answer in examine(left, workers, time_limit=120.0 if short else 600.0):
+    given = kept.answers(tasks, give, ANSWERS, kept.stamp(), resume) if whole else give(tasks)
+    answers: dict[str, Answer] = {}
+    with progress(as_json) as bar:
+        line = bar.add_task("", total=len(tasks))
+        for answer in given:
             answers[answer.task.key] = answer
-            if file is not None:
-                file.write(json.dumps(answer.as_json()) + "\n")
-                file.flush()
             bar.update(line, advance=1, description=f"{answer.task.question} {answer.task.entry}")
     verdicts = {key: judge(a, forms.is_whole(a.task, limits[key])) for key, a in answers.items()}
     failing = [key for key, v in verdicts.items() if v in FAILING]
@@ -135,19 +130,6 @@ def _refuse(forms: ModuleType, patterns: tuple[str, ...], dtypes: tuple[str, ...
         if dtype not in kinds:
             raise typer.BadParameter(f"{dtype!r}; accepted: {', '.join(kinds)}", param_hint="--dtype")
     raise typer.BadParameter("these entries are not asked these questions in these dtypes")
-
-
-@contextlib.contextmanager
-def _kept(path: Path | None, mark: str, answers: dict[str, Answer]) -> Iterator[IO[str] | None]:
-    """The file that an interrupted run goes on from, begun anew with what is known."""
-    if path is None:
-        yield None
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        file.write(mark + "\n")
-        file.writelines(json.dumps(a.as_json()) + "\n" for a in answers.values())
-        yield file
 
 
 def _print(answers: list[Answer], verdicts: dict[str, str]) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from .console import emit_json, err, out, progress
 from .rates import rates_table
 
+if TYPE_CHECKING:
+    from macatensor.examination.task import Answer, Asked
+
+ANSWERS = Path("reports/pytorch-tests.jsonl")  # as they come
 HINT = "--pytorch-tests"
 
 
-def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, as_json: bool) -> None:
+def run_pytorch_tests(
+    checkout: Path, patterns: tuple[str, ...], workers: int, resume: bool, as_json: bool
+) -> None:
     """Runs the tests that match one of ``patterns`` and prints a table or JSON: of the files that patterns name, or of
-    :data:`macatensor.examination.pytorch_tests.FILES`.
+    :data:`macatensor.examination.pytorch_tests.FILES`. With ``resume`` what :data:`ANSWERS` holds is not run again.
 
     Exit status: 1 where a test fails that is no expected failure, or one passes that is.
     """
-    from macatensor.examination import pytorch_tests
+    from macatensor.examination import kept, pytorch_tests
     from macatensor.examination.expectations import FAILING
     from macatensor.examination.expectations import verdict as judge
 
@@ -34,16 +42,22 @@ def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, a
         raise typer.BadParameter(str(error), param_hint=HINT) from error
     if patterns:
         tasks = [
-            t for t in tasks if any(fnmatch.fnmatchcase(f"{t.database}::{t.entry}", p) for p in patterns)
+            (task, limit)
+            for task, limit in tasks
+            if any(fnmatch.fnmatchcase(f"{task.database}::{task.entry}", p) for p in patterns)
         ]
     if not tasks:
         raise typer.BadParameter(
             f"no test matches {' '.join(patterns)}; one is test_view_ops.py::TestViewOps::test_T_view"
         )
     answers = []
+
+    def give(left: Sequence[Asked]) -> Iterator[Answer]:
+        return pytorch_tests.answers(folder, left, workers)
+
     with progress(as_json) as bar:
         line = bar.add_task("", total=len(tasks))
-        for answer in pytorch_tests.answers(folder, tasks, workers):
+        for answer in kept.answers(tasks, give, ANSWERS, f"{kept.stamp()} {folder}", resume):
             answers.append(answer)
             bar.update(line, advance=1, description=answer.task.entry)
     verdicts = {answer.task.key: judge(answer) for answer in answers}
@@ -56,7 +70,7 @@ def run_pytorch_tests(checkout: Path, patterns: tuple[str, ...], workers: int, a
             "file",
             pytorch_tests.rates(answers),
             "These are the tests that pass on the CPU or are marked for CUDA. Apart are expected failures of tests that "
-            "come to sparse or quantized tensors.",
+            "come to quantized tensors.",
         )
         out.print(page)
         out.print(", ".join(f"{n} {name}" for name, n in sorted(Counter(verdicts.values()).items())))

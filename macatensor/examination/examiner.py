@@ -11,15 +11,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import torch
-
-import macatensor
-import op_table
-from macatensor.device.properties import library_info
-from macatensor.examination.task import Answer, Task
-from macatensor.files.untrusted import made, parsed
+from macatensor.examination.task import Answer, Asked, Task
 
 COMMAND = (sys.executable, "-m", "macatensor.examination.worker")
 # What workers' answers rely on; libraries read some of it when they load, before a worker's first line runs.
@@ -125,7 +118,7 @@ def _lost(task: Task, outcome: str, detail: str, seconds: float) -> Answer:
 
 
 def examine(
-    tasks: Sequence[tuple[Task, int | None]],
+    tasks: Sequence[Asked],
     workers: int = 2,
     time_limit: float = 120.0,
     command: Sequence[str] = COMMAND,
@@ -192,26 +185,3 @@ def examine(
     finally:
         for worker in list(staff):
             dismiss(worker)
-
-
-def stamp() -> str:
-    """What answers depend on: the newest file of the packages, and the device library."""
-    folders = [Path(macatensor.__file__).parent, Path(op_table.__file__).parent]
-    files = [f for folder in folders for f in folder.rglob("*") if f.suffix in (".py", ".tsv")]
-    newest = max(f.stat().st_mtime_ns for f in [*files, Path(str(library_info()["path"]))])
-    return f"{torch.__version__} {newest}"
-
-
-def read_answers(path: Path, of: str) -> dict[str, Answer]:
-    """Answers of an interrupted run by their task's key, if its stamp is ``of``; a last line that a crash cut off is
-    left out."""
-    found: dict[str, Answer] = {}
-    lines = path.read_text().splitlines() if path.exists() else []
-    if lines and lines[0] == of:
-        for line in lines[1:]:
-            try:
-                answer = made(Answer, parsed(line, str(path)), str(path))
-            except ValueError:
-                continue  # it is asked again
-            found[answer.task.key] = answer
-    return found

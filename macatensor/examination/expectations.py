@@ -20,7 +20,7 @@ TABLE_FILE = Path(__file__).with_name("expectations.tsv")
 class Reason(Enum):
     """Why an answer is not a pass."""
 
-    LAYOUT = "layout"  # sparse, nested and quantized tensors are not on the device yet
+    LAYOUT = "layout"  # eager quantized tensors are refused, in favour of torchao's
     DTYPE = "dtype"  # a dtype that the device does not compute
     CPU_PATH = "cpu path"  # PyTorch's own answer depends on which of its CPU kernels it takes
     ROUNDING = "rounding"  # both are within their bound of the exact result, and apart from each other

@@ -19,7 +19,7 @@ from pathlib import Path
 from macatensor.examination.examiner import examine
 from macatensor.examination.expectations import Reason, expected
 from macatensor.examination.summary import Rate
-from macatensor.examination.task import Answer, Task
+from macatensor.examination.task import Answer, Asked, Task
 
 FILES = (
     "test_view_ops.py", "test_indexing.py", "test_torch.py", "test_shape_ops.py", "test_sort_and_select.py",
@@ -27,7 +27,7 @@ FILES = (
     "nn/test_embedding.py",
 )  # fmt: skip
 BAR = 0.97  # of all files together, without what is apart
-APART = (Reason.LAYOUT,)  # expected failures of tests that come to sparse or quantized tensors on their way
+APART = (Reason.LAYOUT,)  # expected failures of tests that come to quantized tensors on their way
 TIME_LIMIT = 300.0  # seconds of processor time for one test on both devices
 _WORKER = "macatensor.examination.pytorch_test_worker"
 
@@ -40,7 +40,7 @@ def test_folder(folder: Path, file: str = FILES[0]) -> Path:
     raise ValueError(f"{folder} holds no {file}: the folder of a checkout of PyTorch is wanted, or its test/")
 
 
-def tasks(folder: Path, files: Sequence[str] | None = None) -> list[Task]:
+def tasks(folder: Path, files: Sequence[str] | None = None) -> list[Asked]:
     """The tests of these files. Raises ValueError for a file that is missing or cannot be imported."""
     files = FILES if files is None else files
     missing = [file for file in files if not (folder / file).is_file()]
@@ -54,18 +54,17 @@ def tasks(folder: Path, files: Sequence[str] | None = None) -> list[Task]:
     )
     if listed.returncode:
         raise ValueError(f"the tests cannot be listed: {listed.stderr.strip().splitlines()[-1]}")
-    found = []
+    found: list[Asked] = []
     for line in map(json.loads, listed.stdout.splitlines()):
         if "error" in line:
             raise ValueError(f"{line['file']} cannot be imported: {line['error']}")
-        found += [Task(**task) for task in line["tasks"]]
+        found += [(Task(**task), None) for task in line["tasks"]]
     return found
 
 
-def answers(folder: Path, asked: Iterable[Task], workers: int) -> Iterator[Answer]:
+def answers(folder: Path, asked: Sequence[Asked], workers: int) -> Iterator[Answer]:
     """As they come."""
-    command = (sys.executable, "-m", _WORKER, os.fspath(folder))
-    return examine([(task, None) for task in asked], workers, TIME_LIMIT, command)
+    return examine(asked, workers, TIME_LIMIT, (sys.executable, "-m", _WORKER, os.fspath(folder)))
 
 
 def rates(given: Iterable[Answer]) -> list[Rate]:

@@ -21,6 +21,9 @@ class Task:
         return f"{self.question} {self.database} {self.entry} {self.dtype}"
 
 
+Asked = tuple[Task, int | None]  # and of how many samples at most
+
+
 @dataclass
 class Answer:
     """``outcome``: "pass", "fail", "empty" (nothing to ask: no sample that PyTorch itself computes), "crash", "hang"."""

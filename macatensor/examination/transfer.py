@@ -38,7 +38,7 @@ def _placed(t: torch.Tensor) -> torch.Tensor:
     if stays_on_host(t):
         return t
     if not is_plain(t):
-        return t.to("maca")  # the one clear error
+        return t.detach().to("maca").requires_grad_(t.requires_grad)  # or the one clear error
     resolved = t.detach().resolve_conj().resolve_neg()
     if resolved.stride() != t.stride():
         resolved = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(resolved)
@@ -46,7 +46,7 @@ def _placed(t: torch.Tensor) -> torch.Tensor:
 
 
 def on_device(values: _T) -> _T:
-    """``values`` with every strided tensor on the device, the same one once."""
+    """``values`` with every tensor on the device, the same one once."""
     moved: _T = _renamed(replace(values, _placed))
     return moved
 

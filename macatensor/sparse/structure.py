@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._ops import OpOverload
 
+from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.launcher import special
+from macatensor.operators.whole import overload
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor, device
 from macatensor.runtime.uncompiled import uncompiled
@@ -46,8 +48,14 @@ def _with_dims(
 @special("aten._sparse_coo_tensor_with_dims_and_tensors.default")
 def _with_tensors(func: OpOverload) -> Launcher:
     def run(args: Arguments, kwargs: Keywords | None) -> SparseMacaTensor:
-        _, _, size, indices, values = args
+        sparse_dim, dense_dim, size, indices, values = args
         dtype = (kwargs or {}).get("dtype")
+        check_devices("a sparse tensor", (indices, values))
+        if values.shape != (indices.shape[-1], *size[sparse_dim:]) or len(size) != sparse_dim + dense_dim:
+            of_meta = (torch.empty(t.shape, dtype=t.dtype, device="meta") for t in (indices, values))
+            func(
+                sparse_dim, dense_dim, size, *of_meta, **{**(kwargs or {}), "device": "meta"}
+            )  # says what is wrong
         is_coalesced = bool((kwargs or {}).get("is_coalesced"))
         # another tensor of ours has the same memory, and no place in the autograd graph
         return coo(indices.detach(), values.detach().to(dtype or values.dtype), size, is_coalesced)
@@ -55,8 +63,36 @@ def _with_tensors(func: OpOverload) -> Launcher:
     return run
 
 
+def _checked_here(func: OpOverload) -> Callable[..., Value]:
+    """``func``, a factory, whose own kernel asks one that no other device can add whether the elements are coalesced."""
+    checks = torch.sparse.check_sparse_tensor_invariants
+
+    @uncompiled
+    def make(
+        indices: torch.Tensor,
+        values: torch.Tensor,
+        *size: Sequence[int],
+        is_coalesced: bool | None = None,
+        **options: Value,
+    ) -> Value:
+        if not (is_coalesced and checks.is_enabled()):
+            return func.decompose(indices, values, *size, is_coalesced=is_coalesced, **options)
+        made = func.decompose(indices, values, *size, **options)
+        order = linear(made.detach())
+        if not bool((order[1:] > order[:-1]).all()):
+            raise RuntimeError(
+                "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor"
+            )
+        with checks(enable=False):  # type: ignore[no-untyped-call]  # they have been made
+            return func.decompose(indices, values, *size, is_coalesced=True, **options)
+
+    return make
+
+
 def register() -> None:
     """Makes PyTorch's factories with ``layout=torch.sparse_coo`` come here: they have no tensor that would."""
+    for name in ("sparse_coo_tensor.indices", "sparse_coo_tensor.indices_size", "_sparse_coo_tensor_unsafe"):
+        _library.impl(name, _checked_here(overload(name)), "AutogradPrivateUse1")
     _library.impl("empty.memory_format", _empty, "SparsePrivateUse1")
     _library.impl("_sparse_coo_tensor_with_dims", _with_dims, "SparsePrivateUse1")
     torch.serialization.add_safe_globals([SparseMacaTensor])
@@ -284,7 +320,9 @@ def _sparse_mask(t: Value, mask: Value) -> Value:
     if t is mask:
         return t
     if isinstance(t, MacaTensor):
-        values = t[tuple(mask._coo_indices)]
+        at = tuple(mask._coo_indices)
+        # without sparse dimensions each element holds the whole
+        values = t[at] if at else t.expand(mask._coo_values.shape).clone()
     elif isinstance(t, _Sparse) and sparse_dim(t) == sparse_dim(mask):
         values = values_at(t, mask)
     else:
