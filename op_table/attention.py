@@ -16,6 +16,11 @@ _LAYERS = (
     "matrix products, which dominate, attention and norms: 6 to 14 launches of rows that are fused themselves"
 )
 composite("_native_multi_head_attention", via="native_multi_head_attention", why=_LAYERS)
+composite(
+    "_transform_bias_rescale_qkv",
+    via="transform_bias_rescale_qkv",
+    why="a sum, a transposition and a product by a number",
+)
 composite("_transformer_encoder_layer_fwd", via="transformer_encoder_layer", why=_LAYERS)
 
 also("scaled_dot_product_attention", free_strides=0)

@@ -15,10 +15,8 @@ from torch.utils._pytree import tree_map
 NOT_TAKEN = {
     "fft": "PyTorch refuses a half for any device but CUDA before the device is asked; complex32 has no transform",
     "torch_ops_aten": "attention of CUDA's own libraries, which scaled_dot_product_attention replaces here",
-    "nansum-torch.complex64": "PyTorch's CPU, the authority on errors, refuses complex numbers",
-    "nansum-torch.complex128": "PyTorch's CPU, the authority on errors, refuses complex numbers",
-    "nanmean-torch.complex64": "PyTorch's CPU, the authority on errors, refuses complex numbers",
-    "nanmean-torch.complex128": "PyTorch's CPU, the authority on errors, refuses complex numbers",
+    "nansum-torch.complex": "PyTorch's CPU, the authority on errors, refuses complex numbers",
+    "nanmean-torch.complex": "PyTorch's CPU, the authority on errors, refuses complex numbers",
     "logaddexp-torch.complex32": "complex32 is no dtype of the loop",
 }
 
@@ -110,3 +108,30 @@ def test_a_histogram_of_nothing_has_any_dtype() -> None:
         assert counts.tolist() == [0, 0, 0] and counts.dtype is edges.dtype is torch.float16
     with pytest.raises(NotImplementedError, match="not implemented for 'Half'"):
         torch.histogram(torch.ones(2, dtype=torch.float16, device="maca"), 3)
+
+
+@pytest.mark.parametrize("fill", [torch.Tensor.normal_, torch.Tensor.uniform_])
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128])
+def test_draws_of_complex_numbers_keep_to_their_memory(fill: Any, dtype: torch.dtype) -> None:
+    rows = torch.zeros(3, 500, dtype=dtype, device="maca")
+    fill(rows[1])
+    parts = torch.view_as_real(rows.cpu().to(torch.complex128))
+    assert not parts[::2].any()
+    assert (parts[1].std(0) > 0.2).all()
+
+
+COMPLEX32: dict[str, Any] = {
+    "padded": lambda t: torch.nn.functional.pad(t, (1, 2), value=2.5),
+    "filled by index": lambda t: t.index_fill(0, torch.tensor([0, 2], device=t.device), 1 - 2j),
+    "in chunks": lambda t: torch._chunk_cat([t], 0, 4),
+    "nonzero": torch.nonzero,
+}
+
+
+@pytest.mark.parametrize("use", COMPLEX32.values(), ids=COMPLEX32)
+def test_complex32_is_as_on_the_host(use: Any) -> None:
+    parts = torch.tensor([[0.0, 0.0], [-0.0, 0.0], [0.0, -0.0], [1.0, 0.0], [0.0, torch.inf], [-2.0, 6e-8]])
+    host = torch.view_as_complex(parts).to(torch.complex32)
+    found, expected = use(host.to("maca")).cpu(), use(host)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found.to(torch.complex64), expected.to(torch.complex64))

@@ -76,7 +76,8 @@ CALLS = [
     Call("aten._convert_indices_from_coo_to_csr(i(3), -1)", "RuntimeError"),
     Call("aten._convert_indices_from_coo_to_csr(o(3), 2)", "RuntimeError"),
     Call("aten._cummin_helper(o(0, 3), o(0, 3), i(0, 3), 1)", "NotImplementedError"),
-    Call("aten._transform_bias_rescale_qkv(o(1, 2, 3), o(3), 0)", "NotImplementedError"),
+    Call("aten._transform_bias_rescale_qkv(o(1, 2, 3), o(3), 0)", "RuntimeError"),
+    Call("aten._transform_bias_rescale_qkv(o(1, 2, 3), o(1), 1)", "RuntimeError"),
     Call("aten._dyn_quant_matmul_4bit(o(1), o(1), 1, 1, 1)", "RuntimeError"),
     Call("aten.batch_norm_update_stats(o(2, 3, 4), None, o(0), 1.0)", "RuntimeError"),
     # a buffer past whose end PyTorch's own kernel writes

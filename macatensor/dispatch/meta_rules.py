@@ -114,11 +114,13 @@ def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     return result
 
 
-# PyTorch's keeps all dimensions where none is named; its kernels sum over all.
+# PyTorch's keeps all dimensions where none is named and takes complex numbers; its kernels sum over all and refuse these.
 @meta_rule
 def _nansum(
     self: Tensor, dim: list[int] | None = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> Tensor:
+    if self.is_complex():
+        raise RuntimeError("nansum does not support complex inputs")
     result: Tensor = torch.ops.aten.nansum.default(self, dim or None, keepdim, dtype=dtype)
     return result
 

@@ -75,6 +75,24 @@ def native_multi_head_attention(
 
 
 @composite
+def transform_bias_rescale_qkv(
+    qkv: Tensor, qkv_bias: Tensor, num_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value [B, heads, T, width], in one memory, of their projections [B, T, 3 * heads * width] and of the
+    bias that these lack; the query divided by the root of its width."""
+    if qkv.dim() != 3 or qkv_bias.shape != qkv.shape[-1:]:
+        raise RuntimeError(
+            f"expected projections [B, T, 3 * E] and a bias [3 * E], got {list(qkv.shape)} and {list(qkv_bias.shape)}"
+        )
+    if num_heads < 1 or qkv.shape[-1] % (3 * num_heads):
+        raise RuntimeError(f"expected 3 * {num_heads} to divide the {qkv.shape[-1]} features of projections")
+    width = qkv.shape[-1] // (3 * num_heads)
+    parts = (qkv + qkv_bias).unflatten(-1, (3, num_heads, width)).permute(2, 0, 3, 1, 4).contiguous()
+    q, k, v = parts.unbind()
+    return q.mul_(width**-0.5) if width else q, k, v
+
+
+@composite
 def transformer_encoder_layer(
     src: Tensor,
     embed_dim: int,

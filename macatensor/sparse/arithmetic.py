@@ -9,9 +9,9 @@ from torch._ops import OpOverload
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
-from macatensor.sparse.calls import is_one_number
+from macatensor.sparse.calls import is_one_number, written
 from macatensor.sparse.structure import coalesce, found_in, like, linear, sparse_dim
-from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
+from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
 from op_table.sparse import FALSE_OF_ZEROS, KEEP_ZEROS
 
 _Sparse = SparseMacaTensor
@@ -143,7 +143,7 @@ def _add_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
         return NotImplemented
     if isinstance(t, MacaTensor):
         return _add_into(t, other, alpha)
-    return _becomes(t, _add(t, other, alpha=alpha))
+    return written(t, _add(t, other, alpha=alpha))
 
 
 @operator("sub_.Tensor")
@@ -155,19 +155,12 @@ def _sub_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 
 @operator("mul_.Tensor", "mul_.Scalar")
 def _mul_in_place(t: Value, other: Value) -> Value:
-    return _becomes(t, _mul(t, other))
+    return written(t, _mul(t, other))
 
 
 @operator("div_.Tensor", "div_.Scalar")
 def _div_in_place(t: Value, other: Value) -> Value:
-    return _becomes(t, _div(t, other))
-
-
-def _becomes(t: Value, new: Value) -> Value:
-    """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be."""
-    if not isinstance(t, _Sparse) or new is NotImplemented or not torch.can_cast(new.dtype, t.dtype):
-        return NotImplemented
-    return become(t, new._coo_indices, new._coo_values.to(t.dtype), new._coo_is_coalesced)
+    return written(t, _div(t, other))
 
 
 @operator("is_same_size")

@@ -110,6 +110,23 @@ def is_one_number(value: Value) -> bool:
     return not isinstance(value, DeviceSparse) and (not isinstance(value, torch.Tensor) or value.dim() == 0)
 
 
+def held(t: DeviceSparse, new: Value) -> Value:
+    """``t``, which becomes ``new`` of its own layout and dtype; NotImplemented where ``new`` is."""
+    if new is NotImplemented:
+        return NotImplemented
+    t.hold(new)
+    return t
+
+
+def written(t: Value, new: Value) -> Value:
+    """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be."""
+    if not isinstance(t, DeviceSparse) or new is NotImplemented or new.layout is not t.layout:
+        return NotImplemented
+    if new.shape != t.shape or not torch.can_cast(new.dtype, t.dtype):
+        return NotImplemented
+    return held(t, new if new.dtype == t.dtype else new.to(t.dtype))
+
+
 def from_host(source: torch.Tensor) -> torch.Tensor:
     """A copy on the device of a tensor of the host, of whatever layout."""
     make = FROM_HOST.get(source.layout)

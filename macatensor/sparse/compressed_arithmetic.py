@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse import structure
-from macatensor.sparse.calls import is_one_number
+from macatensor.sparse.calls import is_one_number, written
 from macatensor.sparse.compressed import (
     CompressedMacaTensor,
     compressed,
@@ -112,17 +112,7 @@ def _mul_in_place(t: Value, other: Value) -> Value:
     if is_one_number(other):
         t._csx_values.mul_(other)
         return t
-    return _held(t, mul(t, other))
-
-
-def _held(t: Value, new: Value) -> Value:
-    """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be."""
-    if not isinstance(t, _Compressed) or not isinstance(new, _Compressed):
-        return NotImplemented
-    if t.shape != new.shape or t._csx_layout is not new._csx_layout or not torch.can_cast(new.dtype, t.dtype):
-        return NotImplemented
-    t.hold(new if new.dtype == t.dtype else like(new, new._csx_values.to(t.dtype)))
-    return t
+    return written(t, mul(t, other))
 
 
 @operator("sparse_mask")
@@ -192,7 +182,7 @@ def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 def _add_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
     total = add(t, other, alpha=alpha)
     if isinstance(t, _Compressed):
-        return _held(t, total)
+        return written(t, total)
     fits = isinstance(total, MacaTensor) and torch.can_cast(total.dtype, t.dtype)
     return t.copy_(total) if fits else NotImplemented
 

@@ -14,6 +14,7 @@ from macatensor.operators.whole import overload
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor, device
 from macatensor.runtime.uncompiled import uncompiled
+from macatensor.sparse.calls import held
 from macatensor.sparse.tensor import SparseMacaTensor, become, coo, operator
 
 _Sparse = SparseMacaTensor
@@ -166,14 +167,6 @@ def _detach(t: _Sparse) -> _Sparse:
 @operator("clone")
 def _clone(t: _Sparse, *, memory_format: torch.memory_format | None = None) -> _Sparse:
     return coo(t._coo_indices.clone(), t._coo_values.clone(), t.shape, t._coo_is_coalesced)
-
-
-def held(t: _Sparse, value: Value) -> Value:
-    """``t``, which becomes ``value``; NotImplemented as ``value`` is."""
-    if value is NotImplemented:
-        return NotImplemented
-    t.hold(value)
-    return t
 
 
 @operator("empty_like", "zeros_like")

@@ -17,6 +17,7 @@ MOST = 1 << 12  # elements of a tensor
 DTYPES = {
     "float32": 12, "float64": 4, "bfloat16": 3, "float16": 3, "int64": 5, "int32": 2, "uint8": 2, "int8": 1, "int16": 1,
     "bool": 3, "complex64": 2, "complex128": 1, "uint16": 1, "uint32": 1, "uint64": 1, "float8_e4m3fn": 1,
+    "float8_e5m2": 1, "complex32": 1,
 }  # fmt: skip
 EXTREMES = (2**31 - 1, 2**31, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63), 10**12, -(10**12))
 WORDS = {

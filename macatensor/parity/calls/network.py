@@ -396,6 +396,12 @@ def _multi_head(draw: Draw) -> Iterator[Call]:
             yield Call((x, x, x, 8, 2, *_projections(draw, 8), mask, need_weights, average, kind))
 
 
+@calls("_transform_bias_rescale_qkv")
+def _projected(draw: Draw) -> Iterator[Call]:
+    for size, heads in (((2, 5, 24), 2), ((1, 1, 9), 3), ((3, 0, 6), 1), ((2, 7, 48), 1)):
+        yield Call((draw.tensor(*size, low=-1, high=1), draw.values(size[-1:], draw.dtype, -1, 1), heads))
+
+
 @calls("_transformer_encoder_layer_fwd")
 def _encoder_layer(draw: Draw) -> Iterator[Call]:
     x = draw.tensor(2, 5, 8, low=-1, high=1)

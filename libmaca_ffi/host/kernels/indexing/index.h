@@ -99,6 +99,11 @@ inline void store_scalar(Dtype d, const maca_scalar& s, void* to) {
     case Dtype::BF16: put(bf16(static_cast<float>(scalar_to_double(s)))); break;
     case Dtype::F32: put(static_cast<float>(scalar_to_double(s))); break;
     case Dtype::F64: put(scalar_to_double(s)); break;
+    case Dtype::C32: {
+      const c128 z = scalar_to_complex(s);
+      put(c32(static_cast<f16>(z.real()), static_cast<f16>(z.imag())));
+      break;
+    }
     case Dtype::C64: put(static_cast<c64>(scalar_to_complex(s))); break;
     case Dtype::C128: put(scalar_to_complex(s)); break;
     default: throw Invalid(std::string("no scalar of dtype ") + dtype_name(d));

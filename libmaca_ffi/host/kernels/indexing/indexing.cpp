@@ -144,6 +144,7 @@ template <class F> void with_zero_test(Dtype d, F&& f) {
     case Dtype::F16:
     case Dtype::BF16: f(uint16_t{}, uint16_t{0x7fff}); break;
     case Dtype::F32: f(uint32_t{}, uint32_t{0x7fffffff}); break;
+    case Dtype::C32: f(uint32_t{}, uint32_t{0x7fff7fff}); break;
     case Dtype::F64: f(uint64_t{}, uint64_t{0x7fffffffffffffff}); break;
     case Dtype::C64: f(uint64_t{}, uint64_t{0x7fffffff7fffffff}); break;
     case Dtype::C128: throw Declined("complex128");

@@ -214,7 +214,7 @@ template <template <class> class Law> Fill pick(Compute compute) {
 std::unique_ptr<FillPlan> fill_plan(const Request& r, Fill fill, int words, Compute compute) {
   Operand out = r.out(0);
   if (is_complex(out.dtype)) {  // the real and the imaginary parts, one after the other
-    out.dtype = out.dtype == Dtype::C128 ? Dtype::F64 : Dtype::F32;
+    out.dtype = out.dtype == Dtype::C128 ? Dtype::F64 : out.dtype == Dtype::C64 ? Dtype::F32 : Dtype::F16;
     for (int64_t& stride : out.strides) stride *= 2;
     out.sizes.push_back(2);
     out.strides.push_back(1);
@@ -236,7 +236,7 @@ template <template <class> class Law>
 std::unique_ptr<Plan> continuous(const Request& r, const char* a, const char* b, void (*check)(Parameters&),
                                  bool of_parts = false) {
   const Dtype dtype = r.out(0).dtype;
-  const bool split = of_parts && is_complex(dtype) && dtype != Dtype::C32;  // each part is drawn by the law
+  const bool split = of_parts && is_complex(dtype);  // each part is drawn by the law
   if (!is_floating(dtype) && !split) throw Declined("the law is continuous, the dtype is not floating point");
   const Compute compute = !split ? arithmetic_of(dtype) : dtype == Dtype::C128 ? Compute::F64 : Compute::F32;
   auto plan = fill_plan(r, pick<Law>(compute), compute == Compute::F64 ? 2 : 1, compute);
