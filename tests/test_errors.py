@@ -301,6 +301,7 @@ def test_foreign_arguments() -> None:
     [
         lambda d: torch.zeros(3, device=d).index_add_(0, torch.tensor([3], device=d), torch.ones(1, device=d)),
         lambda d: torch.zeros(3, 2, device=d).index_add_(0, torch.tensor([3], device=d), torch.ones(1, 2, device=d)),
+        lambda d: torch.zeros(3, device=d).index_put_((torch.zeros(1, dtype=torch.int8, device=d),), torch.ones(1, device=d)),
         lambda d: torch.arange(3, device=d, dtype=torch.complex32),
         lambda d: torch.eye(3, device=d, dtype=torch.complex32),
         lambda d: F.cross_entropy(torch.ones(2, 3, device=d), torch.tensor([0, 1], dtype=torch.int32, device=d)),
@@ -312,7 +313,7 @@ def test_foreign_arguments() -> None:
         ),
     ],
     ids=[
-        "index_add", "index_add rows", "arange", "eye", "cross_entropy", "nll_loss", "batch_norm_update_stats", "fused",
+        "index_add", "index_add rows", "index_put", "arange", "eye", "cross_entropy", "nll_loss", "batch_norm_update_stats", "fused",
     ],
 )  # fmt: skip
 def test_errors_have_the_class_of_the_cpu(call: Any) -> None:

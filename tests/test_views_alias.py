@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -108,6 +110,20 @@ def test_in_place_through_a_view(view, shape) -> None:
     host.neg_()
     ours.neg_()
     assert torch.equal(our_view.cpu(), theirs_view)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float16, torch.float64, torch.complex128]
+)
+@pytest.mark.parametrize("view", [torch.conj, lambda t: t.conj().imag], ids=["conjugate", "negative"])
+def test_writes_through_lazy_bits_convert_first(view: Any, dtype: torch.dtype) -> None:
+    numbers = torch.tensor([0.0, 1.0, 3.0])
+    host = torch.zeros(3, dtype=torch.complex64)
+    ours = host.to("maca")
+    view(host).copy_(numbers.to(dtype))
+    view(ours).copy_(numbers.maca().to(dtype))
+    found, expected = (torch.view_as_real(t.cpu()).view(torch.int32) for t in (ours, host))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("part", ["real", "imag", "view_as_real", "conj"])

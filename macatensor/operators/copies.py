@@ -158,6 +158,8 @@ def _copy_(func: OpOverload) -> Launcher:
         held = target._payload[2]
         if held.conj or held.neg:  # what lies in memory is the conjugate or negative of what is read
             source = physical(source)
+            if source.dtype != held.dtype:  # the negative of a byte is another one's
+                source = torch.ops.aten._to_copy.default(source, dtype=held.dtype)
             if held.conj:
                 source = torch.ops.aten._conj_physical.default(source)
             if held.neg:

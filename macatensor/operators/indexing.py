@@ -20,7 +20,7 @@ from macatensor.runtime.tensor import MacaTensor
 def positions(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     """``indices`` with boolean and byte masks expanded to int64 positions and host tensors moved.
 
-    Raises IndexError as PyTorch does for a mask of another shape.
+    Raises IndexError as PyTorch does for a mask of another shape and for an index of another dtype.
     """
     expanded: list[Tensor | None] = []
     for index in indices:
@@ -40,8 +40,10 @@ def positions(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | N
                         f"indexed tensor {list(self.shape)} at index {start + d}"
                     )
             expanded.extend(torch.nonzero(index).unbind(1))
-        else:
+        elif index.dtype in (torch.int64, torch.int32):
             expanded.append(index)
+        else:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     return expanded
 
 

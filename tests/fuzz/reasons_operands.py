@@ -283,4 +283,14 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         r"raises NotImplementedError: \"unfold_backward\" not implemented for 'Bool'",
         "of windows of nothing the host's kernel looks at no dtype",
     ),
+    (
+        r"aten::(_fft_c2c|fft_i?fft[2n]?)",
+        r"raises NotImplementedError: atenN_fft_cNcNdefault has no kernel on maca \(no Fourier transform of complexN\).*",
+        "along no dimension the host transforms nothing, and looks at no dtype",
+    ),
+    (
+        r"aten::(_?fft_\w+)",
+        r"the host raises RuntimeError: MKL FFT doesn't support tensors of type: Half.*",
+        "of nothing the device looks at no dtype",
+    ),
 )
