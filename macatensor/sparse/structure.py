@@ -10,7 +10,6 @@ from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.launcher import special
-from macatensor.operators.whole import overload
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.tensor import MacaTensor, device
 from macatensor.runtime.uncompiled import uncompiled
@@ -92,8 +91,9 @@ def _checked_here(func: OpOverload) -> Callable[..., Value]:
 
 def register() -> None:
     """Makes PyTorch's factories with ``layout=torch.sparse_coo`` come here: they have no tensor that would."""
-    for name in ("sparse_coo_tensor.indices", "sparse_coo_tensor.indices_size", "_sparse_coo_tensor_unsafe"):
-        _library.impl(name, _checked_here(overload(name)), "AutogradPrivateUse1")
+    made = torch.ops.aten.sparse_coo_tensor
+    for func in (made.indices, made.indices_size, torch.ops.aten._sparse_coo_tensor_unsafe.default):
+        _library.impl(func, _checked_here(func), "AutogradPrivateUse1")
     _library.impl("empty.memory_format", _empty, "SparsePrivateUse1")
     _library.impl("_sparse_coo_tensor_with_dims", _with_dims, "SparsePrivateUse1")
     torch.serialization.add_safe_globals([SparseMacaTensor])
