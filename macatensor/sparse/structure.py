@@ -52,10 +52,9 @@ def _with_tensors(func: OpOverload) -> Launcher:
         dtype = (kwargs or {}).get("dtype")
         check_devices("a sparse tensor", (indices, values))
         if values.shape != (indices.shape[-1], *size[sparse_dim:]) or len(size) != sparse_dim + dense_dim:
-            of_meta = (torch.empty(t.shape, dtype=t.dtype, device="meta") for t in (indices, values))
-            func(
-                sparse_dim, dense_dim, size, *of_meta, **{**(kwargs or {}), "device": "meta"}
-            )  # says what is wrong
+            # PyTorch's says what is wrong
+            of_meta = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in (indices, values)]
+            func(sparse_dim, dense_dim, size, *of_meta, **{**(kwargs or {}), "device": "meta"})
         is_coalesced = bool((kwargs or {}).get("is_coalesced"))
         # another tensor of ours has the same memory, and no place in the autograd graph
         return coo(indices.detach(), values.detach().to(dtype or values.dtype), size, is_coalesced)
@@ -83,7 +82,7 @@ def _checked_here(func: OpOverload) -> Callable[..., Value]:
             raise RuntimeError(
                 "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor"
             )
-        with checks(enable=False):  # type: ignore[no-untyped-call]  # they have been made
+        with checks(enable=False):  # type: ignore[no-untyped-call]
             return func.decompose(indices, values, *size, is_coalesced=True, **options)
 
     return make
