@@ -88,6 +88,23 @@ USES: dict[str, Callable[[torch.Tensor], Any]] = {
     "dimension before": lambda t: t.unsqueeze(0),
     "dimension after": lambda t: t.unsqueeze(-1),
     "concatenated": lambda t: torch.cat([t, t]),
+    "stacked": lambda t: torch.stack([t, t * 2], -1),
+    "rows by number": lambda t: t.index_select(
+        0, torch.tensor([1, -1, 1] if len(t) else [], device=t.device).long()
+    ),
+    "columns by number": lambda t: t.index_select(-1, torch.tensor([0, 0], device=t.device)),
+    "no rows": lambda t: t.index_select(0, torch.tensor([], dtype=torch.int64, device=t.device)),
+    "row by row": lambda t: list(t),
+    "one row": lambda t: t.select(0, -1) if len(t) else t,
+    "one column": lambda t: t.select(-1, 0),
+    "new": lambda t: t.new_zeros((2, 3)),
+    "any": lambda t: t.any(),
+    "sum of absolutes": lambda t: torch.norm(t, 1),
+    "imaginary parts": lambda t: (t * 1j).imag,
+    "reciprocal": lambda t: t**-1,
+    "into another": lambda t: torch.add(t, t, out=torch.zeros_like(t)),
+    "negative into another": lambda t: torch.neg(t, out=t.clone()),
+    "product into another": lambda t: torch.mul(t, t, out=torch.zeros_like(t)),
     "masked": lambda t: torch.full(t.shape, 7.0, device=t.device).sparse_mask(t.coalesce()),
 }
 
@@ -97,8 +114,8 @@ USES: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_uses_agree_with_the_host(name: str, use: Callable[[torch.Tensor], Any]) -> None:
     host = example(name)
     with macatensor.fallback("error"):
-        found = dense(use(host.to("maca")))
-    torch.testing.assert_close(found, dense(use(host)))
+        found = tree_map(dense, use(host.to("maca")))
+    torch.testing.assert_close(found, tree_map(dense, use(host)))
 
 
 @pytest.mark.supports("torch.optim.SparseAdam")
@@ -234,14 +251,15 @@ def test_files_copies_and_words_keep_sparse_tensors() -> None:
 
 def test_host_computes_the_rest_and_says_so() -> None:
     ours = example("matrix").to("maca").coalesce()
-    picked = torch.tensor([1, 0])
-    with macatensor.fallback("error"), pytest.raises(NotImplementedError, match="index_select"):
-        ours.index_select(0, picked.to("maca"))
+    other = ours.to_dense()
+    with macatensor.fallback("error"), pytest.raises(NotImplementedError, match="mul_"):
+        other.mul_(ours)
     before = macatensor.counters()["fallbacks"]
+    expected = other.cpu().mul_(ours.cpu())
     with macatensor.fallback("silent"):
-        found = ours.index_select(0, picked.to("maca"))
+        found = other.mul_(ours)
     assert macatensor.counters()["fallbacks"] == before + 1 and found.device.type == "maca"
-    torch.testing.assert_close(dense(found), dense(ours.cpu().index_select(0, picked)))
+    torch.testing.assert_close(dense(found), dense(expected))
 
 
 @pytest.mark.parametrize(

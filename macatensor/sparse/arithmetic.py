@@ -44,8 +44,8 @@ for _name in KEEP_ZEROS:
 
 @operator("pow.Tensor_Scalar")
 def _pow(t: _Sparse, exponent: Value) -> Value:
-    if isinstance(exponent, complex) or not exponent > 0:
-        return NotImplemented  # zero to the power of it is not zero
+    if isinstance(exponent, complex) or exponent == 0:
+        return NotImplemented
     whole = coalesce(t)
     return like(whole, whole._coo_values.pow(exponent))
 
@@ -125,7 +125,7 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 
 @operator("sub.Tensor")
 def _sub(t: Value, other: Value, *, alpha: Value = 1) -> Value:
-    if torch.bool in (t.dtype, other.dtype):
+    if not isinstance(other, _Sparse) or torch.bool in (t.dtype, other.dtype):
         return NotImplemented
     return _add(t, other, alpha=-alpha)
 
@@ -148,7 +148,7 @@ def _add_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 
 @operator("sub_.Tensor")
 def _sub_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
-    if torch.bool in (t.dtype, other.dtype):
+    if not isinstance(other, _Sparse) or torch.bool in (t.dtype, other.dtype):
         return NotImplemented
     return _add_in_place(t, other, alpha=-alpha)
 

@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from macatensor.dispatch.errors import two_devices
 from macatensor.dispatch.host_fallback import announce
+from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.rowless import taken_apart
+from macatensor.dispatch.signature import functional
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.dispatch_keys import lazy_bits
 from macatensor.runtime.tensor import MacaTensor
@@ -53,12 +55,11 @@ class DeviceSparse(torch.Tensor):
         name = func.name()
         if name != "aten::copy_":
             _check_devices(func, args)
-        for kind in types:
-            found = kind.operators.get(name) if issubclass(kind, DeviceSparse) else None
-            result = found(*args, **kwargs) if found is not None else NotImplemented
-            if result is not NotImplemented:
-                return result
-        result = taken_apart(func, args, kwargs, explicit=name in TAKEN_APART)
+        result = _computed(name, types, args, kwargs)
+        if result is NotImplemented and "out" in kwargs:
+            result = _into_out(func, types, args, kwargs)
+        if result is NotImplemented:
+            result = taken_apart(func, args, kwargs, explicit=name in TAKEN_APART)
         return _on_host(func, args, kwargs) if result is NotImplemented else result
 
     def to_host(self, check: bool = False) -> torch.Tensor:
@@ -78,7 +79,7 @@ class DeviceSparse(torch.Tensor):
         )
 
     def tolist(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} has no list of its elements; use to_dense().tolist()")
+        raise RuntimeError(f"{type(self).__name__} has no list of its elements; use to_dense().tolist()")
 
 
 def registrar(kind: type[DeviceSparse]) -> Callable[..., Callable[[_Function], _Function]]:
@@ -93,6 +94,28 @@ def registrar(kind: type[DeviceSparse]) -> Callable[..., Callable[[_Function], _
         return register
 
     return operator
+
+
+def _computed(name: str, types: Sequence[type], args: Arguments, kwargs: Keywords) -> Value:
+    """By what one of the types has for the overload; NotImplemented where none has it."""
+    for kind in types:
+        found = kind.operators.get(name) if issubclass(kind, DeviceSparse) else None
+        result = found(*args, **kwargs) if found is not None else NotImplemented
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
+
+
+def _into_out(func: OpOverload, types: Sequence[type], args: Arguments, kwargs: Keywords) -> Value:
+    """``out``, with what the overload without it gives; NotImplemented where nothing computes that, or it does not fit."""
+    without = functional(func)
+    if without is None:
+        return NotImplemented
+    out = kwargs["out"]
+    result = _computed(without.name(), types, args, {k: v for k, v in kwargs.items() if k != "out"})
+    if isinstance(out, MacaTensor) and isinstance(result, MacaTensor):
+        return write_out([out], result)
+    return written(out, result)
 
 
 def _check_devices(func: OpOverload, values: Iterable[Value]) -> None:
@@ -120,7 +143,7 @@ def held(t: DeviceSparse, new: Value) -> Value:
 
 def written(t: Value, new: Value) -> Value:
     """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be."""
-    if not isinstance(t, DeviceSparse) or new is NotImplemented or new.layout is not t.layout:
+    if not isinstance(t, DeviceSparse) or not isinstance(new, torch.Tensor) or new.layout is not t.layout:
         return NotImplemented
     if new.shape != t.shape or not torch.can_cast(new.dtype, t.dtype):
         return NotImplemented

@@ -45,28 +45,10 @@ def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
     return compute
 
 
-def _into(compute: Callable[..., Value]) -> Callable[..., Value]:
-    """The form with ``out=``: what ``compute`` gives becomes the elements of the tensor that is given."""
-
-    def write(*args: Value, out: Value, **kwargs: Value) -> Value:
-        result = compute(*args, **kwargs)
-        fits = isinstance(out, _Compressed) and isinstance(result, _Compressed)
-        if not fits or out.shape != result.shape or out._csx_layout is not result._csx_layout:
-            return NotImplemented
-        if not torch.can_cast(result.dtype, out.dtype):
-            return NotImplemented
-        out.hold(like(result, result._csx_values.to(out.dtype)))
-        return out
-
-    return write
-
-
 def _register_unary(name: str, in_place: bool) -> None:
     # the overload that PyTorch asks its devices for is another than the function's
     of = "_conj_physical" if name == "conj_physical" else name
-    compute = _of_values(getattr(torch.ops.aten, of).default)
-    operator(of)(compute)
-    operator(f"{name}.out")(_into(compute))
+    operator(of, name)(_of_values(getattr(torch.ops.aten, of).default))
     if in_place:
         operator(f"{name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{name}_").default))
 

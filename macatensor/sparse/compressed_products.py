@@ -105,37 +105,6 @@ def _addmv(added: Value, t: Value, vector: Value, *, beta: Value = 1, alpha: Val
     return added_to(_mv(t, vector), added, beta, alpha)
 
 
-def _written(out: Value, result: Value) -> Value:
-    """``out``, with the elements of ``result``; NotImplemented where they do not fit."""
-    if result is NotImplemented or not torch.can_cast(result.dtype, out.dtype):
-        return NotImplemented
-    if isinstance(out, MacaTensor) and isinstance(result, MacaTensor):
-        return out.resize_(result.shape).copy_(result)
-    if not isinstance(out, _Compressed) or not isinstance(result, _Compressed) or out.dtype != result.dtype:
-        return NotImplemented
-    if out.shape != result.shape or out._csx_layout is not result._csx_layout:
-        return NotImplemented
-    out.hold(result)
-    return out
-
-
-@operator("mm.out")
-def _mm_out(a: Value, b: Value, *, out: Value) -> Value:
-    return _written(out, mm(a, b))
-
-
-@operator("addmm.out")
-def _addmm_out(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1, out: Value) -> Value:
-    return _written(out, addmm(added, a, b, beta=beta, alpha=alpha))
-
-
-@operator("addmv.out")
-def _addmv_out(
-    added: Value, t: Value, vector: Value, *, beta: Value = 1, alpha: Value = 1, out: Value
-) -> Value:
-    return _written(out, _addmv(added, t, vector, beta=beta, alpha=alpha))
-
-
 # -- products at the places of another matrix -------------------------------------------------------------------------
 def _dots(a: torch.Tensor, b: torch.Tensor, in_a: torch.Tensor, in_b: torch.Tensor) -> torch.Tensor:
     """[nnz]: products of rows ``in_a`` of ``a`` [m, k] and rows ``in_b`` of ``b`` [n, k], added up."""
@@ -164,13 +133,6 @@ def sampled_addmm(t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value
     dots = _dots(left, right, matrix * g.rows + row, matrix * g.columns + column).reshape(t._csx_values.shape)
     scaled = dots if alpha == 1 else dots * alpha
     return like(t, scaled if beta == 0 else scaled + t._csx_values * beta)
-
-
-@operator("sparse_sampled_addmm.out")
-def _sampled_addmm_out(
-    t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1, out: Value
-) -> Value:
-    return _written(out, sampled_addmm(t, a, b, beta=beta, alpha=alpha))
 
 
 # -- rows reduced otherwise -------------------------------------------------------------------------------------------

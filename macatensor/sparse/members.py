@@ -28,6 +28,7 @@ from macatensor.sparse.compressed import (
     members_of,
     operator,
 )
+from macatensor.sparse.selection import unbind
 from macatensor.sparse.tensor import coo
 from op_table.sparse import COMPRESSED_FACTORIES
 
@@ -330,6 +331,29 @@ def _zeros_like(t: _Compressed, *, dtype: torch.dtype | None = None, layout: tor
     else:
         return NotImplemented
     return made.to_host().to(device) if _to_another_device(device) else made
+
+
+@operator("full_like")
+def _full_like(t: _Compressed, value: Value, **options: Value) -> Value:
+    made = _empty_like(t, **options)
+    return made if made is NotImplemented else made.fill_(value)
+
+
+@operator("ones_like")
+def _ones_like(t: _Compressed, **options: Value) -> Value:
+    return _full_like(t, 1, **options)
+
+
+@operator("new_zeros", "new_empty", "new_ones", "new_full")
+def _new(t: _Compressed, size: Sequence[int], *number: Value, dtype: torch.dtype | None = None,
+         layout: torch.layout | None = None, device: torch.device | None = None, **options: Value) -> Value:  # fmt: skip
+    """Without elements."""
+    if layout not in (None, t._csx_layout) or _to_another_device(device):
+        return NotImplemented
+    return _empty(size, dtype=dtype or t.dtype, layout=t._csx_layout)
+
+
+operator("unbind.int")(unbind)
 
 
 @operator("zero_")

@@ -114,6 +114,11 @@ def _sum_along(
     return result
 
 
+@operator("any")
+def _any(t: _Sparse) -> torch.Tensor:
+    return t._coo_values.any()
+
+
 @operator("native_norm")
 def _native_norm(t: _Sparse, p: Value = 2) -> Value:
     return coalesce(t)._coo_values.norm(p)
@@ -126,7 +131,10 @@ def _norm(t: _Sparse, p: Value = 2, *, dtype: torch.dtype | None = None) -> Valu
 
 @operator("norm.ScalarOpt_dim")
 def _norm_along(t: _Sparse, p: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
-    return NotImplemented if dims or keepdim else _norm(t, p)
+    is_whole = not dims or sorted(d % t.dim() for d in dims if -t.dim() <= d < t.dim()) == list(
+        range(t.dim())
+    )
+    return _norm(t, p) if is_whole and not keepdim else NotImplemented
 
 
 @operator("_sparse_sum_backward")

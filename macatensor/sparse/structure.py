@@ -179,6 +179,21 @@ def _zeros_like(t: _Sparse, *, dtype: torch.dtype | None = None, layout: torch.l
     return empty(t.shape, sparse_dim(t), dtype or t.dtype)
 
 
+@operator("new_zeros", "new_empty")
+def _new_zeros(t: _Sparse, size: Sequence[int], *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+               device: torch.device | None = None, **options: Value) -> Value:  # fmt: skip
+    if layout not in (None, torch.sparse_coo) or (device is not None and device.type != "maca"):
+        return NotImplemented
+    return empty(size, len(size), dtype or t.dtype)
+
+
+@operator("view_as_real")
+def _view_as_real(t: _Sparse) -> Value:
+    if not t.dtype.is_complex:
+        return NotImplemented
+    return coo(t._coo_indices, torch.view_as_real(t._coo_values), (*t.shape, 2), t._coo_is_coalesced)
+
+
 @operator("zero_")
 def _zero(t: _Sparse) -> _Sparse:
     none = empty(t.shape, sparse_dim(t), t.dtype)
@@ -351,7 +366,7 @@ def _permuted(t: _Sparse, order: Sequence[int]) -> Value:
         return NotImplemented  # a dimension that is sparse would become dense
     values = t._coo_values.permute(0, *[d - dims + 1 for d in order[dims:]])
     size = [t.shape[d] for d in order]
-    is_sorted = t._coo_is_coalesced and list(order[:dims]) == list(range(dims))
+    is_sorted = t._coo_is_coalesced and (list(order[:dims]) == list(range(dims)) or not values.shape[0])
     return coo(t._coo_indices[list(order[:dims])], values.clone(), size, is_sorted)
 
 
@@ -422,59 +437,3 @@ def _broadcast_to(t: _Sparse, size: Sequence[int]) -> Value:
     values = values.expand(values.shape[0], *size[more + dims :])
     indices = torch.stack(at) if at else rows
     return coo(indices, values, size, t._coo_is_coalesced and not repeated)
-
-
-@operator("select.int")
-def _select(t: _Sparse, dim: int, index: int) -> Value:
-    if not -t.dim() <= dim < t.dim():
-        return NotImplemented
-    dim = dim + t.dim() if dim < 0 else dim
-    dims = sparse_dim(t)
-    if dims < 2 or not -t.shape[dim] <= index < t.shape[dim]:
-        return NotImplemented
-    size = [*t.shape[:dim], *t.shape[dim + 1 :]]
-    if dim >= dims:
-        return coo(t._coo_indices, t._coo_values.select(dim - dims + 1, index), size, t._coo_is_coalesced)
-    chosen = (t._coo_indices[dim] == index % t.shape[dim]).nonzero().squeeze(1)
-    at = t._coo_indices.index_select(1, chosen)
-    rest = torch.cat([at[:dim], at[dim + 1 :]])
-    return coo(rest, t._coo_values.index_select(0, chosen), size, t._coo_is_coalesced)
-
-
-@operator("narrow_copy")
-def _narrow_copy(t: _Sparse, dim: int, start: int, length: int) -> Value:
-    if not (-t.dim() <= dim < t.dim() and 0 <= start and length >= 0 and start + length <= t.shape[dim]):
-        return NotImplemented
-    dim = dim + t.dim() if dim < 0 else dim
-    dims = sparse_dim(t)
-    size = [*t.shape[:dim], length, *t.shape[dim + 1 :]]
-    if dim >= dims:
-        values = t._coo_values.narrow(dim - dims + 1, start, length)
-        return coo(t._coo_indices, values, size, t._coo_is_coalesced)
-    place = t._coo_indices[dim]
-    chosen = ((place >= start) & (place < start + length)).nonzero().squeeze(1)
-    at = t._coo_indices.index_select(1, chosen)
-    at[dim] -= start
-    return coo(at, t._coo_values.index_select(0, chosen), size, t._coo_is_coalesced)
-
-
-@operator("cat")
-def _cat(tensors: Sequence[Value], dim: int = 0) -> Value:
-    first = tensors[0]
-    if not all(isinstance(t, _Sparse) and t.dim() == first.dim() for t in tensors):
-        return NotImplemented
-    dims = sparse_dim(first)
-    if not -first.dim() <= dim < first.dim() or any(sparse_dim(t) != dims for t in tensors):
-        return NotImplemented
-    dim = dim + first.dim() if dim < 0 else dim
-    others = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in tensors}
-    if dim >= dims or len(others) > 1:
-        return NotImplemented
-    shifted, before = [], 0
-    for t in tensors:
-        at = t._coo_indices.clone()
-        at[dim] += before
-        before += t.shape[dim]
-        shifted.append(at)
-    size = [*first.shape[:dim], before, *first.shape[dim + 1 :]]
-    return coo(torch.cat(shifted, 1), torch.cat([t._coo_values for t in tensors]), size)
