@@ -35,9 +35,11 @@ def _ends(name: str, offsets: list[Tensor]) -> Tensor:
 
 
 def _filling(number: float, dtype: torch.dtype) -> float:
-    """What integers are padded with in place of an infinity: the end of their range."""
-    if dtype is torch.bool or dtype.is_floating_point or dtype.is_complex or abs(number) != float("inf"):
+    """What bool and integers are padded with in place of an infinity: the end of their range."""
+    if dtype.is_floating_point or dtype.is_complex or abs(number) != float("inf"):
         return number
+    if dtype is torch.bool:
+        return float(number > 0)
     limits = torch.iinfo(dtype)
     return limits.max if number > 0 else limits.min
 
