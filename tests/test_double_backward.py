@@ -45,6 +45,7 @@ _OPERATORS = {
     "name": None,  # of vision.py: its functions are listed above
     # of sparse/members.py: factories, whose result requires no gradient; of whole.py: the table, asked itself
     "name.removesuffix('.default')": None,
+    "func": None,  # of sparse/structure.py: factories, which PyTorch takes apart
 }
 
 

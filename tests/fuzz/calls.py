@@ -19,6 +19,8 @@ DTYPES = {
     "bool": 3, "complex64": 2, "complex128": 1, "uint16": 1, "uint32": 1, "uint64": 1, "float8_e4m3fn": 1,
     "float8_e5m2": 1, "complex32": 1,
 }  # fmt: skip
+# what is missing by default, and read from memory all the same
+NEEDED: dict[tuple[str, str], Recipe] = {("aten::to.prim_dtype", "dtype"): 6}
 EXTREMES = (2**31 - 1, 2**31, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63), 10**12, -(10**12))
 WORDS = {
     "reduce": ("sum", "prod", "mean", "amax", "amin"), "reduction": ("sum", "mean", "none"),
@@ -261,11 +263,14 @@ def draw(seed: int) -> Call:
     kwargs: dict[str, Recipe] = {}
     positional = True
     for a in overload(name)._schema.arguments:
-        if a.has_default_value() and choices.chance(0.5):
+        needed = NEEDED.get((name, a.name))
+        if a.has_default_value() and choices.chance(0.5) and needed is None:
             positional = False  # what follows goes by name
             continue
         kind = str(a.real_type)
         recipe = choices.argument(kind, a.name)
+        if recipe is None:
+            recipe = needed
         if a.name in ("device",) and recipe is None and not a.kwarg_only:
             recipe = {"device": ""}
         if positional and not a.kwarg_only:

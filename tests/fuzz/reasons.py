@@ -10,12 +10,11 @@ from reasons_operands import OF_OPERANDS
 
 # operators whose kernels of PyTorch's for the CPU die of what is asked here; the device alone is asked
 # or which write past memory, so that it dies later
-# (to.prim_dtype without a dtype reads one that is not there: a crash, MemoryError or another's error, as memory has it)
 # (_saturate_weight_to_fp16 calls itself without end)
 # (lu_unpack.out of pivots of other sizes writes past a P that it has resized)
 # (tril.out and triu.out take the strides of an out= for those of a batch of matrices, one behind the other)
 HOST_DIES: tuple[str, ...] = (
-    "aten::_logcumsumexp.out", "aten::to.prim_dtype", "aten::tril.out", "aten::triu.out",
+    "aten::_logcumsumexp.out", "aten::tril.out", "aten::triu.out",
     "aten::_saturate_weight_to_fp16", "aten::lu_unpack.out",
 )  # fmt: skip
 
