@@ -272,6 +272,7 @@ def test_host_computes_the_rest_and_says_so() -> None:
         lambda t: torch.sparse_coo_tensor(t._indices() + 5, t._values(), t.shape, check_invariants=True),
         lambda t: t.mul_(1j),
         lambda t: t.permute(0, 0),
+        lambda t: torch.ops.aten.norm.ScalarOpt_dim(t, 1, [0, 1, 7]),
         lambda t: t.unsqueeze(7),
         lambda t: t.untyped_storage(),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterator, Sequence
+import functools
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ from .pytorch_tests import run_pytorch_tests
 from .rates import rates_table
 
 if TYPE_CHECKING:
-    from macatensor.examination.task import Answer, Asked
+    from macatensor.examination.task import Answer
 
 ANSWERS = Path("reports/examination.jsonl")  # of the run that is under way or was the last
 
@@ -89,10 +89,7 @@ def opinfo(
         raise typer.BadParameter(
             "the record is that of a whole run, without patterns and --short", param_hint="--write"
         )
-
-    def give(left: Sequence[Asked]) -> Iterator[Answer]:
-        return examine(left, workers, time_limit=120.0 if short else 600.0)
-
+    give = functools.partial(examine, workers=workers, time_limit=120.0 if short else 600.0)
     # only a whole run is worth going on with
     given = kept.answers(tasks, give, ANSWERS, kept.stamp(), resume) if whole else give(tasks)
     answers: dict[str, Answer] = {}

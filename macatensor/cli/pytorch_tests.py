@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from .console import emit_json, err, out, progress
 from .rates import rates_table
-
-if TYPE_CHECKING:
-    from macatensor.examination.task import Answer, Asked
 
 ANSWERS = Path("reports/pytorch-tests.jsonl")  # as they come
 HINT = "--pytorch-tests"
@@ -51,10 +47,7 @@ def run_pytorch_tests(
             f"no test matches {' '.join(patterns)}; one is test_view_ops.py::TestViewOps::test_T_view"
         )
     answers = []
-
-    def give(left: Sequence[Asked]) -> Iterator[Answer]:
-        return pytorch_tests.answers(folder, left, workers)
-
+    give = functools.partial(pytorch_tests.answers, folder, workers=workers)
     with progress(as_json) as bar:
         line = bar.add_task("", total=len(tasks))
         for answer in kept.answers(tasks, give, ANSWERS, f"{kept.stamp()} {folder}", resume):

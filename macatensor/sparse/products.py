@@ -131,9 +131,8 @@ def _norm(t: _Sparse, p: Value = 2, *, dtype: torch.dtype | None = None) -> Valu
 
 @operator("norm.ScalarOpt_dim")
 def _norm_along(t: _Sparse, p: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
-    is_whole = not dims or sorted(d % t.dim() for d in dims if -t.dim() <= d < t.dim()) == list(
-        range(t.dim())
-    )
+    rank = t.dim()
+    is_whole = not dims or sorted(d + rank if d < 0 else d for d in dims) == list(range(rank))
     return _norm(t, p) if is_whole and not keepdim else NotImplemented
 
 

@@ -168,11 +168,16 @@ def _clone(t: _Sparse, *, memory_format: torch.memory_format | None = None) -> _
     return coo(t._coo_indices.clone(), t._coo_values.clone(), t.shape, t._coo_is_coalesced)
 
 
+def _is_another(layout: torch.layout | None, device: torch.device | None) -> bool:
+    """Does a factory name another layout than COO, or another device?"""
+    return layout not in (None, torch.sparse_coo) or (device is not None and device.type != "maca")
+
+
 @operator("empty_like", "zeros_like")
 def _zeros_like(t: _Sparse, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
                 device: torch.device | None = None, memory_format: torch.memory_format | None = None,
                 **options: Value) -> Value:  # fmt: skip
-    if layout not in (None, torch.sparse_coo) or (device is not None and device.type != "maca"):
+    if _is_another(layout, device):
         return NotImplemented
     if memory_format is not None:
         raise RuntimeError("memory format option is only supported by strided tensors")
@@ -182,7 +187,7 @@ def _zeros_like(t: _Sparse, *, dtype: torch.dtype | None = None, layout: torch.l
 @operator("new_zeros", "new_empty")
 def _new_zeros(t: _Sparse, size: Sequence[int], *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
                device: torch.device | None = None, **options: Value) -> Value:  # fmt: skip
-    if layout not in (None, torch.sparse_coo) or (device is not None and device.type != "maca"):
+    if _is_another(layout, device):
         return NotImplemented
     return empty(size, len(size), dtype or t.dtype)
 
