@@ -371,9 +371,11 @@ def test_sums_of_integers_are_int64(dtype: torch.dtype, dims: tuple[int, ...]) -
 
 def test_a_compressed_tensor_takes_the_sizes_of_another() -> None:
     ours = torch.eye(3).to_sparse_csr().to("maca")
-    with macatensor.fallback("silent"):
+    with macatensor.fallback("error"):
         ours.resize_as_sparse_(torch.ones(2, 5).to_sparse_csr().to("maca"))
-    assert ours.shape == (2, 5) and ours._nnz() == 10
+        assert ours.shape == (2, 5) and ours._nnz() == 10
+        values = ours.values().fill_(3)
+        assert ours.resize_as_sparse_(ours) is ours and torch.equal(ours.values(), values)
 
 
 @pytest.mark.parametrize("beta", (0, 0.5))
@@ -400,8 +402,19 @@ def test_resize_as_on_the_host(layout: torch.layout, size: tuple[int, ...]) -> N
         with pytest.raises(RuntimeError, match=re.escape(str(error))):
             ours.resize_(size)
         return
+    if layout is torch.sparse_csc and size[0] != size[1]:  # the host's has indices that are none of its
+        with pytest.raises(RuntimeError, match="accepted: sparse_csr"):
+            ours.resize_(size)
+        return
     assert ours.resize_(size) is ours
     assert_same(ours, host)
+
+
+def test_blocks_are_never_resized() -> None:
+    ours = torch.eye(4).to_sparse_bsr((2, 2)).to("maca")
+    with pytest.raises(RuntimeError, match="accepted: sparse_csr"):
+        ours.resize_(6, 4)
+    assert torch.equal(ours.to_dense().cpu(), torch.eye(4))
 
 
 @pytest.mark.parametrize("transpose", (False, True))

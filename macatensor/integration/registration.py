@@ -67,6 +67,7 @@ from macatensor.profiling import hooks
 from macatensor.runtime import device_guard, plan_flags, switches, tensor
 from macatensor.sparse import arithmetic as sparse_arithmetic
 from macatensor.sparse import compressed_arithmetic, compressed_products
+from macatensor.sparse import invariants as sparse_invariants
 from macatensor.sparse import members as sparse_members
 from macatensor.sparse import products as sparse_products
 from macatensor.sparse import softmax as sparse_softmax
@@ -92,6 +93,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
     vision,
     sparse_arithmetic,
     sparse_members,
+    sparse_invariants,
     sparse_products,
     sparse_softmax,
     sparse_triangular,

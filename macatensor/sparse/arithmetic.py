@@ -10,7 +10,16 @@ from torch._ops import OpOverload
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse.calls import is_one_number, written
-from macatensor.sparse.structure import coalesce, found_in, like, linear, sparse_dim
+from macatensor.sparse.structure import (
+    coalesce,
+    empty,
+    found_in,
+    like,
+    linear,
+    sparse_dim,
+    to_dense,
+    values_at,
+)
 from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
 from op_table.sparse import FALSE_OF_ZEROS, KEEP_ZEROS
 
@@ -26,10 +35,12 @@ def _of_values(func: OpOverload) -> Callable[..., Value]:
     return compute
 
 
-def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
+def _of_values_in_place(func: OpOverload, adds_up: bool) -> Callable[..., Value]:
+    """``adds_up``: is what it makes of a sum the sum of what it makes of its terms?"""
+
     def compute(t: _Sparse, *args: Value, **kwargs: Value) -> Value:
-        if not t._coo_is_coalesced:
-            return NotImplemented
+        if not (t._coo_is_coalesced or adds_up):
+            return NotImplemented  # "requires coalesced input"
         func(t._coo_values, *args, **kwargs)
         return t
 
@@ -39,7 +50,17 @@ def _of_values_in_place(func: OpOverload) -> Callable[..., Value]:
 for _name in KEEP_ZEROS | FALSE_OF_ZEROS | {"_conj_physical"}:
     operator(_name)(_of_values(getattr(torch.ops.aten, _name).default))
 for _name in KEEP_ZEROS:
-    operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default))
+    _adds_up = _name in ("neg", "conj_physical")
+    operator(f"{_name}_")(_of_values_in_place(getattr(torch.ops.aten, f"{_name}_").default, _adds_up))
+
+
+@operator("threshold_backward")
+def _threshold_backward(grad: Value, t: Value, threshold: Value) -> Value:
+    if not isinstance(grad, _Sparse) or not isinstance(t, _Sparse) or sparse_dim(grad) != sparse_dim(t):
+        return NotImplemented
+    whole = coalesce(t)
+    above = values_at(grad, whole)
+    return like(whole, torch.ops.aten.threshold_backward(above, whole._coo_values, threshold))
 
 
 @operator("pow.Tensor_Scalar")
@@ -65,6 +86,11 @@ def _div_rounded(t: Value, other: Value, *, rounding_mode: str | None) -> Value:
     return like(whole, torch.div(whole._coo_values, other, rounding_mode=rounding_mode))
 
 
+@operator("floor_divide", "floor_divide.Scalar")
+def _floor_divide(t: Value, other: Value) -> Value:
+    return _div_rounded(t, other, rounding_mode="floor")
+
+
 @operator("mul.Tensor", "mul.Scalar")
 def _mul(t: Value, other: Value) -> Value:
     if isinstance(t, _Sparse) and is_one_number(other):
@@ -76,13 +102,24 @@ def _mul(t: Value, other: Value) -> Value:
         if numbers:
             number, others = max(numbers, key=lambda p: p[0]._coo_is_coalesced)
             return _times(others, coalesce(number)._coo_values[0])
-        same = t.shape == other.shape and sparse_dim(t) == sparse_dim(other)
-        return _at_common_places(t, other) if same else NotImplemented
+        if t.shape != other.shape:
+            return NotImplemented
+        if not (t._coo_values.shape[0] and other._coo_values.shape[0]):
+            return empty(t.shape, sparse_dim(t), torch.promote_types(t.dtype, other.dtype))
+        return _at_common_places(t, other) if sparse_dim(t) == sparse_dim(other) else NotImplemented
     sparse, dense = (t, other) if isinstance(t, _Sparse) else (other, t)
-    if not isinstance(dense, MacaTensor) or sparse.shape != dense.shape:
+    return _times_dense(sparse, dense) if isinstance(dense, MacaTensor) else NotImplemented
+
+
+def _times_dense(t: _Sparse, dense: torch.Tensor) -> Value:
+    try:
+        size = torch.broadcast_shapes(t.shape, dense.shape)
+    except RuntimeError:
         return NotImplemented
-    whole = coalesce(sparse)
-    return like(whole, whole._coo_values * dense[tuple(whole._coo_indices)])
+    whole = coalesce(t)
+    if size != t.shape:
+        whole = torch.ops.aten._sparse_broadcast_to(whole, size)
+    return like(whole, whole._coo_values * dense.expand(size)[tuple(whole._coo_indices)])
 
 
 def _times(t: _Sparse, number: Value) -> _Sparse:
@@ -110,7 +147,7 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
             return NotImplemented
         dtype = torch.result_type(t, other._coo_values)
         return _add_into(t.to(dtype, copy=True), other, alpha)
-    if not isinstance(t, _Sparse) or t.shape != other.shape or sparse_dim(t) != sparse_dim(other):
+    if not isinstance(t, _Sparse) or t.shape != other.shape:
         return NotImplemented
     dtype = torch.promote_types(t.dtype, other.dtype)
     values = [t._coo_values.to(dtype), (other._coo_values * alpha).to(dtype)]
@@ -118,6 +155,8 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
         return like(t, values[0].clone())
     if not t._coo_values.shape[0]:
         return like(other, values[1])
+    if sparse_dim(t) != sparse_dim(other):
+        return NotImplemented
     both = coo(torch.cat([t._coo_indices, other._coo_indices], 1), torch.cat(values), t.shape)
     # or sums of many terms would hold more elements than there are places
     return coalesce(both) if both._coo_values.numel() > both.numel() else both
@@ -155,12 +194,26 @@ def _sub_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 
 @operator("mul_.Tensor", "mul_.Scalar")
 def _mul_in_place(t: Value, other: Value) -> Value:
-    return written(t, _mul(t, other))
+    product = _mul(t, other)
+    if product is NotImplemented or not isinstance(t, MacaTensor):
+        return written(t, product)
+    fits = product.shape == t.shape and torch.can_cast(product.dtype, t.dtype)
+    return t.copy_(to_dense(product)) if fits else NotImplemented
 
 
 @operator("div_.Tensor", "div_.Scalar")
 def _div_in_place(t: Value, other: Value) -> Value:
     return written(t, _div(t, other))
+
+
+@operator("div_.Tensor_mode", "div_.Scalar_mode")
+def _div_rounded_in_place(t: Value, other: Value, *, rounding_mode: str | None) -> Value:
+    return written(t, _div_rounded(t, other, rounding_mode=rounding_mode))
+
+
+@operator("floor_divide_.Tensor", "floor_divide_.Scalar")
+def _floor_divide_in_place(t: Value, other: Value) -> Value:
+    return written(t, _floor_divide(t, other))
 
 
 @operator("is_same_size")

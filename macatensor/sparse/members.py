@@ -1,9 +1,9 @@
-"""What a compressed tensor is made of: factories, checks, accessors, copies, views of its dimensions."""
+"""What a compressed tensor is made of: factories, accessors, copies, views of its dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -19,7 +19,6 @@ from macatensor.sparse.compressed import (
     FLIPPED,
     IN_BLOCKS,
     CompressedMacaTensor,
-    become,
     compressed,
     coordinates,
     flat_values,
@@ -174,53 +173,6 @@ def register() -> None:
     torch.serialization.add_safe_globals([CompressedMacaTensor])
 
 
-# -- checks -----------------------------------------------------------------------------------------------------------
-@special("aten._validate_compressed_sparse_indices.default")
-def _validate(func: OpOverload) -> Launcher:
-    def run(args: Arguments, kwargs: Keywords | None) -> None:
-        is_crow, compressed_indices, plain_indices, n, m, nnz = args
-        _check_indices(is_crow, compressed_indices, plain_indices, n, m, nnz)
-
-    return run
-
-
-def _check_indices(
-    by_rows: bool, compressed_indices: torch.Tensor, plain_indices: torch.Tensor, n: int, m: int, nnz: int
-) -> None:
-    """Raises RuntimeError where indices are none of ``n`` rows (or columns) of ``nnz`` elements at ``m`` places."""
-    ends, of_ends, plain, count = (
-        ("crow_indices", "nrows", "col_indices", "ncols")
-        if by_rows
-        else ("ccol_indices", "ncols", "row_indices", "nrows")
-    )
-
-    def refuse(condition: str) -> NoReturn:
-        raise RuntimeError(f"`{condition}` is not satisfied.")
-
-    def holds(condition: torch.Tensor) -> bool:
-        return bool(condition.all())
-
-    each = compressed_indices.diff(dim=-1)
-    if not holds(compressed_indices[..., 0] == 0):
-        refuse(f"{ends}[..., 0] == 0")
-    if not holds(compressed_indices[..., -1] == nnz):
-        refuse(f"{ends}[..., -1] == nnz")
-    if not holds((each >= 0) & (each <= m)):
-        refuse(f"0 <= {ends}[..., 1:] - {ends}[..., :-1] <= {count}")
-    if not holds((plain_indices >= 0) & (plain_indices < m)):
-        refuse(f"0 <= {plain} < {count}")
-    if nnz < 2:
-        return
-    numbers = torch.arange(nnz, dtype=compressed_indices.dtype, device=device())
-    numbers = numbers.expand(plain_indices.shape).contiguous()
-    run = torch.searchsorted(compressed_indices.contiguous(), numbers, right=True)
-    if not holds((plain_indices.diff(dim=-1) > 0) | (run.diff(dim=-1) != 0)):
-        refuse(
-            f"{plain}[..., {ends}[..., i - 1]:{ends}[..., i]] for all i = 1, ..., {of_ends} are sorted and distinct "
-            "along the last dimension values"
-        )
-
-
 # -- accessors --------------------------------------------------------------------------------------------------------
 @operator("prim::layout")
 def _layout(t: _Compressed) -> torch.layout:
@@ -320,7 +272,7 @@ def _empty_like(t: _Compressed, *, dtype: torch.dtype | None = None, layout: tor
 def _zeros_like(t: _Compressed, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
                 device: torch.device | None = None, **options: Value) -> Value:  # fmt: skip
     """Without elements, and with the blocks of ``t``."""
-    if options.get("memory_format") is not None:
+    if options.get("memory_format") not in (None, torch.preserve_format):
         return NotImplemented
     layout, g, kind = layout or t._csx_layout, geometry(t), dtype or t.dtype
     if layout is torch.sparse_coo:
@@ -393,24 +345,36 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
 
 @operator("resize_as_sparse_")
 def _resize_as(to: Value, template: Value) -> Value:
-    if not isinstance(to, _Compressed) or not isinstance(template, _Compressed) or to.shape != template.shape:
+    """The places of ``template``; with values of as many as before, and else of no numbers in particular."""
+    if not isinstance(to, _Compressed) or not isinstance(template, _Compressed):
         return NotImplemented
-    values = torch.empty_like(template._csx_values, dtype=to.dtype)
-    return become(to, template._csx_compressed.clone(), template._csx_plain.clone(), values)
+    if to._csx_layout is not template._csx_layout:
+        return NotImplemented
+    at, plain = (t.to(to._csx_plain.dtype, copy=True) for t in _members(template)[:2])
+    values = to._csx_values
+    if values.shape != template._csx_values.shape:
+        values = torch.empty_like(template._csx_values, dtype=to.dtype)
+    to.hold(compressed(to._csx_layout, at, plain, values, template.shape))
+    return to
 
 
 @operator("resize_")
 def _resize(
     t: _Compressed, size: Sequence[int], *, memory_format: torch.memory_format | None = None
 ) -> Value:
-    """In rows of the new size, which are empty where they are new. PyTorch makes rows of CSC, too."""
-    if t._csx_layout in IN_BLOCKS or (t._csx_layout not in BY_ROWS and t.shape[-2] != t.shape[-1]):
-        return NotImplemented
+    """In rows of the new size, which are empty where they are new; PyTorch makes rows of CSC, too, and numbers of blocks."""
     begins, plain, values = _each(_members(t), lambda member: torch.empty_like(member, device="meta"))
     asked = torch.sparse_compressed_tensor(
         begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False
     )
     asked.resize_(size)  # refuses what PyTorch refuses
+    are_square = t.shape[-2] == t.shape[-1] and size[-2] == size[-1]
+    if t._csx_layout in IN_BLOCKS or not (t._csx_layout in BY_ROWS or are_square):
+        raise RuntimeError(
+            f"resize_ got {_KINDS[t._csx_layout]} of {list(t.shape)} and the sizes {list(size)}, of which PyTorch makes a tensor "
+            "whose indices are none of its; accepted: sparse_csr, and sparse_csc of as many rows as columns. "
+            "torch.sparse_compressed_tensor makes a new one"
+        )
     pairs = zip(_members(t), members_of(asked))
     begins, plain, values = (member.clone().resize_(wanted.shape) for member, wanted in pairs)
     before, count = t._csx_compressed.shape[-1], begins.shape[-1]

@@ -8,6 +8,7 @@ import torch
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor, device
+from macatensor.sparse.calls import held
 from macatensor.sparse.matrices import product
 from macatensor.sparse.rows import scattered_sums, sums_of_runs
 from macatensor.sparse.structure import coalesce, like, sparse_dim
@@ -91,6 +92,45 @@ def _bmm(t: Value, dense: Value) -> Value:
     return stacked.reshape(count, rows, columns)
 
 
+def _rows_of_product(t: Value, dense: Value) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Which rows of a matrix ``t`` [m, k] have elements, int64 [r], and these rows of ``t @ dense`` [k, n]: [r, n]."""
+    fits = _is_matrix(t) and isinstance(dense, MacaTensor) and dense.dim() == 2 and dense.numel()
+    if not fits or t.shape[1] != dense.shape[0] or t.dtype != dense.dtype:
+        return None
+    whole = coalesce(t)
+    numbers, of = torch.unique(whole._coo_indices[0], sorted=True, return_inverse=True)
+    return numbers, _times_dense(whole, of, whole._coo_indices[1], dense, numbers.shape[0])
+
+
+@operator("hspmm")
+def _hspmm(t: Value, dense: Value) -> Value:
+    """[m, n] whose rows are sparse and whose columns are dense."""
+    made = _rows_of_product(t, dense)
+    if made is None:
+        return NotImplemented
+    return coo(made[0].unsqueeze(0), made[1], (t.shape[0], dense.shape[1]))
+
+
+@operator("sspaddmm.out")
+def _sspaddmm(
+    added: Value, t: Value, dense: Value, *, beta: Value = 1, alpha: Value = 1, out: Value
+) -> Value:
+    """The elements of ``beta * added`` and those of ``alpha * t @ dense``, which are not added up: [m, n] in ``out``."""
+    made = _rows_of_product(t, dense)
+    if made is None or not isinstance(added, _Sparse) or not added.dtype == out.dtype == t.dtype:
+        return NotImplemented
+    size = (t.shape[0], dense.shape[1])
+    numbers, rows = made
+    columns = torch.arange(size[1], device=device()).repeat(numbers.shape[0])
+    at, values = torch.stack([numbers.repeat_interleave(size[1]), columns]), rows.reshape(-1) * alpha
+    if added is not out or added._coo_values.shape[0]:  # `smm` adds to its result, which has no size yet
+        if added.shape != size or sparse_dim(added) != 2:
+            return NotImplemented
+        at = torch.cat([added._coo_indices, at], 1)
+        values = torch.cat([added._coo_values * beta, values])
+    return held(out, coo(at, values, size))
+
+
 # -- sums and norms ---------------------------------------------------------------------------------------------------
 @operator("sum")
 def _sum(t: _Sparse, *, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -143,12 +183,11 @@ def _sum_backward(grad: Value, t: _Sparse, dims: Sequence[int]) -> Value:
     rank, sparse = t.dim(), sparse_dim(t)
     summed = {d + rank if d < 0 else d for d in dims}
     kept = [d for d in range(sparse) if d not in summed]
-    if any(d >= sparse for d in summed) or not isinstance(grad, (MacaTensor, _Sparse)):
+    if isinstance(grad, _Sparse):
+        grad = grad.to_dense() if kept else NotImplemented
+    if not isinstance(grad, MacaTensor):
         return NotImplemented
-    if not kept:
-        if isinstance(grad, _Sparse):
-            return NotImplemented
-        return like(t, grad.expand(t._coo_values.shape).clone())
-    dense = grad.to_dense() if isinstance(grad, _Sparse) else grad
-    values = dense[tuple(t._coo_indices[d] for d in kept)]
-    return coo(t._coo_indices, values, t.shape, t._coo_is_coalesced)
+    values = grad[tuple(t._coo_indices[d] for d in kept)] if kept else grad.unsqueeze(0)
+    for d in sorted(d for d in summed if d >= sparse):
+        values = values.unsqueeze(d - sparse + 1)
+    return like(t, values.expand(t._coo_values.shape).clone())

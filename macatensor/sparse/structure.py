@@ -402,7 +402,9 @@ def _transpose_in_place(t: _Sparse, one: int, other: int) -> Value:
 
 @operator("t")
 def _t(t: _Sparse) -> Value:
-    return _transpose(t, 0, 1) if t.dim() == 2 else NotImplemented
+    if t.dim() > 2:
+        return NotImplemented
+    return _transpose(t, 0, 1) if t.dim() == 2 else _detach(t)
 
 
 @operator("t_")

@@ -1,0 +1,119 @@
+"""Calls of sparse tensors as people write them: what PyTorch's CPU kernels compute, the device computes without the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import macatensor
+
+# s: COO; u: with two elements in one place; r: whose columns are dense; e, f: as s and r, of nothing; a: dense, as all of them;
+# csr, csc; bsr, bsc: of blocks, with d
+CALLS = """
+s + f  f + s  e + f  s - f  s.half() + f  s.clone().add_(f)  s * f  f * s  f.clone().mul_(s)  torch.sub(s, f, alpha=2)
+s * a[0]  a[0] * u  s * a[:, :1]  s * a[:0, 0]  r * a[:, :1]  a[None] * s  s * a.repeat(2, 1, 1)  s.long() * a  s * a.half()
+s * a.to(torch.complex64)  s.sum().to_sparse() * a  a * s.sum().to_sparse()  torch.outer(a[0], a[1].to_sparse())
+a.clone().mul_(s)  a.clone().mul_(u)  a.clone().mul_(s[0])  a.clone().mul_(s.double())  a.t().clone().mul_(s.t())
+a.long().mul_(s)  a[:1].clone().mul_(s)  s.clone().mul_(a[0])  torch.mul(s, a, out=s.clone())
+s // 2  u // 2  u.clone().floor_divide_(2)  s.long() // 2  s.clone().div_(2, rounding_mode="floor")  s.int().div_(2)
+u.clone().neg_()  u.clone().abs_()  s[0].t()  s[0].clone().t_()  s.sum().to_sparse().t()  csr // 2
+torch.hspmm(u, a.t())  torch.hspmm(e, a.t())  torch.hspmm(s, a)  torch.hspmm(r, a.t())  torch.smm(u, a.t())  torch.smm(e, a.t())
+torch.sspaddmm(s @ s.t(), u, a.t(), beta=2, alpha=3)  torch.sspaddmm(s @ s.t(), s, a.t(), beta=0)  torch.sspaddmm(s, s, a.t())
+a.sparse_mask(s)  s.sparse_mask(u.coalesce())  s.to(torch.complex64).real  torch.nn.functional.linear(a, s)  s @ a[0]
+s.sum(0, dtype=torch.float64)  torch.bmm(s.unsqueeze(0), a.t().unsqueeze(0))  2 * s  s / 2  s.H  s.square()  s ** 3
+csr * a  a + csr  csr + a  a - csr  csr @ a.t()  a.t() @ csr  csr.sum(0, keepdim=True)  csr[0]  csr.resize_(5, 6)  csr.T @ csr
+torch.sparse.sampled_addmm(csr, a, a.t() @ a)  torch.sparse.mm(csr, a.t(), "mean")  csr.to_sparse_csc()  csr.to_sparse_bsr((3, 2))
+csc + csc  csc * 2  csc @ a.t()  csc.to_sparse_csr()  csc.transpose(0, 1)  bsr.to_dense()  bsr.to_sparse_bsc((2, 3))  -bsr
+bsr.to_sparse()  bsc.to_dense()  bsr * 2  d.sparse_mask(bsr)  bsc.transpose(0, 1)  csr.clone().resize_as_sparse_(csr)
+"""
+# of these a number is made that is differentiated by a, s, u, r, csr
+DIFFERENTIATED = """
+s.relu()  u.relu()  r.relu()  torch.sparse.sum(s, 0)  torch.sparse.sum(r, 1)  torch.sparse.sum(r, 0)  torch.sparse.sum(r, [0, 1])
+a * s  a + s  s @ a.t()  torch.sparse.softmax(s, 1)  csr.angle()  csr.relu()  csr @ a.t()  csr * csr
+torch.addmm(a @ a.t(), csr, a.t())  csr.to_sparse()  s.to_dense()
+"""
+
+
+def calls(text: str) -> list[str]:
+    return [call for line in text.strip().splitlines() for call in line.split("  ")]
+
+
+def operands(device: str) -> dict[str, torch.Tensor]:
+    a = torch.tensor([[1.0, 0, -3, 2], [0, -1, 3, 0], [2, 1, 0, -3]])
+    d = (torch.arange(24.0) % 5 - 1).reshape(4, 6)
+    u = torch.sparse_coo_tensor([[0, 0, 1], [1, 1, 2]], [1.0, -2, 4], (3, 4))
+    sparse = {
+        "s": a.to_sparse(),
+        "r": a.to_sparse(1),
+        "u": u,
+        "e": (0 * a).to_sparse(),
+        "f": (0 * a).to_sparse(1),
+    }
+    compressed = {
+        "csr": a.to_sparse_csr(),
+        "csc": a.to_sparse_csc(),
+        "bsr": d.to_sparse_bsr((2, 3)),
+        "bsc": d.to_sparse_bsc((2, 3)),
+    }
+    return {name: t.to(device, copy=True) for name, t in {"a": a, "d": d, **sparse, **compressed}.items()}
+
+
+def outcome(call: str, device: str) -> torch.Tensor | str:
+    """The result, or the error's class."""
+    try:
+        result = eval(call, {"torch": torch, **operands(device)})
+    except (RuntimeError, IndexError) as error:
+        return type(error).__name__
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.layout is expected.layout and found.dtype is expected.dtype and found.device.type == "maca"
+    if expected.layout is torch.sparse_coo:
+        assert (found.sparse_dim(), found.dense_dim()) == (expected.sparse_dim(), expected.dense_dim())
+    # whole numbers, and quotients of them by 2: the same in any order
+    torch.testing.assert_close(found.to_dense().cpu(), expected.to_dense(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("call", calls(CALLS))
+def test_the_device_computes_what_the_host_computes(call: str) -> None:
+    expected = outcome(call, "cpu")
+    with macatensor.fallback("silent" if isinstance(expected, str) else "error"):
+        found = outcome(call, "maca")
+    if isinstance(expected, str) or isinstance(found, str):
+        assert found == expected
+    else:
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("call", calls(DIFFERENTIATED))
+def test_gradients_are_computed_without_the_host(call: str) -> None:
+    def gradients(device: str) -> dict[str, torch.Tensor]:
+        given = {
+            name: t.double().requires_grad_()
+            for name, t in operands(device).items()
+            if name in "a s u r csr".split()
+        }
+        result = eval(call, {"torch": torch, **given}).to_dense()
+        weights = torch.arange(1.0, result.numel() + 1, dtype=result.dtype, device=device).reshape(
+            result.shape
+        )
+        (result * weights).sum().backward()
+        return {name: t.grad for name, t in given.items() if t.grad is not None}
+
+    expected = gradients("cpu")
+    with macatensor.fallback("error"):
+        found = gradients("maca")
+    assert found.keys() == expected.keys() and expected
+    for name, gradient in expected.items():
+        assert found[name].layout is gradient.layout
+        # a few float64 roundings: sums of at most 12 terms, softmax, sines
+        torch.testing.assert_close(found[name].to_dense().cpu(), gradient.to_dense(), rtol=1e-13, atol=1e-13)
+
+
+def test_alpha_multiplies_the_dense_operand() -> None:
+    """PyTorch's CPU kernel multiplies the sparse one by it, while its gradient, and COO, follow the documentation."""
+    given = operands("maca")
+    found = torch.add(given["csr"], given["d"][:3, :4], alpha=2)
+    torch.testing.assert_close(found, given["a"] + 2 * given["d"][:3, :4])
