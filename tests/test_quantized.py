@@ -124,6 +124,12 @@ def test_scaled_mm_of_recipes() -> None:
         (a.double().abs() * rows) @ (b.double().abs() * columns),
         lambda a, b, s, t: aten._scaled_mm_v2(a, b, [s], [1], [0], [t], [1], [0], None, torch.float32), a, b, rows, columns,
     )  # fmt: skip
+    same_row = lambda s: s[:1].expand(5, 1)  # noqa: E731 - of strides 0 and 1, which it takes and _scaled_mm does not
+    assert_near(
+        (a.double().abs() * same_row(rows)) @ (b.double().abs() * columns),
+        lambda a, b, s, t: aten._scaled_mm_v2(a, b, [same_row(s)], [1], [0], [t], [1], [0], None, torch.float32), a, b, rows,
+        columns,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,25 @@ def test_products_and_exponentials(layout, name):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("spread", [0.3, 1, 5, 20])
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 200])
+def test_exponentials_turn_as_on_the_host(length: int, spread: float) -> None:
+    """Their logarithm has an imaginary part for each whole turn, of which the CPU's sums, one by one, choose one."""
+    for seed in range(4):
+        drawn = torch.randn(
+            3, length, 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(seed)
+        )
+        host = drawn * spread
+        if seed == 2:
+            host.real.round_()  # terms of one size
+        if seed == 3:
+            host[0, length // 2] = complex(-math.inf, 0)
+        for dim in (0, 1):
+            torch.testing.assert_close(
+                host.to("maca").logcumsumexp(dim).cpu(), host.logcumsumexp(dim), rtol=1e-9, atol=1e-9
+            )
+
+
 @pytest.mark.parametrize("layout", [k for k in LAYOUTS if "for all" not in k])
 def test_in_place_gives_the_same_bits(layout):
     _, device, dim = operands(layout)

@@ -206,7 +206,31 @@ def logcumsumexp_of_any(self: Value, dim: int) -> Value:
         summed = torch.where(low.real == -torch.inf, high, high + torch.log1p(torch.exp(low - high)))
         result = torch.cat([result.narrow(dim, 0, step), summed], dim)
         step *= 2
-    return result
+    return _turned_one_by_one(self, result, dim) if length > 1 else result
+
+
+def _turned_one_by_one(x: Tensor, sums: Tensor, dim: int) -> Tensor:
+    """``sums``, logarithms of running sums of ``exp(x)``, which have an imaginary part for each whole turn: with those of
+    PyTorch, which adds one by one. Each such sum is at most a quarter of a turn from the larger of its two terms."""
+
+    def shortest(angle: Tensor) -> Tensor:
+        return angle - 2 * torch.pi * torch.round(angle / (2 * torch.pi))
+
+    length = x.shape[dim]
+    phase, later = sums.imag, (dim, 1, length - 1)
+    leads = torch.ones_like(phase, dtype=torch.bool)  # the new term is the larger
+    leads.narrow(*later).copy_(x.real.narrow(*later) >= sums.real.narrow(dim, 0, length - 1))
+    of_term = x.imag + shortest(phase - x.imag)
+    turned = torch.zeros_like(phase)
+    turned.narrow(*later).copy_(shortest(phase.diff(dim=dim)))
+    turned = turned.cumsum(dim)
+    place = [1] * x.dim()
+    place[dim] = length
+    numbers = torch.arange(length, device=x.device).reshape(place)
+    last = torch.where(leads, numbers, 0).cummax(dim).values
+    angle = (of_term - turned).gather(dim, last) + turned
+    angle = phase + 2 * torch.pi * torch.round((angle - phase) / (2 * torch.pi))
+    return torch.complex(sums.real, torch.where(angle.isfinite(), angle, phase))
 
 
 def _numbers(lengths: Value) -> list[int]:

@@ -31,9 +31,8 @@ def _are_tensorwise(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> b
 def _are_rowwise(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> bool:
     if scale_a.dtype is not torch.float32 or scale_b.dtype is not torch.float32:
         return False
-    return scale_a.shape == (a.shape[0], 1) and scale_b.shape == (1, b.shape[1]) and (
-        scale_a.is_contiguous() and scale_b.t().is_contiguous() and scale_a.stride(1) == scale_b.stride(1) == 1
-    )  # fmt: skip
+    fits = scale_a.shape == (a.shape[0], 1) and scale_b.shape == (1, b.shape[1])
+    return fits and scale_a.stride(1) == scale_b.stride(1) == 1
 
 
 def _scaled_product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None) -> Tensor:
@@ -60,7 +59,8 @@ def scaled_mm(
     operands = self, mat2, scale_a, scale_b
     if not (fits and self.dtype in FLOAT8 and mat2.dtype in FLOAT8):
         raise Contradiction
-    if not (_are_tensorwise(*operands) or _are_rowwise(*operands)):
+    are_dense = scale_a.is_contiguous() and scale_b.t().is_contiguous()
+    if not (_are_tensorwise(*operands) or (are_dense and _are_rowwise(*operands))):
         raise Contradiction
     if bias is not None and bias.numel() != mat2.shape[1]:
         raise Contradiction
