@@ -181,7 +181,7 @@ def _sum_backward(grad: Value, t: _Sparse, dims: Sequence[int]) -> Value:
     """The gradient of a sum over ``dims``: what lies at the place that each element went to."""
     t = coalesce(t)  # each place has a gradient once
     rank, sparse = t.dim(), sparse_dim(t)
-    summed = {d + rank if d < 0 else d for d in dims}
+    summed = {d % rank for d in dims}
     kept = [d for d in range(sparse) if d not in summed]
     if isinstance(grad, _Sparse):
         grad = grad.to_dense() if kept else NotImplemented

@@ -18,7 +18,7 @@ _Sparse = SparseMacaTensor
 def _select(t: _Sparse, dim: int, index: int) -> Value:
     if not -t.dim() <= dim < t.dim():
         return NotImplemented
-    dim = dim + t.dim() if dim < 0 else dim
+    dim %= t.dim()
     dims = sparse_dim(t)
     if not -t.shape[dim] <= index < t.shape[dim]:
         return NotImplemented
@@ -37,7 +37,7 @@ def _select(t: _Sparse, dim: int, index: int) -> Value:
 def _narrow_copy(t: _Sparse, dim: int, start: int, length: int) -> Value:
     if not (-t.dim() <= dim < t.dim() and 0 <= start and length >= 0 and start + length <= t.shape[dim]):
         return NotImplemented
-    dim = dim + t.dim() if dim < 0 else dim
+    dim %= t.dim()
     dims = sparse_dim(t)
     size = [*t.shape[:dim], length, *t.shape[dim + 1 :]]
     if dim >= dims:
@@ -58,7 +58,7 @@ def _cat(tensors: Sequence[Value], dim: int = 0) -> Value:
     dims = sparse_dim(first)
     if not -first.dim() <= dim < first.dim() or any(sparse_dim(t) != dims for t in tensors):
         return NotImplemented
-    dim = dim + first.dim() if dim < 0 else dim
+    dim %= first.dim()
     others = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in tensors}
     if len(others) > 1:
         return NotImplemented

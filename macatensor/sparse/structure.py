@@ -416,7 +416,7 @@ def _t_in_place(t: _Sparse) -> Value:
 def _unsqueeze(t: _Sparse, dim: int) -> Value:
     if not -t.dim() - 1 <= dim <= t.dim():
         return NotImplemented
-    at = dim + t.dim() + 1 if dim < 0 else dim
+    at = dim % (t.dim() + 1)
     size = [*t.shape[:at], 1, *t.shape[at:]]
     dims, indices = sparse_dim(t), t._coo_indices
     if at > dims:
