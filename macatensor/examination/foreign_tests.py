@@ -38,6 +38,7 @@ def run(test: unittest.TestCase) -> Ran:
 
 
 def _error_of(text: str) -> str:
+    text = text.rpartition("another exception occurred:\n")[2]  # what came of handling the first
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     first = next((line for line in lines if _ERROR.match(line) and not _OF_RANKS.search(line)), lines[-1])
     return first.strip()
