@@ -44,6 +44,24 @@ def test_lengths(dtype, rows):
         _close(torch.fft.irfft(place(x[:, :half]), n=n), np.fft.irfft(wide[:, :half], n=n), n)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("n", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("rows", [1, 2, 301])
+def test_lines_in_registers(dtype: torch.dtype, n: int, rows: int) -> None:
+    """Several at once, of which the last group may lack some; those of float32 are more than 2048 elements, or in double."""
+    generator = torch.Generator().manual_seed(0)
+    apart = torch.randn(rows, 9, n + 3, dtype=torch.complex128, generator=generator).to(dtype)
+    x, ours = (t[..., :n] for t in (apart, place(apart)))
+    wide = x.to(torch.complex128).numpy()
+    _close(torch.fft.fft(ours), np.fft.fft(wide), n)
+    _close(torch.fft.ifft(ours, norm="ortho"), np.fft.ifft(wide, norm="ortho"), n)
+    _close(torch.fft.irfft(ours), np.fft.irfft(wide), n)
+    _close(torch.fft.irfft(ours, n=2 * n - 2), np.fft.irfft(wide, n=2 * n - 2), n)
+    real = place(x.real.contiguous())
+    _close(torch.fft.rfft(real), np.fft.rfft(wide.real), n)
+    _close(torch.fft.fft(real), np.fft.fft(wide.real), n)
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_strides_are_pytorchs(order):
     generator = torch.Generator().manual_seed(0)

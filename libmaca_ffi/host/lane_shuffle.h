@@ -45,28 +45,31 @@ template <class V> struct Shuffle {
   using Index = std::conditional_t<kBytes == 2, int16_t, std::conditional_t<kBytes == 4, int32_t, int64_t>>;
   typedef Index type __attribute__((vector_size(sizeof(V))));
   template <class F> [[gnu::always_inline]] static constexpr type of(F f) {
-    type t = {};
-    for (int k = 0; k < kLanesOf<V>; ++k) t[k] = static_cast<Index>(f(k));
-    return t;
+    // by a list, which GCC knows while it compiles; a loop writes the lanes one by one, each time
+    return [&]<int... k>(std::integer_sequence<int, k...>) {
+      return type{static_cast<Index>(f(k))...};
+    }(std::make_integer_sequence<int, kLanesOf<V>>{});
   }
 };
 
-// A square of lanes x lanes numbers, rows and columns exchanged.
-template <class V> [[gnu::always_inline]] inline void transpose(V* rows) {
-  constexpr int lanes = kLanesOf<V>;
-#pragma GCC unroll 8
-  for (int h = 1; h < lanes; h *= 2) {
-    const auto low = Shuffle<V>::of([&](int k) { return k & h ? k - h + lanes : k; });
-    const auto high = Shuffle<V>::of([&](int k) { return k & h ? k + lanes : k + h; });
+// Squares of `side` lanes beside each other in as many registers, rows and columns of each exchanged.
+template <int side, int h = 1, class V> [[gnu::always_inline]] inline void transpose_squares(V* rows) {
+  if constexpr (h < side) {
+    constexpr int lanes = kLanesOf<V>;
+    constexpr auto low = Shuffle<V>::of([](int k) { return k & h ? k - h + lanes : k; });
+    constexpr auto high = Shuffle<V>::of([](int k) { return k & h ? k + lanes : k + h; });
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) {
+    for (int i = 0; i < side; ++i) {
       if (i & h) continue;
       const V a = rows[i], b = rows[i + h];
       rows[i] = __builtin_shuffle(a, b, low);
       rows[i + h] = __builtin_shuffle(a, b, high);
     }
+    transpose_squares<side, 2 * h>(rows);
   }
 }
+// A square of lanes x lanes numbers.
+template <class V> [[gnu::always_inline]] inline void transpose(V* rows) { transpose_squares<kLanesOf<V>>(rows); }
 
 // The side of the squares that exchange() takes at once: a cache line of most numbers.
 template <class C> constexpr int64_t kSquare = std::clamp<int64_t>(64 / sizeof(C), 8, 16);

@@ -41,6 +41,27 @@ template <int P, class T, class V> [[gnu::always_inline]] inline void butterfly(
     x[2] = b + f;
     x[3] = b - f;
     x[4] = a - e;
+  } else if constexpr (P == 16) {
+    constexpr T h = T(0.707106781186547524400844362104849039), c = T(0.923879532511286756128183189396788287),
+                s = T(0.382683432365089771728459984030398867);
+    constexpr Complex<T> w1 = {c, -s}, w2 = {h, -h}, w3 = {s, -c}, w6 = {-h, -h}, w9 = {-c, s};
+    C y[4][4];
+#pragma GCC unroll 4
+    for (int b = 0; b < 4; ++b) {
+#pragma GCC unroll 4
+      for (int a = 0; a < 4; ++a) y[b][a] = x[4 * a + b];
+      butterfly<4, T>(y[b]);
+    }
+    y[1][1] = times(y[1][1], w1), y[1][2] = times(y[1][2], w2), y[1][3] = times(y[1][3], w3);
+    y[2][1] = times(y[2][1], w2), y[2][2] = {y[2][2].im, -y[2][2].re}, y[2][3] = times(y[2][3], w6);
+    y[3][1] = times(y[3][1], w3), y[3][2] = times(y[3][2], w6), y[3][3] = times(y[3][3], w9);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      C z[4] = {y[0][j], y[1][j], y[2][j], y[3][j]};
+      butterfly<4, T>(z);
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) x[j + 4 * k] = z[k];
+    }
   } else {
     static_assert(P == 8);
     constexpr T h = T(0.707106781186547524400844362104849039);

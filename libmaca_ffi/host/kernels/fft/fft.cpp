@@ -42,7 +42,9 @@ template <class T> class Pass {
     length = half ? n / 2 : n;
     for (const int64_t s : sizes) lines *= s;
     const int64_t in_cache = Lanes<T>::buffer(length);
-    if (is_line())
+    if (is_short())
+      short_ = std::make_shared<const Short<T>>(length);
+    else if (is_line())
       line_ = std::make_shared<const Line<T>>(length);
     else if (in_cache > kInCache || (2 * lines <= kLanes<T> && in_cache >= kCutShort && Long<T>::splits(length)))
       long_ = std::make_shared<const Long<T>>(length);
@@ -73,6 +75,13 @@ template <class T> class Pass {
       });
       return;
     }
+    if (short_) {
+      const int64_t count = short_->lines(), groups = (lines + count - 1) / count;
+      parallel_for(groups, std::max<int64_t>(1, 16384 / (n * count)), [&](int64_t begin, int64_t end) {
+        for (int64_t group = begin; group < end; ++group) run_short(source, target, group * count);
+      });
+      return;
+    }
     const int64_t grain = std::max<int64_t>(1, 16384 / (n * lanes));
     parallel_for((lines + lanes - 1) / lanes, grain, [&](int64_t begin, int64_t end) {
       const int64_t size = std::max(Lanes<T>::buffer(length), n) + 1;
@@ -99,11 +108,14 @@ template <class T> class Pass {
   // pairs of reals are taken for complex numbers
   int64_t part(const Side& side, bool real) const { return !real ? 1 : half ? side.step / 2 : kNoPart; }
 
-  // Contiguous lines; of few long ones, parts go to the threads.
+  bool is_contiguous() const { return (kind == Kind::Complex || half) && from.step == 2 && to.step == 2; }
+  // A real one's pairs are taken by whole registers.
+  bool is_short() const {
+    return is_contiguous() && Short<T>::takes(length) && (kind == Kind::Complex || length > kLanes<T>);
+  }
+  // Of few long ones, parts go to the threads.
   bool is_line() const {
-    const bool pairs = kind == Kind::Complex || half;
-    const bool contiguous = from.step == 2 && to.step == 2;
-    return pairs && contiguous && Line<T>::takes(length) && (lines >= kLanes<T> || length <= kInCache);
+    return is_contiguous() && Line<T>::takes(length) && (lines >= kLanes<T> || length <= kInCache);
   }
 
   int64_t spectrum() const { return full ? n : n / 2 + 1; }  // elements written of a real line's
@@ -160,6 +172,29 @@ template <class T> class Pass {
     }
   }
 
+  // Lines from `first` on, as many as fill the registers; the last one again where there are fewer.
+  void run_short(const T* source, T* target, int64_t first) const {
+    const int count = short_->lines();
+    auto* waiting = scratch<Complex<T>>(Held::Line, count * length);
+    const Complex<T>* in[Short<T>::kMost];
+    Complex<T>* out[Short<T>::kMost];
+    for (int l = 0; l < count; ++l) {
+      const int64_t line = std::min(first + l, lines - 1);
+      Complex<T>* aside = waiting + l * length;
+      in[l] = reinterpret_cast<const Complex<T>*>(source + offset(line, from));
+      if (kind == Kind::ToReal) {
+        pairs_.pairs(in[l], aside);
+        in[l] = aside;
+      }
+      const bool is_last = kind != Kind::ToComplex && first + l < lines;
+      out[l] = is_last ? reinterpret_cast<Complex<T>*>(target + offset(line, to)) : aside;
+    }
+    short_->run(in, out, kind == Kind::ToReal || (kind == Kind::Complex && inverse), scale);
+    if (kind != Kind::ToComplex) return;
+    for (int l = 0; l < count && first + l < lines; ++l)
+      pairs_.spectrum(waiting + l * length, reinterpret_cast<Complex<T>*>(target + offset(first + l, to)), full);
+  }
+
   void run_long(const T* source, T* target, Complex<T>* work) const {
     constexpr int64_t grain = 16384;
     Complex<T>*line = work, *result = work + n + 1, *rest = result + n + 1;
@@ -202,6 +237,7 @@ template <class T> class Pass {
   }
 
   Pairs<T> pairs_;
+  std::shared_ptr<const Short<T>> short_;
   std::shared_ptr<const Line<T>> line_;
   std::shared_ptr<const Lanes<T>> lanes_;
   std::shared_ptr<const Long<T>> long_;

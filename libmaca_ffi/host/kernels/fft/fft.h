@@ -9,6 +9,7 @@
 // All here compute the forward transform; the inverse is the forward one with real and imaginary parts exchanged
 // on the way in and out, which costs nothing.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 #include <vector>
 
@@ -88,6 +89,26 @@ template <class T> class Lanes {
   int64_t n_;
   Passes<T> passes_;
   std::vector<Complex<T>> chirp_, filter_;  // of the convolution
+};
+
+// A few contiguous lines of a power of two of up to lanes times lanes elements, all of them in registers at once.
+template <class T> class Short {
+ public:
+  using V = Vector<T>;
+  static constexpr int kMost = std::max(1, kLanes<T> / 4);  // lines
+  explicit Short(int64_t n);
+  static bool takes(int64_t n);
+  int lines() const { return kLanes<T> / rows_; }
+  // Of so many lines, where each begins; all is read before any is written. `inverse` exchanges the parts on both ends.
+  void run(const Complex<T>* const* in, Complex<T>* const* out, bool inverse, T scale) const {
+    (inverse ? backward_ : forward_)(in, out, twiddles_.data(), scale);
+  }
+
+ private:
+  using Run = void (*)(const Complex<T>* const* in, Complex<T>* const* out, const Complex<V>* twiddles, T scale);
+  int rows_, columns_;
+  Run forward_, backward_;
+  std::vector<Complex<V>> twiddles_;  // of each row
 };
 
 // One contiguous line of lanes times lanes elements or a multiple of it, in the cache, on the calling thread.
