@@ -143,8 +143,7 @@ def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
     if isinstance(t, MacaTensor):
         return _add_dense(t, other, alpha) if isinstance(other, _Compressed) else NotImplemented
     if isinstance(other, MacaTensor):
-        # PyTorch's multiplies the sparse one by alpha, unlike its gradient
-        return _add_dense(other, t, 1) if alpha == 1 else torch.add(to_dense(t), other, alpha=alpha)
+        return _add_dense(other, t, alpha)  # which PyTorch, in its tests, too, multiplies the sparse one by
     if not (isinstance(t, _Compressed) and isinstance(other, _Compressed)) or t.shape != other.shape:
         return NotImplemented
     if t._csx_layout is not other._csx_layout or torch.bool in (t.dtype, other.dtype):

@@ -97,11 +97,9 @@ template <class C, bool Max = true> inline C lane_extremum(const C* x, int64_t n
   }
   for (; i + kComputes <= n; i += kComputes) acc[0] = better(acc[0], read(x, i));
   V both = better(better(acc[0], acc[1]), better(acc[2], acc[3]));
-  for (int64_t half = kComputes / 2; half > 0; half /= 2) {
-    decltype(both < both) other;
-    for (int64_t t = 0; t < kComputes; ++t) other[t] = (t + half) % kComputes;
-    both = better(both, __builtin_shuffle(both, other));
-  }
+#pragma GCC unroll 8
+  for (int half = kLanesOf<V> / 2; half > 0; half /= 2)
+    both = better(both, __builtin_shuffle(both, Shuffle<V>::of([&](int k) { return (k + half) % kLanesOf<V>; })));
   C top = both[0];
   for (; i < n; ++i) top = better(top, x[i]);
   return top;
