@@ -9,6 +9,7 @@
 namespace maca {
 namespace {
 std::atomic<int> g_generation{0};
+constexpr std::chrono::microseconds kAwake{200};
 }
 
 int fork_generation() {
@@ -69,6 +70,11 @@ void Stream::submit(std::function<void()> work) {
 
 void Stream::synchronize() {
   if (orphaned()) return;
+  // Waking a sleeper costs as much as many a kernel; the cores are others' meanwhile.
+  for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < kAwake;) {
+    if (idle()) return;
+    std::this_thread::yield();
+  }
   std::unique_lock lock(queue_->mutex);
   queue_->drained.wait(lock, [&] { return queue_->unfinished.load() == 0; });
 }
