@@ -125,3 +125,14 @@ def test_random_numbers_are_drawn_anew() -> None:
     x = torch.ones(1, 4, device="maca")
     with torch.no_grad():
         assert not torch.equal(function(x).cpu(), function(x).cpu())
+
+
+def test_programs_without_operands_keep_nothing() -> None:
+    for program, expected in (
+        (lambda: torch.ones(3, device="maca") + 1, [2, 2, 2]),
+        (lambda: torch.arange(3, device="maca") * 2, [0, 2, 4]),
+    ):
+        compiled = torch.compile(program, fullgraph=True)
+        first = compiled()
+        first += 5  # what is written into a result stays there
+        assert compiled().tolist() == expected

@@ -20,6 +20,7 @@ from macatensor.dispatch.signature import read
 from macatensor.dispatch.stride_rules import STRIDE_RULES
 from macatensor.dispatch.view_calls import ViewLauncher
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
+from macatensor.runtime.tensor import MacaTensor
 from op_table import TABLE, Row
 
 aten = torch.ops.aten
@@ -28,6 +29,27 @@ aten = torch.ops.aten
 def register() -> None:
     """Asks the table before PyTorch's own fake kernels."""
     fake_impls.op_implementations_checks.insert(0, (lambda func: _row_of(func) is not None, _by_row))
+    fake_tensor.FakeTensor.__torch_dispatch__ = classmethod(_beside_ours)  # type: ignore[assignment]
+
+
+_of_fakes: Any = vars(fake_tensor.FakeTensor)["__torch_dispatch__"].__func__
+
+
+@functools.wraps(_of_fakes)
+def _beside_ours(
+    cls: type, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Keywords | None = None
+) -> Value:
+    """A fake tensor that meets one of ours where its mode is not on, as ``flex_attention`` looks for its gradient, takes it for
+    a real one, as it takes CUDA's, and not for a class with operators of its own."""
+    if MacaTensor not in types:
+        return _of_fakes(cls, func, types, args, kwargs or {})
+    flat, shape = pytree.tree_flatten((args, kwargs or {}))
+    mode = next(t.fake_mode for t in flat if isinstance(t, fake_tensor.FakeTensor))
+    if not mode.allow_non_fake_inputs:
+        return NotImplemented
+    make = mode.fake_tensor_converter.from_real_tensor
+    args, kwargs = pytree.tree_unflatten([make(mode, t) if type(t) is MacaTensor else t for t in flat], shape)
+    return func(*args, **kwargs)
 
 
 @functools.cache

@@ -123,12 +123,11 @@ def freeze(module: fx.GraphModule, static: set[int]) -> Frozen | None:
     part.output([copies[n] for n in wanted])
     part.set_codegen(fx.graph._BoxedCodeGen())
     frozen = Frozen(fx.GraphModule(module, part).forward, used)
-    last = placeholders[-1]
-    for i, node in enumerate(wanted):
-        with graph.inserting_after(last):
-            last = graph.placeholder(f"frozen_{i}")
-        last.meta = dict(node.meta)
-        node.replace_all_uses_with(last)
+    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+        for i, node in enumerate(wanted):
+            held = graph.placeholder(f"frozen_{i}")
+            held.meta = dict(node.meta)
+            node.replace_all_uses_with(held)
     graph.eliminate_dead_code()
     return frozen
 

@@ -41,6 +41,7 @@ def register() -> None:
     after_import("torch._functorch._aot_autograd.runtime_wrappers", let_pass)
     after_import("torch._higher_order_ops.out_dtype", _multiply_int8)
     after_import("torch.nn.attention.flex_attention", _accept_device)
+    after_import("torch._higher_order_ops.flex_attention", _cast_for_autocast)
     after_import("torch._prims.rng_prims", _keep_random_states)
 
 
@@ -129,3 +130,22 @@ def _accept_device() -> None:
             others(query, key, value)
 
     flex_attention._validate_device = validate_device
+
+
+def _cast_for_autocast() -> None:
+    """``flex_attention`` has a kernel for the autocast of each of PyTorch's devices."""
+    module = sys.modules[
+        "torch._higher_order_ops.flex_attention"
+    ]  # its package has the operator by this name
+    cast = getattr(module, "_flex_attention_autocast_impl", None)
+    if cast is None:  # another version's
+        return
+    autocast: Any = torch._C._dispatch_key_parse("AutocastPrivateUse1")
+
+    def run(query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: Any, kernel_options: Any,
+            score_mod_other_buffers: Any = (), mask_mod_other_buffers: Any = ()) -> Any:  # fmt: skip
+        buffers = score_mod_other_buffers, mask_mod_other_buffers
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(autocast)):
+            return cast(query, key, value, score_mod, block_mask, scale, kernel_options, *buffers)
+
+    module.flex_attention.py_impl(autocast)(run)
