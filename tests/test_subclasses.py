@@ -294,3 +294,49 @@ def test_nothing_runs_on_the_host() -> None:
     ours = of(Plain, torch.rand(4, 4), "maca")
     assert isinstance(torch.linalg.norm(ours @ ours).sigmoid(), Plain)
     assert macatensor.counters()["fallbacks"] == before
+
+
+class Copying(torch.Tensor):
+    """Hands on all of its attributes, as fastai's classes do."""
+
+    way: str = "update"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        first = next((a for a in args if isinstance(a, cls)), None)
+        if isinstance(result, cls) and first is not None:
+            if cls.way == "update":
+                result.__dict__.update(first.__dict__)
+            elif cls.way == "or":
+                result.__dict__ |= vars(first)
+            elif cls.way == "same":
+                result.__dict__ = first.__dict__
+            else:
+                result.__dict__ = copy.copy(first.__dict__)
+        return result
+
+
+@pytest.mark.parametrize("way", ["update", "or", "same", "copy"])
+def test_attributes_are_copied_without_the_memory(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Copying, "way", way)
+    for device in ("cpu", "maca"):
+        x: Any = torch.arange(6.0).view(2, 3).to(device).as_subclass(Copying)
+        x.label = "one"
+        assert list(x.__dict__) == ["label"] and x.__dict__.get("label") == "one"
+        found = x + 100
+        assert found.label == "one" and found.tolist() == [[100, 101, 102], [103, 104, 105]]
+        assert (x @ x.t()).tolist() == [[5, 14], [14, 50]] and x.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert pickle.loads(pickle.dumps(x)).label == "one"
+
+
+def test_attributes_are_written_through_vars() -> None:
+    x: Any = torch.ones(2, device="maca").as_subclass(Plain)
+    held = vars(x)
+    held["a"] = 1
+    held.update({"b": 2}, c=3)
+    assert (x.a, x.b, x.c, held.setdefault("d", 4), x.d, held.pop("c")) == (1, 2, 3, 4, 4, 3)
+    del held["a"]
+    assert not hasattr(x, "a") and not hasattr(x, "c") and x.__dict__ == {"b": 2, "d": 4}
+    held.clear()
+    assert vars(x) == {} and x.tolist() == [1, 1] and type(vars(x).copy()) is dict

@@ -35,10 +35,70 @@ _rebuild: Any = torch._tensor._rebuild_from_type_v2
 _made: weakref.WeakKeyDictionary[type, weakref.ref[type[SubclassedMacaTensor]]] = weakref.WeakKeyDictionary()
 
 
+_own_attributes: Any = next(c.__dict__["__dict__"] for c in MacaTensor.__mro__ if "__dict__" in c.__dict__)
+
+
+class _Attributes(dict[str, Any]):
+    """What ``vars()`` gives of a tensor of a user's class: its attributes but the memory, which a class that copies all of
+    them from an operand to a result would copy, too. What is written here is written there."""
+
+    def __init__(self, of: MacaTensor) -> None:
+        self._real = _own_attributes.__get__(of)
+        super().__init__({name: value for name, value in self._real.items() if name != "_payload"})
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self._real[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        del self._real[name]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
+
+    def __ior__(self, others: Any) -> _Attributes:  # type: ignore[override, misc]
+        self.update(others)
+        return self
+
+    def setdefault(self, name: str, value: Any = None) -> Any:
+        if name not in self:
+            self[name] = value
+        return self[name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._real.pop(name, None)
+        return super().pop(name, *default)
+
+    def clear(self) -> None:
+        for name in list(self):
+            del self[name]
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    __copy__ = copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self),)
+
+
 class SubclassedMacaTensor(MacaTensor):
     """A tensor on the device of a user's class as well: what those that are made of both inherit."""
 
     users_class: ClassVar[type[torch.Tensor]]
+
+    @property
+    def __dict__(self) -> dict[str, Any]:
+        return _Attributes(self)
+
+    @__dict__.setter
+    def __dict__(self, attributes: dict[str, Any]) -> None:
+        own = _Attributes(self)
+        given = dict(attributes)
+        own.clear()
+        own.update(given)
 
     @staticmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -89,7 +149,7 @@ class SubclassedMacaTensor(MacaTensor):
 def _state(t: MacaTensor) -> Value:
     """What ``t`` holds beside its elements, as its class says it."""
     if getattr(type(t), "__getstate__", None) is getattr(object, "__getstate__", None):
-        return {name: value for name, value in vars(t).items() if name != "_payload"}
+        return dict(vars(t))
     return torch._utils._get_obj_state(t)
 
 
