@@ -25,6 +25,7 @@ _ADAPTERS = {
     "accelerate.utils.offload": ("accelerate", "offload"),
     "accelerate.accelerator": ("accelerate", "accelerator"),
     "peft.tuners.lora.layer": ("peft", "lora"),
+    "torch.nn.attention.varlen": ("varlen_attention", "kernels"),
     "torchtune.utils._device": ("torchtune", "device"),
     "torchtune.training.precision": ("torchtune", "precision"),
     "torchvision.extension": ("torchvision", "extension"),

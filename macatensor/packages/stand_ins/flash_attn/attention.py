@@ -103,6 +103,37 @@ def attend_with_weights(
     return output, logsumexp, weights.to(query.dtype)
 
 
+def gradients(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    options: Options,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of query, key and value, without dropout, by what :func:`attend_with_weights` gave: the output and the logsumexp."""
+    computed = torch.promote_types(query.dtype, torch.float32)
+    groups = query.shape[2] // key.shape[2]
+    # [B, H, L or S, D]
+    q, k, v, g, o = (t.transpose(1, 2).to(computed) for t in (query, key, value, grad, output))
+    k, v = (t.repeat_interleave(groups, 1) if groups > 1 else t for t in (k, v))
+    scale = 1.0 / math.sqrt(query.shape[-1]) if options.scale is None else options.scale
+    weights = torch.exp(q @ k.mT * scale - logsumexp.unsqueeze(-1))
+    bias, seen = _bias(query, key, options, ALL)
+    if bias is not None and seen is not None:
+        weights = weights.masked_fill(~(bias & seen), 0.0)
+    of_scores = weights * (g @ v.mT - (g * o).sum(-1, keepdim=True)) * scale
+    of_query, of_key, of_value = of_scores @ k, of_scores.mT @ q, weights.mT @ g
+    if groups > 1:
+        of_key, of_value = (t.unflatten(1, (-1, groups)).sum(2) for t in (of_key, of_value))
+    return (
+        of_query.transpose(1, 2).to(query.dtype),
+        of_key.transpose(1, 2).to(key.dtype),
+        of_value.transpose(1, 2).to(value.dtype),
+    )
+
+
 def _window(options: Options) -> tuple[int, int]:
     """Left and right; negative: unlimited."""
     left, right = options.window
