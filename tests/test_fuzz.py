@@ -28,6 +28,16 @@ def test_random_calls_differ_only_for_written_reasons(first: int, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("kind", ["sequences", "other_layouts"])
+def test_random_programs_agree_line_by_line(kind: str) -> None:
+    """Views and writes of dense tensors; sparse and jagged ones, which the host computes nothing of."""
+    done = subprocess.run(
+        [sys.executable, FUZZ / f"{kind}.py", "--programs=1000"], capture_output=True, text=True, timeout=1200,
+        env=_environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
 def test_a_seed_is_always_the_same_call() -> None:
     code = (
         "import json; from dataclasses import asdict; from calls import draw\n"

@@ -11,25 +11,18 @@ processes of their own: one that dies is a crash, of the line that it had begun.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import io
-import os
 import random
-import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
 
+import programs
 import torch
+from programs import Line, loaded
 from recipes import shares_memory
 
 import macatensor  # noqa: F401 - the device
 
 DTYPES = ("float32", "float64", "int64", "int32", "bool", "float16", "complex64", "uint8", "bfloat16")
-PART = 500  # programs of one process
-SECONDS = 600  # that a process may take
 TENSORS = 6  # with more a program ends
 
 # Lines by what they do. {i}, {j}: tensors; {d}, {e}: dimensions of {i}; {n}: -5 to 5; {m}: 0 to 5; {k}: 1 to 3; {x}: a number;
@@ -56,26 +49,6 @@ KINDS = {
     kind: [line for row in lines.splitlines() for line in row.split("  ")]
     for kind, lines in (("view", VIEWS), ("result", RESULTS), ("write", WRITES), ("change", CHANGES))
 }
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a program; what a view or a result gives is one more tensor."""
-
-    kind: str
-    text: str  # with "a[0]", "a[1]", ... for tensors
-
-    def program(self) -> str:
-        return f"a.append({self.text})" if self.kind in ("view", "result") else self.text
-
-
-def loaded(t: torch.Tensor) -> torch.Tensor:
-    """Of a file. It may be denser than what was saved, so it comes back row-major."""
-    file = io.BytesIO()
-    torch.save(t, file)
-    file.seek(0)
-    found: torch.Tensor = torch.load(file, weights_only=True)
-    return found.contiguous()
 
 
 HELP = {
@@ -201,21 +174,6 @@ def run(seed: int, lines: list[Line] | None = None, mark: object = None) -> tupl
     return done, ""
 
 
-def shrink(seed: int, lines: list[Line]) -> list[Line]:
-    """Fewer lines that differ as well."""
-    at = len(lines) - 2
-    while at >= 0:
-        fewer = lines[:at] + lines[at + 1 :]
-        try:
-            ran, again = run(seed, fewer)
-        except Exception:  # a line names a tensor that is gone
-            again = ""
-        if again:
-            lines = ran
-        at = min(at, len(lines) - 1) - 1
-    return lines
-
-
 def source(seed: int, lines: list[Line]) -> str:
     """A program that shows it."""
     made = [
@@ -223,7 +181,7 @@ def source(seed: int, lines: list[Line]) -> str:
         for t in first_tensors(seed)
     ]
     return "\n".join(
-        ["import copy, torch, macatensor", "from sequences import loaded  # tests/fuzz",
+        ["import copy, torch, macatensor", "from programs import loaded  # tests/fuzz",
          "zeros = lambda t: torch.zeros(1, dtype=torch.long, device=t.device)",
          "ones = lambda t: torch.ones(1, dtype=t.dtype, device=t.device)",
          'for device in ("cpu", "maca"):', f"    a = [{', '.join(made)}]",
@@ -231,68 +189,5 @@ def source(seed: int, lines: list[Line]) -> str:
     )  # fmt: skip
 
 
-def work(first: int, count: int) -> int:
-    """Programs in this process, one after another; says what it does before it does it."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    found = 0
-    for seed in range(first, first + count):
-
-        def mark(is_device: bool, done: list[Line], seed: int = seed) -> None:
-            print(f"@{seed} {'device' if is_device else 'host'} {done[-1].program()}", flush=True)
-
-        lines, text = run(seed, mark=mark)
-        if text:
-            found += 1
-            print(f"seed {seed}: {text}\n{source(seed, shrink(seed, lines))}\n", flush=True)
-    return found
-
-
-def parts(first: int, count: int) -> Iterator[str]:
-    """What is found, by processes that may die."""
-    at, end = first, first + count
-    while at < end:
-        size = min(PART, end - at)
-        done = subprocess.run(
-            [sys.executable, __file__, "--first", str(at), "--programs", str(size), "--here"], timeout=SECONDS,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTORCH_DEFAULT_NCHW": "1", "MACA_FALLBACK": "silent"},
-        )  # fmt: skip
-        said = done.stdout.splitlines()
-        if text := "\n".join(line for line in said if not line.startswith("@")):
-            yield text
-        at += size
-        if done.returncode not in (0, 1):
-            seed, where, line = next(s for s in reversed(said) if s.startswith("@"))[1:].split(" ", 2)
-            at = int(seed) + 1
-            if where == "device":
-                yield f"seed {seed}: the process died of {line}, exit status {done.returncode}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--programs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, help="one program, line by line")
-    parser.add_argument("--here", action="store_true", help="in this process")
-    asked = parser.parse_args()
-    if asked.seed is not None or asked.here:
-        return min(
-            work(
-                asked.first if asked.seed is None else asked.seed,
-                1 if asked.seed is not None else asked.programs,
-            ),
-            1,
-        )
-    found = 0
-    for text in parts(asked.first, asked.programs):
-        found += 1
-        print(text, flush=True)
-    print(f"{asked.programs} programs, {found or 'no'} parts of them with findings")
-    return min(found, 1)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(programs.main(__doc__, __file__, run, source))
