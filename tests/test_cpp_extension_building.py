@@ -124,7 +124,8 @@ def test_the_compilers_words_are_in_the_error(folder: Path, monkeypatch: pytest.
     with pytest.raises(RuntimeError, match="(?s)Error building extension 'wrong': .*no_such_thing"):
         cpp_extension.load_inline("wrong", "int x = no_such_thing;", build_directory=folder)
     with pytest.raises(ValueError, match="expected a name as Python's are"):
-        cpp_extension.load_inline("a-b", "", build_directory=folder)
+        cpp_extension.load_inline("a/../../b", "", build_directory=folder / "inner")
+    assert not (folder / "inner").exists()
     with pytest.raises(FileNotFoundError, match="does not exist"):
         cpp_extension.load("absent", folder / "absent.cpp", build_directory=folder)
     with pytest.raises(ValueError, match=r"expected C \(.c\) or C\+\+"):

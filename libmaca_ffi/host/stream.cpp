@@ -10,7 +10,7 @@ namespace maca {
 namespace {
 std::atomic<int> g_generation{0};
 constexpr std::chrono::microseconds kAwake{200};
-}
+}  // namespace
 
 int fork_generation() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { ++g_generation; });

@@ -46,8 +46,7 @@ class Build:
     compilers: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"an extension is named {self.name!r}; expected a name as Python's are")
+        _check_name(self.name)
         if not self.sources:
             raise ValueError(f"the extension {self.name} has no sources")
         for source in self.sources:
@@ -131,9 +130,15 @@ def cached(build: Build, folder: Path) -> Path:
         return library
 
 
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"an extension is named {name!r}; expected a name as Python's are")
+
+
 def folder_of(name: str, asked: str | os.PathLike[str] | None, verbose: bool) -> Path:
     """The one that is asked for, by default ``<root>/maca/<name>``, where the root is ``TORCH_EXTENSIONS_DIR`` or PyTorch's
-    own folder for extensions."""
+    own folder for extensions. Raises ValueError for a name that cannot be."""
+    _check_name(name)
     if asked is not None:
         return Path(asked).absolute()
     given = os.environ.get("TORCH_EXTENSIONS_DIR")

@@ -85,7 +85,7 @@ def _blank_meta(
     memory_format: torch.memory_format | None,
 ) -> Meta:
     """What ``empty`` makes. Raises PyTorch's errors."""
-    if layout not in (None, torch.strided):
+    if layout not in (None, torch.strided, torch.jagged):  # which PyTorch's take for strided
         raise NotImplementedError(f"maca got layout {layout}; accepted: torch.strided")
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")

@@ -65,7 +65,7 @@ def _threshold_backward(grad: Value, t: Value, threshold: Value) -> Value:
 
 @operator("pow.Tensor_Scalar")
 def _pow(t: _Sparse, exponent: Value) -> Value:
-    if isinstance(exponent, complex) or exponent == 0:
+    if isinstance(exponent, complex) or exponent == 0 or t.dtype is torch.bool:
         return NotImplemented
     whole = coalesce(t)
     return like(whole, whole._coo_values.pow(exponent))
@@ -194,6 +194,8 @@ def _sub_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 
 @operator("mul_.Tensor", "mul_.Scalar")
 def _mul_in_place(t: Value, other: Value) -> Value:
+    if isinstance(t, _Sparse) and not t._coo_values.shape[0] and is_one_number(other):
+        return t  # of whatever dtype the number is
     product = _mul(t, other)
     if product is NotImplemented or not isinstance(t, MacaTensor):
         return written(t, product)

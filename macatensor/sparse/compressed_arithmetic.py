@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
 from macatensor.sparse import structure
-from macatensor.sparse.calls import is_one_number, written
+from macatensor.sparse.calls import DeviceSparse, is_one_number, written
 from macatensor.sparse.compressed import (
     CompressedMacaTensor,
     compressed,
@@ -71,6 +71,14 @@ def _is_csr(*values: Value) -> bool:
     return all(isinstance(t, _Compressed) and t._csx_layout is torch.sparse_csr for t in values)
 
 
+def _as_csr(t: Value) -> Value:
+    """A sparse matrix; NotImplemented where it has dense dimensions."""
+    if _is_csr(t):
+        return t
+    elements = to_coo(t) if isinstance(t, _Compressed) else t
+    return of_coo(elements, torch.sparse_csr) if structure.sparse_dim(elements) == 2 else NotImplemented
+
+
 @operator("mul.Tensor", "mul.Scalar")
 def mul(t: Value, other: Value) -> Value:
     if isinstance(t, _Compressed) and is_one_number(other):
@@ -81,6 +89,8 @@ def mul(t: Value, other: Value) -> Value:
         return mul(other, t)
     if isinstance(other, MacaTensor) and _is_csr(t):
         other = torch.ops.aten.sparse_mask.default(other, t)
+    if _is_csr(t) and isinstance(other, DeviceSparse) and t.dim() == other.dim() == 2:
+        other = _as_csr(other)
     if not _is_csr(t, other) or t.shape != other.shape or t.dim() != 2 + len(geometry(t).dense):
         return NotImplemented
     product = to_coo(t) * to_coo(other)
@@ -146,7 +156,9 @@ def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
         return _add_dense(other, t, alpha)  # which PyTorch, in its tests, too, multiplies the sparse one by
     if not (isinstance(t, _Compressed) and isinstance(other, _Compressed)) or t.shape != other.shape:
         return NotImplemented
-    if t._csx_layout is not other._csx_layout or torch.bool in (t.dtype, other.dtype):
+    if t._csx_layout is not other._csx_layout:
+        other = _as_csr(other) if _is_csr(t) and t.dim() == 2 else NotImplemented
+    if other is NotImplemented or torch.bool in (t.dtype, other.dtype):
         return NotImplemented
     g, dtype = geometry(t), torch.promote_types(t.dtype, other.dtype)
     if g == geometry(other) and _have_same_places(t, other):

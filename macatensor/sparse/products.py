@@ -94,7 +94,7 @@ def _bmm(t: Value, dense: Value) -> Value:
 
 def _rows_of_product(t: Value, dense: Value) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Which rows of a matrix ``t`` [m, k] have elements, int64 [r], and these rows of ``t @ dense`` [k, n]: [r, n]."""
-    fits = _is_matrix(t) and isinstance(dense, MacaTensor) and dense.dim() == 2 and dense.numel()
+    fits = _is_matrix(t) and isinstance(dense, MacaTensor) and dense.dim() == 2
     if not fits or t.shape[1] != dense.shape[0] or t.dtype != dense.dtype:
         return None
     whole = coalesce(t)
@@ -128,7 +128,7 @@ def _sspaddmm(
             return NotImplemented
         at = torch.cat([added._coo_indices, at], 1)
         values = torch.cat([added._coo_values * beta, values])
-    return held(out, coo(at, values, size))
+    return held(out, coo(at, values.to(out.dtype), size))
 
 
 # -- sums and norms ---------------------------------------------------------------------------------------------------

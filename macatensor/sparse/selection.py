@@ -35,9 +35,8 @@ def _select(t: _Sparse, dim: int, index: int) -> Value:
 
 @operator("narrow_copy")
 def _narrow_copy(t: _Sparse, dim: int, start: int, length: int) -> Value:
-    if not (-t.dim() <= dim < t.dim() and 0 <= start and length >= 0 and start + length <= t.shape[dim]):
+    if not (0 <= dim < t.dim() and 0 <= start and length >= 0 and start + length <= t.shape[dim]):
         return NotImplemented
-    dim %= t.dim()
     dims = sparse_dim(t)
     size = [*t.shape[:dim], length, *t.shape[dim + 1 :]]
     if dim >= dims:
