@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 import macatensor
 
@@ -110,3 +114,68 @@ def test_gradients_are_computed_without_the_host(call: str) -> None:
         assert found[name].layout is gradient.layout
         # a few float64 roundings: sums of at most 12 terms, softmax, sines
         torch.testing.assert_close(found[name].to_dense().cpu(), gradient.to_dense(), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"nesterov": True}, {"maximize": True}, {"weight_decay": 0.0}], ids=str
+)
+def test_momentum_of_sparse_gradients(options: dict[str, Any]) -> None:
+    """Its lists are taken one by one, as PyTorch does; a list that went to the host came back unchanged."""
+    weights = []
+    for device in ("cpu", "maca"):
+        table = torch.nn.Embedding(4, 2, sparse=True, device=device)
+        torch.nn.init.ones_(table.weight)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1, momentum=0.9, **options)
+        with macatensor.fallback("error"):
+            for _ in range(3):
+                optimizer.zero_grad()
+                table(torch.tensor([1, 2, 1], device=device)).sum().backward()
+                optimizer.step()
+        weights.append(table.weight.detach().cpu())
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, s: torch._foreach_add_([a], [s], alpha=2),
+        lambda a, s: torch._foreach_add_([a, s], [s, s]),
+        lambda a, s: torch._foreach_mul_([s, a], 3),
+        lambda a, s: torch._foreach_mul_([s, a], [3, 2]),
+        lambda a, s: torch._foreach_div_([s], [2]),
+        lambda a, s: torch._foreach_sub_([a, a], [s, s]),
+        lambda a, s: torch._foreach_copy_([s], [s * 2]),
+        lambda a, s: torch._foreach_neg_([s, a]),
+        lambda a, s: torch._foreach_zero_([s, a]),
+        lambda a, s: torch._foreach_addcmul_([a], [a], [a * 2], 2),
+    ],
+    ids=range(10),
+)
+def test_lists_with_sparse_members_are_written(call: Callable[[Tensor, Tensor], None]) -> None:
+    results = []
+    for device in ("cpu", "maca"):
+        given = operands(device)
+        with macatensor.fallback("error"):
+            call(given["a"], given["s"])
+        results.append([given["a"].cpu(), given["s"].to_dense().cpu()])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_lists_of_two_lengths_are_refused() -> None:
+    given = operands("maca")
+    with macatensor.fallback("silent"), pytest.raises(RuntimeError, match="same number of tensors"):
+        torch._foreach_add_([given["a"]], [given["s"], given["s"]])
+
+
+def test_data_is_exchanged_with_its_elements() -> None:
+    for name in ("s", "csr", "bsr"):
+        t = operands("maca")[name]
+        twice = t.to_dense() * 2
+        t.data = (t * 2).double()
+        assert t.dtype is torch.float64 and torch.equal(t.to_dense().float(), twice)
+        assert torch.equal(t.data.to_dense(), t.to_dense())
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            t.data = twice
+    sparse, compressed = operands("maca")["s"], operands("maca")["csr"]
+    with pytest.raises(RuntimeError, match="convert it first"):
+        compressed.data = sparse

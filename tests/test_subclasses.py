@@ -340,3 +340,19 @@ def test_attributes_are_written_through_vars() -> None:
     assert not hasattr(x, "a") and not hasattr(x, "c") and x.__dict__ == {"b": 2, "d": 4}
     held.clear()
     assert vars(x) == {} and x.tolist() == [1, 1] and type(vars(x).copy()) is dict
+
+
+def test_swapped_tensors_exchange_memory_and_attributes() -> None:
+    for device in ("cpu", "maca"):
+        for kind in (Plain, torch.Tensor):
+            a: Any = torch.zeros(3).to(device).as_subclass(Plain)
+            b: Any = torch.ones(2).to(device).as_subclass(kind)
+            a.label = "one"
+            torch.utils.swap_tensors(a, b)
+            assert (a.tolist(), b.tolist(), b.sum().item()) == ([1, 1], [0, 0, 0], 0)
+            assert type(b).__name__ == "Plain" and vars(b) == {"label": "one"} and not hasattr(a, "label")
+    host: Any = torch.zeros(3).as_subclass(Plain)
+    ours: Any = torch.ones(2, device="maca").as_subclass(Plain)
+    torch.utils.swap_tensors(host, ours)
+    assert host.device.type == "maca" and host.tolist() == [1, 1] and ours.device.type == "cpu"
+    assert vars(host) == {} and host.add(1).tolist() == [2, 2]

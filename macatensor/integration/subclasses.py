@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import threading
 import types
 import weakref
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ _Parameter: Any = torch.nn.Parameter
 _host_as_subclass: Any = torch.Tensor.as_subclass
 _host_make_subclass: Any = torch.Tensor._make_subclass
 _host_parameter: Any = torch.nn.Parameter.__new__
+_host_swap: Any = torch.utils.swap_tensors
 _disabled: Any = torch._C._disabled_torch_function_impl
 _without_functions: Any = torch._C.DisableTorchFunctionSubclass
 _rebuild: Any = torch._tensor._rebuild_from_type_v2
@@ -36,6 +38,15 @@ _made: weakref.WeakKeyDictionary[type, weakref.ref[type[SubclassedMacaTensor]]] 
 
 
 _own_attributes: Any = next(c.__dict__["__dict__"] for c in MacaTensor.__mro__ if "__dict__" in c.__dict__)
+
+
+class _Whole(threading.local):
+    """Is ``vars()`` asked for the memory, too, by this thread?"""
+
+    asked = False
+
+
+_whole = _Whole()
 
 
 class _Attributes(dict[str, Any]):
@@ -91,10 +102,13 @@ class SubclassedMacaTensor(MacaTensor):
 
     @property
     def __dict__(self) -> dict[str, Any]:
-        return _Attributes(self)
+        return _own_attributes.__get__(self) if _whole.asked else _Attributes(self)
 
     @__dict__.setter
     def __dict__(self, attributes: dict[str, Any]) -> None:
+        if _whole.asked:
+            _own_attributes.__set__(self, attributes)
+            return
         own = _Attributes(self)
         given = dict(attributes)
         own.clear()
@@ -252,8 +266,19 @@ def _parameter(cls: Value, data: Value = None, requires_grad: bool = True) -> Va
     return _host_parameter(cls, data, requires_grad)
 
 
+@functools.wraps(_host_swap)
+def _swap(t1: Value, t2: Value) -> None:
+    """``torch.utils.swap_tensors``: with their attributes two tensors exchange their memory."""
+    _whole.asked = True
+    try:
+        _host_swap(t1, t2)
+    finally:
+        _whole.asked = False
+
+
 def register() -> None:
     """Lets what classes of users call of PyTorch take tensors of the device."""
+    torch.utils.swap_tensors = _swap
     _Tensor.as_subclass = _as_subclass
     _Tensor._make_subclass = staticmethod(_make_subclass)
     _Parameter.__new__ = staticmethod(_parameter)

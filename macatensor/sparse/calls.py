@@ -16,7 +16,7 @@ from macatensor.dispatch.rowless import taken_apart
 from macatensor.dispatch.signature import functional
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.dispatch_keys import lazy_bits
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.tensor import MacaTensor, plain_data
 
 _Function = TypeVar("_Function", bound=Callable[..., Value])
 _Operator = Callable[..., Value]
@@ -56,6 +56,8 @@ class DeviceSparse(torch.Tensor):
         if name != "aten::copy_":
             _check_devices(func, args)
         result = _computed(name, types, args, kwargs)
+        if result is NotImplemented and name.startswith("aten::_foreach_"):
+            result = _one_by_one(func, args, kwargs)
         if result is NotImplemented and "out" in kwargs:
             result = _into_out(func, types, args, kwargs)
         if result is NotImplemented:
@@ -69,6 +71,16 @@ class DeviceSparse(torch.Tensor):
     def hold(self, other: Value) -> None:
         """This tensor has the sizes and elements of ``other`` from now on, one of ours of the same layout."""
         raise NotImplementedError
+
+    def _set_data(self, value: torch.Tensor) -> None:
+        if isinstance(value, DeviceSparse) and value.layout is not self.layout:
+            raise RuntimeError(
+                f"cannot assign a tensor of layout {value.layout} to the data of one of {self.layout}; convert it first"
+            )
+        plain_data.__set__(self, value)  # refuses what is no tensor such as this
+        self.hold(value)
+
+    data = property(lambda self: plain_data.__get__(self), _set_data)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Value:
         return self._reduce_ex_internal(protocol)  # type: ignore[no-untyped-call]
@@ -104,6 +116,27 @@ def _computed(name: str, types: Sequence[type], args: Arguments, kwargs: Keyword
         if result is not NotImplemented:
             return result
     return NotImplemented
+
+
+def _one_by_one(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
+    """A call of lists with each of their tensors by itself, as PyTorch does where one is sparse."""
+    name = func._schema.name.removeprefix("aten::_foreach_")
+    of_one = getattr(torch.ops.aten, name, None)
+    given = {a.name: value for a, value in zip(func._schema.arguments, args)} | kwargs
+    lists = {key: value for key, value in given.items() if isinstance(value, (list, tuple))}
+    if of_one is None or "out" in given or len({len(value) for value in lists.values()}) != 1:
+        return NotImplemented
+    first, *others = given
+    results = []
+    for i, t in enumerate(given[first]):
+        rest = {key: given[key][i] if key in lists else given[key] for key in others}
+        operands = [rest.pop(key) for key in others if key not in ("alpha", "dtype", "value", "scalars")]
+        if "scalars" in rest:
+            number = rest.pop("scalars")
+            rest |= {"value": number} if name.startswith("addc") else {}
+            operands += [] if name.startswith("addc") else [number]
+        results.append(of_one(t, *operands, **{k: v for k, v in rest.items() if v is not None}))
+    return None if name.endswith("_") else results
 
 
 def _into_out(func: OpOverload, types: Sequence[type], args: Arguments, kwargs: Keywords) -> Value:
@@ -189,8 +222,9 @@ def _on_host(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
     for argument in asked:
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
+        written_ones = {id(leaf) for leaf in tree_leaves(given.get(argument.name))}
         for ours, theirs in pairs:
-            if ours is not given.get(argument.name):
+            if id(ours) not in written_ones:
                 continue
             if isinstance(ours, DeviceSparse):
                 ours.hold(from_host(theirs))
