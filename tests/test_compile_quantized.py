@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -132,3 +132,28 @@ def test_other_products_of_higher_order_run_compiled() -> None:
 
     a, b = torch.randint(-9, 9, (3, 4)).maca(), torch.randint(-9, 9, (4, 5)).maca()
     assert torch.equal(torch.compile(program, fullgraph=True)(a, b), program(a, b))
+
+
+@pytest.mark.parametrize("name", ["tensor", "channel", "learnable"])
+def test_fake_quantization_compiles(name: str) -> None:
+    """Its operators have no kernel for fake tensors: PyTorch asks the device's own of zeros, which of ours it cannot."""
+
+    def quantized(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+        if name == "tensor":
+            return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 5)
+        if name == "channel":
+            return torch.fake_quantize_per_channel_affine(x, scale.detach(), zero.detach().int(), 0, 0, 5)
+        return torch._fake_quantize_learnable_per_channel_affine(x, scale, zero, 0, 0, 5)
+
+    def asked(function: Callable[..., torch.Tensor]) -> list[torch.Tensor | None]:
+        x = torch.linspace(-1, 1, 8).view(2, 4).to("maca").requires_grad_()
+        scale, zero = (torch.tensor(v, device="maca", requires_grad=True) for v in ([0.1, 0.2], [0.0, 1.0]))
+        result = function(x, scale, zero)
+        result.square().sum().backward()
+        return [result.detach(), x.grad, scale.grad, zero.grad]
+
+    found, expected = asked(torch.compile(quantized, fullgraph=True)), asked(quantized)
+    for one, other in zip(found, expected):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other)

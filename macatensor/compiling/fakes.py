@@ -29,6 +29,7 @@ aten = torch.ops.aten
 def register() -> None:
     """Asks the table before PyTorch's own fake kernels."""
     fake_impls.op_implementations_checks.insert(0, (lambda func: _row_of(func) is not None, _by_row))
+    fake_impls.op_implementations_checks.append((_lacks_meta, _by_host))
     fake_tensor.FakeTensor.__torch_dispatch__ = classmethod(_beside_ours)  # type: ignore[assignment]
 
 
@@ -92,6 +93,53 @@ def _by_row(mode: fake_tensor.FakeTensorMode, func: OpOverload, *args: Any, **kw
         return pytree.tree_unflatten(
             [_in_strides(t, next(strides)) if isinstance(t, torch.Tensor) else t for t in leaves], shape
         )
+
+
+@functools.cache
+def _lacks_meta(func: OpOverload) -> bool:
+    """Has PyTorch no kernel by which fake tensors know the results, and does it run the operator itself for these, on zeros?"""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or func in torch._decomp.meta_table:
+        return False
+    return not any(has(func.name(), key) for key in _WITHOUT_A_DEVICE)
+
+
+# Kernels that fake tensors can run.
+_WITHOUT_A_DEVICE = (
+    "Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional",
+)  # fmt: skip
+
+
+def _by_host(mode: fake_tensor.FakeTensorMode, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """What the CPU kernel gives of zeros, as PyTorch asks it for fake tensors of the CPU; of the device it cannot. Symbolic
+    sizes, and results in other layouts, whose sizes are those of their elements, are left to it."""
+    flat, shape = pytree.tree_flatten((args, kwargs))
+    fakes = [t for t in flat if isinstance(t, fake_tensor.FakeTensor)]
+    if not any(t.fake_device.type == "maca" for t in fakes) or any(_is_symbolic(t) for t in flat):
+        return NotImplemented
+
+    def on_host(value: Any) -> Any:
+        if isinstance(value, fake_tensor.FakeTensor):
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+            return made.zero_()
+        is_ours = isinstance(value, torch.device) and value.type == "maca"
+        return torch.device("cpu") if is_ours else value
+
+    with torch.utils._mode_utils.no_dispatch():
+        host_args, host_kwargs = pytree.tree_unflatten([on_host(value) for value in flat], shape)
+        results, of = pytree.tree_flatten(func(*host_args, **host_kwargs))
+        if any(isinstance(t, torch.Tensor) and t.layout is not torch.strided for t in results):
+            return NotImplemented
+        metas = [t.to("meta") if isinstance(t, torch.Tensor) else t for t in results]
+    device = torch.device("maca", 0)
+    made = [fake_tensor.FakeTensor(mode, t, device) if isinstance(t, torch.Tensor) else t for t in metas]
+    return pytree.tree_unflatten(made, of)
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 @special("aten.lift_fresh.default", "aten.lift_fresh_copy.default")
