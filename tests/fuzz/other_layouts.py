@@ -25,8 +25,9 @@ DTYPES = ("float32", "float64", "int64", "int32", "bool", "float16", "complex64"
 # What the host says where it has no kernel. The device may have one.
 LACKS = re.compile(
     r"not implemented|not supported|unsupported|only support|Could not run|INTERNAL ASSERT|no view exists|MKL|is_contiguous|"
-    r"doesn't support|does not support|expected (a )?sparse (row|column|compressed)|to be (sparse|strided)|currently|"
-    r"sparse compressed layout must be|Cannot access (storage|data)|TensorAccessor|Sparse division requires|is not (defined|valid)|transposed dimensions must be sparse|must match dtype of sparse|of format CSR|but got BFloat16",
+    r"doesn't support|does not support|expected (a )?sparse (row|column|compressed)|to be (sparse|strided)|currently|of format CSR|"
+    r"sparse compressed layout must be|Cannot access (storage|data)|TensorAccessor|Sparse division requires|is not (defined|valid)|"
+    r"transposed dimensions must be sparse|must match dtype of sparse|but got BFloat16",
     re.IGNORECASE,
 )
 
@@ -66,7 +67,11 @@ torch.nn.functional.scaled_dot_product_attention(*[{i}.unsqueeze(1).transpose(1,
 )
 _WRITES = """{i}.neg_()  {i}.abs_()  {i}.relu_()  {i}.mul_({x})  {i}.mul_({j})  {i}.add_({j})  {i}.sub_({j})  {i}.div_({x})  {i}.zero_()
 {i}.copy_({j})  {i}.floor_()  {i}.sin_()"""
-SPARSE_WRITES = _WRITES + "  {i}.t_()  {i}.transpose_({d}, {e})  {i}.requires_grad_(False)"
+SPARSE_WRITES = (
+    _WRITES
+    + """  torch._foreach_add_([{i}], [{j}])  torch._foreach_mul_([{i}, {j}], {x})  torch._foreach_neg_([{i}])
+torch._foreach_zero_([{i}])  torch._foreach_copy_([{i}], [{j}])  {i}.t_()  {i}.transpose_({d}, {e})  {i}.requires_grad_(False)"""
+)
 
 
 def _split(lines: str) -> list[str]:
