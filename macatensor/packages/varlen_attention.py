@@ -9,12 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from macatensor.packages.stand_ins.flash_attn.attention import (
-    Options,
-    attend_with_weights,
-    check,
-    gradients,
-)
+from macatensor.packages.attention import Options, attend_with_weights, check, gradients
 
 UPSTREAM = ("2.11", "2.16")
 
@@ -109,8 +104,8 @@ def _backward(
     found = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     of_keys = _pieces(cu_seq_k, key.shape[0], "cu_seq_k")
     for q, k in zip(_pieces(cu_seq_q, query.shape[0], "cu_seq_q"), of_keys):
-        grad, output, sums = (t.unsqueeze(0) for t in (grad_out[q], out[q], lse[:, q]))
         operands = query[q].unsqueeze(0), key[k].unsqueeze(0), value[k].unsqueeze(0)
-        for whole, piece, part in zip(found, (q, k, k), gradients(grad, *operands, output, sums, options)):
+        parts = gradients(grad_out[q].unsqueeze(0), *operands, out[q].unsqueeze(0), options)
+        for whole, piece, part in zip(found, (q, k, k), parts):
             whole[piece] = part.squeeze(0)
     return found

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .attention import Keys, Options, attend, attend_with_weights, check
+from macatensor.packages.attention import Keys, Options, attend, attend_with_weights, check
+
 from .layers.rotary import rotate
 
 Result = Tensor | tuple[Tensor, Tensor, Tensor]

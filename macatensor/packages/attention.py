@@ -1,5 +1,5 @@
-"""Attention by PyTorch's operators with what flash_attn adds: masks aligned to the bottom right, windows, a cap of
-scores, ALiBi, and results of zero where a query sees no key."""
+"""Attention by PyTorch's operators with what flash_attn and ``torch.nn.attention.varlen`` add: masks aligned to the bottom
+right, windows, a cap of scores, ALiBi, and results of zero where a query sees no key."""
 
 from __future__ import annotations
 
@@ -104,25 +104,23 @@ def attend_with_weights(
 
 
 def gradients(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    logsumexp: Tensor,
-    options: Options,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, options: Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of query, key and value, without dropout, by what :func:`attend_with_weights` gave: the output and the logsumexp."""
+    """Of query, key and value, without dropout, cap and slopes. The weights are computed anew: a logsumexp has float32's
+    digits."""
     computed = torch.promote_types(query.dtype, torch.float32)
     groups = query.shape[2] // key.shape[2]
     # [B, H, L or S, D]
     q, k, v, g, o = (t.transpose(1, 2).to(computed) for t in (query, key, value, grad, output))
     k, v = (t.repeat_interleave(groups, 1) if groups > 1 else t for t in (k, v))
     scale = 1.0 / math.sqrt(query.shape[-1]) if options.scale is None else options.scale
-    weights = torch.exp(q @ k.mT * scale - logsumexp.unsqueeze(-1))
-    bias, seen = _bias(query, key, options, ALL)
-    if bias is not None and seen is not None:
-        weights = weights.masked_fill(~(bias & seen), 0.0)
+    scores = q @ k.mT * scale
+    allowed, seen = _bias(query, key, options, ALL)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    weights = torch.softmax(scores, -1)
+    if seen is not None:
+        weights = weights.masked_fill(~seen, 0.0)
     of_scores = weights * (g @ v.mT - (g * o).sum(-1, keepdim=True)) * scale
     of_query, of_key, of_value = of_scores @ k, of_scores.mT @ q, weights.mT @ g
     if groups > 1:
