@@ -51,10 +51,13 @@ composite("_fake_quantize_learnable_per_tensor_affine_backward", via="learnable_
 composite("_fake_quantize_learnable_per_channel_affine_backward", via="learnable_fake_quantize_channels_backward",
           bound=_SUMS, why=_STEPS)  # fmt: skip
 
+composite("_fused_moving_avg_obs_fq_helper", via="observed_fake_quantize", bound=exact(), why=_STEPS)
+composite("dequantize.self", via="dequantized_float", bound=exact(), why="a cast of what is not quantized")
+
 also(
     "fake_quantize_per_tensor_affine_cachemask _fake_quantize_per_tensor_affine_cachemask_tensor_qparams "
     "fake_quantize_per_channel_affine_cachemask _fake_quantize_learnable_per_tensor_affine "
     "_fake_quantize_learnable_per_channel_affine _fake_quantize_learnable_per_tensor_affine_backward "
-    "_fake_quantize_learnable_per_channel_affine_backward",
+    "_fake_quantize_learnable_per_channel_affine_backward _fused_moving_avg_obs_fq_helper",
     jumps=True,
 )

@@ -135,3 +135,44 @@ def test_complex32_is_as_on_the_host(use: Any) -> None:
     found, expected = use(host.to("maca")).cpu(), use(host)
     assert found.dtype == expected.dtype
     assert torch.equal(found.to(torch.complex64), expected.to(torch.complex64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_floats_wrap_in_uint64_as_on_the_host(dtype: torch.dtype) -> None:
+    """AVX-512 has an instruction that gives negative ones the largest number."""
+    inf = float("inf")
+    x = torch.tensor(
+        [-1, -2.5, -1e10, -1e30, float("nan"), inf, -inf, 2.0**63, 1.5 * 2.0**63, 2.0**64, 1e30, 3.7, -0.5]
+        * 5,
+        dtype=torch.float64,
+    ).to(dtype)
+    for step in (1, 3):
+        assert x.to("maca")[::step].to(torch.uint64).tolist() == x[::step].to(torch.uint64).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_integers_are_drawn(dtype: torch.dtype) -> None:
+    most = min(torch.iinfo(dtype).max, 2**63 - 2)
+    x = torch.randint(most - 1, most + 1, (1000,), dtype=dtype, device="maca")
+    assert set(x.tolist()) == {most - 1, most}
+    assert set(torch.empty(99, 2, dtype=dtype, device="maca")[:, 1].random_(2).tolist()) == {0, 1}
+    for bounds in ((-1, 5), (5, 5), (0, min(most + 2, 2**63 - 1)), (2**40, None), (-(2**63), None)):
+        said = []
+        for device in ("cpu", "maca"):
+            try:
+                said.append(torch.empty(4, dtype=dtype, device=device).random_(*bounds).dtype)
+            except RuntimeError as error:
+                said.append(str(error))
+        assert said[0] == said[1]
+
+
+def test_sums_of_complex32_are_made_on_the_device() -> None:
+    made = []
+    for device in ("cpu", "maca"):
+        target = torch.ones(4, 3, dtype=torch.complex32, device=device)
+        index = torch.tensor([0, 0, 2], device=device)
+        rows = torch.full((3, 3), 1 + 2j, dtype=torch.complex32, device=device)
+        sums = target.index_add(0, index, rows), target.index_add(0, index, rows, alpha=2j)
+        made.append([*sums, target.index_put((index,), rows, accumulate=True)])
+    for want, got in zip(*made, strict=True):
+        assert got.tolist() == want.tolist()

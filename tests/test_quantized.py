@@ -132,6 +132,22 @@ def test_scaled_mm_of_recipes() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_scaled_mm_is_rounded_once_into_out(dtype: torch.dtype) -> None:
+    made = []
+    for device in ("cpu", "maca"):
+        a, b = (
+            torch.arange(256.0).mul(part).reshape(16, 16).to(torch.float8_e4m3fn).to(device)
+            for part in (0.03, 0.02)
+        )
+        one, out = torch.ones((), device=device), torch.empty(16, 16, dtype=dtype, device=device)
+        assert torch._scaled_mm(a, b.t(), one, one, out=out) is out
+        with pytest.raises(ValueError, match="out_dtype must match output matrix type"):
+            torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.float16, out=out)
+        made.append(out.cpu().float())
+    torch.testing.assert_close(made[1], made[0])
+
+
 @pytest.mark.parametrize(
     "size", [(0, 64, 16), (3, 64, 16), (1, 128, 48), (5, 256, 80), (9, 64, 96), (3, 64, 0)]
 )

@@ -356,3 +356,15 @@ def test_swapped_tensors_exchange_memory_and_attributes() -> None:
     torch.utils.swap_tensors(host, ours)
     assert host.device.type == "maca" and host.tolist() == [1, 1] and ours.device.type == "cpu"
     assert vars(host) == {} and host.add(1).tolist() == [2, 2]
+
+
+def test_vars_of_plain_tensors_shows_no_memory() -> None:
+    """Of plain tensors and Parameters, too: as the tools do that merge and freeze weights."""
+    first, second = (torch.nn.Parameter(torch.full((2,), number, device="maca")) for number in (1.0, 2.0))
+    second.unit = "m"  # type: ignore[attr-defined]
+    first.__dict__.update(second.__dict__)
+    assert first.tolist() == [1.0, 1.0] and vars(first)["unit"] == "m" and "_payload" not in vars(first)
+    first.__dict__ = {"unit": "s"}
+    assert first.tolist() == [1.0, 1.0] and vars(first) == {"unit": "s"}
+    torch.utils.swap_tensors(first, second)
+    assert first.tolist() == [2.0, 2.0] and first.unit == "m" and second.unit == "s"  # type: ignore[attr-defined]

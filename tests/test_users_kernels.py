@@ -56,6 +56,16 @@ def test_it_ends_with_its_library() -> None:
     assert torch.erfc(x).tolist() == row
 
 
+def test_the_one_before_comes_again() -> None:
+    x = torch.tensor([0.5], device="maca")
+    with torch.library._scoped_library("aten", "IMPL") as first:
+        first.impl("erfc", lambda t: t + 1, "PrivateUse1")
+        with torch.library._scoped_library("aten", "IMPL") as second:
+            second.impl("erfc", lambda t: t + 2, "PrivateUse1", allow_override=True)
+            assert torch.erfc(x).tolist() == [2.5]
+        assert torch.erfc(x).tolist() == [1.5]
+
+
 OVERLOADS: dict[str, Any] = {
     "add.Tensor": lambda x: x + x,
     "add_.Tensor": lambda x: x.clone().add_(x),

@@ -76,6 +76,9 @@ template <> struct compute<f16> {
 template <> struct compute<bf16> {
   using type = float;
 };
+template <> struct compute<c32> {
+  using type = c64;
+};
 template <class T> using compute_t = typename compute<T>::type;
 
 }  // namespace maca

@@ -43,6 +43,9 @@ template <class D, class S> [[gnu::always_inline]] inline D convert(S value) {
       return static_cast<D>(static_cast<int64_t>(value));
     else if constexpr (sizeof(D) < 4)
       return static_cast<D>(static_cast<int32_t>(value));
+    else if constexpr (std::is_same_v<D, uint64_t>)  // negative ones wrap; AVX-512's instruction gives them the largest
+      return value >= S(0x1p63) ? static_cast<D>(static_cast<int64_t>(value - S(0x1p63))) ^ (D(1) << 63)
+                                : static_cast<D>(static_cast<int64_t>(value));
     else
       return static_cast<D>(value);
   } else {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -30,10 +31,18 @@ class Registration(NamedTuple):
     origin: str
 
 
+class _Kernel(NamedTuple):
+    operator: str
+    origin: str
+    function: Callable[..., Value] | None  # None: the dispatcher knows it
+
+
 _ours: set[str] = (
     set()
 )  # operators that have one of this package or of PyTorch, or one that does nothing, on the key
-_users: dict[str, str] = {}  # operators that have one of a user's, registered from Python, and its function
+_users: dict[
+    str, list[_Kernel]
+] = {}  # operators that have some of users', registered from Python: the last is asked
 
 
 def _qualified(namespace: str, name: str) -> str:
@@ -67,26 +76,32 @@ def has(func: OpOverload) -> bool:
 
 def registrations() -> list[Registration]:
     """Those that came by Python, by name."""
-    return [Registration(name, origin) for name, origin in sorted(_users.items())]
+    return [Registration(name, kernels[-1].origin) for name, kernels in sorted(_users.items())]
 
 
 def launcher(func: OpOverload) -> Launcher:
     """Calls of an overload that a user has a kernel for, counted."""
     name = str(func)
+    kernels = _users.get(func.name())
+    # PyTorch forgets which one there was before, and calls the one that is gone
+    function = kernels[-1].function if kernels else None
+    call = function or functools.partial(func._op_dk, torch._C.DispatchKey.PrivateUse1)
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         counters.users_kernels[name] += 1
-        return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **(kwargs or {}))
+        return call(*args, **(kwargs or {}))
 
     return run
 
 
-def _end(names: set[str]) -> None:
-    """The library that they were registered with is gone."""
-    if names:
-        for name in names:
-            _users.pop(name, None)
-        names.clear()
+def _end(registered: list[_Kernel]) -> None:
+    """The library that they were registered with is gone: what was before each of them is asked again."""
+    if registered:
+        for kernel in registered:
+            others = [k for k in _users.pop(kernel.operator) if k is not kernel]
+            if others:
+                _users[kernel.operator] = others
+        registered.clear()
         _forget()
 
 
@@ -95,10 +110,11 @@ def follow() -> None:
     for known in torch.library._impls:
         namespace, name, key = known.split("/")
         if key == _KEY:
-            _users[_qualified(namespace, name)] = "registered before macatensor was imported"
+            name = _qualified(namespace, name)
+            _users[name] = [_Kernel(name, "registered before macatensor was imported", None)]
     plain_impl, plain_destroy = _Library.impl, _Library._destroy
     plain_load: Value = torch.ops.load_library
-    held: weakref.WeakKeyDictionary[Value, set[str]] = weakref.WeakKeyDictionary()
+    held: weakref.WeakKeyDictionary[Value, list[_Kernel]] = weakref.WeakKeyDictionary()
 
     @functools.wraps(plain_impl)
     def impl(self: Value, op_name: Value, fn: Value, dispatch_key: str = "", **options: Value) -> Value:
@@ -111,10 +127,11 @@ def follow() -> None:
             _ours.add(name)
             return result
         if self not in held:
-            names = held[self] = set()
-            weakref.finalize(self, _end, names).atexit = False
-        held[self].add(name)
-        _users[name] = origin
+            registered = held[self] = []
+            weakref.finalize(self, _end, registered).atexit = False
+        kernel = _Kernel(name, origin, None if options.get("with_keyset") else fn)
+        held[self].append(kernel)
+        _users.setdefault(name, []).append(kernel)
         _forget()
         return result
 

@@ -125,7 +125,7 @@ def _counterpart(p: Any, applied: Any) -> Any:
     else:
         other = torch.nn.Parameter(applied, p.requires_grad)
     for name, value in vars(p).items():
-        if name not in ("_payload", "_is_param", "_maca_moved_to"):
+        if name not in ("_is_param", "_maca_moved_to"):
             other.__dict__.setdefault(name, value)
     return other
 

@@ -27,7 +27,7 @@ def reduce(t: MacaTensor, protocol: int) -> tuple[object, ...]:
             t.requires_grad,
             OrderedDict(),
         )  # as in PyTorch, hooks stay behind
-        state = {name: value for name, value in vars(t).items() if name not in ("_payload", "_is_param")}
+        state = {name: value for name, value in vars(t).items() if name != "_is_param"}
         if not state:
             return torch._utils._rebuild_parameter, whole
         return torch._utils._rebuild_parameter_with_state, (*whole, state)
@@ -48,7 +48,7 @@ def shallow_copy(t: MacaTensor) -> torch.Tensor:
         result = torch.nn.Parameter(result, t.requires_grad)
     else:
         result.requires_grad_(t.requires_grad)
-    result.__dict__.update({name: value for name, value in vars(t).items() if name != "_payload"})
+    result.__dict__.update(vars(t))
     return result
 
 
@@ -69,7 +69,7 @@ def deepcopy(t: MacaTensor, memo: dict[int, Value]) -> Value:
     memo[id(t)] = result
     if t.grad is not None:
         result.grad = copy.deepcopy(t.grad, memo)
-    others = {name: value for name, value in t.__dict__.items() if name != "_payload"}
+    others = vars(t)
     if others:
         result.__dict__.update(copy.deepcopy(others, memo))
     return result

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import threading
 import types
 import weakref
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from torch.utils._pytree import tree_map
 from macatensor.dispatch.resize import adopt
 from macatensor.integration.display import text_of
 from macatensor.integration.serialization import deepcopy, reduce, shallow_copy
+from macatensor.runtime.attributes import whole_attributes
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.tensor import MacaTensor, method, wrap
 
@@ -37,82 +37,10 @@ _rebuild: Any = torch._tensor._rebuild_from_type_v2
 _made: weakref.WeakKeyDictionary[type, weakref.ref[type[SubclassedMacaTensor]]] = weakref.WeakKeyDictionary()
 
 
-_own_attributes: Any = next(c.__dict__["__dict__"] for c in MacaTensor.__mro__ if "__dict__" in c.__dict__)
-
-
-class _Whole(threading.local):
-    """Is ``vars()`` asked for the memory, too, by this thread?"""
-
-    asked = False
-
-
-_whole = _Whole()
-
-
-class _Attributes(dict[str, Any]):
-    """What ``vars()`` gives of a tensor of a user's class: its attributes but the memory, which a class that copies all of
-    them from an operand to a result would copy, too. What is written here is written there."""
-
-    def __init__(self, of: MacaTensor) -> None:
-        self._real = _own_attributes.__get__(of)
-        super().__init__({name: value for name, value in self._real.items() if name != "_payload"})
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        self._real[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        super().__delitem__(name)
-        del self._real[name]
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        for name, value in dict(*args, **kwargs).items():
-            self[name] = value
-
-    def __ior__(self, others: Any) -> _Attributes:  # type: ignore[override, misc]
-        self.update(others)
-        return self
-
-    def setdefault(self, name: str, value: Any = None) -> Any:
-        if name not in self:
-            self[name] = value
-        return self[name]
-
-    def pop(self, name: str, *default: Any) -> Any:
-        self._real.pop(name, None)
-        return super().pop(name, *default)
-
-    def clear(self) -> None:
-        for name in list(self):
-            del self[name]
-
-    def copy(self) -> dict[str, Any]:
-        return dict(self)
-
-    __copy__ = copy
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return dict, (dict(self),)
-
-
 class SubclassedMacaTensor(MacaTensor):
     """A tensor on the device of a user's class as well: what those that are made of both inherit."""
 
     users_class: ClassVar[type[torch.Tensor]]
-
-    @property
-    def __dict__(self) -> dict[str, Any]:
-        return _own_attributes.__get__(self) if _whole.asked else _Attributes(self)
-
-    @__dict__.setter
-    def __dict__(self, attributes: dict[str, Any]) -> None:
-        if _whole.asked:
-            _own_attributes.__set__(self, attributes)
-            return
-        own = _Attributes(self)
-        given = dict(attributes)
-        own.clear()
-        own.update(given)
 
     @staticmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -269,11 +197,8 @@ def _parameter(cls: Value, data: Value = None, requires_grad: bool = True) -> Va
 @functools.wraps(_host_swap)
 def _swap(t1: Value, t2: Value) -> None:
     """``torch.utils.swap_tensors``: with their attributes two tensors exchange their memory."""
-    _whole.asked = True
-    try:
+    with whole_attributes():
         _host_swap(t1, t2)
-    finally:
-        _whole.asked = False
 
 
 def register() -> None:

@@ -5,12 +5,16 @@ Each step is rounded as PyTorch's CPU rounds it, so the bits are the CPU's.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from macatensor.dispatch.errors import scalar_type
 from macatensor.operators.composites import Contradiction, composite
 
 _EXACT = 1 << 24  # below it float32 holds all integers
+_SMALL_SCALE = float(torch.tensor(6.1e-5))  # observers choose none below it
 
 
 def _computed_in(x: Tensor) -> Tensor:
@@ -124,6 +128,14 @@ def learnable_fake_quantize(
     return result
 
 
+def _in_float32(grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor) -> list[Tensor]:
+    """All of them; of bfloat16 ``x`` they may have been in other dtypes."""
+    operands = [t.to(torch.float32) if x.dtype is torch.bfloat16 else t for t in (grad, x, scale, zero_point)]
+    if any(t.dtype is not torch.float32 for t in operands):
+        raise Contradiction
+    return operands
+
+
 def _gradients(
     grad: Tensor, x: Tensor, scale: Tensor, zero: Tensor, quant_min: int, quant_max: int, factor: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,9 +160,8 @@ def learnable_fake_quantize_backward(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of ``self``, the scale and the zero point."""
-    if any(t.dtype is not torch.float32 for t in (grad, self, scale, zero_point)):
-        raise Contradiction
+    """Gradients of ``self``, the scale and the zero point, in float32."""
+    operands = _in_float32(grad, self, scale, zero_point)
     if (
         grad.shape != self.shape
         or not quant_min <= 0 <= quant_max
@@ -162,8 +173,9 @@ def learnable_fake_quantize_backward(
         raise Contradiction
     if not self.numel():
         return self, scale, zero_point
-    zero = _zero_of(zero_point, quant_min, quant_max, is_forward=False).to(torch.float32)
-    of_x, of_scale, of_zero = _gradients(grad, self, scale[0], zero, quant_min, quant_max, grad_factor)
+    g, x, step, zero = operands
+    zero = _zero_of(zero, quant_min, quant_max, is_forward=False).to(torch.float32)
+    of_x, of_scale, of_zero = _gradients(g, x, step[0], zero, quant_min, quant_max, grad_factor)
     return of_x, of_scale.sum().unsqueeze(0), of_zero.sum().unsqueeze(0)
 
 
@@ -198,12 +210,7 @@ def learnable_fake_quantize_channels_backward(
     grad_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of ``self``, the scales and the zero points, in float32."""
-    operands = [
-        t.to(torch.float32) if self.dtype is torch.bfloat16 else t for t in (grad, self, scale, zero_point)
-    ]
-    g, x, step, zero = operands
-    if any(t.dtype is not torch.float32 for t in operands):
-        raise Contradiction
+    g, x, step, zero = _in_float32(grad, self, scale, zero_point)
     if g.shape != x.shape or not quant_min <= 0 <= quant_max or not 0 <= axis < x.dim():
         raise Contradiction
     if step.dim() != 1 or zero.shape != step.shape or step.numel() != x.shape[axis]:
@@ -215,3 +222,93 @@ def learnable_fake_quantize_channels_backward(
     of_x, of_scale, of_zero = _gradients(g, x, step, zero, quant_min, quant_max, grad_factor)
     others = [d for d in range(x.dim()) if d != axis]
     return of_x, of_scale.sum(others), of_zero.sum(others)
+
+
+def _average(observed: Tensor, running: Tensor, part: float) -> Tensor:
+    """``running`` a part of the way to what was observed; there where nothing was before."""
+    return torch.where(running.isinf(), observed, running + part * (observed - running))
+
+
+def _grid(
+    low: Tensor, high: Tensor, quant_min: int, quant_max: int, is_symmetric: bool
+) -> tuple[Tensor, Tensor]:
+    """Scales, in float32, and zero points of grids that hold 0 and what lies between ``low`` and ``high``; FBGEMM's."""
+    steps = quant_max - quant_min
+    if is_symmetric:
+        crosses = (low < 0) & (high > 0)
+        least, most = -(steps // 2 + 1), steps // 2
+        step = torch.maximum((low / least).abs(), (high / most).abs())
+        low, high = torch.where(crosses, step * least, low), torch.where(crosses, step * most, high)
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    scale = ((high.to(torch.float64) - low) / steps).to(torch.float32)
+    scale = torch.where((scale == 0) | scale.reciprocal().isinf(), 0.1, scale)
+    amplifier = torch.where(scale < _SMALL_SCALE, _SMALL_SCALE / scale, 1.0)
+    low, high = (
+        torch.where((scale < _SMALL_SCALE) & (other == 0), sign * _SMALL_SCALE * steps, end * amplifier)
+        for end, other, sign in ((low, high, -1), (high, low, 1))
+    )
+    scale = scale.clamp(min=_SMALL_SCALE)
+    below, above = (end.to(torch.float64) / scale for end in (low, high))
+    is_nearer_below = abs(quant_min) + below.abs() < abs(quant_max) + above.abs()
+    zero = torch.where(is_nearer_below, quant_min - below, quant_max - above)
+    if is_symmetric:
+        zero = torch.where((low < 0) & (high > 0), (quant_min + quant_max) / 2, zero)
+    return scale, zero.clamp(quant_min, quant_max).round()
+
+
+@composite
+def observed_fake_quantize(
+    self: Tensor,
+    observer_on: Tensor,
+    fake_quant_on: Tensor,
+    running_min: Tensor,
+    running_max: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    averaging_const: float,
+    quant_min: int,
+    quant_max: int,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """:func:`fake_quantize` by a grid of the averages, over calls, of the least and the largest element, of all or along
+    dimension 0. Both switches stay on the device; each call writes averages, ``scale`` and ``zero_point`` where they are on."""
+    _check(self, quant_min, quant_max)
+    written = running_min, running_max, scale
+    for t in (self, *written):
+        if t.dtype is not torch.float32:
+            raise RuntimeError(f"expected scalar type Float but found {scalar_type(t.dtype)}")
+    if observer_on.numel() != 1 or fake_quant_on.numel() != 1 or not self.numel():
+        raise Contradiction
+    if per_row_fake_quant and ch_axis != 0:
+        raise RuntimeError(
+            "Per-channel FakeQuant in fused_moving_avg_obs_fake_quant is only supported on axis == 0"
+        )
+    rows = self.flatten(1) if per_row_fake_quant else self.reshape(1, -1)
+    if per_row_fake_quant and not running_min.numel():  # as modules begin
+        for t, start in ((running_min, math.inf), (running_max, -math.inf), (scale, 1.0), (zero_point, 0)):
+            t.resize_(len(rows)).fill_(start)
+    if any(t.numel() != len(rows) for t in (*written, zero_point)):
+        raise Contradiction
+    observes, quantizes = (t.reshape(()).to(torch.bool) for t in (observer_on, fake_quant_on))
+    for running, found in zip((running_min, running_max), torch.aminmax(rows, dim=1)):
+        observed = _average(found.reshape(running.shape), running, averaging_const)
+        running.copy_(torch.where(observes, observed, running))
+    step, zero = _grid(running_min, running_max, quant_min, quant_max, symmetric_quant)
+    for held, made in ((scale, step), (zero_point, zero)):
+        held.copy_(torch.where(quantizes, made.to(held.dtype).reshape(held.shape), held))
+    aten = torch.ops.aten
+    if per_row_fake_quant:
+        by_rows = aten.fake_quantize_per_channel_affine_cachemask.default
+        result, mask = by_rows(self, scale, zero_point, ch_axis, quant_min, quant_max)
+        return torch.where(quantizes, result, self), mask | ~quantizes
+    by_tensors = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+    result, mask = by_tensors(self, scale, zero_point, quantizes, quant_min, quant_max)
+    return result, mask
+
+
+@composite
+def dequantized_float(self: Tensor) -> Tensor:
+    """Of a tensor that is not quantized: its numbers in float32."""
+    return self.to(torch.float32)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from macatensor.dispatch.attribute_rules import order_of_cpu
 from macatensor.dispatch.errors import scalar_type
 from macatensor.dispatch.float8_calls import FLOAT8
+from macatensor.dispatch.launcher import special
+from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.signature import read
 from macatensor.operators.composites import Contradiction, composite
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 
 
 @composite
@@ -115,6 +120,22 @@ def scaled_mm_of_recipes(
     if bias is not None and (bias.numel() != size[1] or bias.dtype not in floats):
         raise Contradiction
     return _scaled_product(*operands, bias).to(out_dtype or self.dtype)
+
+
+@special("aten._scaled_mm.out", "aten._scaled_mm_v2.out")
+def _scaled_mm_into(func: OpOverload) -> Launcher:
+    """Without ``out_dtype`` the result has the dtype of ``out``, and is rounded once."""
+    into, plain = read(func), func.overloadpacket.default
+    at = into.names.index("out_dtype")
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        *full, out = into.fill(args, kwargs)
+        if full[at] not in (None, out.dtype):
+            raise ValueError("out_dtype must match output matrix type")
+        full[at] = out.dtype
+        return write_out([out], read(plain).call(plain, full))
+
+    return run
 
 
 def _require(holds: bool, name: str, what: str) -> None:

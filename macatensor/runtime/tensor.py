@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 import torch
 
+from macatensor.runtime.attributes import attributes
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.ffi import native, own
 from macatensor.runtime.meta import Meta, meta_of, meta_of_tensor
@@ -47,6 +48,7 @@ class MacaTensor(torch.Tensor):
     # (buffer, offset in elements, Meta): one attribute, so that one store replaces all three. No slot: Module.to
     # swaps a Parameter with ours, and torch.utils.swap_tensors refuses types with other slots.
     _payload: Payload
+    __dict__ = attributes  # type: ignore[assignment]
 
     __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)  # type: ignore[assignment]
 

@@ -53,7 +53,7 @@ std::unique_ptr<Plan> put_accumulate(const Request& r) {
     plan = make_plan(sums.work() + put.work(), [=](const Launch& launch) {
       sums.run<T>(launch, launch.workspace, [&](auto* to) {
         using A = std::remove_pointer_t<decltype(to)>;
-        put.each<T>(launch, to, [](A& sum, T value) { add_to(sum, static_cast<A>(value)); });
+        put.each<T>(launch, to, [](A& sum, T value) { add_to(sum, convert<A>(value)); });
       });
     });
   });
@@ -94,7 +94,7 @@ std::unique_ptr<Plan> index_add(const Request& r) {
             add_row(to + t, t_step, from + d, d_step, n);
           else
             for (int64_t i = 0; i < n; ++i)
-              add_to(to[t + i * t_step], static_cast<A>(alpha * static_cast<A>(from[d + i * d_step])));
+              add_to(to[t + i * t_step], static_cast<A>(alpha * convert<A>(from[d + i * d_step])));
         });
       });
     });

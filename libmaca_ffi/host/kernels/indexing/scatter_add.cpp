@@ -60,7 +60,7 @@ template <Reduce R> std::unique_ptr<Plan> accumulated(const Request& r) {
               const int64_t at = indices[i];
               if (static_cast<uint64_t>(at) >= static_cast<uint64_t>(extent)) throw line_error(at, lines.dim(), extent);
               A& place = image[base + at * step];
-              place = combined<R>(place, static_cast<A>(from[d]));
+              place = combined<R>(place, convert<A>(from[d]));
             };
           };
           if (images == 1) return lines.each(true, into(to));

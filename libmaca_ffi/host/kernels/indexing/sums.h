@@ -1,5 +1,6 @@
 // Accumulation into a tensor of any strides, in the type sums are computed in.
 #pragma once
+#include "conversion.h"
 #include "index.h"
 
 namespace maca::MACA_ISA {
@@ -12,6 +13,7 @@ template <class F> void with_addable(Dtype d, F&& f) {
     case Dtype::BF16: f(bf16{}); return;
     case Dtype::F32: f(float{}); return;
     case Dtype::F64: f(double{}); return;
+    case Dtype::C32: f(c32{}); return;
     case Dtype::C64: f(c64{}); return;
     case Dtype::C128: f(c128{}); return;
     case Dtype::U8:
@@ -29,14 +31,14 @@ template <> inline void add_to(Truth& to, Truth value) { to = to || value; }
 template <class T, class A> inline void add_row(A* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
   if (to_step == 1 && from_step == 1) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) add_to(to[i], static_cast<A>(from[i]));
+    for (int64_t i = 0; i < n; ++i) add_to(to[i], convert<A>(from[i]));
   } else {
-    for (int64_t i = 0; i < n; ++i) add_to(to[i * to_step], static_cast<A>(from[i * from_step]));
+    for (int64_t i = 0; i < n; ++i) add_to(to[i * to_step], convert<A>(from[i * from_step]));
   }
 }
 
 // The tensor that an accumulating operator writes: begins as self, or as zeros when there is none. Halves are
-// accumulated in a float image of it in the workspace (in bf16 adding ones stops at 256).
+// accumulated in an image of floats of it in the workspace (in bf16 adding ones stops at 256).
 class Sums {
  public:
   Sums(const Operand* self, const Operand& target)
@@ -47,8 +49,9 @@ class Sums {
       expect_dtype(*self, target.dtype, "the tensor");
       self_ = *self;
     }
-    const bool half = target.dtype == Dtype::F16 || target.dtype == Dtype::BF16;
-    image_bytes_ = half ? static_cast<uint64_t>(span_of(target)) * sizeof(float) : 0;
+    const Dtype d = target.dtype;
+    const uint64_t widened = d == Dtype::C32 ? sizeof(c64) : d == Dtype::F16 || d == Dtype::BF16 ? sizeof(float) : 0;
+    image_bytes_ = static_cast<uint64_t>(span_of(target)) * widened;
   }
   uint64_t workspace_bytes() const { return image_bytes_; }
   uint64_t work() const { return static_cast<uint64_t>(nest_.numel()); }
@@ -67,11 +70,11 @@ class Sums {
     } else {
       A* sums = static_cast<A*>(image);
       nest_.parallel([&, ts = t_step, ss = s_step](const auto& o, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) sums[o[0] + i * ts] = from[o[1] + i * ss];
+        for (int64_t i = 0; i < n; ++i) sums[o[0] + i * ts] = convert<A>(from[o[1] + i * ss]);
       });
       body(sums);
       nest_.parallel([&, ts = t_step](const auto& o, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) to[o[0] + i * ts] = static_cast<T>(sums[o[0] + i * ts]);
+        for (int64_t i = 0; i < n; ++i) to[o[0] + i * ts] = convert<T>(sums[o[0] + i * ts]);
       });
     }
   }

@@ -220,7 +220,7 @@ std::unique_ptr<Plan> col2im(const Request& r) {
   expect_dtype(in, out.dtype, "the input");
   return added_up(in, out, [p = Patches(r, out, in)]<class A, class T>(A* to, const T* from) {
     p.planes([&](int64_t o, int64_t i) {
-      if (o >= 0) add_to(to[o], static_cast<A>(from[i]));
+      if (o >= 0) add_to(to[o], convert<A>(from[i]));
     });
   });
 }

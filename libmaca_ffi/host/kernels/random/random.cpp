@@ -157,6 +157,18 @@ struct FillPlan final : Plan {
         high = 255;
         name = "unsigned char";
         return;
+      case Dtype::U16:
+        high = 65535;
+        name = "short unsigned int";
+        return;
+      case Dtype::U32:
+        high = 0xffffffff;
+        name = "unsigned int";
+        return;
+      case Dtype::U64:
+        high = INT64_MAX;
+        name = "long unsigned int";
+        return;
       case Dtype::I8:
         high = 127;
         name = "signed char";
@@ -211,6 +223,16 @@ template <template <class> class Law> Fill pick(Compute compute) {
   return Law<float>::fill;
 }
 
+// Walks are over dtypes with arithmetic: the unsigned ones that have none are written as the signed.
+Dtype of_same_bits(Dtype d) {
+  switch (d) {
+    case Dtype::U16: return Dtype::I16;
+    case Dtype::U32: return Dtype::I32;
+    case Dtype::U64: return Dtype::I64;
+    default: return d;
+  }
+}
+
 std::unique_ptr<FillPlan> fill_plan(const Request& r, Fill fill, int words, Compute compute) {
   Operand out = r.out(0);
   if (is_complex(out.dtype)) {  // the real and the imaginary parts, one after the other
@@ -220,12 +242,13 @@ std::unique_ptr<FillPlan> fill_plan(const Request& r, Fill fill, int words, Comp
     out.strides.push_back(1);
   }
   auto plan = std::make_unique<FillPlan>();
+  plan->fixed.dtype = out.dtype;
+  if (fill == Integers::fill) out.dtype = of_same_bits(out.dtype);
   const Operand* only[] = {&out};
   plan->walk = make_walk(only, compute, Order::Logical);
   if (!plan->walk.ports[0].direct && !plan->walk.ports[0].store) throw Declined("no fill of this dtype");
   plan->fill = fill;
   plan->words = words;
-  plan->fixed.dtype = out.dtype;
   plan->fixed.digits = out.dtype == Dtype::F16 ? 11 : out.dtype == Dtype::BF16 ? 8 : 24;
   plan->work = static_cast<uint64_t>(out.numel()) * 2;
   plan->rng_blocks = counters_for(out.numel(), words);
@@ -366,6 +389,8 @@ std::unique_ptr<Plan> random(const Request& r) {
     plan->to = r.integer("to", 0);
     return plan;
   }
+  // without any bound PyTorch has none of these, and without an end none of 64 bits
+  if (of_same_bits(dtype) != dtype && (plan->from_slot < 0 || dtype == Dtype::U64)) throw Declined("no default bounds");
   int64_t low;
   const char* name;
   FillPlan::largest(dtype, low, plan->to, name);
