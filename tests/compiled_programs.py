@@ -90,6 +90,12 @@ def embedding(d: str) -> Case:
 
 
 @_program
+def one_hot(d: str) -> Case:
+    weights = numbers(5, 2).to(d)
+    return lambda x: nn.functional.one_hot((x > 0).long(), 5).float() @ weights, (numbers(3, 4).to(d),)
+
+
+@_program
 def writes_input(d: str) -> Case:
     def f(x: torch.Tensor) -> torch.Tensor:
         x.add_(1)

@@ -201,6 +201,16 @@ def test_every_mode_reads_what_is_there(mode: str) -> None:
         assert torch.equal(result, expected)
 
 
+def test_a_sparse_result_ends_a_graph() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).to_sparse().to_dense() + 1
+
+    x = torch.eye(3, device="maca")
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(f)(x), f(x))
+
+
+
 @pytest.mark.supports("torch.export")
 def test_exports_run_on_either_device() -> None:
     for device, other in itertools.permutations(("cpu", "maca")):

@@ -112,7 +112,7 @@ _WITHOUT_A_DEVICE = (
 
 def _by_host(mode: fake_tensor.FakeTensorMode, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """What the CPU kernel gives of zeros, as PyTorch asks it for fake tensors of the CPU; of the device it cannot. Symbolic
-    sizes, and results in other layouts, whose sizes are those of their elements, are left to it."""
+    sizes are left to it; results in other layouts, whose sizes are those of their elements, end a graph."""
     flat, shape = pytree.tree_flatten((args, kwargs))
     fakes = [t for t in flat if isinstance(t, fake_tensor.FakeTensor)]
     if not any(t.fake_device.type == "maca" for t in fakes) or any(_is_symbolic(t) for t in flat):
@@ -129,7 +129,7 @@ def _by_host(mode: fake_tensor.FakeTensorMode, func: OpOverload, *args: Any, **k
         host_args, host_kwargs = pytree.tree_unflatten([on_host(value) for value in flat], shape)
         results, of = pytree.tree_flatten(func(*host_args, **host_kwargs))
         if any(isinstance(t, torch.Tensor) and t.layout is not torch.strided for t in results):
-            return NotImplemented
+            raise fake_tensor.UnsupportedOperatorException(func)
         metas = [t.to("meta") if isinstance(t, torch.Tensor) else t for t in results]
     device = torch.device("maca", 0)
     made = [fake_tensor.FakeTensor(mode, t, device) if isinstance(t, torch.Tensor) else t for t in metas]

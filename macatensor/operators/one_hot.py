@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from macatensor.dispatch.tracing import are_traced
 from macatensor.operators.whole import whole
 
 
@@ -17,6 +18,8 @@ def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return torch.empty((*self.shape, num_classes), dtype=torch.int64, device=self.device)
+    if num_classes > 0 and are_traced([self]):  # as PyTorch's: in a graph nobody looks at the classes
+        return (self.unsqueeze(-1) == torch.arange(num_classes, device=self.device)).to(torch.int64)
     lowest, highest = (int(v) for v in torch.stack(torch.aminmax(self)).tolist())
     if lowest < 0:
         raise RuntimeError("Class values must be non-negative.")
