@@ -28,6 +28,13 @@ s.sum(0, dtype=torch.float64)  torch.bmm(s.unsqueeze(0), a.t().unsqueeze(0))  2 
 csr * a  a + csr  csr + a  torch.add(csr, a[:, [1, 2, 0, 3]], alpha=2)  torch.add(a, csc, alpha=2)  a - csr  csr @ a.t()  a.t() @ csr  csr.sum(0, keepdim=True)  csr[0]  csr.resize_(5, 6)  csr.T @ csr
 torch.sparse.sampled_addmm(csr, a, a.t() @ a)  torch.sparse.mm(csr, a.t(), "mean")  csr.to_sparse_csc()  csr.to_sparse_bsr((3, 2))
 csc + csc  csc * 2  csc @ a.t()  csc.to_sparse_csr()  csc.transpose(0, 1)  bsr.to_dense()  bsr.to_sparse_bsc((2, 3))  -bsr
+torch.zeros_like(s, layout=torch.strided)  torch.zeros_like(s, layout=torch.sparse_csr)  torch.zeros_like(r, layout=torch.sparse_csr)
+torch.ones_like(u, layout=torch.strided)  torch.full_like(s, 3, layout=torch.strided)  s.sum().to_sparse().transpose(0, -1)
+csr.clone().resize_as_(a)  a.clone().resize_as_(csc)  a.clone().resize_as_(s)  s.bool().pow(True)  torch.add(s.long(), s.long(), alpha=0.5)
+(csr @ csr.T).addmm_(csr, csr.T)  (a @ a.t()).addmm_(csr, a.t())  (a @ a.t()).addmm_(s, a.t(), beta=2)  a[0].clone().addmv_(csr.T, a[:, 0])
+torch.sparse.addmm((a @ a.t()).long(), s.long(), a.t().long(), beta=1.5, alpha=2.5)  torch.add(s, u, out=s.t())  torch.add(s, u, out=e.t())
+torch.mul(s, s, out=e.t())  torch.mul(csr, csr, out=(csr @ csr.T))  s.long() @ (0 * csr)  csr @ (0 * s)  e.long() @ a.t()
+torch.sparse.softmax(e.narrow_copy(0, 0, 0).long(), 1)  a[:, :0] * r.narrow_copy(1, 0, 0)
 bsr.to_sparse()  bsc.to_dense()  bsr * 2  d.sparse_mask(bsr)  bsc.transpose(0, 1)  csr.clone().resize_as_sparse_(csr)
 """
 # of these a number is made that is differentiated by a, s, u, r, csr
@@ -89,6 +96,46 @@ def test_the_device_computes_what_the_host_computes(call: str) -> None:
         assert found == expected
     else:
         assert_same(found, expected)
+
+
+def test_indices_have_the_dtype_of_the_hosts() -> None:
+    calls = (
+        "csr * csr",
+        "csr.clone().mul_(csr)",
+        "torch.mul(csr, csr, out=csr.clone())",
+        "a.sparse_mask(csr)",
+        "csr + csr",
+    )
+    for call in calls:
+        dtypes = []
+        for device in ("cpu", "maca"):
+            given = operands(device)
+            members = given["csr"].crow_indices().int(), given["csr"].col_indices().int()
+            given["csr"] = torch.sparse_csr_tensor(*members, given["csr"].values(), (3, 4))
+            dtypes.append(eval(call, {"torch": torch, **given}).col_indices().dtype)
+        assert dtypes[0] is dtypes[1], call
+
+
+def test_a_sparse_tensor_has_no_strides() -> None:
+    s = operands("maca")["s"]
+    assert s.stride() == (0, 0) and s.stride(-1) == 0
+
+
+def test_nothing_times_a_number_is_zero() -> None:
+    """PyTorch's CPU kernel multiplies by memory that nobody wrote."""
+    t = operands("maca")
+    nothing = t["e"].sum().to_sparse()
+    with macatensor.fallback("error"):
+        assert (t["s"] * nothing).to_dense().cpu().abs().max() == 0
+        assert (nothing * nothing)._nnz() == 0
+
+
+def test_copies_never_leave_indices_beyond_sides() -> None:
+    csr = operands("maca")["csr"]
+    narrow = csr.sum(1, keepdim=True)
+    wide = torch.sparse_csr_tensor(narrow.crow_indices(), narrow.col_indices() + 3, narrow.values(), (3, 4))
+    with pytest.raises(RuntimeError, match="copy_ got a tensor of"):
+        narrow.copy_(wide)
 
 
 @pytest.mark.parametrize("call", calls(DIFFERENTIATED))

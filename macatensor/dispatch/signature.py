@@ -183,6 +183,14 @@ def functional(func: OpOverload) -> OpOverload | None:
     return next((t for name in (operator, f"_{operator}") for t in _twins(func, name)), None)
 
 
+def of_in_place(func: OpOverload) -> OpOverload | None:
+    """The overload of aten that allocates what an in-place one writes, or None."""
+    operator = func._schema.name.partition("::")[2]
+    if func.namespace != "aten" or not operator.endswith("_") or operator.endswith("__"):
+        return None
+    return next(_twins(func, operator[:-1]), None)
+
+
 def find_row(func: OpOverload) -> tuple[Row, Form, OpOverload] | None:
     """The row that serves an overload, the overload's form, and the overload the row names."""
     if func.namespace != "aten":

@@ -35,9 +35,10 @@ def _ends(name: str, offsets: list[Tensor]) -> Tensor:
 
 
 def _filling(number: float, dtype: torch.dtype) -> float:
-    """What bool and integers are padded with in place of an infinity: the end of their range."""
+    """The number as C++ casts it to a dtype, without asking whether it fits; of an infinity bool and integers have the end
+    of their range."""
     if dtype.is_floating_point or dtype.is_complex or abs(number) != float("inf"):
-        return number
+        return torch.tensor(number, dtype=torch.float64).to(dtype).item()
     if dtype is torch.bool:
         return float(number > 0)
     limits = torch.iinfo(dtype)

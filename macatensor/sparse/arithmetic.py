@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -65,9 +66,11 @@ def _threshold_backward(grad: Value, t: Value, threshold: Value) -> Value:
 
 @operator("pow.Tensor_Scalar")
 def _pow(t: _Sparse, exponent: Value) -> Value:
-    if isinstance(exponent, complex) or exponent == 0 or t.dtype is torch.bool:
+    if isinstance(exponent, complex) or exponent == 0:
         return NotImplemented
     whole = coalesce(t)
+    if t.dtype is torch.bool:
+        return like(whole, whole._coo_values.clone()) if exponent is True else NotImplemented
     return like(whole, whole._coo_values.pow(exponent))
 
 
@@ -98,10 +101,11 @@ def _mul(t: Value, other: Value) -> Value:
     if is_one_number(t):
         return _mul(other, t)
     if isinstance(t, _Sparse) and isinstance(other, _Sparse):
-        numbers = [p for p in ((other, t), (t, other)) if p[0].dim() == 0 and p[0]._coo_values.shape[0]]
+        numbers = [p for p in ((other, t), (t, other)) if p[0].dim() == 0]
         if numbers:
-            number, others = max(numbers, key=lambda p: p[0]._coo_is_coalesced)
-            return _times(others, coalesce(number)._coo_values[0])
+            number, others = max(numbers, key=lambda p: (p[0]._nnz() > 0, p[0]._coo_is_coalesced))
+            # zero where there is none
+            return _times(others, coalesce(number)._coo_values.sum(dtype=number.dtype))
         if t.shape != other.shape:
             return NotImplemented
         if not (t._coo_values.shape[0] and other._coo_values.shape[0]):
@@ -116,6 +120,8 @@ def _times_dense(t: _Sparse, dense: torch.Tensor) -> Value:
         size = torch.broadcast_shapes(t.shape, dense.shape)
     except RuntimeError:
         return NotImplemented
+    if not math.prod(size):
+        return empty(size, sparse_dim(t) + len(size) - t.dim(), torch.promote_types(t.dtype, dense.dtype))
     whole = coalesce(t)
     if size != t.shape:
         whole = torch.ops.aten._sparse_broadcast_to(whole, size)
@@ -150,6 +156,8 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
     if not isinstance(t, _Sparse) or t.shape != other.shape:
         return NotImplemented
     dtype = torch.promote_types(t.dtype, other.dtype)
+    if alpha != 1:  # of which PyTorch refuses some kinds
+        torch.add(torch.empty(0, dtype=dtype), torch.empty(0, dtype=dtype), alpha=alpha)
     values = [t._coo_values.to(dtype), (other._coo_values * alpha).to(dtype)]
     if not other._coo_values.shape[0]:  # elements of one place stay apart
         return like(t, values[0].clone())

@@ -13,7 +13,7 @@ from macatensor.dispatch.errors import two_devices
 from macatensor.dispatch.host_fallback import announce
 from macatensor.dispatch.resize import write_out
 from macatensor.dispatch.rowless import taken_apart
-from macatensor.dispatch.signature import functional
+from macatensor.dispatch.signature import functional, of_in_place
 from macatensor.runtime.boxed import Arguments, Keywords, Value
 from macatensor.runtime.dispatch_keys import lazy_bits
 from macatensor.runtime.tensor import MacaTensor, plain_data
@@ -25,7 +25,10 @@ _Operator = Callable[..., Value]
 FROM_HOST: dict[torch.layout, Callable[[torch.Tensor], DeviceSparse]] = {}
 # Decompositions of PyTorch's that ask a sparse tensor for nothing but operators; others look into the struct of PyTorch's
 # own sparse tensors, which ours has not.
-TAKEN_APART = frozenset({"aten::_sparse_addmm", "aten::_sparse_sum.dim", "aten::randn_like"})
+TAKEN_APART = frozenset(
+    f"aten::{name}"
+    for name in "_sparse_addmm _sparse_sum.dim full_like ones_like rand_like randn_like".split()
+)
 
 
 class DeviceSparse(torch.Tensor):
@@ -60,6 +63,8 @@ class DeviceSparse(torch.Tensor):
             result = _one_by_one(func, args, kwargs)
         if result is NotImplemented and "out" in kwargs:
             result = _into_out(func, types, args, kwargs)
+        elif result is NotImplemented and not _is_known(name, types):
+            result = _in_place(func, types, args, kwargs)
         if result is NotImplemented:
             result = taken_apart(func, args, kwargs, explicit=name in TAKEN_APART)
         return _on_host(func, args, kwargs) if result is NotImplemented else result
@@ -71,6 +76,10 @@ class DeviceSparse(torch.Tensor):
     def hold(self, other: Value) -> None:
         """This tensor has the sizes and elements of ``other`` from now on, one of ours of the same layout."""
         raise NotImplementedError
+
+    def taken_in(self, new: Value) -> Value:
+        """``new``, of the same layout, with indices of the dtype that this tensor's have."""
+        return new
 
     def _set_data(self, value: torch.Tensor) -> None:
         if isinstance(value, DeviceSparse) and value.layout is not self.layout:
@@ -148,7 +157,26 @@ def _into_out(func: OpOverload, types: Sequence[type], args: Arguments, kwargs: 
     result = _computed(without.name(), types, args, {k: v for k, v in kwargs.items() if k != "out"})
     if isinstance(out, MacaTensor) and isinstance(result, MacaTensor):
         return write_out([out], result)
-    return written(out, result)
+    # of one that has elements PyTorch refuses some sizes
+    return written(out, result, resizes=isinstance(out, DeviceSparse) and not out._nnz())
+
+
+def _is_known(name: str, types: Sequence[type]) -> bool:
+    return any(issubclass(kind, DeviceSparse) and name in kind.operators for kind in types)
+
+
+def _in_place(func: OpOverload, types: Sequence[type], args: Arguments, kwargs: Keywords) -> Value:
+    """The first operand, with what the overload that writes nothing gives; NotImplemented where it does not fit."""
+    without = of_in_place(func)
+    if without is None:
+        return NotImplemented
+    t, result = args[0], _computed(without.name(), types, args, kwargs)
+    if not isinstance(t, MacaTensor):
+        return written(t, result)
+    fits = (
+        isinstance(result, MacaTensor) and result.shape == t.shape and torch.can_cast(result.dtype, t.dtype)
+    )
+    return t.copy_(result) if fits else NotImplemented
 
 
 def _check_devices(func: OpOverload, values: Iterable[Value]) -> None:
@@ -174,13 +202,16 @@ def held(t: DeviceSparse, new: Value) -> Value:
     return t
 
 
-def written(t: Value, new: Value) -> Value:
-    """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be."""
+def written(t: Value, new: Value, resizes: bool = False) -> Value:
+    """``t``, whose elements are those of ``new`` now; NotImplemented where they cannot be.
+
+    ``resizes``: may it take other sizes?
+    """
     if not isinstance(t, DeviceSparse) or not isinstance(new, torch.Tensor) or new.layout is not t.layout:
         return NotImplemented
-    if new.shape != t.shape or not torch.can_cast(new.dtype, t.dtype):
+    if (new.shape != t.shape and not resizes) or not torch.can_cast(new.dtype, t.dtype):
         return NotImplemented
-    return held(t, new if new.dtype == t.dtype else new.to(t.dtype))
+    return held(t, t.taken_in(new if new.dtype == t.dtype else new.to(t.dtype)))
 
 
 def from_host(source: torch.Tensor) -> torch.Tensor:
@@ -229,5 +260,5 @@ def _on_host(func: OpOverload, args: Arguments, kwargs: Keywords) -> Value:
             if isinstance(ours, DeviceSparse):
                 ours.hold(from_host(theirs))
             else:
-                ours.copy_(theirs)
+                ours.resize_(theirs.shape).copy_(theirs)
     return tree_map(up, result)

@@ -50,6 +50,11 @@ class CompressedMacaTensor(DeviceSparse):
             take_sizes(self, other)
         become(self, other._csx_compressed, other._csx_plain, other._csx_values)
 
+    def taken_in(self, new: Value) -> Value:
+        kind = self._csx_compressed.dtype
+        indices = new._csx_compressed.to(kind), new._csx_plain.to(kind)
+        return compressed(new._csx_layout, *indices, new._csx_values, new.shape)
+
     def is_contiguous(self, *args: Value, **kwargs: Value) -> NoReturn:
         raise RuntimeError("Sparse CSR tensors do not have is_contiguous")
 

@@ -119,7 +119,9 @@ def _sparse_mask(t: Value, mask: Value) -> Value:
     if isinstance(t, MacaTensor):
         g = geometry(mask)
         flat = tiled(t, g.block, len(g.dense)).reshape(g.matrices * g.rows * g.columns, *g.each)
-        return like(mask, flat.index_select(0, linear(mask)).reshape(mask._csx_values.shape))
+        values = flat.index_select(0, linear(mask)).reshape(mask._csx_values.shape)
+        begins, plain = (i.to(torch.int64, copy=True) for i in (mask._csx_compressed, mask._csx_plain))
+        return compressed(mask._csx_layout, begins, plain, values, t.shape)
     if isinstance(t, _Compressed) and t._csx_layout is mask._csx_layout:
         product = mul(t, like(mask, torch.ones_like(mask._csx_values)))
         return product if product is NotImplemented else like(product, product._csx_values.to(t.dtype))
@@ -158,12 +160,12 @@ def add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
         return NotImplemented
     if t._csx_layout is not other._csx_layout:
         other = _as_csr(other) if _is_csr(t) and t.dim() == 2 else NotImplemented
-    if other is NotImplemented or torch.bool in (t.dtype, other.dtype):
+    if other is NotImplemented:
         return NotImplemented
     g, dtype = geometry(t), torch.promote_types(t.dtype, other.dtype)
     if g == geometry(other) and _have_same_places(t, other):
         return like(t, torch.add(t._csx_values, other._csx_values, alpha=alpha))
-    if g.batch or g.dense or g.block:
+    if g.batch or g.dense or g.block or torch.bool in (t.dtype, other.dtype):
         return NotImplemented
     both = torch.ops.aten.add.Tensor(to_coo(t), to_coo(other), alpha=alpha)
     result = of_coo(structure.coalesce(both), t._csx_layout)

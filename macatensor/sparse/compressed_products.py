@@ -21,7 +21,7 @@ from macatensor.sparse.compressed import (
 )
 from macatensor.sparse.conversion import flipped, of_coo, to_coo
 from macatensor.sparse.matrices import product
-from macatensor.sparse.products import added_to, by_column
+from macatensor.sparse.products import added_to, by_column, product_of_nothing
 from macatensor.sparse.rows import TERMS, in_pieces, sums_of_runs
 
 _Compressed = CompressedMacaTensor
@@ -59,6 +59,11 @@ def _is_matrix(t: Value) -> bool:
 
 @operator("mm")
 def mm(a: Value, b: Value) -> Value:
+    made = _mm(a, b)
+    return product_of_nothing(a, b) if made is NotImplemented else made
+
+
+def _mm(a: Value, b: Value) -> Value:
     if not (_is_matrix(a) and _is_matrix(b)) or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         return NotImplemented
     if not isinstance(a, _Compressed):

@@ -332,19 +332,28 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
         return to.copy_(source.to_host()) if to.layout is source.layout else NotImplemented
     if not isinstance(source, torch.Tensor) or source.layout is not to._csx_layout:
         return NotImplemented
-    if (
-        source._nnz() != to._nnz()
-        or source.values().shape != to._csx_values.shape
-        or source.shape != to.shape
-    ):
+    if source._nnz() != to._nnz() or source.values().shape != to._csx_values.shape:
         return NotImplemented
+    if source.shape != to.shape:
+        raise RuntimeError(
+            f"copy_ got a tensor of {list(to.shape)} and the source {list(source.shape)}, whose indices may lie beyond its sides; "
+            "accepted: two of the same sizes"
+        )
     for member, given in zip(_members(to), members_of(source)):
         member.copy_(given)
     return to
 
 
+@operator("resize_as_")
+def _resize_as(t: Value, template: Value, *, memory_format: torch.memory_format | None = None) -> Value:
+    """Of the template PyTorch takes the sizes alone."""
+    if memory_format is not None:
+        return NotImplemented
+    return _resize(t, template.shape) if isinstance(t, _Compressed) else t.resize_(template.shape)
+
+
 @operator("resize_as_sparse_")
-def _resize_as(to: Value, template: Value) -> Value:
+def _resize_as_sparse(to: Value, template: Value) -> Value:
     """The places of ``template``; with values of as many as before, and else of no numbers in particular."""
     if not isinstance(to, _Compressed) or not isinstance(template, _Compressed):
         return NotImplemented

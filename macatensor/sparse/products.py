@@ -8,7 +8,7 @@ import torch
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor, device
-from macatensor.sparse.calls import held
+from macatensor.sparse.calls import DeviceSparse, held
 from macatensor.sparse.matrices import product
 from macatensor.sparse.rows import scattered_sums, sums_of_runs
 from macatensor.sparse.structure import coalesce, like, sparse_dim
@@ -30,12 +30,31 @@ def _times_dense(t: _Sparse, rows: torch.Tensor, columns: torch.Tensor, dense: t
     return sums_of_runs(offsets, columns, t._coo_values, dense)
 
 
+def product_of_nothing(a: Value, b: Value) -> Value:
+    """[m, n] of [m, k] and [k, n], of which a sparse one has no element: PyTorch gives zeros whatever the dtypes are, and
+    of whatever layouts without blocks. NotImplemented for others."""
+    sparse = [t for t in (a, b) if isinstance(t, DeviceSparse)]
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or all(t._nnz() for t in sparse):
+        return NotImplemented
+    of_dense = len(sparse) < 2
+    dtype = b.dtype if of_dense and isinstance(a, _Sparse) else a.dtype
+    if not of_dense and a.layout in (torch.sparse_bsr, torch.sparse_bsc):
+        return NotImplemented
+    layout = torch.strided if of_dense else a.layout
+    return torch.zeros((a.shape[0], b.shape[1]), dtype=dtype, layout=layout, device=device())
+
+
 @operator("mm")
 def mm(t: Value, other: Value) -> Value:
+    made = _mm(t, other)
+    return product_of_nothing(t, other) if made is NotImplemented else made
+
+
+def _mm(t: Value, other: Value) -> Value:
     if isinstance(t, _Sparse) and isinstance(other, _Sparse):
         return product(t, other)
     if isinstance(t, MacaTensor) and t.dim() == 2 and _is_matrix(other):
-        transposed = mm(other.t(), t.t())
+        transposed = _mm(other.t(), t.t())
         return transposed if transposed is NotImplemented else transposed.t()
     fits = _is_matrix(t) and isinstance(other, MacaTensor) and other.dim() == 2
     if not fits or t.shape[1] != other.shape[0] or t.dtype != other.dtype:
@@ -61,6 +80,8 @@ def added_to(result: Value, added: torch.Tensor, beta: Value, alpha: Value) -> V
         return NotImplemented
     if wanted != result.shape:
         return NotImplemented
+    if not (result.is_floating_point() or result.is_complex()):
+        beta, alpha = int(beta), int(alpha)  # as PyTorch, which computes in the dtype of the product
     scaled = result if alpha == 1 else result * alpha
     return scaled if beta == 0 else scaled + (added if beta == 1 else added * beta)
 

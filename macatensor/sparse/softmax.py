@@ -6,7 +6,7 @@ import torch
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import device
-from macatensor.sparse.structure import coalesce, like, places, sparse_dim, values_at
+from macatensor.sparse.structure import coalesce, empty, like, places, sparse_dim, values_at
 from macatensor.sparse.tensor import SparseMacaTensor, operator
 
 _Sparse = SparseMacaTensor
@@ -29,7 +29,11 @@ def _sums(values: torch.Tensor, of: torch.Tensor, count: int) -> torch.Tensor:
 
 def _forward(t: Value, dim: int, half_to_float: bool, log: bool) -> Value:
     rank = t.dim()
-    if half_to_float or not t.is_floating_point() or not -rank <= dim < rank:
+    if half_to_float or not -rank <= dim < rank:
+        return NotImplemented
+    if not t.numel():
+        return empty(t.shape, sparse_dim(t), t.dtype)
+    if not t.is_floating_point():
         return NotImplemented
     whole = coalesce(t)
     values, dims = whole._coo_values, sparse_dim(t)

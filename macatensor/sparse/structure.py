@@ -177,8 +177,16 @@ def _is_another(layout: torch.layout | None, device: torch.device | None) -> boo
 def _zeros_like(t: _Sparse, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
                 device: torch.device | None = None, memory_format: torch.memory_format | None = None,
                 **options: Value) -> Value:  # fmt: skip
-    if _is_another(layout, device):
+    if device is not None and device.type != "maca":
         return NotImplemented
+    if layout is torch.strided:
+        return torch.zeros(t.shape, dtype=dtype or t.dtype, device="maca").contiguous(
+            memory_format=memory_format or torch.contiguous_format
+        )
+    if layout not in (None, torch.sparse_coo):
+        sizes = 0, dense_dim(t), t.shape, (), torch.int64
+        made = torch.ops.aten._sparse_compressed_tensor_with_dims.default
+        return made(*sizes, dtype=dtype or t.dtype, layout=layout, device="maca").zero_()
     if memory_format is not None:
         raise RuntimeError("memory format option is only supported by strided tensors")
     return empty(t.shape, sparse_dim(t), dtype or t.dtype)
@@ -230,6 +238,8 @@ def _ask_pytorch(t: _Sparse, name: str, *args: Value) -> None:
 
 @operator("resize_as_sparse_", "resize_as_")
 def _resize_as(t: Value, template: Value, *, memory_format: torch.memory_format | None = None) -> Value:
+    if isinstance(t, MacaTensor) and memory_format is None:
+        return t.resize_(template.shape)
     if memory_format is not None or not isinstance(t, _Sparse) or not isinstance(template, _Sparse):
         return NotImplemented
     return _resize(t, template.shape, sparse_dim(template), dense_dim(template))
@@ -389,6 +399,8 @@ def _permute(t: _Sparse, dims: Sequence[int]) -> Value:
 @operator("transpose.int")
 def _transpose(t: _Sparse, one: int, other: int) -> Value:
     order = list(range(t.dim()))
+    if not order and one in (-1, 0) and other in (-1, 0):
+        return _detach(t)
     if not all(-t.dim() <= d < t.dim() for d in (one, other)):
         return NotImplemented
     order[one], order[other] = order[other], order[one]
