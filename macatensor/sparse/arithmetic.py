@@ -71,7 +71,8 @@ def _pow(t: _Sparse, exponent: Value) -> Value:
     whole = coalesce(t)
     if t.dtype is torch.bool:
         return like(whole, whole._coo_values.clone()) if exponent is True else NotImplemented
-    return like(whole, whole._coo_values.pow(exponent))
+    powers = whole._coo_values.pow(exponent)
+    return like(whole, powers) if torch.can_cast(powers.dtype, t.dtype) else NotImplemented
 
 
 @operator("div.Tensor", "div.Scalar")
@@ -130,6 +131,8 @@ def _times_dense(t: _Sparse, dense: torch.Tensor) -> Value:
 
 def _times(t: _Sparse, number: Value) -> _Sparse:
     values = t._coo_values
+    if not t.numel():
+        return empty(t.shape, sparse_dim(t), torch.result_type(values, number))
     if t.dim() == 0 and isinstance(number, torch.Tensor):  # the dtypes of two numbers count alike
         values = values.to(torch.promote_types(t.dtype, number.dtype))
     return like(t, values * number)
@@ -202,8 +205,8 @@ def _sub_in_place(t: Value, other: Value, *, alpha: Value = 1) -> Value:
 
 @operator("mul_.Tensor", "mul_.Scalar")
 def _mul_in_place(t: Value, other: Value) -> Value:
-    if isinstance(t, _Sparse) and not t._coo_values.shape[0] and is_one_number(other):
-        return t  # of whatever dtype the number is
+    if isinstance(t, _Sparse) and not (t._coo_values.shape[0] and t.numel()) and is_one_number(other):
+        return t.zero_()  # of whatever dtype the number is
     product = _mul(t, other)
     if product is NotImplemented or not isinstance(t, MacaTensor):
         return written(t, product)

@@ -21,7 +21,7 @@ from macatensor.sparse.compressed import (
 )
 from macatensor.sparse.conversion import flipped, of_coo, to_coo
 from macatensor.sparse.matrices import product
-from macatensor.sparse.products import added_to, by_column, product_of_nothing
+from macatensor.sparse.products import added_to, added_to_nothing, by_column, product_of_nothing
 from macatensor.sparse.rows import TERMS, in_pieces, sums_of_runs
 
 _Compressed = CompressedMacaTensor
@@ -64,6 +64,8 @@ def mm(a: Value, b: Value) -> Value:
 
 
 def _mm(a: Value, b: Value) -> Value:
+    if isinstance(a, MacaTensor) and isinstance(b, MacaTensor):  # what they are added to is sparse
+        return NotImplemented
     if not (_is_matrix(a) and _is_matrix(b)) or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         return NotImplemented
     if not isinstance(a, _Compressed):
@@ -79,7 +81,7 @@ def _mm(a: Value, b: Value) -> Value:
 def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
     result = mm(a, b)
     if result is NotImplemented or added.dtype != result.dtype:
-        return NotImplemented
+        return added_to_nothing(added, a, b, beta)
     if isinstance(added, MacaTensor):
         return added_to(result.to_dense(), added, beta, alpha)
     if not isinstance(result, _Compressed) or added.shape != result.shape:
@@ -137,7 +139,11 @@ def sampled_addmm(t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value
     right = b.mT.reshape(g.matrices * g.columns, inner)
     dots = _dots(left, right, matrix * g.rows + row, matrix * g.columns + column).reshape(t._csx_values.shape)
     scaled = dots if alpha == 1 else dots * alpha
-    return like(t, scaled if beta == 0 else scaled + t._csx_values * beta)
+    values = scaled if beta == 0 else scaled + t._csx_values * beta
+    if not g.nnz:
+        return like(t, values)
+    begins, plain = (i.to(torch.int64, copy=True) for i in (t._csx_compressed, t._csx_plain))
+    return compressed(t._csx_layout, begins, plain, values, t.shape)
 
 
 # -- rows reduced otherwise -------------------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ def _fits_reduction(t: Value, dense: Value) -> bool:
         _is_matrix(dense)
         and t.shape[1] == dense.shape[0]
         and t.dtype == dense.dtype
-        and dense.is_floating_point()
+        and (dense.is_floating_point() or not t._nnz())
     )
 
 
@@ -164,15 +170,15 @@ def _mm_reduce(t: Value, dense: Value, reduce: str) -> Value:
     if not _fits_reduction(t, dense) or isinstance(dense, _Compressed):
         return NotImplemented
     none = t._csx_plain.new_empty(0)
+    if reduce not in ("sum", "mean", "amax", "amin"):
+        return NotImplemented
+    nnz, size = t._csx_plain.shape[0], (t.shape[0], dense.shape[1])
+    if not nnz:
+        return dense.new_zeros(size), none
     if reduce in ("sum", "mean"):
         sums = _times_dense(t, dense)
         return sums if reduce == "sum" else sums / _counts(t), none
-    if reduce not in ("amax", "amin"):
-        return NotImplemented
-    nnz, size = t._csx_plain.shape[0], (t.shape[0], dense.shape[1])
     result = dense.new_zeros(size)
-    if not nnz:
-        return result, none
     needs_places = torch.is_grad_enabled() and (t.requires_grad or dense.requires_grad)
     chosen = t._csx_plain.new_full(size, nnz) if needs_places else none
     _, row, column = coordinates(t)

@@ -378,10 +378,10 @@ def _resize(
     )
     asked.resize_(size)  # refuses what PyTorch refuses
     are_square = t.shape[-2] == t.shape[-1] and size[-2] == size[-1]
-    if t._csx_layout in IN_BLOCKS or not (t._csx_layout in BY_ROWS or are_square):
+    if t._csx_layout in IN_BLOCKS or geometry(t).dense or not (t._csx_layout in BY_ROWS or are_square):
         raise RuntimeError(
             f"resize_ got {_KINDS[t._csx_layout]} of {list(t.shape)} and the sizes {list(size)}, of which PyTorch makes a tensor "
-            "whose indices are none of its; accepted: sparse_csr, and sparse_csc of as many rows as columns. "
+            "whose indices are none of its; accepted: sparse_csr, and sparse_csc of as many rows as columns, of numbers. "
             "torch.sparse_compressed_tensor makes a new one"
         )
     pairs = zip(_members(t), members_of(asked))

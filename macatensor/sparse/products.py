@@ -30,18 +30,37 @@ def _times_dense(t: _Sparse, rows: torch.Tensor, columns: torch.Tensor, dense: t
     return sums_of_runs(offsets, columns, t._coo_values, dense)
 
 
-def product_of_nothing(a: Value, b: Value) -> Value:
-    """[m, n] of [m, k] and [k, n], of which a sparse one has no element: PyTorch gives zeros whatever the dtypes are, and
-    of whatever layouts without blocks. NotImplemented for others."""
+def is_of_nothing(a: Value, b: Value) -> bool:
+    """Are these matrices of fitting sizes, of which a sparse one has no element? PyTorch multiplies such ones of whatever
+    dtypes, and of more layouts than others."""
+    are_matrices = all(isinstance(t, torch.Tensor) and t.dim() == 2 and _is_sparse_whole(t) for t in (a, b))
     sparse = [t for t in (a, b) if isinstance(t, DeviceSparse)]
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or all(t._nnz() for t in sparse):
+    return are_matrices and a.shape[1] == b.shape[0] and not all(t._nnz() for t in sparse)
+
+
+def _is_sparse_whole(t: torch.Tensor) -> bool:
+    return not isinstance(t, DeviceSparse) or t.dense_dim() == 0
+
+
+def product_of_nothing(a: Value, b: Value) -> Value:
+    """Zeros [m, n] of the layout and dtype that PyTorch gives them; NotImplemented where it refuses the product."""
+    are_sparse = isinstance(a, DeviceSparse) and isinstance(b, DeviceSparse)
+    if not is_of_nothing(a, b) or (are_sparse and a.layout in (torch.sparse_bsr, torch.sparse_bsc)):
         return NotImplemented
-    of_dense = len(sparse) < 2
-    dtype = b.dtype if of_dense and isinstance(a, _Sparse) else a.dtype
-    if not of_dense and a.layout in (torch.sparse_bsr, torch.sparse_bsc):
-        return NotImplemented
-    layout = torch.strided if of_dense else a.layout
+    dtype = b.dtype if isinstance(a, _Sparse) and not are_sparse else a.dtype
+    layout = a.layout if are_sparse else torch.strided
     return torch.zeros((a.shape[0], b.shape[1]), dtype=dtype, layout=layout, device=device())
+
+
+def added_to_nothing(added: Value, a: Value, b: Value, beta: Value) -> Value:
+    """``beta * added``, where the product has no terms; NotImplemented where it has."""
+    if not is_of_nothing(a, b) or added.shape != (a.shape[0], b.shape[1]) or not _is_sparse_whole(added):
+        return NotImplemented
+    if added.layout in (torch.sparse_bsr, torch.sparse_bsc):
+        return NotImplemented
+    if beta == 0:
+        return torch.zeros_like(added)
+    return added.clone() if beta == 1 else (added * beta).to(added.dtype)
 
 
 @operator("mm")
@@ -65,9 +84,9 @@ def _mm(t: Value, other: Value) -> Value:
 
 @operator("addmm", "_sparse_addmm")
 def _addmm(added: Value, t: Value, dense: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
-    if not isinstance(added, MacaTensor) or added.dtype != t.dtype:
-        return NotImplemented
-    return NotImplemented if isinstance(dense, _Sparse) else added_to(mm(t, dense), added, beta, alpha)
+    if not isinstance(added, MacaTensor) or added.dtype != t.dtype or isinstance(dense, _Sparse):
+        return added_to_nothing(added, t, dense, beta)
+    return added_to(mm(t, dense), added, beta, alpha)
 
 
 def added_to(result: Value, added: torch.Tensor, beta: Value, alpha: Value) -> Value:

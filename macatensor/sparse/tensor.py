@@ -51,7 +51,7 @@ def coo(
     made: SparseMacaTensor = torch.Tensor._make_wrapper_subclass(
         SparseMacaTensor, tuple(size), dtype=values.dtype, layout=torch.sparse_coo, device=device()
     )
-    return become(made, indices, values, is_coalesced)
+    return become(made, indices, values, is_coalesced or values.shape[0] < 2)
 
 
 def become(
