@@ -1,4 +1,4 @@
-"""Twenty programs without a fault: a training step or two each, on any device."""
+"""Programs without a fault, on tensors of every layout: a training step or two each, on any device."""
 
 from __future__ import annotations
 
@@ -218,3 +218,55 @@ def spectrum(device: str) -> None:
 def least_squares(device: str) -> None:
     a = (torch.randn(6, 6) + 6 * torch.eye(6)).to(device).requires_grad_()
     (torch.linalg.solve(a, torch.randn(6, 2).to(device)).sum() + torch.logdet(a @ a.mT)).backward()
+
+
+@_program
+def sparse_products(device: str) -> None:
+    rows = torch.rand(4, 3).to(device).requires_grad_()
+    matrix = torch.eye(4).to_sparse().to(device).requires_grad_()
+    ((matrix * 2 + matrix).to_dense().sum() + torch.sparse.mm(matrix, rows).relu().sum()).backward()
+
+
+@_program
+def compressed_products(device: str) -> None:
+    rows = torch.rand(4, 3).to(device).requires_grad_()
+    matrix = torch.rand(4, 4).to_sparse_csr().to(device)
+    ((matrix @ rows) * 2).sum().backward()
+    matrix.sin().to_dense()
+
+
+@_program
+def sparse_gradients(device: str) -> None:
+    table = nn.Embedding(10, 4, sparse=True).to(device)
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    table(torch.tensor([1, 2, 1]).to(device)).square().sum().backward()
+    optimizer.step()
+
+
+def _ragged(device: str, *inner: int) -> torch.Tensor:
+    return torch.nested.nested_tensor(
+        [torch.rand(n, *inner) for n in (2, 3)], layout=torch.jagged, device=device
+    )
+
+
+@_program
+def ragged_batches(device: str) -> None:
+    x = _ragged(device, 4).requires_grad_()
+    y = F.gelu(nn.Linear(4, 4).to(device)(x))
+    (y * y).to_padded_tensor(0.0).sum().backward()
+
+
+@_program
+def ragged_attention(device: str) -> None:
+    q = _ragged(device, 4, 8).transpose(1, 2)
+    F.scaled_dot_product_attention(q, q, q).transpose(1, 2).values().sum()
+
+
+@_program
+def rare_dtypes(device: str) -> None:
+    z = torch.ones(4, dtype=torch.complex32).to(device)
+    (z * 2 + z).to(torch.complex64).abs().sum()
+    z.clone().add_(z)
+    torch.arange(4).to(device).to(torch.uint16).to(torch.uint32).sum()
+    x, one = torch.rand(16, 16).to(torch.float8_e4m3fn).to(device), torch.ones(()).to(device)
+    torch._scaled_mm(x, x.t(), one, one, out_dtype=torch.float32).sum()

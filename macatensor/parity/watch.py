@@ -323,8 +323,11 @@ class Watch:
         if ours and (row is None or row.kind is Kind.COMPOSITE):
             return call()  # its parts come here
         name = short_name(func)
-        if row is None and not tensors((args, kwargs)):  # as the profiler's
+        operands = tensors((args, kwargs))
+        if row is None and not operands:  # as the profiler's
             return call()
+        if any(t is not None and t.layout is not torch.strided for t in operands):
+            return call()  # launches on the tensors that it is made of, which come here
         if not self.wants(row, name):
             return call()
         return self.seen(func, row, name, args, kwargs, call, written_by(func, row, args, kwargs))

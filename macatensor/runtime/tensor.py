@@ -48,7 +48,7 @@ class MacaTensor(torch.Tensor):
     # (buffer, offset in elements, Meta): one attribute, so that one store replaces all three. No slot: Module.to
     # swaps a Parameter with ours, and torch.utils.swap_tensors refuses types with other slots.
     _payload: Payload
-    __dict__ = attributes  # type: ignore[assignment]
+    __dict__ = attributes
 
     __torch_function__ = native.FixedAttribute(torch._C._disabled_torch_function_impl)  # type: ignore[assignment]
 

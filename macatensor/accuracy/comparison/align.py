@@ -226,9 +226,11 @@ def _aten_tokens(calls: list[Call]) -> list[list[Hashable]]:
     out: list[list[Hashable]] = [[], [], []]
     for call in calls:
         shapes = tuple(tuple(entry.shape) for _, entry in tensors_of(call.outputs))
-        out[0].append((call.direction, call.op, shapes))
-        out[1].append((call.direction, call.op))
-        out[2].append((call.direction, kind_of(call.op), shapes))
+        # devices take an API call apart differently, and so slice and shift by other numbers
+        numbers = tuple((a.place, a.value) for a in call.inputs if isinstance(a.value, (bool, int, float)))
+        out[0].append((call.direction, call.op, shapes, numbers))
+        out[1].append((call.direction, call.op, numbers))
+        out[2].append((call.direction, kind_of(call.op), shapes, numbers))
     return out
 
 

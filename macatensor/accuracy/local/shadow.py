@@ -117,7 +117,10 @@ class Shadows:
         numbers, an operator of one dtype): then the device's values count.
         """
         held = {_key(t) for t in seen.operands if t is not None}
-        fresh = [t for t in seen.results if t is not None and _key(t) not in held]
+        # a sparse one has no memory of its own
+        fresh = [
+            t for t in seen.results if t is not None and t.layout is torch.strided and _key(t) not in held
+        ]
         row = seen.row
         if arguments is None or row is None or row.form or is_drawn(row):
             self._reset(seen, fresh)
@@ -133,7 +136,8 @@ class Shadows:
         own = {id(t) for t in fresh}
         found: list[torch.Tensor | None] = []
         for ours, shadow in zip(seen.results, results):
-            if ours is None or ours.dtype not in _SHADOWED or shadow is None or shadow.shape != ours.shape:
+            has_memory = ours is not None and ours.layout is torch.strided and ours.dtype in _SHADOWED
+            if ours is None or not has_memory or shadow is None or shadow.shape != ours.shape:
                 found.append(None)
                 continue
             if id(ours) in own:

@@ -210,3 +210,31 @@ def _learnable_channels_backward(draw: Draw) -> Iterator[Call]:
             scale = 0.25 * 2.0 ** draw.integers((shape[axis],), 0, 3)
             zero = draw.integers((shape[axis],), -5, 6).float()
             yield Call((grad, x, scale, zero, axis, -128, 127, 0.5))
+
+
+@calls("_fused_moving_avg_obs_fq_helper")
+def _observed(draw: Draw) -> Iterator[Call]:
+    """Switches on and off; averages that begin, and that go on."""
+    if not _typical(draw):
+        return
+    for shape, by_rows in (((4, 12), False), ((4, 12), True), ((3, 2, 5), True), ((7,), False)):
+        rows = shape[0] if by_rows else 1
+        for start, on in ((torch.inf, (1, 1)), (1.5, (1, 1)), (1.5, (0, 1)), (1.5, (1, 0))):
+            switches = [torch.tensor([switch]) for switch in on]
+            low, high = (
+                torch.full((rows,), start if start == torch.inf else -start),
+                torch.full((rows,), start),
+            )
+            held = (
+                low,
+                high if start != torch.inf else -high,
+                torch.ones(rows),
+                torch.zeros(rows, dtype=torch.int32),
+            )
+            yield Call((draw.tensor(*shape), *switches, *held, 0.01, -128, 127, 0, by_rows, on == (1, 1)))
+
+
+@calls("dequantize.self")
+def _dequantize(draw: Draw) -> Iterator[Call]:
+    for shape in ((4, 5), (), (0, 3)):
+        yield Call((draw.tensor(*shape),))
