@@ -403,3 +403,11 @@ def test_memory_formats_are_of_dense_tensors(name: str) -> None:
         getattr(torch, name)(_apart().to("maca"), memory_format=torch.channels_last)
     with pytest.raises(RuntimeError, match="blocksize|empty_strided"):
         getattr(torch, name)(torch.ones(2, 2).to("maca"), layout=torch.sparse_bsr)
+
+
+def test_sparse_tensors_show_themselves_as_pytorchs() -> None:
+    for host in (torch.eye(2).to_sparse(), torch.eye(3).to_sparse_csr(), torch.zeros(0, 3).to_sparse()):
+        shown = repr(host.to("maca"))
+        assert shown.replace(" device='maca:0',", "").split() == repr(host).split()
+        parameter = repr(torch.nn.Parameter(host.to("maca")))
+        assert parameter.startswith("Parameter containing:\ntensor(") and "requires_grad=True" in parameter

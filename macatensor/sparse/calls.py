@@ -99,6 +99,14 @@ class DeviceSparse(torch.Tensor):
             f"Cannot access storage of {self._IMPLEMENTATION}: its values() and indices() have one each"
         )
 
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
+        """PyTorch's text, in which a class of its own is a plain tensor."""
+        text = str(torch._tensor_str._str(self, tensor_contents=tensor_contents))
+        name, shown = f"{type(self).__name__}(", "tensor("
+        if isinstance(self, torch.nn.Parameter):
+            text = f"Parameter containing:\n{text.removeprefix('Parameter(')[:-1]}"
+        return text.replace(name, shown, 1).replace("\n" + " " * len(name), "\n" + " " * len(shown))
+
     def tolist(self) -> NoReturn:
         raise RuntimeError(f"{type(self).__name__} has no list of its elements; use to_dense().tolist()")
 
