@@ -35,7 +35,8 @@ csr.clone().resize_as_(a)  a.clone().resize_as_(csc)  a.clone().resize_as_(s)  s
 torch.sparse.addmm((a @ a.t()).long(), s.long(), a.t().long(), beta=1.5, alpha=2.5)  torch.add(s, u, out=s.t())  torch.add(s, u, out=e.t())
 torch.mul(s, s, out=e.t())  torch.mul(csr, csr, out=(csr @ csr.T))  (r * 0).narrow_copy(1, 0, 0) * 2  s.long().pow(0.5)
 torch.addmm(csr, 0 * csr, s.t() @ s, beta=2)  torch.addmm(a, 0 * (csr @ csr.T).bool(), csr, beta=0.5)  torch.sparse.mm((0 * csr).long(), a.t().long(), "amax")
-torch.cat([s.sum().to_sparse().unsqueeze(0), e.sum(1)]).sgn_()  torch.addmm(csr, a, a.t() @ a)  s.long() @ (0 * csr)  csr @ (0 * s)  e.long() @ a.t()
+torch.cat([s.sum().to_sparse().unsqueeze(0), e.sum(1)]).sgn_()  torch.addmm(csr, a, a.t() @ a)  r.narrow_copy(1, 0, 0).narrow_copy(0, 0, 0).index_select(1, a[0].long() * 0)
+torch.addmm((0 * a @ a.t()).to_sparse(1), csr @ csr.T, (0 * a @ a.t()).to_sparse(1))  s.long() @ (0 * csr)  csr @ (0 * s)  e.long() @ a.t()
 torch.sparse.softmax(e.narrow_copy(0, 0, 0).long(), 1)  a[:, :0] * r.narrow_copy(1, 0, 0)
 bsr.to_sparse()  bsc.to_dense()  bsr * 2  d.sparse_mask(bsr)  bsc.transpose(0, 1)  csr.clone().resize_as_sparse_(csr)
 """

@@ -33,13 +33,11 @@ def _times_dense(t: _Sparse, rows: torch.Tensor, columns: torch.Tensor, dense: t
 def is_of_nothing(a: Value, b: Value) -> bool:
     """Are these matrices of fitting sizes, of which a sparse one has no element? PyTorch multiplies such ones of whatever
     dtypes, and of more layouts than others."""
-    are_matrices = all(isinstance(t, torch.Tensor) and t.dim() == 2 and _is_sparse_whole(t) for t in (a, b))
     sparse = [t for t in (a, b) if isinstance(t, DeviceSparse)]
+    if not sparse:
+        return False
+    are_matrices = a.dim() == b.dim() == 2 and (len(sparse) == 2 or sparse[0].dense_dim() == 0)
     return are_matrices and a.shape[1] == b.shape[0] and not all(t._nnz() for t in sparse)
-
-
-def _is_sparse_whole(t: torch.Tensor) -> bool:
-    return not isinstance(t, DeviceSparse) or t.dense_dim() == 0
 
 
 def product_of_nothing(a: Value, b: Value) -> Value:
@@ -54,7 +52,7 @@ def product_of_nothing(a: Value, b: Value) -> Value:
 
 def added_to_nothing(added: Value, a: Value, b: Value, beta: Value) -> Value:
     """``beta * added``, where the product has no terms; NotImplemented where it has."""
-    if not is_of_nothing(a, b) or added.shape != (a.shape[0], b.shape[1]) or not _is_sparse_whole(added):
+    if not is_of_nothing(a, b) or added.shape != (a.shape[0], b.shape[1]):
         return NotImplemented
     if added.layout in (torch.sparse_bsr, torch.sparse_bsc):
         return NotImplemented

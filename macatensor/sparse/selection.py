@@ -8,7 +8,7 @@ import torch
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
-from macatensor.sparse.structure import sparse_dim
+from macatensor.sparse.structure import empty, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
 
 _Sparse = SparseMacaTensor
@@ -108,11 +108,13 @@ def _index_select(t: Value, dim: int, index: Value) -> Value:
     if not fits or index.dtype not in (torch.int64, torch.int32) or not -t.dim() <= dim < t.dim():
         return NotImplemented
     dim, side, index = dim % t.dim(), t.shape[dim], index.reshape(-1).long()
+    dims = sparse_dim(t)
+    size = [*t.shape[:dim], index.shape[0], *t.shape[dim + 1 :]]
+    if dim >= dims and not t._coo_values.shape[0]:  # PyTorch asks no values for any index
+        return empty(size, dims, t.dtype)
     if bool(((index < -side) | (index >= side)).any()):
         return NotImplemented
     index = torch.where(index < 0, index + side, index)
-    size = [*t.shape[:dim], index.shape[0], *t.shape[dim + 1 :]]
-    dims = sparse_dim(t)
     if dim >= dims:
         values = t._coo_values.index_select(dim - dims + 1, index)
         return coo(t._coo_indices, values, size, t._coo_is_coalesced)

@@ -10,6 +10,8 @@ OF_LAYOUTS: tuple[tuple[str, str, str], ...] = (
     ("", _MORE + r"NotImplementedError: \"\w+\" not implemented for '\w+'", "a dtype that PyTorch's kernel for the CPU lacks"),
     ("sampled_addmm", _MORE + r"RuntimeError: .* Expected self to be a floating-point or complex tensor, but got BFloat16",
      "a dtype that PyTorch's kernel for the CPU lacks"),
+    ("_foreach_norm", _MORE + r"RuntimeError: linalg\.vector_norm: Expected a floating point or complex tensor as input\. Got Int",
+     "a dense list: the device has norms of integers, as CUDA has"),
     ("sum", _MORE + r"RuntimeError: dtype of values \(Long\) must match dtype of sparse tensor \(\w+\)",
      "PyTorch gives an empty sum of integers two dtypes"),
     ("", _MORE + r"NotImplementedError: Could not run 'aten::\w+.*", "an operator that the CPU lacks for the layout"),
@@ -59,6 +61,8 @@ OF_LAYOUTS: tuple[tuple[str, str, str], ...] = (
     # -- numbers in which PyTorch is wrong ----------------------------------------------------------------------------
     (r"resize_as_\(", r"other numbers of .*", "a dense tensor that grows: PyTorch leaves what is new unwritten"),
     (r"^(a\[\d+\])\.addmm_\(\1, ", r"other numbers of .*", "PyTorch reads what it has just overwritten"),
+    (r"dot_product_attention", r"far numbers of .* Greatest absolute difference: nan at .*",
+     "PyTorch's kernel for the CPU gives zeros where a row of scores is NaN, unlike its own plain attention"),
     (r"mean\(", r"far numbers of torch\.complex\d+: .*[(]nan[+-]infj\) but got .*[+-]infj\).*",
      "PyTorch divides by a complex number, and so loses the real part beside an infinite imaginary one"),
 )  # fmt: skip
