@@ -243,6 +243,10 @@ def sparse_gradients(device: str) -> None:
     optimizer.step()
 
 
+# with the first in a process PyTorch makes one of its own, which the first of two runs would record alone
+torch.nested.nested_tensor([torch.ones(1, 1)], layout=torch.jagged)
+
+
 def _ragged(device: str, *inner: int) -> torch.Tensor:
     return torch.nested.nested_tensor(
         [torch.rand(n, *inner) for n in (2, 3)], layout=torch.jagged, device=device

@@ -23,19 +23,7 @@ def test_no_operator_breaks_its_bound(name: str, tmp_path: Path) -> None:
     assert not errors.failures, errors.failures
 
 
-OF_TWO_RUNS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.xfail(
-            name == "ragged_attention", strict=True,
-            reason="inside of an API call whose results agree, operators are paired that the devices give other shapes",
-        ),
-    )
-    for name in PROGRAMS
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OF_TWO_RUNS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_two_runs_have_no_error(name: str, tmp_path: Path) -> None:
     for device in ("cpu", "maca"):
         torch.manual_seed(0)

@@ -223,14 +223,17 @@ class Side:
 
 
 def _aten_tokens(calls: list[Call]) -> list[list[Hashable]]:
+    """What is compared of each call below an API call. Devices take that apart differently, and so apply an operator to other
+    shapes and numbers: those are other calls."""
     out: list[list[Hashable]] = [[], [], []]
     for call in calls:
-        shapes = tuple(tuple(entry.shape) for _, entry in tensors_of(call.outputs))
-        # devices take an API call apart differently, and so slice and shift by other numbers
+        made, given = (
+            tuple(tuple(entry.shape) for _, entry in tensors_of(places)) for places in (call.outputs, call.inputs)
+        )
         numbers = tuple((a.place, a.value) for a in call.inputs if isinstance(a.value, (bool, int, float)))
-        out[0].append((call.direction, call.op, shapes, numbers))
-        out[1].append((call.direction, call.op, numbers))
-        out[2].append((call.direction, kind_of(call.op), shapes, numbers))
+        out[0].append((call.direction, call.op, made, numbers))
+        out[1].append((call.direction, call.op, given, numbers))
+        out[2].append((call.direction, kind_of(call.op), made, numbers))
     return out
 
 
