@@ -210,7 +210,6 @@ def test_a_sparse_result_ends_a_graph() -> None:
     torch.testing.assert_close(torch.compile(f)(x), f(x))
 
 
-
 @pytest.mark.supports("torch.export")
 def test_exports_run_on_either_device() -> None:
     for device, other in itertools.permutations(("cpu", "maca")):

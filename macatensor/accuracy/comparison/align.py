@@ -228,7 +228,8 @@ def _aten_tokens(calls: list[Call]) -> list[list[Hashable]]:
     out: list[list[Hashable]] = [[], [], []]
     for call in calls:
         made, given = (
-            tuple(tuple(entry.shape) for _, entry in tensors_of(places)) for places in (call.outputs, call.inputs)
+            tuple(tuple(entry.shape) for _, entry in tensors_of(places))
+            for places in (call.outputs, call.inputs)
         )
         numbers = tuple((a.place, a.value) for a in call.inputs if isinstance(a.value, (bool, int, float)))
         out[0].append((call.direction, call.op, made, numbers))
