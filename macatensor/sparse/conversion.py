@@ -256,9 +256,7 @@ def to_coo(t: _Compressed) -> SparseMacaTensor:
         matrix = matrix.repeat_interleave(high * wide)
         values = values.reshape(row.shape[0], *g.dense)
     indices = torch.cat([structure.from_linear(matrix, g.batch), torch.stack([row, column])])
-    made = coo(indices, values, t.shape)
-    made._coo_is_coalesced = is_coalesced  # of which PyTorch says so here, not of all that have no element
-    return made
+    return coo(indices, values, t.shape, is_coalesced)
 
 
 def of_coo(t: SparseMacaTensor, layout: torch.layout) -> _Compressed:

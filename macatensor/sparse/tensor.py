@@ -45,13 +45,16 @@ operator = registrar(SparseMacaTensor)
 
 
 def coo(
-    indices: torch.Tensor, values: torch.Tensor, size: Sequence[int], is_coalesced: bool = False
+    indices: torch.Tensor, values: torch.Tensor, size: Sequence[int], is_coalesced: bool | None = None
 ) -> SparseMacaTensor:
-    """The tensor of ``size`` that has ``values`` [nnz, *dense sizes] at ``indices`` int64 [sparse_dim, nnz], both on maca."""
+    """The tensor of ``size`` that has ``values`` [nnz, *dense sizes] at ``indices`` int64 [sparse_dim, nnz], both on maca.
+
+    ``is_coalesced``: None says what is true of any indices, that less than two elements are in order.
+    """
     made: SparseMacaTensor = torch.Tensor._make_wrapper_subclass(
         SparseMacaTensor, tuple(size), dtype=values.dtype, layout=torch.sparse_coo, device=device()
     )
-    return become(made, indices, values, is_coalesced or values.shape[0] < 2)
+    return become(made, indices, values, values.shape[0] < 2 if is_coalesced is None else is_coalesced)
 
 
 def become(
