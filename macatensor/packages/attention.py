@@ -103,6 +103,57 @@ def attend_with_weights(
     return output, logsumexp, weights.to(query.dtype)
 
 
+def is_fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> bool:
+    """May :func:`fused` compute it, without a matrix of scores? Its logsumexp has float32's digits, too few for float64."""
+    length, width = query.shape[1], key.shape[1]
+    left, right = _window(options)
+    is_plain = not options.dropout and not options.softcap and options.slopes is None and left < 0
+    fits = (
+        query.dtype is not torch.float64 and query.shape[-1] == value.shape[-1] and length > 0 and width > 0
+    )
+    return is_plain and fits and (right < 0 or (right == 0 and length in (1, width)))
+
+
+def _repeated(t: Tensor, query: Tensor) -> Tensor:
+    """Keys or values [B, S, Hk, D] as [B, H, S, D], a head for each of ``query``'s."""
+    groups = query.shape[2] // t.shape[2]
+    return (t.repeat_interleave(groups, 2) if groups > 1 else t).transpose(1, 2)
+
+
+def _causes(query: Tensor, options: Options) -> bool:
+    return _window(options)[1] == 0 and query.shape[1] > 1  # of one query a causal mask hides nothing
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """The output [B, L, H, D] and the logsumexp [B, H, L] in float32, by one launch."""
+    heads = query.transpose(1, 2), _repeated(key, query), _repeated(value, query)
+    output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        *heads, 0.0, _causes(query, options), scale=options.scale
+    )
+    return output.transpose(1, 2), logsumexp
+
+
+def fused_gradients(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    options: Options,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of query, key and value, from what :func:`fused` gave."""
+    heads = query.transpose(1, 2), _repeated(key, query), _repeated(value, query)
+    of_query, of_key, of_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+        grad.transpose(1, 2), *heads, output.transpose(1, 2), logsumexp, 0.0, _causes(query, options),
+        scale=options.scale,
+    )  # fmt: skip
+    groups = query.shape[2] // key.shape[2]
+    if groups > 1:
+        of_key, of_value = (t.unflatten(1, (-1, groups)).sum(2) for t in (of_key, of_value))
+    return of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2)
+
+
 def gradients(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, options: Options
 ) -> tuple[Tensor, Tensor, Tensor]:

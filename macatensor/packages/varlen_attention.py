@@ -1,5 +1,6 @@
 """``torch.nn.attention.varlen``: attention of sequences of several lengths that lie one behind the other. PyTorch has kernels
-of it for CUDA alone; here each sequence goes by products and softmax, and the host reads where they begin."""
+of it for CUDA alone; here each sequence is a launch, or goes by products and softmax where a window or several queries before
+more keys hide some, and the host reads where they begin."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from macatensor.packages.attention import Options, attend_with_weights, check, gradients
+from macatensor.packages.attention import (
+    Options,
+    attend_with_weights,
+    check,
+    fused,
+    fused_gradients,
+    gradients,
+    is_fused,
+)
 
 UPSTREAM = ("2.11", "2.16")
 
@@ -77,7 +86,10 @@ def _forward(
     pieces = _pieces(cu_seq_q, query.shape[0], "cu_seq_q")
     for piece, (keys, values) in zip(pieces, _keys(key, value, cu_seq_k, seqused_k, block_table)):
         one, keys, values = (t.unsqueeze(0) for t in (query[piece], keys, values))
-        result, sums, _ = attend_with_weights(one, keys, values, options)
+        if is_fused(one, keys, values, options):
+            result, sums = fused(one, keys, values, options)
+        else:
+            result, sums, _ = attend_with_weights(one, keys, values, options)
         output[piece] = result.squeeze(0)
         logsumexp[:, piece] = sums.squeeze(0)
     return output, logsumexp, torch.zeros((2,), dtype=torch.uint64, device=query.device)
@@ -104,8 +116,14 @@ def _backward(
     found = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     of_keys = _pieces(cu_seq_k, key.shape[0], "cu_seq_k")
     for q, k in zip(_pieces(cu_seq_q, query.shape[0], "cu_seq_q"), of_keys):
-        operands = query[q].unsqueeze(0), key[k].unsqueeze(0), value[k].unsqueeze(0)
-        parts = gradients(grad_out[q].unsqueeze(0), *operands, out[q].unsqueeze(0), options)
+        given, made, one, keys, values = (
+            t.unsqueeze(0) for t in (grad_out[q], out[q], query[q], key[k], value[k])
+        )
+        if is_fused(one, keys, values, options):
+            sums = lse[:, q].unsqueeze(0)
+            parts = fused_gradients(given, one, keys, values, made, sums, options)
+        else:
+            parts = gradients(given, one, keys, values, made, options)
         for whole, piece, part in zip(found, (q, k, k), parts):
             whole[piece] = part.squeeze(0)
     return found
