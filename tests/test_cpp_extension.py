@@ -231,6 +231,25 @@ def test_what_all_decline_goes_to_the_host(folder: Path) -> None:
             floats(x)
 
 
+OPTIONAL = r"""
+MACA_KERNEL("optional::floats", [](const maca::Request& request) {
+  if (request.operands[1].is_absent) return request.elementwise([](float x, float z) { return x - z; });
+  return request.elementwise([](float x, float y, float z) { return x * y - z; });
+});
+"""
+
+
+def test_an_optional_tensor_is_left_out(folder: Path) -> None:
+    with torch.library._scoped_library("optional", "DEF") as library:
+        library.define("floats(Tensor x, Tensor? y, Tensor z) -> Tensor")
+        torch.library.register_fake("optional::floats", lambda x, y, z: torch.empty_like(x), lib=library)
+        cpp_extension.load_inline("optional", OPTIONAL, extra_cflags=FAST, build_directory=folder)
+        x, y, z = (torch.full((3,), number, device="maca") for number in (5.0, 2.0, 1.0))
+        assert torch.ops.optional.floats(x, None, z).tolist() == [4.0] * 3
+        assert torch.ops.optional.floats(x, y, z).tolist() == [9.0] * 3
+
+
+
 FAILS = r"""
 MACA_KERNEL("fails::ways", [](const maca::Request& request) -> maca::Run {
   const auto how = request.integer("how");

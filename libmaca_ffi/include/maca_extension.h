@@ -240,7 +240,7 @@ class Request {
   }
 
   // One result, each of whose elements is `function` of the inputs' elements: of any strides, broadcast. Its parameters
-  // and its result say of which dtypes; others are declined.
+  // and its result say of which dtypes; others are declined. An optional tensor that is left out is no input.
   template <class F> Run elementwise(F function) const {
     using Arguments = typename Signature<F>::Arguments;
     return elementwise(function, Arguments{}, std::make_index_sequence<std::tuple_size_v<Arguments>>{});
@@ -260,15 +260,18 @@ class Request {
   Run elementwise(F function, std::tuple<A...>, std::index_sequence<I...>) const {
     using Result = typename Signature<F>::Result;
     constexpr size_t kInputs = sizeof...(A);
-    if (operands.size() != kInputs + 1 || inputs() != kInputs)
+    std::vector<size_t> there;  // without optional tensors that are left out
+    for (size_t o = 0; o < operands.size(); ++o)
+      if (!operands[o].is_absent) there.push_back(o);
+    if (there.size() != kInputs + 1 || !operands[there.back()].is_output || (operands[there[I]].is_output || ...))
       throw Declined("takes " + std::to_string(kInputs) + " operands and one result");
-    (expect<A>(I), ...);
-    expect<Result>(kInputs);
-    const std::array<int32_t, kInputs + 1> slots{operands[I].scalar_slot..., -1};
-    return [function, slots, walk = Walk(operands, {I..., kInputs})](const Launch& launch) {
+    (expect<A>(there[I]), ...);
+    expect<Result>(there.back());
+    const std::array<int32_t, kInputs + 1> slots{operands[there[I]].scalar_slot..., -1};
+    return [function, slots, there, walk = Walk(operands, there)](const Launch& launch) {
       std::tuple<A...> numbers{slots[I] >= 0 ? launch.scalar<A>(slots[I]) : A{}...};
-      const std::tuple<const A*...> from{slots[I] >= 0 ? &std::get<I>(numbers) : launch.pointer<const A>(I)...};
-      Result* const to = launch.pointer<Result>(kInputs);
+      const std::tuple<const A*...> from{slots[I] >= 0 ? &std::get<I>(numbers) : launch.pointer<const A>(there[I])...};
+      Result* const to = launch.pointer<Result>(there.back());
       walk.rows([&](const int64_t* at, int64_t count, const int64_t* step) {
         Result* const result = to + at[kInputs];
         const bool is_dense = step[kInputs] == 1 && ((step[I] == 1) && ...);
