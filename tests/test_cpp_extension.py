@@ -249,7 +249,6 @@ def test_an_optional_tensor_is_left_out(folder: Path) -> None:
         assert torch.ops.optional.floats(x, y, z).tolist() == [9.0] * 3
 
 
-
 FAILS = r"""
 MACA_KERNEL("fails::ways", [](const maca::Request& request) -> maca::Run {
   const auto how = request.integer("how");

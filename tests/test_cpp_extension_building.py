@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,8 @@ def test_the_compilers_words_are_in_the_error(folder: Path, monkeypatch: pytest.
         cpp_extension.load("rust", folder / "kernel.rs", build_directory=folder)
     with pytest.raises(ValueError, match="has no sources"):
         cpp_extension.load("none", [], build_directory=folder)
+    with pytest.raises(TypeError, match=r"extra_cflags got the text '-O1 -g'; accepted: .* \['-O1', '-g'\]"):
+        cpp_extension.load_inline("text", "", extra_cflags="-O1 -g", build_directory=folder)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(RuntimeError, match="there is no compiler no-such-compiler; install one, or set CXX"):
         cpp_extension.load_inline("wrong", "int x;", build_directory=folder)
@@ -177,6 +180,14 @@ print(torch.nn.functional.gelu(torch.zeros(1, device="maca")).item())
     )
     assert done.stdout == "['7.0', '7.0']\n"
     assert len(list(tmp_path.glob("*.so"))) == 1 and not list(tmp_path.glob(".shared-*"))
+
+
+def test_several_threads_may_load_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda _: marked("threads", 8.0, tmp_path), range(2)))
+    assert made[0].path == made[1].path
+    assert torch.nn.functional.gelu(torch.zeros(1, device="maca")).tolist() == [8.0]
+    assert len(list(tmp_path.glob("*.so"))) == 1
 
 
 def test_packages_build_them(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -68,6 +69,12 @@ def joined() -> list[Extension]:
     return [Extension(one) for one in extensions.joined()]
 
 
+def _flags(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise TypeError(f"{name} got the text {given!r}; accepted: a list of flags, such as {given.split()}")
+    return tuple(given or ())
+
+
 def load(
     name: str,
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -84,14 +91,14 @@ def load(
     same name that is joined already gives way. Sources include ``maca_extension.h`` (C++) or ``maca.h``.
 
     Raises RuntimeError with the compiler's output, ImportError where the library does not fit the device or the ABI,
-    ValueError for names and sources that cannot be.
+    ValueError for names and sources that cannot be, TypeError for flags that are no list.
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     build = Build(
         name,
         tuple(Path(s).absolute() for s in given),
-        tuple(extra_cflags or ()),
-        tuple(extra_ldflags or ()),
+        _flags("extra_cflags", extra_cflags),
+        _flags("extra_ldflags", extra_ldflags),
         tuple(os.path.abspath(p) for p in extra_include_paths or ()),
         verbose,
     )
@@ -118,7 +125,7 @@ def load_inline(
     folder.mkdir(parents=True, exist_ok=True)
     # of its own name for each text, so that no process finds another's half written
     source = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
-    fresh = source.with_suffix(f".{os.getpid()}")
+    fresh = source.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     fresh.write_text(text)
     os.replace(fresh, source)
     return load(name, source, extra_cflags, extra_ldflags, extra_include_paths, folder, verbose)
