@@ -421,9 +421,9 @@ class KernelLauncher(native.KernelCall):
 
     def declined(self, full: list[Value], reason: str, inferred: Value = None) -> Run:
         """The library has no kernel for this signature: PyTorch's own error, or the next way."""
-        consult_cpu(self.signature, full, with_values=True)  # many a factorization trusts its pivots
+        agreed = consult_cpu(self.signature, full, with_values=True)  # many a factorization trusts its pivots
         new = [] if self.inplace or self.writes_list or inferred is None else flatten([inferred])
-        if new and not any(t.numel() for t in new):  # which takes no kernel
+        if agreed is not None and new and not any(t.numel() for t in new):  # which takes no kernel
             return lambda args, payloads, scalars: tree_map_only(torch.Tensor, _allocated, inferred)
 
         def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
