@@ -50,7 +50,7 @@ class ExtensionLauncher(KernelLauncher):
     def refuse(self, full: list[Value], reason: str) -> NoReturn:
         raise RuntimeError(f"{self.signature.name}: {reason}")
 
-    def declined(self, full: list[Value], reason: str, inferred: Value = None) -> Run:
+    def declined(self, full: list[Value], reason: str) -> Run:
         """The user's kernel in Python, or the host's; an error where there is neither."""
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         if not any(has(self.func.name(), key) for key in _HOST_KEYS):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_map_only
 
 from macatensor.dispatch import expanded_targets, float8_calls, written_lists
 from macatensor.dispatch.consultation import consult_cpu, may_ask_cpu, reject
@@ -160,7 +159,6 @@ class KernelLauncher(native.KernelCall):
         ]
         if strided:
             return self.copied(strided)
-        inferred = None
         try:
             self.check_dtype(full)
             of_float8 = float8_calls.run_of(self, full)
@@ -187,7 +185,7 @@ class KernelLauncher(native.KernelCall):
         except Refused as refused:
             self.refuse(full, str(refused))
         except Declined as declined:
-            return self.declined(full, str(declined), inferred)
+            return self.declined(full, str(declined))
         if self.row.copies and _changes_layout(full[0]._payload[2], result_meta(inferred)):
 
             def run_counted(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
@@ -419,12 +417,9 @@ class KernelLauncher(native.KernelCall):
         consult_cpu(self.signature, full)
         raise RuntimeError(f"{self.signature.name}: {reason}")
 
-    def declined(self, full: list[Value], reason: str, inferred: Value = None) -> Run:
+    def declined(self, full: list[Value], reason: str) -> Run:
         """The library has no kernel for this signature: PyTorch's own error, or the next way."""
-        agreed = consult_cpu(self.signature, full, with_values=True)  # many a factorization trusts its pivots
-        new = [] if self.inplace or self.writes_list or inferred is None else flatten([inferred])
-        if agreed is not None and new and not any(t.numel() for t in new):  # which takes no kernel
-            return lambda args, payloads, scalars: tree_map_only(torch.Tensor, _allocated, inferred)
+        consult_cpu(self.signature, full, with_values=True)  # many a factorization trusts its pivots
 
         def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
             # keyword-only arguments came here by position
@@ -432,10 +427,6 @@ class KernelLauncher(native.KernelCall):
             return without_row(self.func, args[:split], self.signature.named(args), reason)
 
         return run
-
-
-def _allocated(model: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(model.shape, model.stride(), dtype=model.dtype, device="maca")
 
 
 _KINDS = (bool, int, float, complex)

@@ -21,6 +21,7 @@ import torch
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from macatensor.runtime.attributes import whole_attributes
 from macatensor.runtime.tensor import MacaTensor
 
 _convert: Callable[..., torch.nn.Module] = torch.nn.Module._apply
@@ -165,7 +166,8 @@ def _swap_back(p: Any, other: Any) -> None:
     if isinstance(p, MacaTensor) == (p.device.type == "maca"):
         return
     p.__class__, other.__class__ = other.__class__, p.__class__
-    p.__dict__, other.__dict__ = other.__dict__, p.__dict__
+    with whole_attributes():
+        p.__dict__, other.__dict__ = other.__dict__, p.__dict__
 
 
 class _Watched(Exception):

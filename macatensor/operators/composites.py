@@ -430,7 +430,7 @@ class _KernelOrComposite(KernelLauncher):
         self.composite(tuple(full), None)
         raise RuntimeError(f"{self.signature.name}: {reason}")
 
-    def declined(self, full: list[Value], reason: str, inferred: Value = None) -> Run:
+    def declined(self, full: list[Value], reason: str) -> Run:
         """The composite, which serves the call or refuses it."""
 
         def run(args: Arguments, payloads: Sequence[Payload], scalars: Sequence[Scalar]) -> Value:
