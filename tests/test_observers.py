@@ -12,7 +12,7 @@ SIZE = 1.0, 1e-3, 1e-6, 1e-38, 0.0  # small ranges have the smallest step
 def _calls(
     device: str, by_rows: bool, is_symmetric: bool, quant_min: int, quant_max: int
 ) -> list[torch.Tensor]:
-    """What twelve calls give and write: both signs, then one; the switches off and on."""
+    """What three calls of each size give and write: both signs, then one; the switches off and on."""
     drawn = torch.Generator().manual_seed(1)
     rows = 4 if by_rows else 1
     low, high = torch.full((rows,), torch.inf, device=device), torch.full((rows,), -torch.inf, device=device)

@@ -183,12 +183,17 @@ def functional(func: OpOverload) -> OpOverload | None:
     return next((t for name in (operator, f"_{operator}") for t in _twins(func, name)), None)
 
 
+def _of_in_place_operator(operator: str) -> str | None:
+    """The name of the operator that allocates what an in-place one writes; None of one that is not in place."""
+    if operator.startswith("__i") and operator.endswith("__"):  # __ilshift__ of __lshift__
+        return "__" + operator[len("__i") :]
+    return operator[:-1] if operator.endswith("_") and not operator.endswith("__") else None
+
+
 def of_in_place(func: OpOverload) -> OpOverload | None:
     """The overload of aten that allocates what an in-place one writes, or None."""
-    operator = func._schema.name.partition("::")[2]
-    if func.namespace != "aten" or not operator.endswith("_") or operator.endswith("__"):
-        return None
-    return next(_twins(func, operator[:-1]), None)
+    base = _of_in_place_operator(func._schema.name.partition("::")[2])
+    return next(_twins(func, base), None) if base is not None and func.namespace == "aten" else None
 
 
 def find_row(func: OpOverload) -> tuple[Row, Form, OpOverload] | None:
@@ -201,13 +206,8 @@ def find_row(func: OpOverload) -> tuple[Row, Form, OpOverload] | None:
         return row, Form.DIRECT, func
     operator = func._schema.name.partition("::")[2]
     form = Form.OUT if any(a.is_out for a in func._schema.arguments) else Form.INPLACE
-    if form is Form.OUT:
-        base = operator
-    elif operator.startswith("__i") and operator.endswith("__"):  # __ilshift__ of __lshift__
-        base = "__" + operator[len("__i") :]
-    elif operator.endswith("_") and not operator.endswith("__"):
-        base = operator[:-1]
-    else:
+    base = operator if form is Form.OUT else _of_in_place_operator(operator)
+    if base is None:
         return None
     twins = _twins(func, base)
     twin = next((t for t in twins if row_name(t) in TABLE), None)

@@ -59,14 +59,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, options: Options, keys: Ke
         return attend_with_weights(query, key, value, options, keys)[0]
     heads = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     grouped = query.shape[2] != key.shape[2]
-    length, width = query.shape[1], key.shape[1]
-    right = _window(options)[1]
-    plain = keys.are_all and options.slopes is None and options.window[0] < 0
-    # a causal mask of a square is PyTorch's own, and of one query it hides nothing
-    if plain and (right < 0 or (right == 0 and length in (1, width))):
-        causal = right == 0 and length > 1
+    if keys.are_all and options.slopes is None and _has_pytorchs_mask(query, key, options):
         output = functional.scaled_dot_product_attention(
-            *heads, is_causal=causal, scale=options.scale, enable_gqa=grouped
+            *heads, is_causal=_is_causal(query, options), scale=options.scale, enable_gqa=grouped
         )
         return output.transpose(1, 2)
     bias, seen = _bias(query, key, options, keys)
@@ -82,10 +77,9 @@ def attend_with_weights(
     """The output, the logsumexp of scores [B, H, L] in float32, and the weights [B, H, L, S], negative where dropout has
     dropped them."""
     computed = torch.promote_types(query.dtype, torch.float32)
-    groups = query.shape[2] // key.shape[2]
-    key, value = (t.repeat_interleave(groups, 2) if groups > 1 else t for t in (key, value))
+    k, v = (_repeated(t, query) for t in (key, value))
     scale = 1.0 / math.sqrt(query.shape[-1]) if options.scale is None else options.scale
-    scores = query.transpose(1, 2).to(computed) @ key.permute(0, 2, 3, 1).to(computed) * scale
+    scores = query.transpose(1, 2).to(computed) @ k.mT.to(computed) * scale
     if options.softcap:
         scores = torch.tanh(scores / options.softcap) * options.softcap
     bias, seen = _bias(query, key, options, keys)
@@ -97,7 +91,7 @@ def attend_with_weights(
         weights = weights.masked_fill(~seen, 0.0)
         logsumexp = logsumexp.masked_fill(~seen.squeeze(-1), math.inf)
     kept = functional.dropout(weights, options.dropout)
-    output = (kept.to(query.dtype) @ value.transpose(1, 2)).transpose(1, 2)
+    output = (kept.to(query.dtype) @ v).transpose(1, 2)
     if options.dropout:
         weights = torch.where((kept == 0) & (weights != 0), -weights, weights)
     return output, logsumexp, weights.to(query.dtype)
@@ -105,13 +99,27 @@ def attend_with_weights(
 
 def is_fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> bool:
     """May :func:`fused` compute it, without a matrix of scores? Its logsumexp has float32's digits, too few for float64."""
-    length, width = query.shape[1], key.shape[1]
+    is_plain = not options.dropout and not options.softcap and options.slopes is None
+    has_elements = query.shape[1] > 0 and key.shape[1] > 0
+    fits = query.dtype is not torch.float64 and query.shape[-1] == value.shape[-1] and has_elements
+    return is_plain and fits and _has_pytorchs_mask(query, key, options)
+
+
+def _has_pytorchs_mask(query: Tensor, key: Tensor, options: Options) -> bool:
+    """None, or a causal one that PyTorch aligns alike: of a square, or of one query, of which it hides nothing."""
     left, right = _window(options)
-    is_plain = not options.dropout and not options.softcap and options.slopes is None and left < 0
-    fits = (
-        query.dtype is not torch.float64 and query.shape[-1] == value.shape[-1] and length > 0 and width > 0
-    )
-    return is_plain and fits and (right < 0 or (right == 0 and length in (1, width)))
+    return left < 0 and (right < 0 or (right == 0 and query.shape[1] in (1, key.shape[1])))
+
+
+def _is_causal(query: Tensor, options: Options) -> bool:
+    """Where :func:`_has_pytorchs_mask`: does it hide keys?"""
+    return _window(options)[1] == 0 and query.shape[1] > 1
+
+
+def _summed(t: Tensor, key: Tensor) -> Tensor:
+    """[B, H, S, D] as [B, Hk, S, D]: gradients of what :func:`_repeated` gave."""
+    groups = t.shape[1] // key.shape[2]
+    return t.unflatten(1, (-1, groups)).sum(2) if groups > 1 else t
 
 
 def _repeated(t: Tensor, query: Tensor) -> Tensor:
@@ -120,15 +128,11 @@ def _repeated(t: Tensor, query: Tensor) -> Tensor:
     return (t.repeat_interleave(groups, 2) if groups > 1 else t).transpose(1, 2)
 
 
-def _causes(query: Tensor, options: Options) -> bool:
-    return _window(options)[1] == 0 and query.shape[1] > 1  # of one query a causal mask hides nothing
-
-
 def fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """The output [B, L, H, D] and the logsumexp [B, H, L] in float32, by one launch."""
     heads = query.transpose(1, 2), _repeated(key, query), _repeated(value, query)
     output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
-        *heads, 0.0, _causes(query, options), scale=options.scale
+        *heads, 0.0, _is_causal(query, options), scale=options.scale
     )
     return output.transpose(1, 2), logsumexp
 
@@ -145,12 +149,10 @@ def fused_gradients(
     """Of query, key and value, from what :func:`fused` gave."""
     heads = query.transpose(1, 2), _repeated(key, query), _repeated(value, query)
     of_query, of_key, of_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
-        grad.transpose(1, 2), *heads, output.transpose(1, 2), logsumexp, 0.0, _causes(query, options),
+        grad.transpose(1, 2), *heads, output.transpose(1, 2), logsumexp, 0.0, _is_causal(query, options),
         scale=options.scale,
     )  # fmt: skip
-    groups = query.shape[2] // key.shape[2]
-    if groups > 1:
-        of_key, of_value = (t.unflatten(1, (-1, groups)).sum(2) for t in (of_key, of_value))
+    of_key, of_value = (_summed(t, key) for t in (of_key, of_value))
     return of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2)
 
 
@@ -160,10 +162,9 @@ def gradients(
     """Of query, key and value, without dropout, cap and slopes. The weights are computed anew: a logsumexp has float32's
     digits."""
     computed = torch.promote_types(query.dtype, torch.float32)
-    groups = query.shape[2] // key.shape[2]
     # [B, H, L or S, D]
-    q, k, v, g, o = (t.transpose(1, 2).to(computed) for t in (query, key, value, grad, output))
-    k, v = (t.repeat_interleave(groups, 1) if groups > 1 else t for t in (k, v))
+    q, g, o = (t.transpose(1, 2).to(computed) for t in (query, grad, output))
+    k, v = (_repeated(t, query).to(computed) for t in (key, value))
     scale = 1.0 / math.sqrt(query.shape[-1]) if options.scale is None else options.scale
     scores = q @ k.mT * scale
     allowed, seen = _bias(query, key, options, ALL)
@@ -174,8 +175,7 @@ def gradients(
         weights = weights.masked_fill(~seen, 0.0)
     of_scores = weights * (g @ v.mT - (g * o).sum(-1, keepdim=True)) * scale
     of_query, of_key, of_value = of_scores @ k, of_scores.mT @ q, weights.mT @ g
-    if groups > 1:
-        of_key, of_value = (t.unflatten(1, (-1, groups)).sum(2) for t in (of_key, of_value))
+    of_key, of_value = (_summed(t, key) for t in (of_key, of_value))
     return (
         of_query.transpose(1, 2).to(query.dtype),
         of_key.transpose(1, 2).to(key.dtype),

@@ -97,11 +97,14 @@ def become(
 
 
 def like(
-    t: CompressedMacaTensor, values: torch.Tensor, size: Sequence[int] | None = None
+    t: CompressedMacaTensor,
+    values: torch.Tensor,
+    size: Sequence[int] | None = None,
+    index_dtype: torch.dtype | None = None,
 ) -> CompressedMacaTensor:
-    """Other values at copies of the same indices, as PyTorch's operators give."""
-    indices = t._csx_compressed.clone(), t._csx_plain.clone()
-    return compressed(t._csx_layout, *indices, values, t.shape if size is None else size)
+    """Other values at copies of the same indices, as PyTorch's operators give; some in another dtype."""
+    begins, plain = (i.to(index_dtype or i.dtype, copy=True) for i in (t._csx_compressed, t._csx_plain))
+    return compressed(t._csx_layout, begins, plain, values, t.shape if size is None else size)
 
 
 def members_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

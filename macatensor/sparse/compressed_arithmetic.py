@@ -120,8 +120,7 @@ def _sparse_mask(t: Value, mask: Value) -> Value:
         g = geometry(mask)
         flat = tiled(t, g.block, len(g.dense)).reshape(g.matrices * g.rows * g.columns, *g.each)
         values = flat.index_select(0, linear(mask)).reshape(mask._csx_values.shape)
-        begins, plain = (i.to(torch.int64, copy=True) for i in (mask._csx_compressed, mask._csx_plain))
-        return compressed(mask._csx_layout, begins, plain, values, t.shape)
+        return like(mask, values, t.shape, index_dtype=torch.int64)
     if isinstance(t, _Compressed) and t._csx_layout is mask._csx_layout:
         product = mul(t, like(mask, torch.ones_like(mask._csx_values)))
         return product if product is NotImplemented else like(product, product._csx_values.to(t.dtype))

@@ -140,10 +140,7 @@ def sampled_addmm(t: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value
     dots = _dots(left, right, matrix * g.rows + row, matrix * g.columns + column).reshape(t._csx_values.shape)
     scaled = dots if alpha == 1 else dots * alpha
     values = scaled if beta == 0 else scaled + t._csx_values * beta
-    if not g.nnz:
-        return like(t, values)
-    begins, plain = (i.to(torch.int64, copy=True) for i in (t._csx_compressed, t._csx_plain))
-    return compressed(t._csx_layout, begins, plain, values, t.shape)
+    return like(t, values, index_dtype=torch.int64 if g.nnz else None)
 
 
 # -- rows reduced otherwise -------------------------------------------------------------------------------------------

@@ -219,19 +219,12 @@ def _observed(draw: Draw) -> Iterator[Call]:
         return
     for shape, by_rows in (((4, 12), False), ((4, 12), True), ((3, 2, 5), True), ((7,), False)):
         rows = shape[0] if by_rows else 1
-        for start, on in ((torch.inf, (1, 1)), (1.5, (1, 1)), (1.5, (0, 1)), (1.5, (1, 0))):
+        for end, on in ((-torch.inf, (1, 1)), (1.5, (1, 1)), (1.5, (0, 1)), (1.5, (1, 0))):
             switches = [torch.tensor([switch]) for switch in on]
-            low, high = (
-                torch.full((rows,), start if start == torch.inf else -start),
-                torch.full((rows,), start),
-            )
-            held = (
-                low,
-                high if start != torch.inf else -high,
-                torch.ones(rows),
-                torch.zeros(rows, dtype=torch.int32),
-            )
-            yield Call((draw.tensor(*shape), *switches, *held, 0.01, -128, 127, 0, by_rows, on == (1, 1)))
+            averages = torch.full((rows,), -end), torch.full((rows,), end)
+            grid = torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
+            options = 0.01, -128, 127, 0, by_rows, on == (1, 1)
+            yield Call((draw.tensor(*shape), *switches, *averages, *grid, *options))
 
 
 @calls("dequantize.self")

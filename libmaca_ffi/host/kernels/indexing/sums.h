@@ -49,9 +49,10 @@ class Sums {
       expect_dtype(*self, target.dtype, "the tensor");
       self_ = *self;
     }
-    const Dtype d = target.dtype;
-    const uint64_t widened = d == Dtype::C32 ? sizeof(c64) : d == Dtype::F16 || d == Dtype::BF16 ? sizeof(float) : 0;
-    image_bytes_ = static_cast<uint64_t>(span_of(target)) * widened;
+    with_addable(target.dtype, [&](auto tag) {
+      using A = compute_t<decltype(tag)>;
+      if (!std::is_same_v<A, decltype(tag)>) image_bytes_ = static_cast<uint64_t>(span_of(target)) * sizeof(A);
+    });
   }
   uint64_t workspace_bytes() const { return image_bytes_; }
   uint64_t work() const { return static_cast<uint64_t>(nest_.numel()); }

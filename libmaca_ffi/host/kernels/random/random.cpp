@@ -146,72 +146,33 @@ struct FillPlan final : Plan {
     });
   }
 
-  static void largest(Dtype d, int64_t& low, int64_t& high, const char*& name) {
-    low = 0;
+  // What random_ may draw of a dtype, and how PyTorch calls it.
+  struct Range {
+    int64_t low, high;
+    const char* name;
+  };
+  static Range range_of(Dtype d) {
     switch (d) {
-      case Dtype::Bool:
-        high = 1;
-        name = "bool";
-        return;
-      case Dtype::U8:
-        high = 255;
-        name = "unsigned char";
-        return;
-      case Dtype::U16:
-        high = 65535;
-        name = "short unsigned int";
-        return;
-      case Dtype::U32:
-        high = 0xffffffff;
-        name = "unsigned int";
-        return;
-      case Dtype::U64:
-        high = INT64_MAX;
-        name = "long unsigned int";
-        return;
-      case Dtype::I8:
-        high = 127;
-        name = "signed char";
-        break;
-      case Dtype::I16:
-        high = 32767;
-        name = "short";
-        break;
-      case Dtype::I32:
-        high = 0x7fffffff;
-        name = "int";
-        break;
-      case Dtype::F16:
-        high = 65504;
-        low = -high;
-        name = "c10::Half";
-        return;
-      case Dtype::BF16:
-        high = INT64_MAX;
-        name = "c10::BFloat16";
-        break;
-      case Dtype::F32:
-        high = INT64_MAX;
-        name = "float";
-        break;
-      case Dtype::F64:
-        high = INT64_MAX;
-        name = "double";
-        break;
-      default:
-        high = INT64_MAX;
-        name = "long";
-        break;
+      case Dtype::Bool: return {0, 1, "bool"};
+      case Dtype::U8: return {0, UINT8_MAX, "unsigned char"};
+      case Dtype::U16: return {0, UINT16_MAX, "short unsigned int"};
+      case Dtype::U32: return {0, UINT32_MAX, "unsigned int"};
+      case Dtype::U64: return {0, INT64_MAX, "long unsigned int"};
+      case Dtype::I8: return {INT8_MIN, INT8_MAX, "signed char"};
+      case Dtype::I16: return {INT16_MIN, INT16_MAX, "short"};
+      case Dtype::I32: return {INT32_MIN, INT32_MAX, "int"};
+      case Dtype::F16: return {-65504, 65504, "c10::Half"};
+      case Dtype::BF16: return {INT64_MIN, INT64_MAX, "c10::BFloat16"};
+      case Dtype::F32: return {INT64_MIN, INT64_MAX, "float"};
+      case Dtype::F64: return {INT64_MIN, INT64_MAX, "double"};
+      default: return {INT64_MIN, INT64_MAX, "long"};
     }
-    low = -high - 1;
   }
   static void check_range(const Parameters& p, int64_t end) {
     if (p.from >= end)
       bad_value("random_ expects 'from' to be less than 'to', but got from=" + std::to_string(p.from) +
                 " >= to=" + std::to_string(end));
-    int64_t low, high;
-    const char* name;
-    largest(p.dtype, low, high, name);
+    const auto [low, high, name] = range_of(p.dtype);
     if (p.from < low || p.from > high) bad_value(std::string("from is out of bounds for ") + name);
     if (end - 1 < low || end - 1 > high) bad_value(std::string("to - 1 is out of bounds for ") + name);
   }
@@ -391,9 +352,7 @@ std::unique_ptr<Plan> random(const Request& r) {
   }
   // without any bound PyTorch has none of these, and without an end none of 64 bits
   if (of_same_bits(dtype) != dtype && (plan->from_slot < 0 || dtype == Dtype::U64)) throw Declined("no default bounds");
-  int64_t low;
-  const char* name;
-  FillPlan::largest(dtype, low, plan->to, name);
+  plan->to = FillPlan::range_of(dtype).high;
   // floats: as far as every integer is one
   if (is_floating(dtype))
     plan->to = int64_t{1} << (dtype == Dtype::F64 ? 53 : dtype == Dtype::F32 ? 24 : dtype == Dtype::F16 ? 11 : 8);
