@@ -22,6 +22,8 @@ dnnl::stream& stream() {  // without state on a CPU, so one serves all threads
 void limit_instruction_set() {}
 std::string description() { return "no oneDNN"; }
 bool computes(Dtype d) { return d == Dtype::F32; }
+bool emulates(Dtype) { return false; }
+bool multiplies_in_tiles() { return false; }
 #else
 void limit_instruction_set() {
   if (tiles_allowed() || std::getenv("ONEDNN_MAX_CPU_ISA")) return;
@@ -57,19 +59,24 @@ std::string description() {
          instruction_set() + ')';
 }
 
+namespace {
+bool has(dnnl::cpu_isa level) {
+  static const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return (isa & static_cast<unsigned>(level)) == static_cast<unsigned>(level);
+}
+}  // namespace
+
 bool computes(Dtype d) {
-  static const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-  const auto has = [](dnnl::cpu_isa level) {
-    return (static_cast<unsigned>(isa) & static_cast<unsigned>(level)) == static_cast<unsigned>(level);
-  };
   switch (d) {
     case Dtype::F32: return true;
-    case Dtype::BF16: return has(dnnl::cpu_isa::avx512_core);
+    case Dtype::BF16: return has(dnnl::cpu_isa::avx512_core_bf16);
     case Dtype::F16: return has(dnnl::cpu_isa::avx512_core_fp16);
     case Dtype::I8: return has(dnnl::cpu_isa::avx512_core_vnni);
     default: return false;
   }
 }
+bool emulates(Dtype d) { return d == Dtype::BF16 && has(dnnl::cpu_isa::avx512_core) && !computes(d); }
+bool multiplies_in_tiles() { return has(dnnl::cpu_isa::avx512_core_amx); }
 #endif
 
 dnnl::memory::data_type data_type(Dtype d) {
@@ -89,6 +96,12 @@ dnnl::primitive_attr attributes() {
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   attr.set_fpmath_mode(dnnl::fpmath_mode::strict);
   return attr;
+}
+
+void check(dnnl_status_t status) {
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
+  if (status != dnnl_success)
+    throw LaunchError(MACA_ERROR_INTERNAL, std::string("oneDNN failed with status ") + std::to_string(status));
 }
 
 Call::Call(const dnnl::primitive& primitive, const std::vector<Argument>& arguments)
@@ -116,9 +129,7 @@ void Call::execute(Bound& bound, std::span<void* const> addresses) const {
   for (size_t i = 0; i < addresses.size(); ++i) dnnl_memory_set_data_handle(bound.arguments[i].memory, addresses[i]);
   const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream().get(),
                                                       static_cast<int>(bound.arguments.size()), bound.arguments.data());
-  if (status == dnnl_out_of_memory) throw std::bad_alloc();
-  if (status != dnnl_success)
-    throw LaunchError(MACA_ERROR_INTERNAL, std::string("oneDNN failed with status ") + std::to_string(status));
+  check(status);
 }
 
 void Call::operator()(std::span<void* const> addresses) const {

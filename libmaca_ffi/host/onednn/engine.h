@@ -30,9 +30,15 @@ void limit_instruction_set();
 // Its version and what it computes with, as its documentation calls that.
 std::string description();
 
-// Does oneDNN compute in this type on this CPU? bfloat16 wants AVX-512, int8 and float16 more than
-// that.
+// Does oneDNN multiply numbers of this type on this CPU by instructions made for it? All but float32 want more than
+// AVX-512.
 bool computes(Dtype d);
+// By several instructions for each: bfloat16 on AVX-512 without its own takes 3 to 4 times as long as float32.
+bool emulates(Dtype d);
+// Has the CPU tiles of bytes, whose products oneDNN's primitives alone know?
+bool multiplies_in_tiles();
+// What a call of oneDNN's came to; raises what is to be said of it.
+void check(dnnl_status_t status);
 // Its loops for whatever nothing else serves: a hundred times slower.
 inline bool is_reference(const std::string& implementation) { return implementation.find("ref") != std::string::npos; }
 

@@ -245,6 +245,33 @@ class Int8Plan final : public Plan {
   Call call_;
 };
 
+// The same by oneDNN's routine in the manner of BLAS, which takes 0.8 to 0.9 of the primitive's time where there are no
+// tiles (1024 x 1024 x 1024, a Xeon with AVX-512, model 106, 1 and 2 threads).
+class Int8BlasPlan final : public Plan {
+ public:
+  Int8BlasPlan(const Matrix& a, const Matrix& b, const Matrix& out) : a_(a), b_(b), out_(out) {
+    implementation = "onednn gemm of bytes";
+    work = static_cast<uint64_t>(out.numel()) * static_cast<uint64_t>(a.columns + 7) / 8;
+  }
+
+  void run(const Launch& launch) const override {
+    const auto multiply = [&](auto gemm, auto tag) {
+      using A = decltype(tag);
+      const int32_t none = 0;
+      onednn::check(gemm(a_.row_major() ? 'N' : 'T', b_.row_major() ? 'N' : 'T', 'F', a_.rows, b_.columns, a_.columns,
+                         1.0f, launch.data<const A>(a_.slot), a_.leading(), 0, launch.data<const int8_t>(b_.slot),
+                         b_.leading(), 0, 0.0f, launch.data<int32_t>(out_.slot), out_.leading(), &none));
+    };
+    if (a_.dtype == Dtype::I8)
+      multiply(dnnl_gemm_s8s8s32, int8_t());
+    else
+      multiply(dnnl_gemm_u8s8s32, uint8_t());
+  }
+
+ private:
+  Matrix a_, b_, out_;
+};
+
 // Where there is no oneDNN: float32 from copies of the factors, in panels or on OpenBLAS.
 class WidenedPlan final : public Plan {
  public:
@@ -290,6 +317,10 @@ std::unique_ptr<Plan> onednn_plan(const Problem& p) {
     std::unique_ptr<Plan> plan = p.k() > 0 ? panels_plan(p) : nullptr;
     return plan ? std::move(plan) : blas_plan(p);
   }
+  // copies of the factors in float32 would cost more than these few products of each number
+  constexpr int64_t kFew = 8;
+  if (onednn::emulates(p.out.dtype) && std::min({p.m(), p.n(), p.k()}) <= kFew)
+    return std::make_unique<OnednnPlan>(p, p.out.dtype);
   return onednn::plan_in(p.out.dtype, [&](Dtype type) { return std::make_unique<OnednnPlan>(p, type); });
 }
 
@@ -297,6 +328,7 @@ std::unique_ptr<Plan> onednn_int8_plan(const Matrix& a, const Matrix& b, const M
   const bool bytes = (a.dtype == Dtype::I8 || a.dtype == Dtype::U8) && b.dtype == Dtype::I8 && out.dtype == Dtype::I32;
   const bool suits = bytes && onednn::computes(Dtype::I8) && a.columns > 0 && out.numel() > 0;
   if (!suits || !a.blas() || !b.blas() || !out.row_major()) return nullptr;
+  if (!onednn::multiplies_in_tiles()) return std::make_unique<Int8BlasPlan>(a, b, out);
   auto plan = std::make_unique<Int8Plan>(a, b, out);
   return onednn::is_reference(plan->implementation) ? nullptr : std::move(plan);
 }

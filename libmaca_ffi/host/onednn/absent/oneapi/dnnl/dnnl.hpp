@@ -29,6 +29,13 @@ inline dnnl_status_t dnnl_memory_set_data_handle(void*, void*) { return dnnl_uni
 inline dnnl_status_t dnnl_primitive_execute(const void*, void*, int, const dnnl_exec_arg_t*) {
   return dnnl_unimplemented;
 }
+template <class A>
+dnnl_status_t dnnl_gemm(char, char, char, int64_t, int64_t, int64_t, float, const A*, int64_t, A, const int8_t*,
+                        int64_t, int8_t, float, int32_t*, int64_t, const int32_t*) {
+  return dnnl_unimplemented;
+}
+inline constexpr auto dnnl_gemm_s8s8s32 = dnnl_gemm<int8_t>;
+inline constexpr auto dnnl_gemm_u8s8s32 = dnnl_gemm<uint8_t>;
 
 namespace dnnl {
 
