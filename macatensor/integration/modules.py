@@ -177,7 +177,7 @@ class _Watched(Exception):
 def _stand_in(p: Any, applied: Any, fn: Any) -> Any:
     """A new Parameter where one cannot be swapped, the same one for all that are tied; None where an optimizer was built
     with the old one, which it would go on to update."""
-    moved = p.__dict__.get("_maca_moved_to")
+    moved = getattr(p, "_maca_moved_to", None)
     if moved is not None and isinstance(moved, MacaTensor) == isinstance(applied, MacaTensor):
         return moved
     # isinstance() would ask lazy modules for their class, which import and warn

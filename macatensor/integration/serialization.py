@@ -27,7 +27,7 @@ def reduce(t: MacaTensor, protocol: int) -> tuple[object, ...]:
             t.requires_grad,
             OrderedDict(),
         )  # as in PyTorch, hooks stay behind
-        state = {name: value for name, value in vars(t).items() if name != "_is_param"}
+        state = dict(vars(t))
         if not state:
             return torch._utils._rebuild_parameter, whole
         return torch._utils._rebuild_parameter_with_state, (*whole, state)
@@ -69,6 +69,8 @@ def deepcopy(t: MacaTensor, memo: dict[int, Value]) -> Value:
     memo[id(t)] = result
     if t.grad is not None:
         result.grad = copy.deepcopy(t.grad, memo)
+    if getattr(t, "_is_param", False):
+        result._is_param = True
     others = vars(t)
     if others:
         result.__dict__.update(copy.deepcopy(others, memo))

@@ -1,6 +1,7 @@
-"""What ``vars()`` shows of a tensor: its attributes, and not the memory, which is an attribute as well.
+"""What ``vars()`` shows of a tensor: its attributes as PyTorch's own tensors have them, and not those of ours.
 
-Whoever copies all of a tensor's attributes to another, as PyTorch's own users do, would give it the other's memory, too.
+Whoever copies all of a tensor's attributes to another, as PyTorch's own users do, would give it the other's memory, too;
+whoever makes a Parameter with those of another, ``type(p)(data, **vars(p))``, would be refused.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ import torch
 _own: Any = next(c.__dict__["__dict__"] for c in torch.Tensor.__mro__ if "__dict__" in c.__dict__)
 
 
+# memory; that it is a Parameter, in PyTorch's words for tensors of a class of their own; where a module moved it
+_OURS = frozenset({"_payload", "_is_param", "_maca_moved_to"})
+
+
 class _Whole(threading.local):
-    """Is the memory asked for, too, by this thread?"""
+    """Are ours asked for, too, by this thread?"""
 
     asked = False
 
@@ -26,7 +31,7 @@ _whole = _Whole()
 
 @contextlib.contextmanager
 def whole_attributes() -> Iterator[None]:
-    """Inside, ``vars()`` shows the memory: of two tensors that exchange all they have."""
+    """Inside, ``vars()`` shows ours, too: of two tensors that exchange all they have."""
     _whole.asked = True
     try:
         yield
@@ -39,7 +44,7 @@ class _Attributes(dict[str, Any]):
 
     def __init__(self, of: torch.Tensor) -> None:
         self._real = _own.__get__(of)
-        super().__init__({name: value for name, value in self._real.items() if name != "_payload"})
+        super().__init__({name: value for name, value in self._real.items() if name not in _OURS})
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
