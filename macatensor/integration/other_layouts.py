@@ -3,8 +3,9 @@ theirs has a kernel. Each gets one clear error."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch._ops import OpOverload
@@ -64,8 +65,24 @@ def _answer(name: str) -> Callable[[torch.Tensor], Value]:
     return answer
 
 
+def _refusing_ours(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``torch.nested.nested_tensor`` for strided tensors: C++ makes them without an operator, and asks those of this device
+    for their sizes before it asks for a kernel."""
+
+    @functools.wraps(make)
+    def nested_tensor(*args: object, **kwargs: object) -> torch.Tensor:
+        made = make(*args, **kwargs)
+        if made.device.type == "maca":
+            raise not_strided("torch.nested.nested_tensor", "nested")
+        return made
+
+    return nested_tensor
+
+
 def register() -> None:
-    """Registers the refusals for every operator on the keys of such tensors."""
+    """Registers the refusals for every operator on the keys of such tensors, and of what makes one without any."""
+    functions: Any = torch._C._nested
+    functions.nested_tensor = _refusing_ours(functions.nested_tensor)
     every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     _libraries.extend((every, aten))
     for key, kind in _KINDS.items():
