@@ -140,6 +140,10 @@ def test_copies_never_leave_indices_beyond_sides() -> None:
     wide = torch.sparse_csr_tensor(narrow.crow_indices(), narrow.col_indices() + 3, narrow.values(), (3, 4))
     with pytest.raises(RuntimeError, match="copy_ got a tensor of"):
         narrow.copy_(wide)
+    ends = torch.cat((wide.crow_indices(), wide.crow_indices()[-1:]))
+    longer = torch.sparse_csr_tensor(ends, wide.col_indices(), wide.values(), (4, 4))
+    with pytest.raises(RuntimeError, match="torch.copy_: expected shapes of self and src to match"):
+        narrow.copy_(longer)
 
 
 @pytest.mark.parametrize("call", calls(DIFFERENTIATED))

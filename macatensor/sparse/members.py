@@ -332,7 +332,7 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
         return to.copy_(source.to_host()) if to.layout is source.layout else NotImplemented
     if not isinstance(source, torch.Tensor) or source.layout is not to._csx_layout:
         return NotImplemented
-    if source._nnz() != to._nnz() or source.values().shape != to._csx_values.shape:
+    if any(given.shape != member.shape for member, given in zip(_members(to), members_of(source))):
         return NotImplemented
     if source.shape != to.shape:
         raise RuntimeError(
