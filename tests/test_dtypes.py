@@ -176,3 +176,19 @@ def test_sums_of_complex32_are_made_on_the_device() -> None:
         made.append([*sums, target.index_put((index,), rows, accumulate=True)])
     for want, got in zip(*made, strict=True):
         assert got.tolist() == want.tolist()
+
+
+def test_bool_products_add_up_nothing_or_are_refused() -> None:
+    def bools(*size: int) -> torch.Tensor:
+        return torch.ones(size, dtype=torch.bool, device="maca")
+
+    for result, size in (
+        (torch.mm(bools(2, 0), bools(0, 3)), (2, 3)),
+        (torch.mm(bools(0, 2), bools(2, 3)), (0, 3)),
+        (torch.mv(bools(2, 0), bools(0)), (2,)),
+        (torch.bmm(bools(2, 3, 0), bools(2, 0, 3)), (2, 3, 3)),
+    ):
+        assert result.dtype is torch.bool and result.shape == size and not result.any()
+    assert torch.addmv(bools(2), bools(2, 0), bools(0)).all()
+    with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
+        torch.mm(bools(2, 2), bools(2, 3))

@@ -188,3 +188,26 @@ def test_gradients_reach_values_and_dense_tensors() -> None:
         found = train("maca")
     for ours, theirs in zip(found, train("cpu")):
         torch.testing.assert_close(dense(ours), dense(theirs))
+
+
+NOT_IN_BLOCKS = [None, torch.sparse_coo, CSR, CSC]
+
+
+@pytest.mark.parametrize("left", NOT_IN_BLOCKS, ids=str)
+@pytest.mark.parametrize("right", NOT_IN_BLOCKS[1:], ids=str)
+def test_products_of_nothing_take_any_dtypes(left: torch.layout | None, right: torch.layout) -> None:
+    """Which of the two gives the dtype, and which layout the result has, is PyTorch's."""
+    for a, b in (((0, 4), (4, 3)), ((3, 4), (4, 0)), ((3, 0), (0, 2)), ((2, 4), (4, 3))):
+        full = torch.zeros(a, dtype=torch.bool)
+        given = [
+            full if left is None else full.to_sparse(layout=left),
+            torch.zeros(b).to_sparse(layout=right),
+        ]
+        try:
+            expected = torch.mm(*given)
+        except RuntimeError:
+            continue
+        with macatensor.fallback("error"):
+            found = torch.mm(*(t.to("maca") for t in given))
+        assert (found.dtype, found.layout, found.shape) == (expected.dtype, expected.layout, expected.shape)
+        assert not found.to_dense().any()

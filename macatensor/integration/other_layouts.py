@@ -81,8 +81,8 @@ def _refusing_ours(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 def register() -> None:
     """Registers the refusals for every operator on the keys of such tensors, and of what makes one without any."""
-    functions: Any = torch._C._nested
-    functions.nested_tensor = _refusing_ours(functions.nested_tensor)
+    bound: Any = torch._C
+    bound._nested.nested_tensor = _refusing_ours(bound._nested.nested_tensor)
     every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     _libraries.extend((every, aten))
     for key, kind in _KINDS.items():

@@ -45,8 +45,14 @@ def product_of_nothing(a: Value, b: Value) -> Value:
     are_sparse = isinstance(a, DeviceSparse) and isinstance(b, DeviceSparse)
     if not is_of_nothing(a, b) or (are_sparse and a.layout in (torch.sparse_bsr, torch.sparse_bsc)):
         return NotImplemented
-    dtype = b.dtype if isinstance(a, _Sparse) and not are_sparse else a.dtype
-    layout = a.layout if are_sparse else torch.strided
+    both = a.layout, b.layout
+    if both == (torch.sparse_coo, torch.sparse_coo) and a.dtype != b.dtype:
+        return NotImplemented
+    dtype, layout = a.dtype, a.layout if are_sparse else torch.strided
+    if set(both) <= {torch.sparse_csr, torch.sparse_csc}:
+        dtype, layout = b.dtype, torch.sparse_csr
+    elif isinstance(a, _Sparse) and not are_sparse:
+        dtype = b.dtype
     return torch.zeros((a.shape[0], b.shape[1]), dtype=dtype, layout=layout, device=device())
 
 

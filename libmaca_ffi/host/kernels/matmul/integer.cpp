@@ -1,4 +1,4 @@
-// Integer matrix products: sums wrap in the operands' own type, as PyTorch's do.
+// Integer matrix products: sums wrap in the operands' own type, as PyTorch's do. Of bool those that add up nothing.
 #include "matmul.h"
 #include "onednn/engine.h"
 
@@ -65,7 +65,30 @@ template <class T> class IntegerPlan final : public Plan {
   uint64_t b_offset_ = onednn::Workspace::kNone, acc_offset_ = 0;
 };
 
+class BoolPlan final : public Plan {
+ public:
+  explicit BoolPlan(const Problem& p) : p_(p) {
+    work = p.work();
+    implementation = "product of nothing";
+  }
+
+  void run(const Launch& launch) const override {
+    static const bool none = false;
+    const Matrix nothing{Dtype::Bool, -1, p_.out.batch, p_.out.rows, p_.out.columns};
+    const bool added = p_.self && scalar_to_double(factor(launch, p_.beta_slot)) != 0;
+    copy(added ? *p_.self : nothing, added ? launch.data(p_.self->slot) : &none, p_.out, launch.data(p_.out.slot));
+  }
+
+ private:
+  Problem p_;
+};
+
 }  // namespace
+
+std::unique_ptr<Plan> bool_plan(const Problem& p, bool vector) {
+  if (p.out.numel() > 0 && (p.k() > 0 || (p.self && !vector))) throw Declined("matrix product of bool");
+  return std::make_unique<BoolPlan>(p);
+}
 
 std::unique_ptr<Plan> integer_plan(const Problem& p) {
   std::unique_ptr<Plan> plan;

@@ -264,7 +264,11 @@ std::unique_ptr<Plan> by_rule(const Problem& p) {
 
 namespace {
 
-std::unique_ptr<Plan> make_matmul(const Request& r) { return choose(read_problem(r), way_of(r)); }
+std::unique_ptr<Plan> make_matmul(const Request& r) {
+  const Problem p = read_problem(r);
+  if (p.out.dtype == Dtype::Bool) return bool_plan(p, r.kernel() == "mv" || r.kernel() == "addmv");
+  return choose(p, way_of(r));
+}
 
 // addbmm: a sum over the batch is one product of the matrices laid side by side.
 class SidewaysPlan final : public Plan {

@@ -96,6 +96,9 @@ std::unique_ptr<Plan> by_rule(const Problem& p);  // of all dtypes, the best of 
 inline constexpr std::array kWays{"onednn", "sgemm", "openblas", "panels", "dot products", "parts", "tiles"};
 std::unique_ptr<Plan> plan_by_name(const Problem& p, std::string_view way);
 std::unique_ptr<Plan> integer_plan(const Problem& p);  // wraps as PyTorch's integers do
+// Without elements, or of inner size 0, which gives 0, and of a `vector` what is added; Declined for others, as PyTorch
+// refuses them.
+std::unique_ptr<Plan> bool_plan(const Problem& p, bool vector);
 
 // out = act(beta * self + alpha * product) elementwise; the product in the type computed in. `self` is not read
 // where beta is zero (its NaN must not pass).
