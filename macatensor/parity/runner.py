@@ -119,11 +119,11 @@ def run_row(
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] | None = None,
     seed: int = 0,
-    every_other: bool = False,
+    one_of: int = 1,
 ) -> Result:
     """Runs a row's samples in ``dtypes`` (default: the row's) and ``layouts`` (default: all).
 
-    ``every_other``: contiguous operands in every sample, each other layout in half of them, as the black fields of a
+    ``one_of``: contiguous operands in every sample, each other layout in one of so many, 2 as the black fields of a
     chessboard of layouts and dtypes: every sample still meets half of the layouts.
     """
     started = time.perf_counter()
@@ -142,8 +142,8 @@ def run_row(
                 _run_law(result, func, row, dtype, seed)
                 continue
             for line, layout in enumerate(LAYOUTS if layouts is None else layouts):
-                halved = every_other and layout != "contiguous" and len(chosen) > 2
-                numbers = itertools.count((line + column) % 2, 2) if halved else itertools.count()
+                step = one_of if layout != "contiguous" and len(chosen) > 2 else 1
+                numbers = itertools.count((line + column) % step, step)
                 _run_samples(result, func, row, dtype, layout, seed, numbers)
     result.seconds = time.perf_counter() - started
     return result
