@@ -42,6 +42,15 @@ def every_byte(dtype: torch.dtype, device: str) -> torch.Tensor:
     return torch.arange(256, dtype=torch.uint8).view(dtype).reshape(16, 16).to(device)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_identity_matrices_are_made_here(dtype: torch.dtype) -> None:
+    with macatensor.fallback("error"):
+        made = torch.eye(3, 4, dtype=dtype, device="maca")
+        into = torch.eye(4, out=torch.empty(4, 4, dtype=dtype, device="maca"))
+    assert torch.equal(made.cpu().view(torch.uint8), torch.eye(3, 4, dtype=dtype).view(torch.uint8))
+    assert torch.equal(into.cpu().view(torch.uint8), torch.eye(4, dtype=dtype).view(torch.uint8))
+
+
 def test_all_float8_dtypes_are_there() -> None:
     assert {str(d).removeprefix("torch.float8_") for d in DTYPES} >= {
         "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu",

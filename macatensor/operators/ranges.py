@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from macatensor.dispatch import rowless
+from macatensor.dispatch.float8_calls import FLOAT8
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.resize import write_out
@@ -103,6 +104,24 @@ def _arange(func: OpOverload) -> Launcher:
             cache.remember(key, known, generation)
         launch, rest = known
         return launch((*numbers, *rest), [], list(numbers))
+
+    return run
+
+
+@special("aten.eye.default", "aten.eye.m")
+def _eye(func: OpOverload) -> Launcher:
+    """The kernel's, which knows no float8: of those, converted."""
+    found = find_row(func)
+    if found is None:
+        raise LookupError(f"the op table has no row for {func}")
+    kernel = KernelLauncher(func, *found)
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        options = kwargs or {}
+        dtype = options.get("dtype")
+        if dtype in FLOAT8:
+            return func(*args, **{**options, "dtype": torch.float32}).to(dtype)
+        return kernel(args, options)
 
     return run
 
