@@ -313,6 +313,7 @@ def test_strided_ones_are_refused_by_name() -> None:
         lambda: torch.nested.nested_tensor(tensors).to("maca"),
         lambda: torch.nested.nested_tensor(tensors, device="maca"),
         lambda: torch.matmul(torch.nested.nested_tensor(matrices), torch.ones(2, 2, device="maca")),
+        lambda: torch.matmul(torch.nested.nested_tensor(matrices), torch.ones(2, device="maca")),
         lambda: torch.nested.nested_tensor(on_device),
         lambda: torch.nested.as_nested_tensor([t.requires_grad_() for t in on_device]),
         lambda: torch.nested.as_nested_tensor(torch.ones(2, 3, device="maca")),

@@ -21,7 +21,7 @@ import torch
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from macatensor.runtime.attributes import whole_attributes
+from macatensor.runtime.attributes import OURS, whole_attributes
 from macatensor.runtime.tensor import MacaTensor
 
 _convert: Callable[..., torch.nn.Module] = torch.nn.Module._apply
@@ -126,7 +126,7 @@ def _counterpart(p: Any, applied: Any) -> Any:
     else:
         other = torch.nn.Parameter(applied, p.requires_grad)
     for name, value in vars(p).items():
-        if name not in ("_is_param", "_maca_moved_to"):
+        if name not in OURS:
             other.__dict__.setdefault(name, value)
     return other
 

@@ -66,12 +66,17 @@ def _steps(start: float, end: float, step: float) -> int:
     return math.ceil(steps) if math.isfinite(steps) else -1
 
 
+def _kernel(func: OpOverload) -> KernelLauncher:
+    """What launches the kernel of an operator's row."""
+    found = find_row(func)
+    if found is None:
+        raise LookupError(f"the op table has no row for {func}")
+    return KernelLauncher(func, *found)
+
+
 @special("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def _arange(func: OpOverload) -> Launcher:
-    found = find_row(torch.ops.aten.arange.start_step)
-    if found is None:
-        raise LookupError("the op table has no row for arange.start_step")
-    kernel = KernelLauncher(torch.ops.aten.arange.start_step, *found)
+    kernel = _kernel(torch.ops.aten.arange.start_step)
     # by length, since a decode loop's ranges differ in their start only; with the arguments behind the numbers
     cache: PlanCache[tuple[Run, tuple[Value, ...]]] = PlanCache()
 
@@ -111,10 +116,7 @@ def _arange(func: OpOverload) -> Launcher:
 @special("aten.eye.default", "aten.eye.m")
 def _eye(func: OpOverload) -> Launcher:
     """The kernel's, which knows no float8: of those, converted."""
-    found = find_row(func)
-    if found is None:
-        raise LookupError(f"the op table has no row for {func}")
-    kernel = KernelLauncher(func, *found)
+    kernel = _kernel(func)
 
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         options = kwargs or {}

@@ -15,9 +15,8 @@ import torch
 
 _own: Any = next(c.__dict__["__dict__"] for c in torch.Tensor.__mro__ if "__dict__" in c.__dict__)
 
-
 # memory; that it is a Parameter, in PyTorch's words for tensors of a class of their own; where a module moved it
-_OURS = frozenset({"_payload", "_is_param", "_maca_moved_to"})
+OURS = frozenset({"_payload", "_is_param", "_maca_moved_to"})
 
 
 class _Whole(threading.local):
@@ -44,7 +43,7 @@ class _Attributes(dict[str, Any]):
 
     def __init__(self, of: torch.Tensor) -> None:
         self._real = _own.__get__(of)
-        super().__init__({name: value for name, value in self._real.items() if name not in _OURS})
+        super().__init__({name: value for name, value in self._real.items() if name not in OURS})
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)

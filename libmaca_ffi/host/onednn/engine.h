@@ -35,7 +35,7 @@ std::string description();
 bool computes(Dtype d);
 // By several instructions for each: bfloat16 on AVX-512 without its own takes 3 to 4 times as long as float32.
 bool emulates(Dtype d);
-// Has the CPU tiles of bytes, whose products oneDNN's primitives alone know?
+// Has the CPU tiles of bytes, and may oneDNN use them?
 bool multiplies_in_tiles();
 // What a call of oneDNN's came to; raises what is to be said of it.
 void check(dnnl_status_t status);
@@ -43,9 +43,10 @@ void check(dnnl_status_t status);
 inline bool is_reference(const std::string& implementation) { return implementation.find("ref") != std::string::npos; }
 
 // The plan that `make(type)` makes, which computes in `d`, or in float32 where oneDNN has no kernels for that: on a CPU
-// with float16 arithmetic the forward convolution has, its gradients have not.
-template <class Make> std::unique_ptr<Plan> plan_in(Dtype d, Make&& make) {
-  if (d != Dtype::F32 && computes(d)) {
+// with float16 arithmetic the forward convolution has, its gradients have not. `emulated`: in `d` also where the CPU's
+// instructions are for others.
+template <class Make> std::unique_ptr<Plan> plan_in(Dtype d, Make&& make, bool emulated = false) {
+  if (d != Dtype::F32 && (computes(d) || (emulated && emulates(d)))) {
     std::unique_ptr<Plan> plan = make(d);
     if (!is_reference(plan->implementation)) return plan;
   }

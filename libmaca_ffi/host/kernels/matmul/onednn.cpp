@@ -319,9 +319,8 @@ std::unique_ptr<Plan> onednn_plan(const Problem& p) {
   }
   // copies of the factors in float32 would cost more than these few products of each number
   constexpr int64_t kFew = 8;
-  if (onednn::emulates(p.out.dtype) && std::min({p.m(), p.n(), p.k()}) <= kFew)
-    return std::make_unique<OnednnPlan>(p, p.out.dtype);
-  return onednn::plan_in(p.out.dtype, [&](Dtype type) { return std::make_unique<OnednnPlan>(p, type); });
+  const bool few = std::min({p.m(), p.n(), p.k()}) <= kFew;
+  return onednn::plan_in(p.out.dtype, [&](Dtype type) { return std::make_unique<OnednnPlan>(p, type); }, few);
 }
 
 std::unique_ptr<Plan> onednn_int8_plan(const Matrix& a, const Matrix& b, const Matrix& out) {
