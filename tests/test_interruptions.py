@@ -136,6 +136,7 @@ def test_ctrl_c_ends_a_program() -> None:
     another."""
     code = """
 import os, signal, sys, threading, time, torch, macatensor
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job has ignored
 x = torch.rand(256, 256).maca()
 def press(wait=0.3):
     while True:
