@@ -206,7 +206,9 @@ def test_multiply_adds_take_the_time_of_their_number() -> None:
     from macatensor.dispatch.named_kernels import launch
 
     def seconds(repeat: int, operations: int) -> float:
-        return ceilings_module._best(repeat, lambda: launch("arithmetic_peak", [], [], {"operations": operations}))
+        return ceilings_module._best(
+            repeat, lambda: launch("arithmetic_peak", [], [], {"operations": operations})
+        )
 
     # 1,024 times the work. The small one is done in 40 us; of a few such on a busy machine each may lose 4 ms to others.
     assert seconds(2, 1 << 32) > 8 * seconds(50, 1 << 22)

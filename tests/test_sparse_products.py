@@ -190,24 +190,75 @@ def test_gradients_reach_values_and_dense_tensors() -> None:
         torch.testing.assert_close(dense(ours), dense(theirs))
 
 
-NOT_IN_BLOCKS = [None, torch.sparse_coo, CSR, CSC]
+EVERY = [None, torch.sparse_coo, *LAYOUTS]
 
 
-@pytest.mark.parametrize("left", NOT_IN_BLOCKS, ids=str)
-@pytest.mark.parametrize("right", NOT_IN_BLOCKS[1:], ids=str)
-def test_products_of_nothing_take_any_dtypes(left: torch.layout | None, right: torch.layout) -> None:
+def _of(rows: int, columns: int, layout: torch.layout | None, full: bool, dtype: torch.dtype) -> torch.Tensor:
+    made = (torch.ones if full else torch.zeros)(rows, columns).to(dtype)
+    if layout is None:
+        return made
+    even = not (rows % 2 or columns % 2)
+    return made.to_sparse(
+        layout=layout, blocksize=((2, 2) if even else (1, 1)) if layout in BLOCKED else None
+    )
+
+
+def _agrees(call: Callable[[Any], torch.Tensor]) -> None:
+    """What the host computes the device computes, too, and as that does; ``call`` is given what moves a tensor there."""
+    try:
+        expected = call(lambda t: t)
+    except (RuntimeError, NotImplementedError):
+        return
+    with macatensor.fallback("error"):
+        found = call(on_maca)
+    assert (found.dtype, found.layout, found.shape) == (expected.dtype, expected.layout, expected.shape)
+    strided = (t if t.layout is torch.strided else t.to_dense() for t in (found.cpu(), expected))
+    assert torch.equal(*strided)
+
+
+EMPTY_OR_NOT = list(itertools.product((0, 2), (0, 2), (0, 2), (False, True)))
+
+
+@pytest.mark.parametrize("left", EVERY, ids=str)
+@pytest.mark.parametrize("right", EVERY, ids=str)
+def test_products_of_nothing_take_any_dtypes(left: torch.layout | None, right: torch.layout | None) -> None:
     """Which of the two gives the dtype, and which layout the result has, is PyTorch's."""
-    for a, b in (((0, 4), (4, 3)), ((3, 4), (4, 0)), ((3, 0), (0, 2)), ((2, 4), (4, 3))):
-        full = torch.zeros(a, dtype=torch.bool)
-        given = [
-            full if left is None else full.to_sparse(layout=left),
-            torch.zeros(b).to_sparse(layout=right),
-        ]
-        try:
-            expected = torch.mm(*given)
-        except RuntimeError:
+    dtypes = (torch.float32, torch.int64, torch.bool, torch.complex64)
+    for (m, k, n, full), of_left, of_right in itertools.product(EMPTY_OR_NOT, dtypes, dtypes):
+        if full and m and n:
             continue
-        with macatensor.fallback("error"):
-            found = torch.mm(*(t.to("maca") for t in given))
-        assert (found.dtype, found.layout, found.shape) == (expected.dtype, expected.layout, expected.shape)
-        assert not found.to_dense().any()
+        a, b = _of(m, k, left, full, of_left), _of(k, n, right, True, of_right)
+        _agrees(lambda there, a=a, b=b: torch.mm(there(a), there(b)))
+        _agrees(lambda there, a=a, b=b: torch.hspmm(there(a), there(b)))
+        for dtype in dtypes[1:]:
+            out = torch.ones(m, n, dtype=dtype)
+            _agrees(lambda there, a=a, b=b, out=out: torch.mm(there(a), there(b), out=there(out)))
+            out = torch.empty(0, 0, dtype=dtype).to_sparse()
+            _agrees(lambda there, a=a, b=b, out=out: torch.hspmm(there(a), there(b), out=there(out)))
+
+
+@pytest.mark.parametrize("added", EVERY, ids=str)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_nothing_is_added(added: torch.layout | None, in_place: bool) -> None:
+    """To matrices of every layout: in place to those of blocks, too."""
+    name = "addmm_" if in_place else "addmm"
+    for left, right, (m, k, n, full) in itertools.product(EVERY, EVERY, EMPTY_OR_NOT):
+        if full and m and k and n:
+            continue
+        for beta in (0, 1, 3):
+            t, a, b = (
+                _of(m, n, added, True, torch.float32),
+                _of(m, k, left, full, torch.float32),
+                _of(k, n, right, True, torch.float32),
+            )
+            _agrees(
+                lambda there, t=t, a=a, b=b, beta=beta: getattr(there(t).clone(), name)(
+                    there(a), there(b), beta=beta
+                )
+            )
+
+
+@pytest.mark.parametrize("layout", [CSR, CSC], ids=str)
+def test_product_into_a_dense_matrix(layout: torch.layout) -> None:
+    a, b = (weights(4, 4, layout, torch.float32, False) for _ in range(2))
+    _agrees(lambda there: torch.mm(there(a), there(b), out=there(torch.empty(4, 4))))

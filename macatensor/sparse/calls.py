@@ -178,13 +178,7 @@ def _in_place(func: OpOverload, types: Sequence[type], args: Arguments, kwargs: 
     without = of_in_place(func)
     if without is None:
         return NotImplemented
-    t, result = args[0], _computed(without.name(), types, args, kwargs)
-    if not isinstance(t, MacaTensor):
-        return written(t, result)
-    fits = (
-        isinstance(result, MacaTensor) and result.shape == t.shape and torch.can_cast(result.dtype, t.dtype)
-    )
-    return t.copy_(result) if fits else NotImplemented
+    return put(args[0], _computed(without.name(), types, args, kwargs))
 
 
 def _check_devices(func: OpOverload, values: Iterable[Value]) -> None:
@@ -220,6 +214,16 @@ def written(t: Value, new: Value, resizes: bool = False) -> Value:
     if (new.shape != t.shape and not resizes) or not torch.can_cast(new.dtype, t.dtype):
         return NotImplemented
     return held(t, t.taken_in(new if new.dtype == t.dtype else new.to(t.dtype)))
+
+
+def put(t: Value, result: Value) -> Value:
+    """``t``, dense or sparse, whose elements are those of ``result`` now; NotImplemented where they cannot be."""
+    if not isinstance(t, MacaTensor):
+        return written(t, result)
+    fits = (
+        isinstance(result, MacaTensor) and result.shape == t.shape and torch.can_cast(result.dtype, t.dtype)
+    )
+    return t.copy_(result) if fits else NotImplemented
 
 
 def from_host(source: torch.Tensor) -> torch.Tensor:

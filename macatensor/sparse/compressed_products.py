@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from macatensor.dispatch.resize import write_out
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
+from macatensor.sparse.calls import put
 from macatensor.sparse.compressed import (
     BY_ROWS,
     FLIPPED,
@@ -21,7 +23,13 @@ from macatensor.sparse.compressed import (
 )
 from macatensor.sparse.conversion import flipped, of_coo, to_coo
 from macatensor.sparse.matrices import product
-from macatensor.sparse.products import added_to, added_to_nothing, by_column, product_of_nothing
+from macatensor.sparse.products import (
+    added_to,
+    added_to_nothing,
+    by_column,
+    is_of_nothing,
+    product_of_nothing,
+)
 from macatensor.sparse.rows import TERMS, in_pieces, sums_of_runs
 
 _Compressed = CompressedMacaTensor
@@ -77,11 +85,26 @@ def _mm(a: Value, b: Value) -> Value:
     return of_coo(product(to_coo(a), to_coo(b)), torch.sparse_csr)
 
 
+@operator("mm.out")
+def _mm_into_dense(a: Value, b: Value, *, out: Value) -> Value:
+    """``out`` [m, n], dense, with the product of two sparse matrices, or of whatever dtype with one of nothing."""
+    if not isinstance(out, MacaTensor):
+        return NotImplemented
+    if is_of_nothing(a, b, out):
+        return write_out([out], torch.zeros((a.shape[0], b.shape[1]), dtype=out.dtype, device=out.device))
+    made = mm(a, b)
+    return write_out([out], made.to_dense()) if isinstance(made, _Compressed) else NotImplemented
+
+
 @operator("addmm", "_sparse_addmm")
 def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
+    in_blocks = added.layout in IN_BLOCKS  # to which PyTorch adds in place alone
+    scaled = NotImplemented if in_blocks else added_to_nothing(added, a, b, beta)
+    if scaled is not NotImplemented:
+        return scaled
     result = mm(a, b)
     if result is NotImplemented or added.dtype != result.dtype:
-        return added_to_nothing(added, a, b, beta)
+        return NotImplemented
     if isinstance(added, MacaTensor):
         return added_to(result.to_dense(), added, beta, alpha)
     if not isinstance(result, _Compressed) or added.shape != result.shape:
@@ -93,6 +116,12 @@ def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1
     if beta == 0:
         return result if alpha == 1 else result * alpha
     return torch.ops.aten.add.Tensor(added if beta == 1 else added * beta, result, alpha=alpha)
+
+
+@operator("addmm_")
+def _addmm_in_place(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
+    scaled = added_to_nothing(added, a, b, beta)
+    return put(added, addmm(added, a, b, beta=beta, alpha=alpha) if scaled is NotImplemented else scaled)
 
 
 @operator("mv")

@@ -15,6 +15,7 @@ from macatensor.sparse.structure import coalesce, like, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
 
 _Sparse = SparseMacaTensor
+_NOT_COMPRESSED = (torch.strided, torch.sparse_coo)
 
 
 def _is_matrix(t: Value) -> bool:
@@ -30,14 +31,15 @@ def _times_dense(t: _Sparse, rows: torch.Tensor, columns: torch.Tensor, dense: t
     return sums_of_runs(offsets, columns, t._coo_values, dense)
 
 
-def is_of_nothing(a: Value, b: Value) -> bool:
-    """Are these matrices of fitting sizes, of which a sparse one has no element? PyTorch multiplies such ones of whatever
-    dtypes, and of more layouts than others."""
+def is_of_nothing(a: Value, b: Value, added: Value = None) -> bool:
+    """Are these matrices of fitting sizes, whose product has no terms since a sparse one has no element, or, where one of
+    the three is compressed, no elements? PyTorch then asks neither their dtypes nor whether it multiplies such layouts."""
     sparse = [t for t in (a, b) if isinstance(t, DeviceSparse)]
-    if not sparse:
+    are_matrices = a.dim() == b.dim() == 2 and (len(sparse) != 1 or sparse[0].dense_dim() == 0)
+    if not are_matrices or a.shape[1] != b.shape[0]:
         return False
-    are_matrices = a.dim() == b.dim() == 2 and (len(sparse) == 2 or sparse[0].dense_dim() == 0)
-    return are_matrices and a.shape[1] == b.shape[0] and not all(t._nnz() for t in sparse)
+    is_compressed = any(t is not None and t.layout not in _NOT_COMPRESSED for t in (a, b, added))
+    return not all(t._nnz() for t in sparse) or (is_compressed and not (a.shape[0] and b.shape[1]))
 
 
 def product_of_nothing(a: Value, b: Value) -> Value:
@@ -57,14 +59,24 @@ def product_of_nothing(a: Value, b: Value) -> Value:
 
 
 def added_to_nothing(added: Value, a: Value, b: Value, beta: Value) -> Value:
-    """``beta * added``, where the product has no terms; NotImplemented where it has."""
-    if not is_of_nothing(a, b) or added.shape != (a.shape[0], b.shape[1]):
+    """``beta * added``, where it is a product of nothing to which that is added; NotImplemented where it is not."""
+    if not is_of_nothing(a, b, added):
         return NotImplemented
-    if added.layout in (torch.sparse_bsr, torch.sparse_bsc):
+    size = torch.Size((a.shape[0], b.shape[1]))
+    if not (_expands_to(added, size) if isinstance(added, MacaTensor) else added.shape == size):
         return NotImplemented
+    if isinstance(added, MacaTensor):
+        added = added.expand(size)
     if beta == 0:
         return torch.zeros_like(added)
     return added.clone() if beta == 1 else (added * beta).to(added.dtype)
+
+
+def _expands_to(t: torch.Tensor, size: torch.Size) -> bool:
+    try:
+        return tuple(torch.broadcast_shapes(t.shape, size)) == tuple(size)
+    except RuntimeError:
+        return False
 
 
 @operator("mm")
@@ -88,20 +100,16 @@ def _mm(t: Value, other: Value) -> Value:
 
 @operator("addmm", "_sparse_addmm")
 def _addmm(added: Value, t: Value, dense: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
-    if not isinstance(added, MacaTensor) or added.dtype != t.dtype or isinstance(dense, _Sparse):
+    if not (isinstance(added, MacaTensor) and isinstance(t, _Sparse) and isinstance(dense, MacaTensor)):
+        return NotImplemented
+    if added.dtype != t.dtype:
         return added_to_nothing(added, t, dense, beta)
     return added_to(mm(t, dense), added, beta, alpha)
 
 
 def added_to(result: Value, added: torch.Tensor, beta: Value, alpha: Value) -> Value:
     """``beta * added + alpha * result``; NotImplemented where the sum would have other sizes than the result."""
-    if result is NotImplemented:
-        return NotImplemented
-    try:
-        wanted = torch.broadcast_shapes(added.shape, result.shape)
-    except RuntimeError:
-        return NotImplemented
-    if wanted != result.shape:
+    if result is NotImplemented or not _expands_to(added, result.shape):
         return NotImplemented
     if not (result.is_floating_point() or result.is_complex()):
         beta, alpha = int(beta), int(alpha)  # as PyTorch, which computes in the dtype of the product
@@ -151,8 +159,26 @@ def _hspmm(t: Value, dense: Value) -> Value:
     """[m, n] whose rows are sparse and whose columns are dense."""
     made = _rows_of_product(t, dense)
     if made is None:
-        return NotImplemented
+        return _no_rows(t, dense, t.dtype)
     return coo(made[0].unsqueeze(0), made[1], (t.shape[0], dense.shape[1]))
+
+
+def _no_rows(t: Value, dense: Value, dtype: torch.dtype) -> Value:
+    """[m, n] without a row, whatever the dtypes of its factors, where these make nothing; else NotImplemented."""
+    if (
+        not isinstance(t, _Sparse)
+        or not isinstance(dense, (MacaTensor, _Sparse))
+        or not is_of_nothing(t, dense)
+    ):
+        return NotImplemented
+    size = (t.shape[0], dense.shape[1])
+    none = torch.zeros(1, 0, dtype=torch.int64, device=device())
+    return coo(none, torch.zeros(0, size[1], dtype=dtype, device=device()), size)
+
+
+@operator("hspmm.out")
+def _hspmm_of_nothing(t: Value, dense: Value, *, out: Value) -> Value:
+    return held(out, _no_rows(t, dense, out.dtype)) if isinstance(out, _Sparse) else NotImplemented
 
 
 @operator("sspaddmm.out")
