@@ -451,3 +451,23 @@ def test_what_compressed_tensors_lack_is_said() -> None:
             act(host)
         with pytest.raises(type(theirs.value), match=str(theirs.value)[:30]):
             act(host.to("maca"))
+
+
+@pytest.mark.parametrize("write", [
+    lambda t: t.add_(t), lambda t: t.add_(t.clone(), alpha=3), lambda t: t.mul_(2), lambda t: t.neg_(),
+    lambda t: torch.add(t, t, out=t), lambda t: torch.sin(t, out=t), lambda t: t.copy_(t * 2),
+])  # fmt: skip
+@pytest.mark.parametrize("layout", [CSR, CSC], ids=str)
+def test_whoever_shares_elements_sees_writes(
+    write: Callable[[torch.Tensor], Any], layout: torch.layout
+) -> None:
+    t = torch.tensor([[1.0, 0, 2], [0, 0, 3]]).to_sparse(layout=layout)
+    on_device = t.to("maca")
+    shared = on_device.detach()
+    write(shared)
+    assert torch.equal(on_device.to_dense(), shared.to_dense())
+    try:
+        write(t.detach())
+    except RuntimeError:  # what the host lacks
+        return
+    assert torch.equal(on_device.to_dense().cpu(), t.to_dense())

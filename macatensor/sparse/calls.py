@@ -77,9 +77,9 @@ class DeviceSparse(torch.Tensor):
         """This tensor has the sizes and elements of ``other`` from now on, one of ours of the same layout."""
         raise NotImplementedError
 
-    def taken_in(self, new: Value) -> Value:
-        """``new``, of the same layout, with indices of the dtype that this tensor's have."""
-        return new
+    def write(self, new: Value) -> None:
+        """The elements of ``new``, of the same layout and dtype, from now on: what an operator wrote in place."""
+        self.hold(new)
 
     def _set_data(self, value: torch.Tensor) -> None:
         if isinstance(value, DeviceSparse) and value.layout is not self.layout:
@@ -213,7 +213,8 @@ def written(t: Value, new: Value, resizes: bool = False) -> Value:
         return NotImplemented
     if (new.shape != t.shape and not resizes) or not torch.can_cast(new.dtype, t.dtype):
         return NotImplemented
-    return held(t, t.taken_in(new if new.dtype == t.dtype else new.to(t.dtype)))
+    t.write(new if new.dtype == t.dtype else new.to(t.dtype))
+    return t
 
 
 def put(t: Value, result: Value) -> Value:

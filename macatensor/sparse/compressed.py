@@ -50,10 +50,16 @@ class CompressedMacaTensor(DeviceSparse):
             take_sizes(self, other)
         become(self, other._csx_compressed, other._csx_plain, other._csx_values)
 
-    def taken_in(self, new: Value) -> Value:
-        kind = self._csx_compressed.dtype
-        indices = new._csx_compressed.to(kind), new._csx_plain.to(kind)
-        return compressed(new._csx_layout, *indices, new._csx_values, new.shape)
+    def write(self, new: Value) -> None:
+        """In place where there are as many elements, so that tensors which share them have them too, as PyTorch's do.
+        Indices keep their dtype."""
+        own, given = own_members(self), own_members(new)
+        if self.shape == new.shape and all(to.shape == source.shape for to, source in zip(own, given)):
+            for to, source in zip(own, given):
+                to.copy_(source)
+        else:
+            kind = self._csx_compressed.dtype
+            self.hold(compressed(new._csx_layout, given[0].to(kind), given[1].to(kind), given[2], new.shape))
 
     def is_contiguous(self, *args: Value, **kwargs: Value) -> NoReturn:
         raise RuntimeError("Sparse CSR tensors do not have is_contiguous")
@@ -112,6 +118,11 @@ def members_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     if t.layout in BY_ROWS:
         return t.crow_indices(), t.col_indices(), t.values()
     return t.ccol_indices(), t.row_indices(), t.values()
+
+
+def own_members(t: CompressedMacaTensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same of one of ours: those that it holds."""
+    return t._csx_compressed, t._csx_plain, t._csx_values
 
 
 def _from_host(source: torch.Tensor) -> CompressedMacaTensor:

@@ -26,6 +26,7 @@ from macatensor.sparse.compressed import (
     like,
     members_of,
     operator,
+    own_members,
 )
 from macatensor.sparse.selection import unbind
 from macatensor.sparse.tensor import coo
@@ -40,10 +41,6 @@ _KINDS = {layout: str(layout).removeprefix("torch.") for layout in FLIPPED}
 def _each(members: _Members, function: Callable[[torch.Tensor], torch.Tensor]) -> _Members:
     one, other, values = members
     return function(one), function(other), function(values)
-
-
-def _members(t: _Compressed) -> _Members:
-    return t._csx_compressed, t._csx_plain, t._csx_values
 
 
 # -- factories --------------------------------------------------------------------------------------------------------
@@ -332,14 +329,14 @@ def _copy(to: Value, source: Value, non_blocking: bool = False) -> Value:
         return to.copy_(source.to_host()) if to.layout is source.layout else NotImplemented
     if not isinstance(source, torch.Tensor) or source.layout is not to._csx_layout:
         return NotImplemented
-    if any(given.shape != member.shape for member, given in zip(_members(to), members_of(source))):
+    if any(given.shape != member.shape for member, given in zip(own_members(to), members_of(source))):
         return NotImplemented
     if source.shape != to.shape:
         raise RuntimeError(
             f"copy_ got a tensor of {list(to.shape)} and the source {list(source.shape)}, whose indices may lie beyond its sides; "
             "accepted: two of the same sizes"
         )
-    for member, given in zip(_members(to), members_of(source)):
+    for member, given in zip(own_members(to), members_of(source)):
         member.copy_(given)
     return to
 
@@ -359,7 +356,7 @@ def _resize_as_sparse(to: Value, template: Value) -> Value:
         return NotImplemented
     if to._csx_layout is not template._csx_layout:
         return NotImplemented
-    at, plain = (t.to(to._csx_plain.dtype, copy=True) for t in _members(template)[:2])
+    at, plain = (t.to(to._csx_plain.dtype, copy=True) for t in own_members(template)[:2])
     values = to._csx_values
     if values.shape != template._csx_values.shape:
         values = torch.empty_like(template._csx_values, dtype=to.dtype)
@@ -372,7 +369,7 @@ def _resize(
     t: _Compressed, size: Sequence[int], *, memory_format: torch.memory_format | None = None
 ) -> Value:
     """In rows of the new size, which are empty where they are new; PyTorch makes rows of CSC, too, and numbers of blocks."""
-    begins, plain, values = _each(_members(t), lambda member: torch.empty_like(member, device="meta"))
+    begins, plain, values = _each(own_members(t), lambda member: torch.empty_like(member, device="meta"))
     asked = torch.sparse_compressed_tensor(
         begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False
     )
@@ -384,7 +381,7 @@ def _resize(
             "whose indices are none of its; accepted: sparse_csr, and sparse_csc of as many rows as columns, of numbers. "
             "torch.sparse_compressed_tensor makes a new one"
         )
-    pairs = zip(_members(t), members_of(asked))
+    pairs = zip(own_members(t), members_of(asked))
     begins, plain, values = (member.clone().resize_(wanted.shape) for member, wanted in pairs)
     before, count = t._csx_compressed.shape[-1], begins.shape[-1]
     if count >= before:
@@ -419,7 +416,7 @@ def _transpose(t: _Compressed, one: int, other: int) -> Value:
         return _clone(t)
     size = list(t.shape)
     size[one], size[other] = size[other], size[one]
-    members = _members(t)
+    members = own_members(t)
     if one < batch:
         exchanged = _each(members, lambda m: m.transpose(one, other).contiguous())
         return compressed(t._csx_layout, *exchanged, size)
@@ -444,7 +441,7 @@ def _select(t: _Compressed, dim: int, index: int) -> Value:
     size = [*t.shape[:dim], *t.shape[dim + 1 :]]
     values = t._csx_values
     if dim < batch:
-        return compressed(t._csx_layout, *_each(_members(t), lambda m: m.select(dim, index)), size)
+        return compressed(t._csx_layout, *_each(own_members(t), lambda m: m.select(dim, index)), size)
     if dim >= batch + 2:
         inner = values.select(dim - 1 + len(g.block), index)
         return compressed(t._csx_layout, t._csx_compressed, t._csx_plain, inner, size)

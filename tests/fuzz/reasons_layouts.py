@@ -41,6 +41,7 @@ OF_LAYOUTS: tuple[tuple[str, str, str], ...] = (
      "PyTorch's sum of batches has indices of a batch of rows and of columns of none"),
     ("addm[mv]", _MORE + r"RuntimeError: result type \w+ can't be cast to the desired output type \w+",
      "PyTorch rounds a fraction to the dtype of integers where there are elements, and refuses it where there is none"),
+    ("dot_product_attention", r"is computed on the host: aten\.bmm\.default", "integers of which there are none: a product of two dtypes"),
     ("dot_product_attention", _MORE + r"RuntimeError: to_padded_tensor: at least one constituent tensor should have non-zero numel",
      "PyTorch has no attention of no elements"),
     # -- the device refuses -----------------------------------------------------------------------------------------
@@ -60,6 +61,11 @@ OF_LAYOUTS: tuple[tuple[str, str, str], ...] = (
      "both refuse; PyTorch stumbles over its own sizes"),
     # -- numbers in which PyTorch is wrong ----------------------------------------------------------------------------
     (r"resize_as_\(", r"other numbers of .*", "a dense tensor that grows: PyTorch leaves what is new unwritten"),
+    (r"mul\(.*out=", r"is \(torch\.sparse_coo, .* and not \(torch\.sparse_coo, .*",
+     "of factors that are not coalesced PyTorch keeps as zeros what the other one lacks"),
+    ("addmm", r"is \(torch\.sparse_csc, \S+ \[\(\((\d+),\), .* and not \(torch\.sparse_csc, \S+ \[\(\(\1,\), .*",
+     "PyTorch's sum of two CSC matrices has fewer elements than its own columns say"),
+    ("layer_norm", r"far numbers of .* Greatest absolute difference: nan at .*", "PyTorch's variance of the largest numbers overflows"),
     (r"^(a\[\d+\])\.addmm_\(\1, ", r"other numbers of .*", "PyTorch reads what it has just overwritten"),
     (r"dot_product_attention", r"far numbers of .* Greatest absolute difference: nan at .*",
      "PyTorch's kernel for the CPU gives zeros where a row of scores is NaN, unlike its own plain attention"),
