@@ -288,16 +288,20 @@ def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
     return ExternalStream(data_ptr, device)
 
 
+_DEFAULT = Stream(stream_id=0)  # each call of a compiled function asks for the current one
+
+
 def current_stream(device: Device = None) -> Stream:
     """The stream that the calling thread's launches go to."""
     ordinal(device)
-    return Stream(stream_id=0 if is_compiling() else lib.maca_streams_current())
+    number = 0 if is_compiling() else lib.maca_streams_current()
+    return Stream(stream_id=number) if number else _DEFAULT
 
 
 def default_stream(device: Device = None) -> Stream:
     """Stream 0."""
     ordinal(device)
-    return Stream(stream_id=0)
+    return _DEFAULT
 
 
 def set_stream(stream: Stream | None) -> None:
