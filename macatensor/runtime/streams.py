@@ -288,20 +288,22 @@ def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
     return ExternalStream(data_ptr, device)
 
 
-_DEFAULT = Stream(stream_id=0)  # each call of a compiled function asks for the current one
-
-
 def current_stream(device: Device = None) -> Stream:
     """The stream that the calling thread's launches go to."""
     ordinal(device)
     number = 0 if is_compiling() else lib.maca_streams_current()
-    return Stream(stream_id=number) if number else _DEFAULT
+    return Stream(stream_id=number) if number else _default()
 
 
 def default_stream(device: Device = None) -> Stream:
     """Stream 0."""
     ordinal(device)
-    return _DEFAULT
+    return _default()
+
+
+@functools.cache  # each call of a compiled function asks for the current one
+def _default() -> Stream:
+    return Stream(stream_id=0)
 
 
 def set_stream(stream: Stream | None) -> None:
