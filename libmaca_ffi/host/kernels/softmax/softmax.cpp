@@ -56,14 +56,14 @@ Softmax geometry(const Request& q, const Operand& a, const Operand& b) {
   return s;
 }
 
-// A row padded with -inf up to full vectors: neither its maximum nor its sum change, and exp needs no scalar rest.
+// A row of no whole vectors is padded with -inf: neither its maximum nor its sum change, and exp needs no scalar rest.
 constexpr int64_t kPadded = 2048;
 
 template <class C, Form F> void forward_line(const C* x, C* y, int64_t n) {
   alignas(64) C padded[kPadded];
   C* e = y;
   int64_t whole = n;
-  if (n <= kPadded) {
+  if (n <= kPadded && n % 16) {
     whole = (n + 15) / 16 * 16;
     std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(C));
     for (int64_t i = n; i < whole; ++i) padded[i] = -std::numeric_limits<C>::infinity();
