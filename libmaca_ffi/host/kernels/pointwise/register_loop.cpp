@@ -8,6 +8,9 @@ namespace maca::MACA_ISA::pointwise {
 namespace {
 
 constexpr int kVectors = 8;  // of an accumulator: half of the registers of AVX2
+// How far ahead memory is asked for what is loaded: a page, at whose end a processor's own foresight ends. x * w + 1 of
+// 4M floats 1.04 ms -> 0.68, 8 of mul and add 0.78 -> 0.71 (an EPYC with AVX-512, one thread).
+constexpr int64_t kAhead = 4096;
 
 // A number is broadcast as what is left of it less 0: added to 0, -0 would lose its sign.
 // `count` steps on kCount Vs of elements, from element `begin` on.
@@ -29,7 +32,10 @@ template <class V, int kCount, class T>
   case 2 * RegisterStep::KIND: MACA_EACH(const V m = read(memory, j * kElements); a[j] = EXPRESSION); \
   case 2 * RegisterStep::KIND + 1: MACA_EACH(const V m = number - V{}; a[j] = EXPRESSION)
     switch (2 * step.kind + step.has_number) {
-      MACA_BINARY(Load, m);
+      case 2 * RegisterStep::Load:
+        MACA_EACH(__builtin_prefetch(reinterpret_cast<const char*>(memory + j * kElements) + kAhead);
+                  a[j] = read(memory, j * kElements));
+      case 2 * RegisterStep::Load + 1: MACA_EACH(a[j] = number - V{});
       case 2 * RegisterStep::Store:
         MACA_EACH(std::memcpy(memory + j * kElements, &a[j], sizeof(V)));
         MACA_BINARY(Add, a[j] + m);
