@@ -292,13 +292,13 @@ def current_stream(device: Device = None) -> Stream:
     """The stream that the calling thread's launches go to."""
     ordinal(device)
     number = 0 if is_compiling() else lib.maca_streams_current()
-    return Stream(stream_id=number) if number else _default()
+    return Stream(stream_id=number) if number else default_stream()
 
 
 def default_stream(device: Device = None) -> Stream:
     """Stream 0."""
     ordinal(device)
-    return _default()
+    return Stream(stream_id=0) if is_compiling() else _default()
 
 
 @functools.cache  # each call of a compiled function asks for the current one
