@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.tensor import MacaTensor
-from macatensor.sparse.calls import is_one_number, written
+from macatensor.sparse.calls import is_one_number, put, written
 from macatensor.sparse.structure import (
     coalesce,
     empty,
@@ -208,10 +208,9 @@ def _mul_in_place(t: Value, other: Value) -> Value:
     if isinstance(t, _Sparse) and not (t._coo_values.shape[0] and t.numel()) and is_one_number(other):
         return t.zero_()  # of whatever dtype the number is
     product = _mul(t, other)
-    if product is NotImplemented or not isinstance(t, MacaTensor):
-        return written(t, product)
-    fits = product.shape == t.shape and torch.can_cast(product.dtype, t.dtype)
-    return t.copy_(to_dense(product)) if fits else NotImplemented
+    return put(
+        t, to_dense(product) if isinstance(t, MacaTensor) and product is not NotImplemented else product
+    )
 
 
 @operator("div_.Tensor", "div_.Scalar")

@@ -87,21 +87,31 @@ def _mm(a: Value, b: Value) -> Value:
 
 @operator("mm.out")
 def _mm_into_dense(a: Value, b: Value, *, out: Value) -> Value:
-    """``out`` [m, n], dense, with the product of two sparse matrices, or of whatever dtype with one of nothing."""
+    """``out`` [m, n], dense, with the product, or of whatever dtype with one of nothing."""
     if not isinstance(out, MacaTensor):
         return NotImplemented
     if is_of_nothing(a, b, out):
         return write_out([out], torch.zeros((a.shape[0], b.shape[1]), dtype=out.dtype, device=out.device))
     made = mm(a, b)
-    return write_out([out], made.to_dense()) if isinstance(made, _Compressed) else NotImplemented
+    if made is NotImplemented:
+        return made
+    return write_out([out], made.to_dense() if isinstance(made, _Compressed) else made)
 
 
 @operator("addmm", "_sparse_addmm")
 def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
-    in_blocks = added.layout in IN_BLOCKS  # to which PyTorch adds in place alone
+    in_blocks = added.layout in IN_BLOCKS  # to which PyTorch adds a product of nothing in place alone
     scaled = NotImplemented if in_blocks else added_to_nothing(added, a, b, beta)
-    if scaled is not NotImplemented:
-        return scaled
+    return _with_product(added, a, b, beta, alpha) if scaled is NotImplemented else scaled
+
+
+@operator("addmm_")
+def _addmm_in_place(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
+    scaled = added_to_nothing(added, a, b, beta)
+    return put(added, _with_product(added, a, b, beta, alpha) if scaled is NotImplemented else scaled)
+
+
+def _with_product(added: Value, a: Value, b: Value, beta: Value, alpha: Value) -> Value:
     result = mm(a, b)
     if result is NotImplemented or added.dtype != result.dtype:
         return NotImplemented
@@ -116,12 +126,6 @@ def addmm(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1
     if beta == 0:
         return result if alpha == 1 else result * alpha
     return torch.ops.aten.add.Tensor(added if beta == 1 else added * beta, result, alpha=alpha)
-
-
-@operator("addmm_")
-def _addmm_in_place(added: Value, a: Value, b: Value, *, beta: Value = 1, alpha: Value = 1) -> Value:
-    scaled = added_to_nothing(added, a, b, beta)
-    return put(added, addmm(added, a, b, beta=beta, alpha=alpha) if scaled is NotImplemented else scaled)
 
 
 @operator("mv")

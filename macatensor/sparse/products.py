@@ -11,7 +11,7 @@ from macatensor.runtime.tensor import MacaTensor, device
 from macatensor.sparse.calls import DeviceSparse, held
 from macatensor.sparse.matrices import product
 from macatensor.sparse.rows import scattered_sums, sums_of_runs
-from macatensor.sparse.structure import coalesce, like, sparse_dim
+from macatensor.sparse.structure import coalesce, empty, like, sparse_dim
 from macatensor.sparse.tensor import SparseMacaTensor, coo, operator
 
 _Sparse = SparseMacaTensor
@@ -63,10 +63,10 @@ def added_to_nothing(added: Value, a: Value, b: Value, beta: Value) -> Value:
     if not is_of_nothing(a, b, added):
         return NotImplemented
     size = torch.Size((a.shape[0], b.shape[1]))
-    if not (_expands_to(added, size) if isinstance(added, MacaTensor) else added.shape == size):
-        return NotImplemented
-    if isinstance(added, MacaTensor):
+    if isinstance(added, MacaTensor) and _expands_to(added, size):
         added = added.expand(size)
+    if added.shape != size:
+        return NotImplemented
     if beta == 0:
         return torch.zeros_like(added)
     return added.clone() if beta == 1 else (added * beta).to(added.dtype)
@@ -171,9 +171,7 @@ def _no_rows(t: Value, dense: Value, dtype: torch.dtype) -> Value:
         or not is_of_nothing(t, dense)
     ):
         return NotImplemented
-    size = (t.shape[0], dense.shape[1])
-    none = torch.zeros(1, 0, dtype=torch.int64, device=device())
-    return coo(none, torch.zeros(0, size[1], dtype=dtype, device=device()), size)
+    return empty((t.shape[0], dense.shape[1]), 1, dtype)
 
 
 @operator("hspmm.out")
