@@ -41,11 +41,18 @@ template <class C> C row_max(const C* x, int64_t n, C start) {
 template <class C> C row_exp(C* x, int64_t n, C shift) {
 #pragma GCC ivdep
   for (int64_t j = 0; j < n; ++j) x[j] = vm::exp_under(x[j] - shift);
-  Vector<C> sums{};
-  for (int64_t j = 0; j < n; j += kLanes<C>) sums += read<Vector<C>>(x + j);
+  // In 16 lanes however few a vector has: 128 terms in one number lose four times what 32 do, and all weights that.
+  constexpr int64_t kVectors = std::max<int64_t>(1, 16 / kLanes<C>), kStep = kVectors * kLanes<C>;
+  Vector<C> sums[kVectors] = {};
+  int64_t j = 0;
+  for (; j + kStep <= n; j += kStep)
+    for (int64_t v = 0; v < kVectors; ++v) sums[v] += read<Vector<C>>(x + j + v * kLanes<C>);
+  for (; j < n; j += kLanes<C>) sums[0] += read<Vector<C>>(x + j);
+  for (int64_t count = kVectors / 2; count > 0; count /= 2)
+    for (int64_t v = 0; v < count; ++v) sums[v] += sums[v + count];
   for (int64_t width = kLanes<C> / 2; width > 0; width /= 2)
-    for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
-  return sums[0];
+    for (int64_t i = 0; i < width; ++i) sums[0][i] += sums[0][i + width];
+  return sums[0][0];
 }
 
 }  // namespace
