@@ -21,11 +21,13 @@ for _name in (
 ):
     kernel(_name, FLOATING, bound=_FORWARD, strides="like_first")
 kernel("native_layer_norm", FLOATING, bound=_FORWARD)
+kernel("_fused_rms_norm", FLOATING, bound=_FORWARD, otherwise="decomposition")
 kernel("native_group_norm", FLOATING, bound=_FORWARD, strides="like_first")
 
 for _name in ("native_batch_norm_backward", "batch_norm_backward"):
     kernel(_name, FLOATING, bound=_BACKWARD, strides="like_first")
 kernel("native_layer_norm_backward", FLOATING, bound=_BACKWARD, strides="contiguous")
+kernel("_fused_rms_norm_backward", FLOATING, bound=_BACKWARD, strides="contiguous", otherwise="decomposition")
 kernel("native_group_norm_backward", FLOATING, bound=_BACKWARD)
 
 composite(
@@ -69,4 +71,5 @@ also(
 also("_native_batch_norm_legit_functional", meta="native_batch_norm_legit_functional")
 also("native_group_norm", meta="native_group_norm")
 also("native_group_norm_backward", meta="native_group_norm_backward")
+also("_fused_rms_norm", by_rows="normalized_shape")
 also("native_layer_norm", by_rows="normalized_shape", meta="native_layer_norm")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
+from macatensor.dispatch import rowless
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.resize import write_out
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
@@ -20,6 +21,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Value])
 # What the dispatcher calls in the place of PyTorch's own, by overload; as for any kernel of this key, the derivative is
 # that of what the function calls.
 ON_AUTOGRAD_KEY: dict[str, Callable[..., Value]] = {}
+# PyTorch takes these apart above autograd, but where the device's key has a kernel; then it has their derivatives, too.
+# Rows of the op table serve them.
+_IN_ONE_PIECE = ("_fused_rms_norm",)
 _library: torch.library.Library | None = None
 
 
@@ -57,9 +61,21 @@ def give(out: Tensor, result: Tensor) -> Value:
     return _maybe_resize_out(out, result.shape).copy_(result)  # in a traced program
 
 
+def _taken_apart(func: OpOverload) -> Callable[..., Value]:
+    """What the dispatcher calls for tensors that are not ours, of which there are none on the device."""
+
+    def apart(*args: Value) -> Value:
+        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+
+    return apart
+
+
 def register() -> None:
-    """Takes the operators over on the autograd key."""
+    """Takes the operators over on the autograd key, or has PyTorch keep them in one piece."""
     global _library
     _library = torch.library.Library("aten", "IMPL")
     for name, function in ON_AUTOGRAD_KEY.items():
         _library.impl(name.removesuffix(".default"), function, "AutogradPrivateUse1")
+    for name in _IN_ONE_PIECE:
+        rowless.OURS.add(f"aten::{name}")
+        _library.impl(name, _taken_apart(overload(f"{name}.default")), "PrivateUse1")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from macatensor.parity.draw import Call, Draw, calls
+from macatensor.parity.formulas import formula
 from macatensor.parity.formulas_recurrent import mkldnn_rnn_layer
 from macatensor.runtime.boxed import Arguments
 
@@ -175,6 +176,40 @@ def _layer_norm(draw: Draw) -> Iterator[Call]:
             continue  # the forward gives float32 statistics or the dtype's own, by version; through autograd
         mask = [True, weight is not None, bias is not None]
         yield Call((draw.tensor(*shape), x, normalized, mean, inverse, weight, bias, mask))
+
+
+@calls("_fused_rms_norm", "_fused_rms_norm_backward")
+def _rms_norm(draw: Draw) -> Iterator[Call]:
+    backward = draw.row.operator.endswith("backward")
+    shapes = [((4, 7), 1), ((2, 3, 5), 2), ((2, 3, 4, 5), 1), ((3, 129), 1), ((0, 5), 1), ((6,), 1)]
+    for turn, (shape, count) in enumerate(shapes):
+        normalized = list(shape[-count:])
+        x = draw.tensor(*shape)
+        weight = draw.values(tuple(normalized), draw.dtype, 0.5, 2) if turn != 1 else None
+        # the dtype's own epsilon, which is another one for the reference in float64
+        eps = None if turn == 3 and draw.dtype is torch.float64 else 0.0009765625
+        if not backward:
+            yield Call((x, normalized, weight, eps))
+            continue
+        _, inverse = torch.ops.aten._fused_rms_norm.default(x, normalized, weight, 0.0009765625)
+        for mask in ([True, weight is not None], [turn % 2 == 0, weight is not None]):
+            yield Call((draw.tensor(*shape), x, normalized, inverse, weight, mask))
+
+
+@formula
+def _fused_rms_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    shape: list[int],
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    mask: list[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    dims, outer = list(range(x.dim() - len(shape), x.dim())), list(range(x.dim() - len(shape)))
+    scaled, unit = grad if weight is None else grad * weight, x * rstd
+    by_x = (scaled - unit * (scaled * unit).mean(dims, keepdim=True)) * rstd
+    by_weight = (grad * unit).sum(outer) if outer else grad * unit
+    return by_x.to(x.dtype) if mask[0] else None, by_weight.to(x.dtype) if mask[1] else None
 
 
 @calls("native_group_norm", "native_group_norm_backward")

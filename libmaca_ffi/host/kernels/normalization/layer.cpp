@@ -1,4 +1,5 @@
-// Layer normalization, forward and backward, one row at a time while it is in the cache.
+// Layer normalization and that by the root mean square, which takes off no mean, forward and backward: one row at a
+// time while it is in the cache.
 #include <cmath>
 
 #include "kernels/reduction/channels.h"
@@ -102,7 +103,7 @@ void check_parameter(const Operand& o, int64_t n) {
   if (o.present() && (o.numel() != n || o.scalar())) throw Declined("a parameter of layer norm has another shape");
 }
 
-template <class C> void forward(const Launch& l, const Layer& f, const Rows<4>& r) {
+template <class C, bool kCentered> void forward(const Launch& l, const Layer& f, const Rows<4>& r) {
   const auto weight = parameter(f.weight, memory(l, f.weight), r.length, C(1));
   const auto bias = parameter(f.bias, memory(l, f.bias), r.length, C(0));
   const C* __restrict w = weight.data(), * __restrict b = bias.data();
@@ -122,9 +123,12 @@ template <class C> void forward(const Launch& l, const Layer& f, const Rows<4>& 
         for (int64_t j = 0; j < some; ++j) {
           x[j] =
               read_row(r, 0, loaded.data() + j * length, f.input.dtype, memory(l, f.input), o[0] + (i + j) * step[0]);
-          const C* p = x[j];
-          mean[first + j] = lane_sum<C>(length, [p](auto at, int64_t e) { return at(p, e); }) / n;
-          m[j] = static_cast<C>(mean[first + j]);
+          m[j] = C(0);
+          if constexpr (kCentered) {
+            const C* p = x[j];
+            mean[first + j] = lane_sum<C>(length, [p](auto at, int64_t e) { return at(p, e); }) / n;
+            m[j] = static_cast<C>(mean[first + j]);
+          }
         }
         for (int64_t j = 0; j < some; ++j) {
           const C *p = x[j], center = m[j];
@@ -153,19 +157,28 @@ template <class C> void forward(const Launch& l, const Layer& f, const Rows<4>& 
   });
 }
 
-std::unique_ptr<Plan> layer_norm(const Request& q) {
-  Layer f{{}, q.in(0), q.in(1), q.in(2), q.out(0), q.out(1), q.out(2), {}, {}};
-  f.eps = q.number("eps");
+template <bool kCentered> std::unique_ptr<Plan> forward_plan(const Request& q, Layer f) {
   f.compute = floating_compute(f.input);
-  if (f.out.sizes != f.input.sizes) throw Invalid("layer norm keeps the shape of its operand");
-  const Rows<4> r = rows_of<4>({&f.input, &f.out, &f.mean, &f.rstd}, q.integers("normalized_shape").size());
+  f.eps = q.number("eps", f.compute == Compute::F64 ? std::numeric_limits<double>::epsilon()
+                                                    : std::numeric_limits<float>::epsilon());
+  if (f.out.sizes != f.input.sizes) throw Invalid("a norm of rows keeps the shape of its operand");
+  const Operand& mean = kCentered ? f.mean : f.rstd;
+  const Rows<4> r = rows_of<4>({&f.input, &f.out, &mean, &f.rstd}, q.integers("normalized_shape").size());
   check_parameter(f.weight, r.length);
   check_parameter(f.bias, r.length);
-  return make_plan(static_cast<uint64_t>(f.input.numel()) * 10,
-                   [f, r](const Launch& l) { with_real(f.compute, [&]<class T>(T) { forward<T>(l, f, r); }); });
+  return make_plan(static_cast<uint64_t>(f.input.numel()) * 10, [f, r](const Launch& l) {
+    with_real(f.compute, [&]<class T>(T) { forward<T, kCentered>(l, f, r); });
+  });
 }
 
-template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>& r) {
+std::unique_ptr<Plan> layer_norm(const Request& q) {
+  return forward_plan<true>(q, {{}, q.in(0), q.in(1), q.in(2), q.out(0), q.out(1), q.out(2), {}, {}});
+}
+std::unique_ptr<Plan> rms_norm(const Request& q) {
+  return forward_plan<false>(q, {{}, q.in(0), q.in(1), {}, q.out(0), {}, q.out(1), {}, {}});
+}
+
+template <class C, bool kCentered> void backward(const Launch& l, const Layer& f, const Rows<5>& r) {
   const int64_t length = r.length;
   const auto weight = parameter(f.weight, memory(l, f.weight), length, C(1));
   const C* __restrict w = weight.data();
@@ -186,12 +199,15 @@ template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>&
         x[j] = read_row(r, 0, buffer.data() + static_cast<size_t>(j) * width, f.input.dtype, memory(l, f.input), o[0]);
         dy[j] =
             read_row(r, 1, buffer.data() + static_cast<size_t>(4 + j) * width, f.grad.dtype, memory(l, f.grad), o[1]);
-        load_tile(f.compute, &mean[j], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, o[3]), 1, 1);
+        mean[j] = C(0);
+        if constexpr (kCentered)
+          load_tile(f.compute, &mean[j], f.mean.dtype, at(memory(l, f.mean), f.mean.dtype, o[3]), 1, 1);
         load_tile(f.compute, &rstd[j], f.rstd.dtype, at(memory(l, f.rstd), f.rstd.dtype, o[4]), 1, 1);
         if (!f.out.present()) continue;
         const C *p = x[j], *g = dy[j];
         const C m = mean[j], s = rstd[j];
-        const double sum = lane_sum<C>(length, [g, w](auto at, int64_t i) { return at(g, i) * at(w, i); });
+        double sum = 0;
+        if constexpr (kCentered) sum = lane_sum<C>(length, [g, w](auto at, int64_t i) { return at(g, i) * at(w, i); });
         const double dot =
             lane_sum<C>(length, [p, g, w, m](auto at, int64_t i) { return at(g, i) * at(w, i) * (at(p, i) - m); });
         const C lift = static_cast<C>(sum / static_cast<double>(length));
@@ -212,7 +228,7 @@ template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>&
         for (int64_t i = 0; i < length; ++i) {
           dw[i] += static_cast<double>((g0[i] * (x0[i] - m0) * s0 + g1[i] * (x1[i] - m1) * s1) +
                                        (g2[i] * (x2[i] - m2) * s2 + g3[i] * (x3[i] - m3) * s3));
-          db[i] += static_cast<double>((g0[i] + g1[i]) + (g2[i] + g3[i]));
+          if constexpr (kCentered) db[i] += static_cast<double>((g0[i] + g1[i]) + (g2[i] + g3[i]));
         }
       } else {
         for (int j = 0; j < some; ++j)
@@ -234,26 +250,38 @@ template <class C> void backward(const Launch& l, const Layer& f, const Rows<5>&
   if (f.dbias.present()) store_parameter(db, f.dbias, memory(l, f.dbias));
 }
 
-std::unique_ptr<Plan> layer_norm_backward(const Request& q) {
-  // arguments: grad_out, input, mean, rstd, weight, bias
-  Layer f{q.in(0), q.in(1), q.in(4), q.in(5), q.out(0), q.in(2), q.in(3), q.out(1), q.out(2)};
+template <bool kCentered>
+std::unique_ptr<Plan> backward_plan(const Request& q, Layer f, std::array<Operand Layer::*, 3> results) {
   f.compute = floating_compute(f.input);
   const auto mask = q.integers("output_mask");
-  if (mask.size() == 3) {
-    if (!mask[0]) f.out = {};
-    if (!mask[1]) f.dweight = {};
-    if (!mask[2]) f.dbias = {};
-  }
+  for (size_t i = 0; i < mask.size(); ++i)
+    if (!mask[i]) f.*results.at(i) = {};
   const Operand& dx = f.out.present() ? f.out : f.input;
-  const Rows<5> r = rows_of<5>({&f.input, &f.grad, &dx, &f.mean, &f.rstd}, q.integers("normalized_shape").size());
+  const Operand& mean = kCentered ? f.mean : f.rstd;
+  const Rows<5> r = rows_of<5>({&f.input, &f.grad, &dx, &mean, &f.rstd}, q.integers("normalized_shape").size());
   if (f.grad.sizes != f.input.sizes) throw Invalid("gradient and input differ in shape");
   check_parameter(f.weight, r.length);
-  return make_plan(static_cast<uint64_t>(f.input.numel()) * 16,
-                   [f, r](const Launch& l) { with_real(f.compute, [&]<class T>(T) { backward<T>(l, f, r); }); });
+  return make_plan(static_cast<uint64_t>(f.input.numel()) * 16, [f, r](const Launch& l) {
+    with_real(f.compute, [&]<class T>(T) { backward<T, kCentered>(l, f, r); });
+  });
+}
+
+constexpr std::array kResults{&Layer::out, &Layer::dweight, &Layer::dbias};  // of a backward
+
+std::unique_ptr<Plan> layer_norm_backward(const Request& q) {
+  // arguments: grad_out, input, mean, rstd, weight, bias
+  return backward_plan<true>(q, {q.in(0), q.in(1), q.in(4), q.in(5), q.out(0), q.in(2), q.in(3), q.out(1), q.out(2)},
+                             kResults);
+}
+std::unique_ptr<Plan> rms_norm_backward(const Request& q) {
+  // arguments: grad_out, input, rstd, weight
+  return backward_plan<false>(q, {q.in(0), q.in(1), q.in(3), {}, q.out(0), {}, q.in(2), q.out(1), {}}, kResults);
 }
 
 MACA_KERNEL("native_layer_norm", layer_norm);
 MACA_KERNEL("native_layer_norm_backward", layer_norm_backward);
+MACA_KERNEL("_fused_rms_norm", rms_norm);
+MACA_KERNEL("_fused_rms_norm_backward", rms_norm_backward);
 
 }  // namespace
 }  // namespace maca::MACA_ISA
