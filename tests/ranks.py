@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,10 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-import macatensor
-
-ROOT = Path(__file__).resolve().parents[1]
+from running import child_environment
 
 _BEGIN = """\
 import datetime, os, sys
@@ -49,17 +45,10 @@ def run_ranks(
     program = folder / f"{meeting.name}.py"
     program.write_text(begin + textwrap.dedent(code) + _END)
     env = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
+        **child_environment(OMP_NUM_THREADS="1", MACA_FALLBACK="error", PYTHONFAULTHANDLER="1"),
         "WORLD_SIZE": str(ranks),
-        "MACA_FALLBACK": "error",
-        "PYTHONFAULTHANDLER": "1",
         **environment,
     }
-    env["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), str(ROOT / "tests"), *filter(None, [env.get("PYTHONPATH")])]
-    )
-    env.setdefault("MACA_LIBRARY", macatensor.device.library_info()["path"])
     outputs = [(folder / f"{meeting.name}.{rank}").open("w+") for rank in range(ranks)]
     processes = [
         subprocess.Popen(

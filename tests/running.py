@@ -21,16 +21,19 @@ from macatensor.dispatch.named_kernels import launch
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def child_environment(**more: str) -> dict[str, str]:
+    """What a program that a test starts sees: these files before whatever else there is, and this process's library."""
+    paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {"MACA_LIBRARY": str(macatensor.device.library_info()["path"]), **os.environ}
+    return {**found, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
 def run_python(
     code: str, *arguments: str, expect: int = 0, timeout: float = 300, **environment: str | Path | None
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program in a fresh interpreter; None unsets a variable. Fails with its output when the exit status is
     not ``expect``."""
-    env = {**os.environ, "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "2"}
-    env["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), str(ROOT / "tests"), *filter(None, [env.get("PYTHONPATH")])]
-    )
-    env.setdefault("MACA_LIBRARY", macatensor.device.library_info()["path"])
+    env = child_environment(PYTHONFAULTHANDLER="1", OMP_NUM_THREADS="2")
     for name, value in environment.items():
         env.pop(name, None)
         if value is not None:

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from test_distributed_launchers import environment, torchrun
+from running import child_environment
+from test_distributed_launchers import torchrun
 
 from macatensor.accuracy.comparison.report import make_report
 
@@ -62,6 +63,11 @@ def test_ranks_under_torchrun_and_where_nan_came_from(tmp_path: Path) -> None:
     ]
     bisect = [sys.executable, "-m", "macatensor", "accuracy", "bisect", str(program), "maca", "-", "none"]
     done = subprocess.run(
-        [*command, *bisect], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=250
+        [*command, *bisect],
+        env=child_environment(OMP_NUM_THREADS="1"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert done.returncode == 0 and done.stdout.count("every operator keeps its bound") == 2, done

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_distributed_launchers import environment
+from running import child_environment
 
 from macatensor.bench.hosts import Host, two_hosts
 
@@ -121,7 +121,7 @@ def _torchrun(hosts: tuple[Host, Host], program: Path, *options: str, **more: st
     command = [*run, *meet, *options, str(program), str(program.parent)]
     agents = [
         subprocess.Popen(
-            host.command(command, program.parent), env={**environment(), "MACA_FALLBACK": "error", **more},
+            host.command(command, program.parent), env=child_environment(OMP_NUM_THREADS="1", MACA_FALLBACK="error", **more),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for host in hosts

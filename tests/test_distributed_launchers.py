@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import ROOT
-
-import macatensor
+from running import child_environment
 
 _PROGRAM = """\
 import os
@@ -37,12 +35,6 @@ dist.destroy_process_group()
 """
 
 
-def environment() -> dict[str, str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    env.setdefault("MACA_LIBRARY", macatensor.device.library_info()["path"])
-    return env
-
-
 def torchrun_command(program: Path | None, *options: str) -> list[str]:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*run, *options, *([str(program)] if program else [])]
@@ -52,7 +44,7 @@ def torchrun(program: Path | None, *arguments: str, options: Sequence[str] = ())
     """What the ranks printed."""
     done = subprocess.run(
         [*torchrun_command(program, *options), *arguments],
-        env=environment(),
+        env=child_environment(OMP_NUM_THREADS="1"),
         cwd=program.parent if program else None,
         capture_output=True,
         text=True,
@@ -167,7 +159,7 @@ def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
         "while True:\n    dist.all_reduce(x)\n"
     )
     started = subprocess.Popen(
-        torchrun_command(program), env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        torchrun_command(program), env=child_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
     )  # fmt: skip
     try:

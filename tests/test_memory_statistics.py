@@ -96,7 +96,6 @@ def test_identities_over_a_random_program() -> None:
         assert stats["inactive_split.all.current"] == stats["inactive_split_bytes.all.current"] == 0
         assert stats["reserved_bytes.all.current"] == stats["segment.all.current"] == 0
         """,
-        PYTHONPATH=f"{__file__.rsplit('/', 2)[0]}:{__file__.rsplit('/', 1)[0]}",
     )
     assert done.stderr == ""
 

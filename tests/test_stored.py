@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from running import ROOT
+from running import child_environment
 
 import macatensor
 from macatensor.compiling import stored
@@ -53,14 +53,7 @@ print(json.dumps({
 
 
 def start(program: Path, cache: Path, **environment: str) -> subprocess.Popen[str]:
-    library = macatensor.device.library_info()["path"]
-    env = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(cache),
-        "MACA_LIBRARY": str(library),
-        "PYTHONPATH": str(ROOT),
-    }
-    env |= {"OMP_NUM_THREADS": "1", **environment}
+    env = child_environment(TORCHINDUCTOR_CACHE_DIR=str(cache), OMP_NUM_THREADS="1", **environment)
     return subprocess.Popen([sys.executable, program], env=env, stdout=subprocess.PIPE, text=True)
 
 
