@@ -28,7 +28,7 @@ for _name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique
 
 also("sort.default topk kthvalue mode", ties=True, jumps=True)
 also("sort.stable searchsorted bucketize", jumps=True)
-also("searchsorted", warns="copied_boundaries")
+also("searchsorted", warns="copied_boundaries", meta="searchsorted")
 also("bucketize.Tensor", meta="bucketize")
 also("mode", meta="mode_along_some")
 also("median.dim nanmedian.dim", meta="median_dim")

@@ -257,6 +257,11 @@ CALLS: dict[str, Call] = {
         and mean
     ),
     "linspace, a complex tensor": lambda d: torch.linspace(_infinite(d)[1], 0, 3, device=d),
+    "mean, of which one part is infinite": lambda d: torch.view_as_real(_infinite(d)[:2].mean()).isnan(),
+    "searchsorted, a side": lambda d: torch.searchsorted(_floats(d), _floats(d), side="bad"),
+    "searchsorted, a place too far": lambda d: torch.searchsorted(
+        _floats(d), _floats(d), sorter=_indices(d, 0, 1, 2, 3, 4, 6)
+    ),
     "pow, 0": lambda d: _infinite(d).pow(0),
     "pow, of 1": lambda d: torch.pow(1, _infinite(d)),
     "pow, complex 0": lambda d: torch.pow(1 / _floats(d), 0j),

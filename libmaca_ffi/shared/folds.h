@@ -37,8 +37,8 @@ template <class C> struct Mean : Sum<C> {
   static MACA_DEVICE_FUNCTION Acc result(Acc a, int64_t n) {
     if constexpr (std::is_same_v<Acc, int64_t>)
       return n ? a / n : 0;
-    else
-      return a / static_cast<double>(n);
+    else  // of complex numbers one more, as PyTorch divides: of an infinite part the other is NaN
+      return pointwise::quotient(a, Acc(static_cast<double>(n)));
   }
 };
 

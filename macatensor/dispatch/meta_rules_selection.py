@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from macatensor.dispatch.meta_rules import META_RULES, meta_rule, refuse_if
+from macatensor.dispatch.request import Scalar
 from macatensor.runtime.boxed import Value
 
 
@@ -28,6 +29,22 @@ def _along_some(func: OpOverload) -> None:
 _along_some(torch.ops.aten.max.dim)
 _along_some(torch.ops.aten.min.dim)
 _along_some(torch.ops.aten.mode.default)
+
+
+@meta_rule
+def _searchsorted(
+    sorted_sequence: Tensor,
+    self: Tensor | Scalar,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    refuse_if(side not in (None, "left", "right"))
+    kind = torch.ops.aten.searchsorted
+    make = kind.Tensor if isinstance(self, Tensor) else kind.Scalar
+    made: Tensor = make(sorted_sequence, self, out_int32=out_int32, right=right, side=side, sorter=sorter)
+    return made
 
 
 @meta_rule

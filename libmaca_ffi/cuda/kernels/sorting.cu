@@ -290,7 +290,7 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
                    C(0),
                    nullptr};
     return make_plan([=](const Launching& l) {
-      return checked_launch(l, MACA_ERROR_INDEX, "sorter index out of range", [&](Finding* finding) {
+      return checked_launch(l, MACA_ERROR_VALUE, "torch.searchsorted(): sorter index out of range", [&](Finding* finding) {
         auto mine = body;
         mine.sequence = body.sequence.on(l), mine.values = body.values.on(l), mine.sorter = body.sorter.on(l);
         mine.out = body.out.on(l), mine.outside = finding;
