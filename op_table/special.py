@@ -3,7 +3,7 @@
 The methods are those of Cephes, which PyTorch follows too; the kernels name the formulas.
 """
 
-from op_table.row import BOOL, FLOATING, INTEGERS, also, kernel, pointwise, ulp
+from op_table.row import BOOL, FLOATING, INTEGERS, also, composite, kernel, pointwise, ulp
 
 _WHOLE = INTEGERS | BOOL
 _ANY = FLOATING | _WHOLE
@@ -106,6 +106,12 @@ kernel(
     "glu_jvp",
     FLOATING,
     bound=ulp(f32=1024, f64=1024, f16=4, bf16=2, why="two products of any sign are added"),
+)
+
+composite(
+    "glu_backward_jvp",
+    via="glu_backward_jvp",
+    why="forward derivatives of a backward pass alone, where PyTorch has products and no kernel",
 )
 
 also(

@@ -42,6 +42,19 @@ def composite(function: _Function) -> _Function:
 
 
 @composite
+def glu_backward_jvp(
+    grad_x: Tensor, grad_glu: Tensor, x: Tensor, dgrad_glu: Tensor, dx: Tensor, dim: int
+) -> Tensor:
+    """How the gradient of ``a * sigmoid(b)`` moves, where ``x`` is a and b along ``dim`` and all of them move."""
+    (a, b), (da, db) = x.chunk(2, dim), dx.chunk(2, dim)
+    gate = b.sigmoid()
+    slope = gate * (1 - gate)
+    by_a = dgrad_glu * gate + grad_glu * slope * db
+    by_b = (dgrad_glu * a + grad_glu * da + grad_glu * a * (1 - 2 * gate) * db) * slope
+    return torch.cat([by_a, by_b], dim)
+
+
+@composite
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     """``g * v / norm(v)`` and the norms, in the sizes of ``g``: PyTorch's kernel counts its numbers, its decomposition
     broadcasts them."""

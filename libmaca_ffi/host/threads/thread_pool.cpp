@@ -14,6 +14,9 @@
 #include "float_control.h"
 #include "stream.h"
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define CPU_RELAX() _mm_pause()
@@ -53,6 +56,16 @@ struct BorrowedRegion {
 thread_local const OpenMp* t_borrowed = nullptr;
 thread_local BorrowedRegion t_borrowed_region;  // of the thread that began it
 
+// OpenMP's own threads begin a region after what the caller wrote, and end it before what the caller reads. Its library
+// is not compiled for ThreadSanitizer, which has to be told.
+#if defined(__SANITIZE_THREAD__)
+void hand_over(BorrowedRegion* region) { __tsan_release(region); }
+void take_over(BorrowedRegion* region) { __tsan_acquire(region); }
+#else
+void hand_over(BorrowedRegion*) {}
+void take_over(BorrowedRegion*) {}
+#endif
+
 void enter_region(int size, int index) {
   t_team_size = size;
   t_thread_index = index;
@@ -67,10 +80,12 @@ void leave_region() {
 
 // On each of the threads but the one that began the region.
 void run_borrowed(void* context) {
-  const BorrowedRegion& region = *static_cast<BorrowedRegion*>(context);
-  enter_region(region.threads->team_size(), region.threads->thread_number());
-  region.task(region.context);
+  auto* const region = static_cast<BorrowedRegion*>(context);
+  take_over(region);
+  enter_region(region->threads->team_size(), region->threads->thread_number());
+  region->task(region->context);
   leave_region();
+  hand_over(region);
 }
 
 struct Worker {
@@ -230,6 +245,7 @@ void ThreadPool::take_part(Task task, void* context) {
 void ThreadPool::begin(int count, Task task, void* context) {
   if (t_borrowed) {
     t_borrowed_region = {t_borrowed, task, context};
+    hand_over(&t_borrowed_region);
     t_borrowed->start(run_borrowed, &t_borrowed_region, static_cast<unsigned>(count));
     return enter_region(t_borrowed->team_size(), 0);
   }
@@ -266,6 +282,7 @@ void ThreadPool::begin(int count, Task task, void* context) {
 void ThreadPool::end() {
   if (t_borrowed) {
     t_borrowed->end();
+    take_over(&t_borrowed_region);
     return leave_region();
   }
   State& s = *g_state;

@@ -118,6 +118,16 @@ def _glu_backward(draw: Draw) -> Iterator[Call]:
         yield Call((draw.tensor(*halved, low=-2, high=2), draw.tensor(*shape, low=-4, high=1), dim))
 
 
+@calls("glu_backward_jvp")
+def _glu_backward_jvp(draw: Draw) -> Iterator[Call]:
+    for shape, dim in (((4, 6), -1), ((4, 6), 0), ((2, 4, 6, 5), 1), ((8,), 0)):
+        halved = list(shape)
+        halved[dim] //= 2
+        x, dx = draw.tensor(*shape, low=-2, high=2), draw.tensor(*shape, low=-2, high=2)
+        grad, dgrad = draw.tensor(*halved, low=-2, high=2), draw.tensor(*halved, low=-2, high=2)
+        yield Call((torch.ops.aten.glu_backward.default(grad, x, dim), grad, x, dgrad, dx, dim))
+
+
 @calls("glu_jvp")
 def _glu_jvp(draw: Draw) -> Iterator[Call]:
     for shape, dim in (((4, 6), -1), ((4, 6), 0), ((2, 4, 6, 5), 1), ((8,), 0)):
