@@ -22,7 +22,7 @@ template <int K> struct Rows {
 
 template <int K> Rows<K> rows_of(const std::array<const Operand*, K>& operands, size_t normalized) {
   const Operand& lead = *operands[0];
-  if (normalized > lead.sizes.size()) throw Invalid("the normalized shape has too many dimensions");
+  if (normalized > lead.sizes.size()) throw Declined("the normalized shape has too many dimensions");
   Rows<K> r;
   const size_t split = lead.sizes.size() - normalized;
   for (size_t d = 0; d < lead.sizes.size(); ++d) {
