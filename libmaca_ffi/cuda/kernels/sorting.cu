@@ -290,13 +290,14 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
                    C(0),
                    nullptr};
     return make_plan([=](const Launching& l) {
-      return checked_launch(l, MACA_ERROR_VALUE, "torch.searchsorted(): sorter index out of range", [&](Finding* finding) {
-        auto mine = body;
-        mine.sequence = body.sequence.on(l), mine.values = body.values.on(l), mine.sorter = body.sorter.on(l);
-        mine.out = body.out.on(l), mine.outside = finding;
-        if (slot >= 0) mine.number = maca::MACA_ISA::pointwise::value_of(l.scalar(slot)).template as<C>();
-        return each(l, body.out.count, mine);
-      });
+      return checked_launch(
+          l, MACA_ERROR_VALUE, "torch.searchsorted(): sorter index out of range", [&](Finding* finding) {
+            auto mine = body;
+            mine.sequence = body.sequence.on(l), mine.values = body.values.on(l), mine.sorter = body.sorter.on(l);
+            mine.out = body.out.on(l), mine.outside = finding;
+            if (slot >= 0) mine.number = maca::MACA_ISA::pointwise::value_of(l.scalar(slot)).template as<C>();
+            return each(l, body.out.count, mine);
+          });
     });
   };
   const bool is_whole = !is_floating(sequence.dtype) && slot < 0 && !is_floating(values.dtype);
