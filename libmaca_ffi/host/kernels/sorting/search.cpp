@@ -51,7 +51,8 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
             plain = sorted;
             for (int64_t i = 0; i < length; ++i) {
               const int64_t at = order[o[3] + k * r_steps[3] + i * sorter.strides.back()];
-              if (at < 0 || at >= length) throw LaunchError(MACA_ERROR_VALUE, "torch.searchsorted(): sorter index out of range");
+              if (at < 0 || at >= length)
+                throw LaunchError(MACA_ERROR_VALUE, "torch.searchsorted(): sorter index out of range");
               sorted[static_cast<size_t>(i)] = plain[static_cast<size_t>(at)];
             }
           }
