@@ -44,7 +44,8 @@ TRUSTING = frozenset(
     _dyn_quant_pack_4bit_weight _efficientzerotensor _embedding_bag _embedding_bag_backward
     _embedding_bag_dense_backward _embedding_bag_forward_only _embedding_bag_per_sample_weights_backward
     _empty_affine_quantized _empty_per_channel_affine_quantized _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
-    _foobar _foreach_copy _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ _grid_sampler_2d_cpu_fallback
+    _foobar _foreach_copy _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_rms_norm
+    _fused_rms_norm_backward _fused_sgd_ _grid_sampler_2d_cpu_fallback
     _grid_sampler_2d_cpu_fallback_backward _histogramdd_bin_edges _histogramdd_from_bin_cts
     _histogramdd_from_bin_tensors _index_put_impl _index_put_impl_ _jagged_to_padded_dense_forward
     _log_softmax_backward_data _logcumsumexp _make_per_channel_quantized_tensor

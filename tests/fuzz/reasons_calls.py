@@ -49,7 +49,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         r"rrelu_with_noise_backward|_thnn_\w+|_transformer_encoder_layer_fwd|_unsafe_(masked_)?index\w*|"
         r"_?(log_)?softmax_backward_data|_softmax_backward_data|native_dropout|lu_unpack|_index_put_impl_?|_weight_norm|"
         r"_segment_reduce_backward|(sigmoid|tanh)_backward|_batch_norm_impl_index_backward|_embedding_bag_dense_backward|"
-        r"_new_zeros_with_same_feature_meta|re(flection|plication)_pad1d_backward|log_sigmoid_backward|_prelu_kernel_backward)",
+        r"_fused_rms_norm\w*|_new_zeros_with_same_feature_meta|re(flection|plication)_pad1d_backward|log_sigmoid_backward|_prelu_kernel_backward)",
         r"raises (RuntimeError|NotImplementedError): .*|dtype .*",
         "operands that no function of torch gives it: refused here, where the host's kernel trusts them",
     ),
