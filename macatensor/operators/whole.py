@@ -61,15 +61,6 @@ def give(out: Tensor, result: Tensor) -> Value:
     return _maybe_resize_out(out, result.shape).copy_(result)  # in a traced program
 
 
-def _taken_apart(func: OpOverload) -> Callable[..., Value]:
-    """What the dispatcher calls for tensors that are not ours, of which there are none on the device."""
-
-    def apart(*args: Value) -> Value:
-        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
-
-    return apart
-
-
 def register() -> None:
     """Takes the operators over on the autograd key, or has PyTorch keep them in one piece."""
     global _library
@@ -78,4 +69,5 @@ def register() -> None:
         _library.impl(name.removesuffix(".default"), function, "AutogradPrivateUse1")
     for name in _IN_ONE_PIECE:
         rowless.OURS.add(f"aten::{name}")
-        _library.impl(name, _taken_apart(overload(f"{name}.default")), "PrivateUse1")
+        # called of tensors that are not ours, of which there are none on the device
+        _library.impl(name, overload(f"{name}.default").decompose, "PrivateUse1")

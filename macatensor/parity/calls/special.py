@@ -109,11 +109,17 @@ def _glu(draw: Draw) -> Iterator[Call]:
         yield Call((draw.tensor(30, 1002, low=-8, high=8), 1))
 
 
+def _halved(shape: tuple[int, ...], dim: int) -> list[int]:
+    """The sizes of a glu's result."""
+    sizes = list(shape)
+    sizes[dim] //= 2
+    return sizes
+
+
 @calls("glu_backward")
 def _glu_backward(draw: Draw) -> Iterator[Call]:
     for shape, dim in (((4, 6), -1), ((4, 6), 0), ((2, 4, 6, 5), 1), ((2, 4, 6, 5), 2), ((8,), 0)):
-        halved = list(shape)
-        halved[dim] //= 2
+        halved = _halved(shape, dim)
         # 1 - sigmoid cancels for large gates
         yield Call((draw.tensor(*halved, low=-2, high=2), draw.tensor(*shape, low=-4, high=1), dim))
 
@@ -121,8 +127,7 @@ def _glu_backward(draw: Draw) -> Iterator[Call]:
 @calls("glu_backward_jvp")
 def _glu_backward_jvp(draw: Draw) -> Iterator[Call]:
     for shape, dim in (((4, 6), -1), ((4, 6), 0), ((2, 4, 6, 5), 1), ((8,), 0)):
-        halved = list(shape)
-        halved[dim] //= 2
+        halved = _halved(shape, dim)
         x, dx = draw.tensor(*shape, low=-2, high=2), draw.tensor(*shape, low=-2, high=2)
         grad, dgrad = draw.tensor(*halved, low=-2, high=2), draw.tensor(*halved, low=-2, high=2)
         yield Call((torch.ops.aten.glu_backward.default(grad, x, dim), grad, x, dgrad, dx, dim))
@@ -132,6 +137,5 @@ def _glu_backward_jvp(draw: Draw) -> Iterator[Call]:
 def _glu_jvp(draw: Draw) -> Iterator[Call]:
     for shape, dim in (((4, 6), -1), ((4, 6), 0), ((2, 4, 6, 5), 1), ((8,), 0)):
         x = draw.tensor(*shape, low=-2, high=2)
-        halved = list(shape)
-        halved[dim] //= 2
+        halved = _halved(shape, dim)
         yield Call((draw.tensor(*halved, low=-2, high=2), x, draw.tensor(*shape, low=-2, high=2), dim))

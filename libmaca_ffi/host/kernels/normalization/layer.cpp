@@ -234,7 +234,7 @@ template <class C, bool kCentered> void backward(const Launch& l, const Layer& f
         for (int j = 0; j < some; ++j)
           for (int64_t i = 0; i < length; ++i) {
             dw[i] += static_cast<double>(dy[j][i] * (x[j][i] - mean[j]) * rstd[j]);
-            db[i] += static_cast<double>(dy[j][i]);
+            if constexpr (kCentered) db[i] += static_cast<double>(dy[j][i]);
           }
       }
     }
@@ -250,8 +250,8 @@ template <class C, bool kCentered> void backward(const Launch& l, const Layer& f
   if (f.dbias.present()) store_parameter(db, f.dbias, memory(l, f.dbias));
 }
 
-template <bool kCentered>
-std::unique_ptr<Plan> backward_plan(const Request& q, Layer f, std::array<Operand Layer::*, 3> results) {
+template <bool kCentered> std::unique_ptr<Plan> backward_plan(const Request& q, Layer f) {
+  constexpr std::array results{&Layer::out, &Layer::dweight, &Layer::dbias};
   f.compute = floating_compute(f.input);
   const auto mask = q.integers("output_mask");
   for (size_t i = 0; i < mask.size(); ++i)
@@ -266,16 +266,13 @@ std::unique_ptr<Plan> backward_plan(const Request& q, Layer f, std::array<Operan
   });
 }
 
-constexpr std::array kResults{&Layer::out, &Layer::dweight, &Layer::dbias};  // of a backward
-
 std::unique_ptr<Plan> layer_norm_backward(const Request& q) {
   // arguments: grad_out, input, mean, rstd, weight, bias
-  return backward_plan<true>(q, {q.in(0), q.in(1), q.in(4), q.in(5), q.out(0), q.in(2), q.in(3), q.out(1), q.out(2)},
-                             kResults);
+  return backward_plan<true>(q, {q.in(0), q.in(1), q.in(4), q.in(5), q.out(0), q.in(2), q.in(3), q.out(1), q.out(2)});
 }
 std::unique_ptr<Plan> rms_norm_backward(const Request& q) {
   // arguments: grad_out, input, rstd, weight
-  return backward_plan<false>(q, {q.in(0), q.in(1), q.in(3), {}, q.out(0), {}, q.in(2), q.out(1), {}}, kResults);
+  return backward_plan<false>(q, {q.in(0), q.in(1), q.in(3), {}, q.out(0), {}, q.in(2), q.out(1), {}});
 }
 
 MACA_KERNEL("native_layer_norm", layer_norm);
