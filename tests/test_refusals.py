@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,12 @@ def _truths(device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _indices(device: str, *index: int) -> torch.Tensor:
     return torch.tensor(index, device=device)
+
+
+def _infinite(device: str, count: int) -> list[torch.Tensor]:
+    """Vectors of complex numbers, infinite and NaN at other places each."""
+    x = torch.tensor([complex(math.inf, 1), complex(1, math.nan), complex(-math.inf, math.inf), 1 + 2j, 0])
+    return [x.roll(k).to(device) for k in range(count)]
 
 
 def _power_in_place(device: str) -> torch.Tensor:
@@ -418,6 +425,16 @@ CALLS: dict[str, Call] = {
     "inv_ex, of equal rows": lambda d: torch.linalg.inv_ex(
         torch.tensor([-0.9837260246276855, -1.2493537664413452], device=d).expand(2, 2)
     )[1],
+    "topk, none of a number": lambda d: torch.cat([t.view(1) for t in torch.topk(_floats(d)[3], 0, 0)]),
+    "batch_norm, a running mean alone": lambda d: F.batch_norm(
+        _image(d), _floats(d)[: _image(d).shape[1]], None, training=True
+    ),
+    **{
+        f"{name}, of infinite complex numbers": lambda d, name=name: getattr(torch, name)(
+            *([x] for x in _infinite(d, 3 if "addc" in name else 2))
+        )[0].isnan()
+        for name in ("_foreach_mul", "_foreach_div", "_foreach_addcmul", "_foreach_addcdiv")
+    },
 }
 _FITS: list[Call] = [
     lambda d: F.softshrink(_floats(d), 1.0),

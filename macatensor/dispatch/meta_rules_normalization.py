@@ -64,7 +64,10 @@ def _native_group_norm_backward(
 
 
 def _untrained(input: Tensor, training: bool, function: OpOverload, args: Arguments) -> tuple[Tensor, ...]:
-    """In evaluation PyTorch's CPU kernels save no statistics."""
+    """In evaluation PyTorch's CPU kernels save no statistics, and they refuse one running statistic without the other, at
+    which its meta kernels do not look."""
+    if (args[2] is None) != (args[3] is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
     _check_dtypes(input, *args[:4])
     if training and input.dim() > 1 and input.numel() == input.shape[1]:
         args = (

@@ -74,7 +74,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "results that are not of these operands",
     ),
     (
-        r"aten::(linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_lu_with_info|cholesky_solve|geqrf)",
+        r"aten::(linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_lu_with_info|cholesky_solve|geqrf|linalg_householder_product)",
         r"NaN at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
     ),
@@ -84,7 +84,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "a sum that is infinite: BLAS multiplies it by alpha, 1 + 0j, and 0 times infinity is NaN",
     ),
     (
-        r"aten::(add|sub|subtract|rsub|diff)_?",
+        r"aten::(_foreach_)?(add|sub|subtract|rsub|diff)_?",
         r"NaN at other places of torch.complex\d+",
         "the host multiplies by alpha, 1 + 0j, and 0 times infinity is NaN",
     ),

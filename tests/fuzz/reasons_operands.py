@@ -15,9 +15,9 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a scale in float64, which the device takes as well",
     ),
     (
-        r"aten::_batch_norm_with_update_functional",
+        r"aten::_batch_norm_(with_update_functional|no_update)",
         r"raises RuntimeError: \S+ TypeError _select_batch_norm_backend\(\): incompatible function argumentsN.*",
-        "no weight, for which PyTorch's own formula asks: no function of torch calls it without",
+        "no weight or no bias, for which PyTorch's own formula asks: no function of torch calls it without",
     ),
     (
         r"aten::_embedding_bag(_dense)?_backward",
@@ -292,5 +292,25 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         r"aten::(_?fft_\w+)",
         r"the host raises RuntimeError: MKL FFT doesn't support tensors of type: Half.*",
         "of nothing the device looks at no dtype",
+    ),
+    (
+        r"aten::adaptive_max_pool[23]d_backward",
+        r"the host raises RuntimeError: adaptive_max_poolNd_backward\(\): Expected ND or ND gradOutput.*",
+        "dimensions that PyTorch's own shape function does not count",
+    ),
+    (
+        r"aten::(bucketize|searchsorted)",
+        r"the host raises RuntimeError: Promotion for uintN, uintN, uintN types is not supported.*",
+        "unsigned integers beside others, which the device compares as they are",
+    ),
+    (
+        r"aten::embedding_(dense_)?backward",
+        r"raises IndexError: index out of range in self|the host raises RuntimeError: shape '\[N, N\]' is invalid for input of size N",
+        "an index past the last row, whose gradient the host drops, or none for the gradients that there are",
+    ),
+    (
+        r"aten::view_copy",
+        r"the host raises RuntimeError: selfNstride\(N\) must be N to view \w+ as \w+ .*",
+        "a lazy conjugation is resolved first, which gives elements one beside the other",
     ),
 )

@@ -269,7 +269,7 @@ def _topk(draw: Draw) -> Iterator[Call]:
     for turn, (shape, dim, _) in enumerate(_cases(draw)):
         x = draw.distinct(*shape)
         extent = x.shape[dim] if shape else 1
-        for k in sorted({0, 1, extent // 2, extent}) if shape else [1]:
+        for k in sorted({0, 1, extent // 2, extent}):
             yield Call((x, k, dim, bool(turn % 2), True))
     for x in _special(draw):
         for largest in (False, True):

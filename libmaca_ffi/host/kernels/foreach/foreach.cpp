@@ -164,23 +164,15 @@ std::unique_ptr<Plan> foreach_plan(const Request& r, std::vector<Place> places, 
 
 namespace {
 
-template <class T> constexpr bool is_complex_v = std::is_same_v<T, c64> || std::is_same_v<T, c128>;
+using pointwise::is_complex_v;
+using pointwise::product;
 template <class T> constexpr bool is_float_v = std::is_floating_point_v<T>;
 
-// int64 wraps around, as PyTorch's does
-template <class T> T product(T a, T b) {
-  if constexpr (std::is_same_v<T, int64_t>)
-    return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  else
-    return a * b;
-}
 template <class T> T fused(T a, T b, T c) {
   if constexpr (is_float_v<T>)
     return mul_add(a, b, c);
-  else if constexpr (is_complex_v<T>)
-    return a * b + c;
   else
-    return static_cast<T>(static_cast<uint64_t>(product(a, b)) + static_cast<uint64_t>(c));
+    return pointwise::add_wrap(product(a, b), c);
 }
 template <class T> struct Any {
   static constexpr bool ok = true;
@@ -193,16 +185,17 @@ template <class T> struct Field {
 };
 
 template <class T> struct Add : Any<T> {
-  static T at(T a, T b, T, T s) { return fused(s, b, a); }
+  // complex 1 times infinity has a part that is NaN
+  static T at(T a, T b, T, T s) { return is_complex_v<T> && s == T(1) ? a + b : fused(s, b, a); }
 };
 template <class T> struct Sub : Any<T> {
-  static T at(T a, T b, T, T s) { return fused(product(s, T(-1)), b, a); }
+  static T at(T a, T b, T, T s) { return is_complex_v<T> && s == T(1) ? a - b : fused(product(s, T(-1)), b, a); }
 };
 template <class T> struct Mul : Any<T> {
   static T at(T a, T b, T, T) { return product(a, b); }
 };
 template <class T> struct Div : Field<T> {
-  static T at(T a, T b, T, T) { return a / b; }
+  static T at(T a, T b, T, T) { return pointwise::quotient(a, b); }
 };
 // NaN on either side gives NaN
 template <class T> struct Maximum : Ordered<T> {
@@ -215,7 +208,7 @@ template <class T> struct Addcmul : Any<T> {
   static T at(T a, T b, T c, T s) { return fused(product(s, b), c, a); }
 };
 template <class T> struct Addcdiv : Field<T> {
-  static T at(T a, T b, T c, T s) { return a + s * b / c; }
+  static T at(T a, T b, T c, T s) { return a + pointwise::quotient(product(s, b), c); }
 };
 template <class T> struct Lerp : Field<T> {
   // the two forms are exact at weight 0 and at weight 1
@@ -225,7 +218,7 @@ template <class T> struct Lerp : Field<T> {
       near = std::norm(w) < 0.25;
     else
       near = std::abs(w) < T(0.5);
-    return near ? a + w * (b - a) : b - (b - a) * (T(1) - w);
+    return near ? a + product(w, b - a) : b - product(b - a, T(1) - w);
   }
 };
 template <class T> struct Pow : Any<T> {

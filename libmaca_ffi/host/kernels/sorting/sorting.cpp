@@ -68,7 +68,8 @@ std::unique_ptr<Plan> topk(const Request& r) {
   const Operand in = r.in(0), values = r.out(0), indices = r.out(1);
   expect_dtype(in, values.dtype, "the input");
   const bool largest = r.boolean("largest", true), sorted = r.boolean("sorted", true);
-  const int64_t k = r.integer("k");
+  // PyTorch's result of a number is a number, also where none was asked for
+  const int64_t k = in.sizes.empty() ? 1 : r.integer("k");
   const OrderLines lines(in, values, &indices, r.integer("dim", -1), true);
   if (k < 0 || k > lines.length) throw Invalid("topk(): k is larger than the dimension");
   std::unique_ptr<Plan> plan;
