@@ -1,6 +1,7 @@
-// Convolutions of many channels with short chains: windows are laid out in rows, a block of rows at a time ("im2col"
-// that stays in the second-level cache), and multiplied by the weight in panels. As of products, kChain terms at most
-// meet in one accumulator; oneDNN's kernels for channels-last images keep one of all channels and taps.
+// Convolutions of many channels with short chains: the windows' rows are multiplied by the weight in panels. They are
+// read where the image has them, tap by tap, or laid out, a block of rows at a time ("im2col" that stays in the
+// second-level cache), where results side by side are few or pixels have few channels. As of products, kChain terms at
+// most meet in one accumulator; oneDNN's kernels for channels-last images keep one of all channels and taps.
 //
 // A result of a strided transposition meets only the taps of its phase, its place modulo the stride: every phase is a
 // convolution of its own.
@@ -29,6 +30,10 @@ constexpr int64_t kWidth = 512;              // columns whose sums are kept
 constexpr int64_t kPiece = 1 << 19;          // multiplications that repay a thread, as in matmul/blas.cpp
 // From a row that is laid out to the next; a power of two apart they would meet in the same few lines of the cache.
 constexpr int64_t kRowStep = kSlice + 16;
+
+// Pixels of fewer channels are laid out: each brings sums to registers and back.
+constexpr int64_t kFewestRead = 32;
+constexpr int64_t kShortestRun = 12;  // results side by side, of which one block of rows or two are made
 
 struct Tap {
   Triple shift;         // of the pixel that it meets
@@ -60,9 +65,15 @@ class GatheredProduct final : public convolution::StencilProduct {
     each({}, phases, [&](const Triple& at) { add_phase(at); });
     in_place_ = phases_.size() == 1 && phases_[0].taps.size() == 1 && phases_[0].taps[0].shift == Triple{} &&
                 g.stride == Triple{1, 1, 1} && g.read == g.result;
+    const int64_t apart =
+        g.groups * g.read_channels * read_step_[2] * int64_t{sizeof(float)};  // pixels of a window's row
+    reads_rows_ = !in_place_ && g.read_channels >= kFewestRead && apart % 4096 != 0;
     int64_t rows = 0;
-    for (const Phase& p : phases_) rows = std::max(rows, std::min(kRowsAtOnce, this->rows(p)));
-    rows_ = in_place_ ? 0 : kRowsLaidOut * kRowStep;
+    for (const Phase& p : phases_) {
+      reads_rows_ = reads_rows_ && p.count[2] >= kShortestRun;
+      rows = std::max(rows, std::min(kRowsAtOnce, this->rows(p)));
+    }
+    rows_ = in_place_ || reads_rows_ ? 0 : kRowsLaidOut * kRowStep;
     scratch_ = Scratch((rows_ + rows * width_ * kColumns) * 4);
   }
 
@@ -246,15 +257,17 @@ class GatheredProduct final : public convolution::StencilProduct {
     const int64_t end = std::min(part.row_end * kRows, rows(p)), step = width_ * kColumns;
     float *laid_out = scratch, *sums = scratch + rows_;
     Finite finite;
-    for (int64_t row = part.row * kRows; row < end; row += kRowsAtOnce) {
-      const int64_t count = std::min(kRowsAtOnce, end - row);
+    for (int64_t row = part.row * kRows, count; row < end; row += count) {
+      count = std::min(rows_at_once(p, row), end - row);
       for (int64_t first = part.column; first < part.column_end; first += width_) {
         const int64_t last = std::min(first + width_, part.column_end);
-        if (p.taps.empty()) std::fill_n(sums, count * step, 0.0f);
+        if (reads_rows_ || p.taps.empty()) std::fill_n(sums, count * step, 0.0f);
         each_slice(p, [&](int64_t deep, int64_t depth) {
+          const float* slice = packed + deep * panels_ * kColumns;
+          if (reads_rows_) return multiply_rows_of_image(p, row, count, deep, depth, image, slice, first, last, sums);
           for (int64_t i = 0; i < count; i += kRowsLaidOut)
-            multiply(p, row + i, std::min(kRowsLaidOut, count - i), deep, depth, image,
-                     packed + deep * panels_ * kColumns, first, last, sums + i * step, laid_out);
+            multiply(p, row + i, std::min(kRowsLaidOut, count - i), deep, depth, image, slice, first, last,
+                     sums + i * step, laid_out);
         });
         finish(p, row, count, first * kColumns, std::min(last * kColumns, g_.result_channels), sums, bias, result,
                finite);
@@ -284,34 +297,69 @@ class GatheredProduct final : public convolution::StencilProduct {
     }
   }
 
-  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image. Rows of results that lie side
-  // by side are laid out together.
+  // So many that what follows begins with a row of results, where that is shorter.
+  int64_t rows_at_once(const Phase& p, int64_t row) const {
+    const int64_t width = p.count[2];
+    if (!reads_rows_) return kRowsAtOnce;
+    if (width > kRowsAtOnce) return std::min(kRowsAtOnce, width - row % width);
+    return kRowsAtOnce / width * width - row % width;
+  }
+
+  // The same where a tap meets pixels that lie one after the other: they are read where they are. Those outside the
+  // image are left out.
+  void multiply_rows_of_image(const Phase& p, int64_t row, int64_t count, int64_t deep, int64_t depth,
+                              const float* image, const float* slice, int64_t begin, int64_t end, float* sums) const {
+    const int64_t pixel = g_.groups * g_.read_channels, step = width_ * kColumns;
+    each_tap(p, deep, depth, [&](const Tap& tap, int64_t channel, int64_t channel_end, int64_t offset) {
+      for (int64_t j = begin; j < end; ++j) {
+        const bool narrow = g_.result_channels - j * kColumns <= kLanes;
+        const float* panel = slice + (j * depth + offset) * kColumns;
+        each_run(p, tap, row, count, [&](int64_t at, int64_t, int64_t some, int64_t none, int64_t from) {
+          Panels::each_row_block(none - some, [&](int64_t i, int64_t n) {
+            const Left left{image + (from + i * read_step_[2]) * pixel + channel, pixel * read_step_[2], 1};
+            const Sums to{sums + (at + some + i) * step + (j - begin) * kColumns, step, true, chain(this->depth(p))};
+            narrow ? multiply_block<1>(n, channel_end - channel, left, panel, to)
+                   : multiply_block(n, channel_end - channel, left, panel, to);
+          });
+        });
+      }
+    });
+  }
+
+  // f(row, length, some, none, from) for the runs of rows that lie side by side: those from `some` to `none` meet
+  // pixels of the tap, the first of them pixel `from`.
+  template <class F> void each_run(const Phase& p, const Tap& tap, int64_t first, int64_t count, F&& f) const {
+    Place at = place(p, first);
+    for (int64_t row = 0; row < count;) {
+      const int64_t x = at.at[2], length = std::min(count - row, p.count[2] - x);
+      int64_t from = at.image;
+      bool inside = true;
+      for (size_t d = 0; d < 2; ++d) {
+        const int64_t i = at.at[d] * read_step_[d] + tap.shift[d];
+        inside = inside && i >= 0 && i < g_.read[d];
+        from = from * g_.read[d] + i;
+      }
+      const int64_t some = inside ? std::clamp(tap.first - x, int64_t{0}, length) : length;
+      const int64_t none = inside ? std::clamp(tap.last - x, some, length) : length;
+      f(row, length, some, none, from * g_.read[2] + (x + some) * read_step_[2] + tap.shift[2]);
+      row += length;
+      next_row(p, at);
+    }
+  }
+
+  // Columns [deep, deep + depth) of the windows' rows, zeros where they leave the image.
   void lay_out(const Phase& p, int64_t first, int64_t count, int64_t deep, int64_t depth, const float* image,
                float* to) const {
     const int64_t pixel = g_.groups * g_.read_channels;
     each_tap(p, deep, depth, [&](const Tap& tap, int64_t begin, int64_t end, int64_t offset) {
       const int64_t channels = end - begin;
-      Place at = place(p, first);
-      for (int64_t row = 0; row < count;) {
-        const int64_t x = at.at[2], length = std::min(count - row, p.count[2] - x);
-        int64_t from = at.image;
-        bool inside = true;
-        for (size_t d = 0; d < 2; ++d) {
-          const int64_t i = at.at[d] * read_step_[d] + tap.shift[d];
-          inside = inside && i >= 0 && i < g_.read[d];
-          from = from * g_.read[d] + i;
-        }
-        const int64_t some = inside ? std::clamp(tap.first - x, int64_t{0}, length) : length;
-        const int64_t none = inside ? std::clamp(tap.last - x, some, length) : length;
-        from = from * g_.read[2] + (x + some) * read_step_[2] + tap.shift[2];
+      each_run(p, tap, first, count, [&](int64_t row, int64_t length, int64_t some, int64_t none, int64_t from) {
         float* target = to + row * kRowStep + offset;
         for (int64_t i = 0; i < some; ++i) clear(channels, target + i * kRowStep);
         copy_pixels(none - some, channels, image + from * pixel + begin, pixel * read_step_[2],
                     target + some * kRowStep);
         for (int64_t i = none; i < length; ++i) clear(channels, target + i * kRowStep);
-        row += length;
-        next_row(p, at);
-      }
+      });
     });
   }
   static void clear(int64_t channels, float* to) {
@@ -345,7 +393,8 @@ class GatheredProduct final : public convolution::StencilProduct {
   int64_t panels_, width_;   // of all columns, of those whose sums are kept
   Triple step_, read_step_;  // from a result of a phase to the next, and between the pixels that they meet
   std::vector<Phase> phases_;
-  bool in_place_ = false;  // the rows are the image
+  bool in_place_ = false;    // the rows are the image
+  bool reads_rows_ = false;  // runs of them are, tap by tap
   int64_t group_ = 0, rows_ = 0;
   Scratch scratch_;
 };
