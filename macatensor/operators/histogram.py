@@ -1,4 +1,4 @@
-"""Histograms: composite rows that search bins and count with ``index_add``, or by a kernel where the bins are given."""
+"""Histograms: composite rows that search bins and count with ``index_add``, or by a kernel where the bins are of equal width."""
 
 from __future__ import annotations
 
@@ -35,37 +35,36 @@ def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
     return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
 
 
+def _range(self: Tensor, low: float, high: float) -> tuple[float, float]:
+    """Of the data where both are equal, and of the bins around one number."""
+    if low == high and self.numel() > 0:
+        low, high = (float(v) for v in torch.aminmax(self))
+    if low == high:
+        low, high = low - 1, high + 1
+    _check_range(low, high, "torch.histc")
+    return low, high
+
+
 @composite
 def histc(self: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Tensor:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
     if isinstance(min, complex) or isinstance(max, complex):
         torch.histc(torch.zeros(1), 1, min, max)  # raises, but where the imaginary part is 0
         min, max = complex(min).real, complex(max).real
-    if (
-        self.dtype in (torch.float32, torch.float64)
-        and bins > 0
-        and -torch.finfo(self.dtype).max <= min < max <= torch.finfo(self.dtype).max
-        and "histc" in kernels()
-    ):
-        return launch_kernel(
-            "histc",
-            [self.reshape(-1)],
-            (bins,),
-            self.dtype,
-            attributes={"min": float(min), "max": float(max)},
-        )
+    if self.dtype in (torch.float32, torch.float64) and bins > 0 and "histc" in kernels():
+        largest = torch.finfo(self.dtype).max
+        if -largest <= min <= max <= largest:
+            low, high = _range(self, float(min), float(max))
+            return launch_kernel(
+                "histc", [self.reshape(-1)], (bins,), self.dtype, attributes={"min": low, "max": high}
+            )
     is_integral = self.dtype in _INTEGERS
     # or PyTorch's error; of integers, which CUDA counts and the CPU does not, that of numbers
     given = torch.zeros(1, dtype=torch.float64 if is_integral else self.dtype)
     torch.histc(given, 1 if bins > 0 else bins, min, max)
     if is_integral:
         return _histc_of_integers(self, bins, int(min), int(max))
-    low, high = float(min), float(max)
-    if low == high and self.numel() > 0:
-        low, high = (float(v) for v in torch.aminmax(self))
-    if low == high:
-        low, high = low - 1, high + 1
-    _check_range(low, high, "torch.histc")
+    low, high = _range(self, float(min), float(max))
     x = self.reshape(-1)
     first, last = torch.tensor(low, dtype=self.dtype), torch.tensor(high, dtype=self.dtype)
     low, width, high = float(first), float(last - first), float(last)
