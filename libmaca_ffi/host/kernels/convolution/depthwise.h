@@ -1,4 +1,5 @@
-// Convolutions of float32 images of one or two dimensions in which each channel meets a filter of its own.
+// Convolutions of float32 images of one or two dimensions in which each channel meets filters of its own, or of a group
+// of few channels.
 #pragma once
 #include "convolution.h"
 
@@ -28,12 +29,12 @@ struct Depthwise {
   };
 
   Kind kind;
-  int64_t batch, channels;
-  std::array<int64_t, 2> kernel;  // height, width
+  int64_t batch, channels, width;  // channels in all, and of a group
+  std::array<int64_t, 2> kernel;   // height, width
   std::array<Axis, 2> axes;
   // Of batch, channel, height, width: what is read, and what is made of it or, for the weight's gradient, was.
   std::array<int64_t, 4> read_strides, result_strides;
-  std::array<int64_t, 3> weight_strides;  // channel, height, width
+  std::array<int64_t, 4> weight_strides;  // the result's channel, the image's in its group, height, width
 };
 
 class DepthwisePass {

@@ -16,15 +16,22 @@ class Pass : public DepthwisePass {
  public:
   explicit Pass(Depthwise p) : p_(std::move(p)) {
     for (int64_t y = 0; y < p_.kernel[0]; ++y)
-      for (int64_t x = 0; x < p_.kernel[1]; ++x) taps_.push_back(y * p_.weight_strides[1] + x * p_.weight_strides[2]);
+      for (int64_t x = 0; x < p_.kernel[1]; ++x) taps_.push_back(y * p_.weight_strides[2] + x * p_.weight_strides[3]);
   }
 
  protected:
   int64_t taps() const { return std::ssize(taps_); }
-  int64_t cost() const { return p_.axes[0].result * p_.axes[1].result * taps() / 8 + 1; }  // of a plane
-  float& number(float* weight, int64_t channel, int64_t tap) const {
-    return weight[channel * p_.weight_strides[0] + taps_[static_cast<size_t>(tap)]];
+  int64_t cost() const { return p_.axes[0].result * p_.axes[1].result * taps() * p_.width / 8 + 1; }  // of a plane
+  // By which what is read of channel `other` of a group counts for what is made of `channel`.
+  float* filter_of(float* weight, int64_t channel, int64_t other = 0) const {
+    int64_t in = other;
+    if (p_.kind == Depthwise::Kind::InputGradient) {
+      in = channel % p_.width;
+      channel += other - in;
+    }
+    return weight + channel * p_.weight_strides[0] + in * p_.weight_strides[1];
   }
+  template <class F> F& number(F* filter, int64_t tap) const { return filter[taps_[static_cast<size_t>(tap)]]; }
 
   Depthwise p_;
 

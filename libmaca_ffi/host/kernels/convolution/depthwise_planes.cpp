@@ -116,7 +116,7 @@ class PlaneProduct final : public PlanePass {
   bool run(const float* read_from, float* weight, const float* bias, float* result, void*) const override {
     float check = 0;  // the zeros around a plane times infinity would be NaN
     for (int64_t c = 0; c < p_.channels; ++c)
-      for (int64_t t = 0; t < taps(); ++t) check += number(weight, c, t) * 0.0f;
+      for (int64_t t = 0; t < taps(); ++t) check += number(filter_of(weight, c), t) * 0.0f;
     if (check != 0.0f) return false;
     std::vector<std::vector<Numbers>> vectors_of_parts;
     for (const Part& part : parts_) vectors_of_parts.push_back(vectors_of(part));
@@ -125,7 +125,7 @@ class PlaneProduct final : public PlanePass {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = i / p_.channels, c = i % p_.channels;
         copy(read_from, n, c, plane.data());
-        for (int64_t t = 0; t < taps(); ++t) filter[static_cast<size_t>(t)] = number(weight, c, t);
+        for (int64_t t = 0; t < taps(); ++t) filter[static_cast<size_t>(t)] = number(filter_of(weight, c), t);
         float* to = result + n * p_.result_strides[0] + c * p_.result_strides[1];
         for (size_t part = 0; part < parts_.size(); ++part) {
           std::span<const Numbers> vectors(vectors_of_parts[part]);
@@ -190,8 +190,8 @@ class PlaneGradient final : public PlanePass {
         }
         float check = 0;
         for (int64_t t = 0; t < taps(); ++t) {
-          number(weight, c, t) = static_cast<float>(sums[static_cast<size_t>(t)]);
-          check += number(weight, c, t) * 0.0f;
+          number(filter_of(weight, c), t) = static_cast<float>(sums[static_cast<size_t>(t)]);
+          check += number(filter_of(weight, c), t) * 0.0f;
         }
         if (check != 0.0f) finite = false;
       }
