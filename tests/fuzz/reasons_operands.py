@@ -48,7 +48,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     (
         r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?)",
         r"the host raises RuntimeError: (tNdefined\(\) && tNdim\(\) == N INTERNAL ASSERT FAILED|mixed dtype \(CPU\): expect parameter|"
-        r"TensorAccessor expected N dims but tensor has N).*",
+        r"TensorAccessor expected N dims but tensor has N|!needs_dynamic_casting<func_t>::check\(iter\) INTERNAL ASSERT).*",
         "statistics with other sides or of another dtype: an assertion of the host's, the device reads one element a channel",
     ),
     (
@@ -57,7 +57,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "of nothing statistics keep the sides that they are given on one of the two",
     ),
     (
-        r"aten::_(pad_packed|pack_padded)_sequence",
+        r"aten::_(pad_packed_sequence|pack_padded_sequence(_backward)?)",
         r"raises RuntimeError: 'lengths' argument should be a ND CPU intN tensor, but got ND.*",
         "lengths on the device, which PyTorch wants on the host",
     ),
@@ -94,7 +94,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::\w+_loss(_backward)?",
-        r"other shape, of a reduction that is none",
+        r"other (shape|numbers of .*), of a reduction that is none",
         "a number that is no reduction: the host sums, the device gives each element",
     ),
     (
