@@ -276,7 +276,8 @@ class ChannelGradient final : public Pass {
   std::vector<Interior> interiors_;  // of each tap
 };
 
-// Of groups of 8 oneDNN's kernels take 0.9 to 1.2 of the time, of 4 1.0 to 2.2, of 2 3.4 (AVX-512; AVX2 without gemm).
+// Of groups of 8 oneDNN's kernels take 0.9 to 1.2 of the time, of 4 1.0 to 2.2, of 2 3.4 with AVX-512; with AVX2 its
+// gemm for groups of 4 takes 6.4 of it.
 template <int64_t... kWidths> std::unique_ptr<convolution::DepthwisePass> product(Depthwise p) {
   std::unique_ptr<convolution::DepthwisePass> made;
   const auto make = [&]<int64_t kWidth>() {

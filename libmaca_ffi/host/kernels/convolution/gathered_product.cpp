@@ -31,8 +31,9 @@ constexpr int64_t kPiece = 1 << 19;          // multiplications that repay a thr
 // From a row that is laid out to the next; a power of two apart they would meet in the same few lines of the cache.
 constexpr int64_t kRowStep = kSlice + 16;
 
-// Pixels of fewer channels are laid out: each brings sums to registers and back.
-constexpr int64_t kFewestRead = 32;
+// Pixels of fewer channels are laid out: tap by tap each would bring sums to registers and back. So are those that lie
+// whole pages apart, which would meet in the same lines of the first-level cache.
+constexpr int64_t kFewestRead = 32, kPage = 4096;
 constexpr int64_t kShortestRun = 12;  // results side by side, of which one block of rows or two are made
 
 struct Tap {
@@ -65,9 +66,8 @@ class GatheredProduct final : public convolution::StencilProduct {
     each({}, phases, [&](const Triple& at) { add_phase(at); });
     in_place_ = phases_.size() == 1 && phases_[0].taps.size() == 1 && phases_[0].taps[0].shift == Triple{} &&
                 g.stride == Triple{1, 1, 1} && g.read == g.result;
-    const int64_t apart =
-        g.groups * g.read_channels * read_step_[2] * int64_t{sizeof(float)};  // pixels of a window's row
-    reads_rows_ = !in_place_ && g.read_channels >= kFewestRead && apart % 4096 != 0;
+    const int64_t apart = g.groups * g.read_channels * read_step_[2] * int64_t{sizeof(float)};
+    reads_rows_ = !in_place_ && g.read_channels >= kFewestRead && apart % kPage != 0;
     int64_t rows = 0;
     for (const Phase& p : phases_) {
       reads_rows_ = reads_rows_ && p.count[2] >= kShortestRun;
