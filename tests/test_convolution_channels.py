@@ -1,6 +1,6 @@
 """Convolutions in which each channel meets filters of its own ("depthwise") or of a group of few channels, and those of
-single pixels of images in planes: results and gradients against float64 in every layout, numbers that are not finite where PyTorch has them, and the same
-bits whatever the threads."""
+single pixels of images in planes: results and gradients against float64 in every layout, numbers that are not finite
+where PyTorch has them, and the same bits whatever the threads."""
 
 from __future__ import annotations
 

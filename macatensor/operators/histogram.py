@@ -1,9 +1,10 @@
-"""Histograms: composite rows that search bins and count with ``index_add``, or by a kernel where the bins are of equal width."""
+"""Histograms: composite rows that search bins and count with ``index_add``, or by a kernel, bins of equal width."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,29 +21,27 @@ def _check_range(low: float, high: float, what: str) -> None:
         raise RuntimeError(f"{what}: range of [{low:g}, {high:g}] is not finite")
 
 
+_Number = TypeVar("_Number", int, float)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
-    """As CUDA's, in whole numbers: where a bin begins is rounded down."""
+def _range(self: Tensor, low: _Number, high: _Number) -> tuple[_Number, _Number]:
+    """Of the data where both are equal, and around one number that all of it is."""
     if low == high and self.numel() > 0:
-        low, high = (int(v) for v in torch.aminmax(self))
-    if low == high:
-        low, high = low - 1, high + 1
-    x = self.reshape(-1).long()
-    inside = (x >= low) & (x <= high)
-    place = torch.where(inside, (x - low) * bins // (high - low), 0).clamp_(max=bins - 1)
-    return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
-
-
-def _range(self: Tensor, low: float, high: float) -> tuple[float, float]:
-    """Of the data where both are equal, and of the bins around one number."""
-    if low == high and self.numel() > 0:
-        low, high = (float(v) for v in torch.aminmax(self))
+        low, high = (type(low)(v) for v in torch.aminmax(self))
     if low == high:
         low, high = low - 1, high + 1
     _check_range(low, high, "torch.histc")
     return low, high
+
+
+def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
+    """As CUDA's, in whole numbers: where a bin begins is rounded down."""
+    low, high = _range(self, low, high)
+    x = self.reshape(-1).long()
+    inside = (x >= low) & (x <= high)
+    place = torch.where(inside, (x - low) * bins // (high - low), 0).clamp_(max=bins - 1)
+    return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
 
 
 @composite

@@ -282,19 +282,24 @@ class GatheredProduct final : public convolution::StencilProduct {
     const int64_t pixel = g_.groups * g_.read_channels, step = width_ * kColumns;
     if (!in_place_) lay_out(p, row, count, deep, depth, image, laid_out);
     for (int64_t j = begin; j < end; ++j) {
-      const bool narrow = g_.result_channels - j * kColumns <= kLanes;
       const float* panel = slice + j * depth * kColumns;
       Panels::each_row_block(count, [&](int64_t i, int64_t n) {
         const Sums to{sums + i * step + (j - begin) * kColumns, step, deep > 0, chain(this->depth(p))};
-        const auto rows_of = [&](const auto& left) {
-          narrow ? multiply_block<1>(n, depth, left, panel, to) : multiply_block(n, depth, left, panel, to);
-        };
         if (in_place_)
-          rows_of(Left{image + (row + i) * pixel + deep, pixel, 1});
+          multiply_panel(j, n, depth, Left{image + (row + i) * pixel + deep, pixel, 1}, panel, to);
         else
-          rows_of(DenseLeft<kRowStep>{laid_out + i * kRowStep});
+          multiply_panel(j, n, depth, DenseLeft<kRowStep>{laid_out + i * kRowStep}, panel, to);
       });
     }
+  }
+
+  // At most kRows rows times panel j, of which half may be beyond the result's channels.
+  template <class L>
+  void multiply_panel(int64_t j, int64_t rows, int64_t depth, const L& left, const float* panel, const Sums& to) const {
+    if (g_.result_channels - j * kColumns <= kLanes)
+      multiply_block<1>(rows, depth, left, panel, to);
+    else
+      multiply_block(rows, depth, left, panel, to);
   }
 
   // So many that what follows begins with a row of results, where that is shorter.
@@ -305,21 +310,18 @@ class GatheredProduct final : public convolution::StencilProduct {
     return kRowsAtOnce / width * width - row % width;
   }
 
-  // The same where a tap meets pixels that lie one after the other: they are read where they are. Those outside the
-  // image are left out.
+  // As multiply(), of the pixels that each tap meets where they lie; those outside the image are left out.
   void multiply_rows_of_image(const Phase& p, int64_t row, int64_t count, int64_t deep, int64_t depth,
                               const float* image, const float* slice, int64_t begin, int64_t end, float* sums) const {
     const int64_t pixel = g_.groups * g_.read_channels, step = width_ * kColumns;
     each_tap(p, deep, depth, [&](const Tap& tap, int64_t channel, int64_t channel_end, int64_t offset) {
       for (int64_t j = begin; j < end; ++j) {
-        const bool narrow = g_.result_channels - j * kColumns <= kLanes;
         const float* panel = slice + (j * depth + offset) * kColumns;
         each_run(p, tap, row, count, [&](int64_t at, int64_t, int64_t some, int64_t none, int64_t from) {
           Panels::each_row_block(none - some, [&](int64_t i, int64_t n) {
             const Left left{image + (from + i * read_step_[2]) * pixel + channel, pixel * read_step_[2], 1};
             const Sums to{sums + (at + some + i) * step + (j - begin) * kColumns, step, true, chain(this->depth(p))};
-            narrow ? multiply_block<1>(n, channel_end - channel, left, panel, to)
-                   : multiply_block(n, channel_end - channel, left, panel, to);
+            multiply_panel(j, n, channel_end - channel, left, panel, to);
           });
         });
       }

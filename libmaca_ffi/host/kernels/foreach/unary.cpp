@@ -3,12 +3,14 @@
 #include <cstring>
 
 #include "foreach.h"
+#include "shared/pointwise/values.h"
 #include "shared/vector_normal.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
-template <class T> constexpr bool is_complex_v = std::is_same_v<T, c64> || std::is_same_v<T, c128>;
+using pointwise::is_complex_v;
+
 template <class T> struct Any {
   static constexpr bool ok = true;
 };
