@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,10 @@ import pytest
 import torch
 
 import macatensor
+from macatensor.choices import deciding
+from macatensor.choices.deciding import Asked
 from macatensor.dispatch.named_kernels import launch
+from macatensor.runtime import plan_caches
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -143,3 +146,16 @@ def close(ours: torch.Tensor, host: torch.Tensor, **tolerance: float) -> None:
     torch.testing.assert_close(
         ours.detach().cpu(), host.detach(), equal_nan=True, check_stride=False, **tolerance
     )
+
+
+def asked_of(call: Callable[[], object]) -> list[Asked]:
+    """What a call asks of the library when its plans are made."""
+    found: list[Asked] = []
+    before, deciding.watcher = deciding.watcher, lambda asked, signature: found.append(asked)
+    try:
+        plan_caches.drop_plans()
+        call()
+    finally:
+        deciding.watcher = before
+    assert found
+    return found

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import run_python
+from running import asked_of, run_python
 from typer.testing import CliRunner
 
 import macatensor
 from macatensor import maca
 from macatensor.choices import bank, deciding
-from macatensor.choices.deciding import OWN, Asked
+from macatensor.choices.deciding import OWN
 from macatensor.cli import app
 from macatensor.runtime import plan_caches
 from macatensor.runtime.ffi import ffi, is_host_library, lib
@@ -46,18 +46,6 @@ def product(m: int = 24, k: int = 40, n: int = 56) -> torch.Tensor:
     return maca(torch.rand(m, k)) @ maca(torch.rand(k, n))
 
 
-def asked_of(call: object) -> Asked:
-    """What a call asks when its plan is made."""
-    found: list[Asked] = []
-    before, deciding.watcher = deciding.watcher, lambda asked, signature: found.append(asked)
-    try:
-        plan_caches.drop_plans()
-        call()  # type: ignore[operator]
-    finally:
-        deciding.watcher = before
-    return found[0]
-
-
 def conv(groups: int = 1) -> torch.Tensor:
     torch.manual_seed(0)
     return torch.nn.functional.conv2d(
@@ -67,13 +55,13 @@ def conv(groups: int = 1) -> torch.Tensor:
 
 def test_every_way_of_a_product_is_right() -> None:
     for call in (product, lambda: product(4, 64, 9), lambda: product(1, 300, 7)):
-        ready = measuring.trial(asked_of(call))
+        ready = measuring.trial(asked_of(call)[0])
         assert ready is not None and not ready.wrong and len(ready.contenders) >= 2
         assert ready.contenders[0].way == OWN
 
 
 def test_every_way_of_a_convolution_is_right() -> None:
-    names = {c.way for c in measuring.trial(asked_of(conv)).contenders}  # type: ignore[union-attr]
+    names = {c.way for c in measuring.trial(asked_of(conv)[0]).contenders}  # type: ignore[union-attr]
     assert len(names) >= 3 and OWN in names
     x, w = (maca(torch.rand(s)).requires_grad_() for s in ((2, 32, 14, 14), (32, 32, 3, 3)))
     y = torch.nn.functional.conv2d(x, w, padding=1)
@@ -81,10 +69,8 @@ def test_every_way_of_a_convolution_is_right() -> None:
     def backward() -> None:
         torch.autograd.grad(y, (x, w), torch.ones_like(y), retain_graph=True)
 
-    found: list[Asked] = []
-    deciding.watcher = lambda asked, signature: found.append(asked)
-    backward()
-    ready = measuring.trial(next(a for a in found if a.kernel == "convolution_backward"))
+    (asked,) = (a for a in asked_of(backward) if a.kernel == "convolution_backward")
+    ready = measuring.trial(asked)
     assert ready is not None and not ready.wrong and len(ready.contenders) >= 5
 
 
@@ -155,7 +141,7 @@ def test_a_captured_graph_measures_nothing() -> None:
 
 
 def test_a_wrong_way_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = asked_of(product)
+    asked = asked_of(product)[0]
     honest = measuring.fetch
     launched: list[int] = []
 
@@ -186,7 +172,7 @@ def test_the_own_choice_stays_where_times_meet() -> None:
 
 
 def test_a_missing_way_is_the_own_choice(fresh: Path) -> None:
-    signature = asked_of(product).signature()
+    signature = asked_of(product)[0].signature()
     bank.save(fresh, [bank.Measured(signature, "no such way", {"": 1.0})])
     deciding.settings().decided.clear()
     plan_caches.drop_plans()
@@ -345,7 +331,7 @@ def test_max_autotune_measures_before_the_tape() -> None:
 
 
 def test_candidates_of_a_request_and_of_none() -> None:
-    asked = asked_of(product)
+    asked = asked_of(product)[0]
     assert {"onednn", "panels"} <= set(asked.ways())
     with pytest.raises(Exception, match="no such way|no matrix product"):
         asked.make("no such way")

@@ -39,10 +39,9 @@ _MORE_ROUNDS = 3  # times as many, and as long, while a better way's times still
 _WORTH = 1.03  # a gain that is worth them
 _BLOCK = 0.0005  # seconds of calls in a row, at least, so that the clock and a wait do not count
 _LONG = 0.005  # seconds of a call that is timed once a round; shorter and undecided ones twice: the better time counts
-_SURELY, _HOPELESS = (
-    1.6,
-    1.3,
-)  # times the quickest after one call or round, and after two: not measured further
+_SPINNING = 0.02  # seconds that PyTorch's threads, which computed what is right, wait for more on processors that they keep
+# times the quickest after one call or round, and after two: not measured further
+_SURELY, _HOPELESS = 1.6, 1.3
 
 
 @dataclass
@@ -285,6 +284,7 @@ def _time(contenders: Sequence[_Contender], payloads: Sequence[Payload], scalars
     """
     lib.maca_streams_synchronize(lib.maca_streams_current())
     chosen = settings()
+    time.sleep(_SPINNING)
     once = {c.way: _block(c, payloads, scalars, 1) for c in contenders}
     quickest = min(once.values())
     running = []

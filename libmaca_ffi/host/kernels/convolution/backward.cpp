@@ -1,6 +1,7 @@
 // Convolution backward on oneDNN: gradients of the input, the weight and the bias.
 #include "depthwise.h"
 #include "processor.h"
+#include "signals.h"
 #include "ways.h"
 
 namespace maca::convolution {
@@ -29,7 +30,7 @@ class BackwardPlan final : public Plan {
  public:
   BackwardPlan(const Request& r, const Geometry& g, const StencilAlgorithms& algorithms, Dtype type,
                const Way& input_way, const Way& weight_way)
-      : db_(r.out(2)), type_(type) {
+      : db_(r.out(2)), type_(type), transposed_(g.transposed) {
     const Operand &dy = r.in(0), &x = r.in(1), &w = r.in(2), &dx = r.out(0), &dw = r.out(1);
     Workspace space;
     const auto in_planes = [&](const Way& of, Columns::Pass pass, const Operand& image, const Operand& weight) {
@@ -71,6 +72,10 @@ class BackwardPlan final : public Plan {
       input_depthwise_ = input_way.make("depthwise", [&] {
         return PlacedDepthwise(g, Depthwise::Kind::InputGradient, dx, dx_, w, dy, dy_, asked_input);
       });
+      input_signals_ = input_way.make("signals", [&] {
+        return !input_depthwise_ ? PlacedProduct(signal_product(g, true, dx, w, dy, asked_input), space)
+                                 : PlacedProduct();
+      });
       of_input_ = input_way.make("columns", [&] {
         return product_ ? nullptr
                         : Columns::make(g, Columns::Pass::InputGradient, dy.dtype, w.strides, false, input_way.asked());
@@ -88,6 +93,8 @@ class BackwardPlan final : public Plan {
       weight_depthwise_ = weight_way.make("depthwise", [&] {
         return PlacedDepthwise(g, Depthwise::Kind::WeightGradient, x, x_, dw, dy, dy_, asked_weight);
       });
+      weight_signals_ = weight_way.make(
+          "signals", [&] { return !weight_depthwise_ ? signal_gradient(g, x, dw, dy, asked_weight) : nullptr; });
       of_weight_ = weight_way.make("columns", [&] {
         return gradient_
                    ? nullptr
@@ -100,7 +107,8 @@ class BackwardPlan final : public Plan {
       scratch_bytes_ = std::max(scratch_bytes_, depthwise->workspace_bytes());
     for (const auto* columns : {&of_input_, &of_weight_})
       if (*columns) scratch_bytes_ = std::max(scratch_bytes_, (*columns)->workspace_bytes());
-    if (gradient_) scratch_bytes_ = std::max(scratch_bytes_, gradient_->workspace_bytes());
+    for (const auto* gradient : {&gradient_, &weight_signals_})
+      if (*gradient) scratch_bytes_ = std::max(scratch_bytes_, (*gradient)->workspace_bytes());
     scratch_ = space.take(scratch_bytes_);
     workspace_bytes = space.bytes();
     work = g.work() * ((dx.present() ? 1 : 0) + (dw.present() ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
@@ -118,6 +126,7 @@ class BackwardPlan final : public Plan {
                        ", where it is not finite " + implementation;
     if (gathered_ && !product_) implementation = "gathered input, where it is not finite " + implementation;
     if (of_input_ || of_weight_) implementation = "columns, " + implementation;
+    if (input_signals_ || weight_signals_) implementation = "signals, where it is not finite " + implementation;
     if (input_depthwise_ || weight_depthwise_) implementation = "depthwise, where it is not finite " + implementation;
   }
 
@@ -126,10 +135,8 @@ class BackwardPlan final : public Plan {
     if (input_planes_) input_planes_->run(launch, scratch);
     if (weight_planes_) weight_planes_->run(launch, scratch);
     void *w = with_dx_ ? weight_.user(launch) : nullptr, *dw = with_dw_ ? dw_.user(launch) : nullptr;
-    const bool with_dx = with_dx_ && !(input_depthwise_.of_operands() &&
-                                       input_depthwise_.run(dy_.user(launch), w, nullptr, dx_.user(launch), scratch));
-    const bool with_dw = with_dw_ && !(weight_depthwise_.of_operands() &&
-                                       weight_depthwise_.run(x_.user(launch), dw, nullptr, dy_.user(launch), scratch));
+    const bool with_dx = with_dx_ && !input_as_it_lies(launch, w, scratch);
+    const bool with_dw = with_dw_ && !weight_as_it_lies(launch, dw, scratch);
     void* dy = with_dx || with_dw || with_db_ ? dy_.input(launch) : nullptr;
     if (with_dx) {
       void* dx = dx_.target(launch);
@@ -175,6 +182,21 @@ class BackwardPlan final : public Plan {
   }
 
  private:
+  // Of the user's operands: false where none of these ways is taken, or numbers are not finite.
+  bool input_as_it_lies(const Launch& launch, void* w, void* scratch) const {
+    void *dy = dy_.user(launch), *dx = dx_.user(launch);
+    return input_depthwise_.of_operands() ? input_depthwise_.run(dy, w, nullptr, dx, scratch)
+                                          : input_signals_ && input_signals_.run(launch, dy, w, nullptr, nullptr, dx);
+  }
+  bool weight_as_it_lies(const Launch& launch, void* dw, void* scratch) const {
+    void *x = x_.user(launch), *dy = dy_.user(launch);
+    if (weight_depthwise_.of_operands()) return weight_depthwise_.run(x, dw, nullptr, dy, scratch);
+    if (!weight_signals_) return false;
+    const auto *image = static_cast<const float*>(transposed_ ? dy : x),
+               *result = static_cast<const float*>(transposed_ ? x : dy);
+    return weight_signals_->run(image, result, static_cast<float*>(dw), scratch);
+  }
+
   void lay_out(const Operand& x, const Operand& w, const Operand& dx, const Operand& dw, Workspace& space) {
     if (with_dw_) x_ = Staged(x, type_, space), dw_ = Weight(dw);
     if (with_dx_) dx_ = Staged(dx, type_, space), weight_ = Weight(w);
@@ -254,10 +276,11 @@ class BackwardPlan final : public Plan {
 
   Operand db_;
   Dtype type_;
+  bool transposed_;
   Staged dy_, x_, dx_;
   Weight weight_, dw_;
-  PlacedProduct product_, gathered_;
-  std::unique_ptr<StencilGradient> gradient_;
+  PlacedProduct product_, gathered_, input_signals_;
+  std::unique_ptr<StencilGradient> gradient_, weight_signals_;
   std::unique_ptr<Columns> of_input_, of_weight_;
   std::unique_ptr<Planes> input_planes_, weight_planes_;
   PlacedDepthwise input_depthwise_, weight_depthwise_;

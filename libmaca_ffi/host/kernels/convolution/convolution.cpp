@@ -6,6 +6,7 @@
 
 #include "depthwise.h"
 #include "processor.h"
+#include "signals.h"
 #include "ways.h"
 
 namespace maca::convolution {
@@ -287,6 +288,12 @@ class ForwardPlan final : public Plan {
       depthwise_space_ = space.take(depthwise_.workspace_bytes());
       implementation = "depthwise, " + implementation + " where it is not finite";
     }
+    signals_ = way.make("signals", [&] {
+      return !depthwise_ && (!bias.present() || bias.strides[0] == 1)
+                 ? PlacedProduct(signal_product(g, false, x, w, y, asked), space)
+                 : PlacedProduct();
+    });
+    if (signals_) implementation = "signals, " + implementation + " where it is not finite";
     columns_ = way.make("columns", [&] {
       return product_ || y_.copied()
                  ? nullptr
@@ -296,13 +303,14 @@ class ForwardPlan final : public Plan {
       return floats && !columns_ && !depthwise_ ? PlacedProduct(gathered(g, false, w.strides, asked), space)
                                                 : PlacedProduct();
     });
-    if (gathered_ && !product_) implementation = "gathered, " + implementation + " where it is not finite";
+    if (gathered_ && !product_ && !signals_) implementation = "gathered, " + implementation + " where it is not finite";
     if (columns_) {
       columns_space_ = space.take(columns_->workspace_bytes());
       implementation = "columns, " + implementation + " where they are not finite";
     }
     way.require("onednn", onednn::kPresent);
     packed_bytes = depthwise_  ? 0  // which reads the weight as it lies
+                   : signals_  ? signals_->packed_bytes()
                    : product_  ? product_->packed_bytes()
                    : columns_  ? columns_->packed_bytes()
                    : gathered_ ? gathered_->packed_bytes()
@@ -313,6 +321,7 @@ class ForwardPlan final : public Plan {
   }
 
   void pack(const void* operand, void* packed) const override {
+    if (signals_) return signals_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
     if (product_) return product_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
     if (columns_) return columns_->pack(operand, packed);
     if (gathered_) return gathered_->pack(static_cast<const float*>(operand), static_cast<float*>(packed));
@@ -325,16 +334,20 @@ class ForwardPlan final : public Plan {
     if (depthwise_.of_operands() &&
         depthwise_.run(x_.user(launch), weight, has_bias_ ? bias_.user(launch) : nullptr, y_.user(launch), filters))
       return;
+    if (signals_ && signals_.run(launch, x_.user(launch), weight, launch.packed,
+                                 has_bias_ ? bias_.user(launch) : nullptr, y_.user(launch)))
+      return;
     void *x = x_.input(launch), *bias = has_bias_ ? bias_.input(launch) : nullptr, *y = y_.target(launch);
     bool done = depthwise_.of_copies() ? depthwise_.run(x, weight, bias, y, filters)
                                        : product_ && product_.run(launch, x, weight, launch.packed, bias, y);
     if (columns_)
       done = columns_->run(static_cast<const float*>(x), static_cast<const float*>(weight), static_cast<float*>(y),
                            at(launch.workspace, columns_space_), static_cast<const float*>(bias), launch.packed);
-    if (!done && gathered_) done = gathered_.run(launch, x, weight, product_ ? nullptr : launch.packed, bias, y);
+    if (!done && gathered_)
+      done = gathered_.run(launch, x, weight, product_ || signals_ ? nullptr : launch.packed, bias, y);
     if (!done && last_) return last_->run(launch);
     if (!done) {
-      const bool packed = launch.packed && !product_ && !columns_ && !gathered_;
+      const bool packed = launch.packed && !product_ && !columns_ && !gathered_ && !signals_;
       void* laid_out = packed ? const_cast<void*>(launch.packed) : weight_.input(launch);
       void* const addresses[] = {x, laid_out, y, at(launch.workspace, scratch_), bias};
       call_(std::span(addresses, has_bias_ ? 5 : 4));
@@ -345,7 +358,7 @@ class ForwardPlan final : public Plan {
  private:
   Staged x_, y_, bias_;
   Weight weight_;
-  PlacedProduct product_, gathered_;
+  PlacedProduct product_, gathered_, signals_;  // the last of the user's operands
   std::unique_ptr<Columns> columns_;
   PlacedDepthwise depthwise_;
   Call call_;

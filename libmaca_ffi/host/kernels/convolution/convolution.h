@@ -14,10 +14,11 @@ namespace maca::convolution {
 using Sizes = std::vector<int64_t>;
 
 // What callers may ask for in place of the choice by rule: of the result, and of either gradient.
-inline constexpr std::array kWays{"onednn",    "winograd",       "columns",          "gathered",       "planes",
-                                  "depthwise", "product panels", "product openblas", "product onednn", "product sgemm"};
-inline constexpr std::array kInputWays{"onednn", "winograd", "columns", "gathered", "planes", "depthwise"};
-inline constexpr std::array kWeightWays{"onednn", "winograd", "columns", "planes", "depthwise"};
+inline constexpr std::array kWays{"onednn",           "winograd",       "columns",      "gathered",
+                                  "planes",           "signals",        "depthwise",    "product panels",
+                                  "product openblas", "product onednn", "product sgemm"};
+inline constexpr std::array kInputWays{"onednn", "winograd", "columns", "gathered", "planes", "signals", "depthwise"};
+inline constexpr std::array kWeightWays{"onednn", "winograd", "columns", "planes", "signals", "depthwise"};
 
 // Which of the ways a plan may try: by rule all in order, or the one that was asked for, whether it pays or not.
 class Way {

@@ -46,12 +46,8 @@ struct Phase {
   Triple first, count;  // its results: their first place and their number along each dimension
   std::vector<Tap> taps;
   int64_t packed;  // its weights of one group
+  bool in_place;   // the rows are the image
 };
-
-// Terms in one accumulator: of few, half as many, so that about as many sums are added in order as terms in each. 320
-// equal terms lose 4.5 eps of their sum in chains of 64, 0.75 in chains of 32; oneDNN's kernel for processors that end
-// at AVX2 2.6.
-constexpr int64_t chain(int64_t depth) { return depth < 512 ? kChain / 2 : kChain; }
 
 class GatheredProduct final : public convolution::StencilProduct {
  public:
@@ -64,16 +60,15 @@ class GatheredProduct final : public convolution::StencilProduct {
     Triple phases{1, 1, 1};
     for (size_t d = 0; d < 3; ++d) phases[d] = std::min(step_[d], g.result[d]);
     each({}, phases, [&](const Triple& at) { add_phase(at); });
-    in_place_ = phases_.size() == 1 && phases_[0].taps.size() == 1 && phases_[0].taps[0].shift == Triple{} &&
-                g.stride == Triple{1, 1, 1} && g.read == g.result;
+    const bool in_place = std::ranges::all_of(phases_, &Phase::in_place);
     const int64_t apart = g.groups * g.read_channels * read_step_[2] * int64_t{sizeof(float)};
-    reads_rows_ = !in_place_ && g.read_channels >= kFewestRead && apart % kPage != 0;
+    reads_rows_ = !in_place && g.read_channels >= kFewestRead && apart % kPage != 0;
     int64_t rows = 0;
     for (const Phase& p : phases_) {
       reads_rows_ = reads_rows_ && p.count[2] >= kShortestRun;
       rows = std::max(rows, std::min(kRowsAtOnce, this->rows(p)));
     }
-    rows_ = in_place_ || reads_rows_ ? 0 : kRowsLaidOut * kRowStep;
+    rows_ = in_place || reads_rows_ ? 0 : kRowsLaidOut * kRowStep;
     scratch_ = Scratch((rows_ + rows * width_ * kColumns) * 4);
   }
 
@@ -126,7 +121,7 @@ class GatheredProduct final : public convolution::StencilProduct {
   }
 
   void add_phase(const Triple& first) {
-    Phase p{first, {}, {}, group_};
+    Phase p{first, {}, {}, group_, false};
     for (size_t d = 0; d < 3; ++d) p.count[d] = (g_.result[d] - first[d] + step_[d] - 1) / step_[d];
     each({}, g_.kernel, [&](const Triple& k) {
       Tap tap{};
@@ -142,6 +137,8 @@ class GatheredProduct final : public convolution::StencilProduct {
       tap.last = std::clamp<int64_t>(room > 0 ? (room + stride - 1) / stride : 0, tap.first, p.count[2]);
       p.taps.push_back(tap);
     });
+    p.in_place =
+        p.taps.size() == 1 && p.taps[0].shift == Triple{} && read_step_ == Triple{1, 1, 1} && g_.read == p.count;
     group_ += depth(p) * panels_ * kColumns;
     phases_.push_back(std::move(p));
   }
@@ -280,12 +277,12 @@ class GatheredProduct final : public convolution::StencilProduct {
   void multiply(const Phase& p, int64_t row, int64_t count, int64_t deep, int64_t depth, const float* image,
                 const float* slice, int64_t begin, int64_t end, float* sums, float* laid_out) const {
     const int64_t pixel = g_.groups * g_.read_channels, step = width_ * kColumns;
-    if (!in_place_) lay_out(p, row, count, deep, depth, image, laid_out);
+    if (!p.in_place) lay_out(p, row, count, deep, depth, image, laid_out);
     for (int64_t j = begin; j < end; ++j) {
       const float* panel = slice + j * depth * kColumns;
       Panels::each_row_block(count, [&](int64_t i, int64_t n) {
-        const Sums to{sums + i * step + (j - begin) * kColumns, step, deep > 0, chain(this->depth(p))};
-        if (in_place_)
+        const Sums to{sums + i * step + (j - begin) * kColumns, step, deep > 0, chain_of(this->depth(p))};
+        if (p.in_place)
           multiply_panel(j, n, depth, Left{image + (row + i) * pixel + deep, pixel, 1}, panel, to);
         else
           multiply_panel(j, n, depth, DenseLeft<kRowStep>{laid_out + i * kRowStep}, panel, to);
@@ -320,7 +317,7 @@ class GatheredProduct final : public convolution::StencilProduct {
         each_run(p, tap, row, count, [&](int64_t at, int64_t, int64_t some, int64_t none, int64_t from) {
           Panels::each_row_block(none - some, [&](int64_t i, int64_t n) {
             const Left left{image + (from + i * read_step_[2]) * pixel + channel, pixel * read_step_[2], 1};
-            const Sums to{sums + (at + some + i) * step + (j - begin) * kColumns, step, true, chain(this->depth(p))};
+            const Sums to{sums + (at + some + i) * step + (j - begin) * kColumns, step, true, chain_of(this->depth(p))};
             multiply_panel(j, n, channel_end - channel, left, panel, to);
           });
         });
@@ -395,7 +392,6 @@ class GatheredProduct final : public convolution::StencilProduct {
   int64_t panels_, width_;   // of all columns, of those whose sums are kept
   Triple step_, read_step_;  // from a result of a phase to the next, and between the pixels that they meet
   std::vector<Phase> phases_;
-  bool in_place_ = false;    // the rows are the image
   bool reads_rows_ = false;  // runs of them are, tap by tap
   int64_t group_ = 0, rows_ = 0;
   Scratch scratch_;

@@ -104,19 +104,20 @@ struct Panels {
   }
 
   // The same of at most kRows rows.
-  template <class L>
+  template <int64_t kStep = kColumns, class L>
   static void multiply_few_rows(int64_t rows, int64_t depth, const L& left, const float* panel, int64_t width,
                                 const Sums& sums, const float* bias = nullptr) {
     if (width >= kColumns) {
       if (bias)
         for (int64_t r = 0; r < rows; ++r) std::copy_n(bias, kColumns, sums.data + r * sums.row_step);
-      return multiply_block(rows, depth, left, panel, {sums.data, sums.row_step, sums.add || bias, sums.chain});
+      return multiply_block<2, kStep>(rows, depth, left, panel,
+                                      {sums.data, sums.row_step, sums.add || bias, sums.chain});
     }
     float tile[kRows * kColumns];
     if (width <= kLanes)  // half of a panel's columns would be multiplied in vain
-      multiply_block<1>(rows, depth, left, panel, {tile, kColumns, false, sums.chain});
+      multiply_block<1, kStep>(rows, depth, left, panel, {tile, kColumns, false, sums.chain});
     else
-      multiply_block(rows, depth, left, panel, {tile, kColumns, false, sums.chain});
+      multiply_block<2, kStep>(rows, depth, left, panel, {tile, kColumns, false, sums.chain});
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < width; ++j) {
         float& sum = sums.data[r * sums.row_step + j];
@@ -132,6 +133,19 @@ struct Panels {
       n = left >= 2 * kRows ? kRows : left > kRows ? (left + 1) / 2 : left;
       f(first, n);
     }
+  }
+  static int64_t row_blocks(int64_t rows) {
+    int64_t count = 0;
+    each_row_block(rows, [&](int64_t, int64_t) { ++count; });
+    return count;
+  }
+  // Of those blocks [begin, end).
+  template <class F> static void each_row_block(int64_t rows, int64_t begin, int64_t end, F&& f) {
+    int64_t block = 0;
+    each_row_block(rows, [&](int64_t first, int64_t n) {
+      if (block >= begin && block < end) f(first, n);
+      ++block;
+    });
   }
 };
 
