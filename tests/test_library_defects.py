@@ -102,6 +102,48 @@ def test_weight_gradients_of_images_narrower_than_a_stride(width: int, stride: i
         )
 
 
+# image, weight, stride, padding, dilation, transposed, groups
+FAR_BEYOND_THE_EDGE = [
+    ((1, 16, 64), (16, 16, 5), (2,), (17,), (7,), False, 1),
+    ((2, 2, 3, 100), (16, 2, 1, 9), (1, 3), (0, 28), (1, 7), False, 1),
+    ((2, 17, 37), (17, 40, 5), (3,), (28,), (7,), True, 1),
+    ((2, 1, 3, 33), (1, 40, 2, 7), (1, 5), (0, 18), (3, 3), True, 1),
+    ((2, 16, 7, 2, 3), (16, 16, 7, 3, 3), (2, 1, 1), (3, 1, 1), (1, 1, 1), False, 1),
+    ((3, 4, 4, 1, 6), (16, 4, 7, 1, 5), (2, 1, 1), (5, 0, 2), (1, 1, 1), False, 1),
+    ((2, 32, 2, 2, 50), (14, 16, 5, 7, 5), (2, 1, 1), (4, 3, 2), (1, 1, 1), False, 2),
+    ((2, 96, 4, 1, 38), (96, 40, 5, 3, 11), (3, 2, 1), (4, 1, 5), (1, 1, 1), True, 3),
+    ((3, 5, 10, 18), (5, 1, 1, 1), (1, 5), (0, 0), (2, 7), True, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", FAR_BEYOND_THE_EDGE, ids=str)
+def test_weight_gradients_of_windows_far_beyond_the_edge(
+    case: tuple[
+        tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, int
+    ],
+    dtype: torch.dtype,
+) -> None:
+    """oneDNN's jit:avx512_core, PyTorch's too, is wrong throughout, and some read and write beyond their memory."""
+    image, weight, stride, padding, dilation, transposed, groups = case
+    torch.manual_seed(0)
+    x, w = torch.randn(image, dtype=dtype).maca(), torch.randn(weight, dtype=dtype).maca()
+    rest = None, stride, padding, dilation, transposed, [0] * len(stride), groups
+    gradient = torch.randn_like(torch.ops.aten.convolution(x, w, *rest))
+    weights = [False, True, False]
+
+    def computed(*operands: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.convolution_backward(*operands, *rest, weights)[1].cpu().double()
+
+    # not PyTorch's, whose process it may end: float64 goes through plain loops
+    exact = computed(gradient.double(), x.double(), w.double())
+    sizes = computed(gradient.double().abs(), x.double().abs(), w.double())
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        bound = 8 * torch.finfo(dtype).eps * sizes
+        assert (computed(gradient, x, w) - exact).abs().le(bound).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves_with_a_bias(dtype: torch.dtype) -> None:
     """oneDNN 3.2 has no float16 gradients of convolutions and no float16 product with a bias of that dtype, not even

@@ -16,13 +16,11 @@ using onednn::Workspace;
 struct Straight {
   using Forward = dnnl::convolution_forward;
   using BackwardData = dnnl::convolution_backward_data;
-  using BackwardWeights = dnnl::convolution_backward_weights;
   static constexpr auto algorithm = dnnl::algorithm::convolution_direct;
 };
 struct Transposed {
   using Forward = dnnl::deconvolution_forward;
   using BackwardData = dnnl::deconvolution_backward_data;
-  using BackwardWeights = dnnl::deconvolution_backward_weights;
   static constexpr auto algorithm = dnnl::algorithm::deconvolution_direct;
 };
 
@@ -39,6 +37,14 @@ bool is_wrong_in_rows(const Geometry& g) {
 // 7 x 3 x 3 with stride 2 and a padding of 3 planes; PyTorch's process ends for some.
 bool is_wrong_in_depth(const Geometry& g) {
   return g.dims == 3 && g.stride.front() > 1 && g.padding.front() > g.stride.front();
+}
+
+// The convolution whose transposition it is: of the result, to the image.
+Geometry turned(Geometry g) {
+  g.transposed = !g.transposed;
+  std::swap(g.in_channels, g.out_channels);
+  std::swap(g.in, g.out);
+  return g;
 }
 
 class BackwardPlan final : public Plan {
@@ -177,7 +183,7 @@ class BackwardPlan final : public Plan {
                                                       : gradient_ && compute(gradient_);
       if (!done && last_) return last_->run(launch);
       if (!done) {
-        void* const addresses[] = {x, dy, dw_.target(launch), scratch};
+        void* const addresses[] = {transposed_ ? dy : x, transposed_ ? x : dy, dw_.target(launch), scratch};
         weights_call_(addresses);
         dw_.finish(launch);
       }
@@ -225,10 +231,10 @@ class BackwardPlan final : public Plan {
     const Desc any = any_layout(weight_desc(g, type_, onednn::contiguous_strides(w.sizes)));
     auto& e = onednn::engine();
     lay_out(x, w, dx, dw, space);
-    const Desc src = with_dw_ ? x_.desc() : dx_.desc();
-    const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm, src, any,
-                                                      dy_.desc(), v.stride, v.dilation, v.before, v.after, attr);
     if (with_dx_) {
+      const typename Kind::Forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, Kind::algorithm,
+                                                        dx_.desc(), any, dy_.desc(), v.stride, v.dilation, v.before,
+                                                        v.after, attr);
       const auto describe = [&] {
         return typename Kind::BackwardData::primitive_desc(e, Kind::algorithm, dx_.desc(), any, dy_.desc(), v.stride,
                                                            v.dilation, v.before, v.after, hint, attr);
@@ -242,21 +248,28 @@ class BackwardPlan final : public Plan {
       note(pd, "input ");
     }
     if (with_dw_) {
-      typename Kind::BackwardWeights::primitive_desc pd(e, Kind::algorithm, x_.desc(), any, dy_.desc(), v.stride,
-                                                        v.dilation, v.before, v.after, hint, attr);
+      // Of a transposed convolution it is that of the convolution of the result: which has several kernels.
+      const Geometry straight = g.transposed ? turned(g) : g;
+      const Desc big = (g.transposed ? dy_ : x_).desc(), small = (g.transposed ? x_ : dy_).desc();
+      const auto algorithm = dnnl::algorithm::convolution_direct;
+      const Desc to = any_layout(weight_desc(straight, type_, onednn::contiguous_strides(w.sizes)));
+      const dnnl::convolution_forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, algorithm, big, to,
+                                                           small, v.stride, v.dilation, v.before, v.after, attr);
+      dnnl::convolution_backward_weights::primitive_desc pd(e, algorithm, big, to, small, v.stride, v.dilation,
+                                                            v.before, v.after, hint, attr);
       // oneDNN 3.2 gathers strided pixels first (jit_1x1), 8 or 16 channels at once. On two threads or more its weight
       // gradient is wrong where channels do not fill such a block, and with AVX-512 it writes beyond its scratch
       // memory.
       const bool strided = std::ranges::any_of(g.stride, [](int64_t s) { return s > 1; });
-      if (strided && g.in_channels / g.groups % 16 != 0)
+      if (strided && straight.in_channels / g.groups % 16 != 0)
         while (std::string_view(pd.impl_info_str()).starts_with("jit_1x1") && pd.next_impl()) continue;
       if (is_wrong_in_rows(g) || is_wrong_in_depth(g))
         while (std::string_view(pd.impl_info_str()).ends_with("jit:avx512_core") && pd.next_impl()) continue;
-      dw_ = Weight(dw, g, type_, pd.diff_weights_desc(), true, space);
-      weights_call_ = Call(typename Kind::BackwardWeights(pd), {{DNNL_ARG_SRC, pd.src_desc()},
-                                                                {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
-                                                                {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
-                                                                {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
+      dw_ = Weight(dw, straight, type_, pd.diff_weights_desc(), true, space);
+      weights_call_ = Call(dnnl::convolution_backward_weights(pd), {{DNNL_ARG_SRC, pd.src_desc()},
+                                                                    {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                                                                    {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
+                                                                    {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}});
       note(pd, "weight ");
     }
   }
