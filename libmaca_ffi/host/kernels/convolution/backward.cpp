@@ -369,14 +369,17 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
   if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
   try {
     // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
-    // is one wide or narrower than a stride (NaN, by chance) and is plainly wrong over three dimensions of little
-    // depth.
+    // is one wide or narrower than a stride (NaN, by chance), or where its rows are read with gaps and its channels do
+    // not fill a block (34 channels in two groups, 2 x 76, 1 x 2 with gaps of 3), and is plainly wrong over three
+    // dimensions of little depth.
     const int64_t narrower = std::min(g.in.back(), g.out.back());
     // No other kernel of its own stands in for the one that is wrong in tiles, where this is the gradient of a
     // transposed convolution.
     const bool wrong_in_tiles = g.transposed && tiles_allowed() && is_wrong_in_tiles(g, kInTiles);
-    const bool wrong =
-        x.dtype == Dtype::BF16 && (g.dims == 3 || narrower == 1 || narrower < g.stride.back() || wrong_in_tiles);
+    const int64_t channels = (g.transposed ? g.out_channels : g.in_channels) / g.groups;
+    const bool gaps = g.dims == 2 && g.dilation.front() > 1 && channels % 16 != 0;
+    const bool wrong = x.dtype == Dtype::BF16 &&
+                       (g.dims == 3 || narrower == 1 || narrower < g.stride.back() || gaps || wrong_in_tiles);
     return onednn::plan_in(wrong ? Dtype::F32 : x.dtype, [&](Dtype type) {
       return std::make_unique<BackwardPlan>(r, g, algorithms, type, input_way, weight_way);
     });
