@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from running import asked_of, threads_restored
 
+import macatensor
 from macatensor import maca
 from macatensor.tuning import measuring
 
@@ -119,8 +120,10 @@ def test_integers_are_exact(case: Case) -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", [0, 1, 3], ids=["image", "weight", "gradient"])
 def test_what_is_not_finite(where: int, value: float) -> None:
-    compute, _, _, how = LONG[0]
-    operands = drawn(LONG[0])
+    compute, x, w, how = LONG[0]
+    if where == 1 and macatensor.device.library_info()["simd"] == "baseline":
+        how = {}  # oneDNN multiplies the edge's zeros there, as PyTorch does on such a processor: 0 * NaN
+    operands = drawn((compute, x, w, how))
     operands[where].view(-1)[3] = value
     ours = computed(compute, [maca(t) for t in operands], how)
     for got, want in zip(ours, computed(compute, operands, how), strict=True):
