@@ -3,19 +3,19 @@ with numbers that are not finite where PyTorch has them, and with the same bits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from convolution_cases import Case, Compute, check_written_again, drawn, name
 from running import threads_restored
 
 EPSILON = torch.finfo(torch.float32).eps
-Compute = Callable[..., torch.Tensor]
 
 # convolution, image, weight, how: widths that fill no vector, taps that leave the image, phases without a tap
-CASES: list[tuple[Compute, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+CASES: list[Case] = [
     (F.conv2d, (3, 70, 13, 11), (37, 70, 3, 3), {"padding": 1, "stride": 2}),
     (F.conv2d, (2, 64, 30, 29), (96, 64, 3, 3), {"padding": (0, 2), "stride": (1, 3), "dilation": (2, 1)}),
     (F.conv2d, (2, 144, 10, 9), (90, 48, 2, 5), {"padding": (1, 4), "groups": 3}),
@@ -40,15 +40,6 @@ def _threads() -> Iterator[None]:
         yield
 
 
-def drawn(case: tuple[Compute, tuple[int, ...], tuple[int, ...], dict[str, Any]]) -> list[torch.Tensor]:
-    """Image, weight, bias and the result's gradient."""
-    compute, x, w, how = case
-    torch.manual_seed(0)
-    image, weight = torch.randn(x), torch.randn(w)
-    result = compute(image, weight, **how)
-    return [image, weight, torch.randn(result.shape[1]), torch.randn_like(result)]
-
-
 def computed(compute: Compute, operands: list[torch.Tensor], how: dict[str, Any]) -> list[torch.Tensor]:
     """The result and the gradient of the image."""
     image, weight, bias, gradient = operands
@@ -57,13 +48,8 @@ def computed(compute: Compute, operands: list[torch.Tensor], how: dict[str, Any]
     return [result.detach(), *torch.autograd.grad(result, leaf, gradient)]
 
 
-def _name(case: tuple[Compute, tuple[int, ...], tuple[int, ...], dict[str, Any]]) -> str:
-    compute, image, weight, options = case
-    return f"{compute.__name__} {image} {weight} {options}"
-
-
-@pytest.mark.parametrize("case", CASES, ids=_name)
-def test_results_and_gradients(case: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_results_and_gradients(case: Case) -> None:
     compute, _, _, how = case
     operands = drawn(case)
     exact = computed(compute, [t.double() for t in operands], how)
@@ -84,8 +70,8 @@ def test_results_and_gradients(case: tuple[Any, ...]) -> None:
             assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("case", CASES, ids=_name)
-def test_integers_are_exact(case: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_integers_are_exact(case: Case) -> None:
     compute, _, _, how = case
     operands = [t.mul(3).round() for t in drawn(case)]
     ours = computed(compute, [t.maca() for t in operands], how)
@@ -95,8 +81,8 @@ def test_integers_are_exact(case: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", [0, 3], ids=["image", "gradient"])
-@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=_name)
-def test_what_is_not_finite(case: tuple[Any, ...], where: int, value: float) -> None:
+@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=name)
+def test_what_is_not_finite(case: Case, where: int, value: float) -> None:
     compute, _, _, how = case
     operands = drawn(case)
     operands[where].view(-1)[3] = value
@@ -106,11 +92,4 @@ def test_what_is_not_finite(case: tuple[Any, ...], where: int, value: float) -> 
 
 
 def test_a_weight_that_is_written_again() -> None:
-    compute, _, _, how = CASES[0]
-    image, weight, bias, _ = (t.maca() for t in drawn(CASES[0]))
-    with torch.inference_mode():
-        first = compute(image, weight, bias, **how)
-        for _ in range(3):
-            assert torch.equal(compute(image, weight, bias, **how), first)
-        weight.mul_(2)
-        assert torch.equal(compute(image, weight, **how), 2 * compute(image, weight / 2, **how))
+    check_written_again(CASES[0])

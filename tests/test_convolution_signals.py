@@ -3,12 +3,13 @@ with numbers that are not finite where PyTorch has them, and with the same bits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from convolution_cases import Case, Compute, check_written_again, drawn, name
 from running import asked_of, threads_restored
 
 import macatensor
@@ -16,8 +17,6 @@ from macatensor import maca
 from macatensor.tuning import measuring
 
 EPSILON = torch.finfo(torch.float32).eps
-Compute = Callable[..., torch.Tensor]
-Case = tuple[Compute, tuple[int, ...], tuple[int, ...], dict[str, Any]]
 
 # long and of many channels, so that they are computed so by rule
 LONG: list[Case] = [
@@ -44,25 +43,11 @@ def _threads() -> Iterator[None]:
         yield
 
 
-def drawn(case: Case) -> list[torch.Tensor]:
-    """Image, weight, bias and the result's gradient."""
-    compute, x, w, how = case
-    torch.manual_seed(0)
-    image, weight = torch.randn(x), torch.randn(w)
-    result = compute(image, weight, **how)
-    return [image, weight, torch.randn(result.shape[1]), torch.randn_like(result)]
-
-
 def computed(compute: Compute, operands: list[torch.Tensor], how: dict[str, Any]) -> list[torch.Tensor]:
     """The result and the gradients of image, weight and bias."""
     leaves = [t.detach().requires_grad_() for t in operands[:3]]
     result = compute(*leaves, **how)
     return [result.detach(), *torch.autograd.grad(result, leaves, operands[3])]
-
-
-def _name(case: Case) -> str:
-    compute, image, weight, options = case
-    return f"{compute.__name__} {image} {weight} {options}"
 
 
 def in_halves(t: torch.Tensor) -> torch.Tensor:
@@ -72,7 +57,7 @@ def in_halves(t: torch.Tensor) -> torch.Tensor:
     return whole[:, ::2, 1 : places + 1].copy_(maca(t))
 
 
-@pytest.mark.parametrize("case", LONG, ids=_name)
+@pytest.mark.parametrize("case", LONG, ids=name)
 def test_results_and_gradients(case: Case) -> None:
     compute, _, _, how = case
     operands = drawn(case)
@@ -94,7 +79,7 @@ def test_results_and_gradients(case: Case) -> None:
             assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("case", SHORT, ids=_name)
+@pytest.mark.parametrize("case", SHORT, ids=name)
 def test_by_name(case: Case) -> None:
     compute, _, _, how = case
     operands = [maca(t) for t in drawn(case)]
@@ -108,7 +93,7 @@ def test_by_name(case: Case) -> None:
         assert any(wanted in way for way in ways) or (spreads and wanted == "signals"), ways
 
 
-@pytest.mark.parametrize("case", LONG, ids=_name)
+@pytest.mark.parametrize("case", LONG, ids=name)
 def test_integers_are_exact(case: Case) -> None:
     compute, _, _, how = case
     operands = [t.mul(3).round() for t in drawn(case)]
@@ -131,11 +116,4 @@ def test_what_is_not_finite(where: int, value: float) -> None:
 
 
 def test_a_weight_that_is_written_again() -> None:
-    compute, _, _, how = LONG[0]
-    image, weight, bias, _ = (maca(t) for t in drawn(LONG[0]))
-    with torch.inference_mode():
-        first = compute(image, weight, bias, **how)
-        for _ in range(3):
-            assert torch.equal(compute(image, weight, bias, **how), first)
-        weight.mul_(2)
-        assert torch.equal(compute(image, weight, **how), 2 * compute(image, weight / 2, **how))
+    check_written_again(LONG[0])

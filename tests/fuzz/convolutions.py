@@ -71,9 +71,12 @@ class Convolution:
         return Convolution(image, [*ends, *kernel], stride, padding, dilation, transposed, output_padding, groups, dtype,
                            draw.random() < 0.5, draw.randint(1, 3))  # fmt: skip
 
+    @property
+    def rest(self) -> tuple[object, ...]:
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
+
     def call(self) -> str:
-        rest = (self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups)
-        return f"results(image, weight, gradient, {', '.join(map(str, rest))})"
+        return f"results(image, weight, gradient, {', '.join(map(str, self.rest))})"
 
     def operand(self, sizes: Sequence[int], generator: torch.Generator) -> torch.Tensor:
         t = maca(torch.randn(sizes, generator=generator).to(self.dtype))
@@ -95,10 +98,9 @@ def run(seed: int, lines: list[Line] | None = None, mark: object = None) -> tupl
     """The convolution of a seed, and in what it differs."""
     c = Convolution.draw(seed)
     line = Line("result", c.call())
-    rest = c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups
     image, weight = torch.empty(c.image, device="meta"), torch.empty(c.weight, device="meta")
     try:
-        sizes = torch.ops.aten.convolution(image, weight, None, *rest).shape
+        sizes = torch.ops.aten.convolution(image, weight, None, *c.rest).shape
     except RuntimeError:  # nothing is left of so small an image
         return [line], ""
     if not 0 < sizes.numel() <= LARGEST:
@@ -108,7 +110,7 @@ def run(seed: int, lines: list[Line] | None = None, mark: object = None) -> tupl
     torch.set_num_threads(c.threads)
     generator = torch.Generator().manual_seed(seed)
     operands = [c.operand(of, generator) for of in (c.image, c.weight, sizes)]
-    call = partial(_call, rest=rest)
+    call = partial(_call, rest=c.rest)
     exact, sums = call([t.double() for t in operands]), call([t.double().abs() for t in operands])
     for name, got, want, total in zip(("the result", "the image's gradient", "the weight's", "the bias's"),
                                       call(operands), exact, sums, strict=True):  # fmt: skip

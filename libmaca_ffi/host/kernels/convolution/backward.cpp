@@ -29,9 +29,9 @@ struct Transposed {
 // 5 taps 7 apart with stride 2 and a padding of 17.
 bool is_wrong_in_rows(const Geometry& g) {
   constexpr int64_t kHalf = 14;
-  const int64_t small = std::min(g.in.back(), g.out.back()), big = std::max(g.in.back(), g.out.back());
-  const int64_t last = (small - 1) * g.stride.back() + (g.kernel.back() - 1) * g.dilation.back() - g.padding.back();
-  return g.stride.back() > 1 && small > 2 * kHalf && std::max(g.padding.back(), last - (big - 1)) > kHalf;
+  const int64_t in = g.in.back(), out = g.out.back(), before = g.padding.back();
+  const int64_t last = (out - 1) * g.stride.back() + (g.kernel.back() - 1) * g.dilation.back() - before;
+  return g.stride.back() > 1 && out > 2 * kHalf && std::max(before, last - (in - 1)) > kHalf;
 }
 // And where windows begin more than a stride before the first plane it reads beyond the images: of 2 x 16 x 7 x 2 x 3,
 // 7 x 3 x 3 with stride 2 and a padding of 3 planes; PyTorch's process ends for some.
@@ -183,7 +183,8 @@ class BackwardPlan final : public Plan {
                                                       : gradient_ && compute(gradient_);
       if (!done && last_) return last_->run(launch);
       if (!done) {
-        void* const addresses[] = {transposed_ ? dy : x, transposed_ ? x : dy, dw_.target(launch), scratch};
+        const auto [big, small] = big_and_small(x, dy);
+        void* const addresses[] = {big, small, dw_.target(launch), scratch};
         weights_call_(addresses);
         dw_.finish(launch);
       }
@@ -213,9 +214,13 @@ class BackwardPlan final : public Plan {
     void *x = x_.user(launch), *dy = dy_.user(launch);
     if (weight_depthwise_.of_operands()) return weight_depthwise_.run(x, dw, nullptr, dy, scratch);
     if (!weight_signals_) return false;
-    const auto *image = static_cast<const float*>(transposed_ ? dy : x),
-               *result = static_cast<const float*>(transposed_ ? x : dy);
-    return weight_signals_->run(image, result, static_cast<float*>(dw), scratch);
+    const auto [big, small] = big_and_small(x, dy);
+    return weight_signals_->run(static_cast<const float*>(big), static_cast<const float*>(small),
+                                static_cast<float*>(dw), scratch);
+  }
+  // Of image and result the one that the stride leaps over, and the other one.
+  template <class T> std::pair<T, T> big_and_small(T x, T dy) const {
+    return transposed_ ? std::pair(dy, x) : std::pair(x, dy);
   }
 
   void lay_out(const Operand& x, const Operand& w, const Operand& dx, const Operand& dw, Workspace& space) {
@@ -250,7 +255,7 @@ class BackwardPlan final : public Plan {
     if (with_dw_) {
       // Of a transposed convolution it is that of the convolution of the result: which has several kernels.
       const Geometry straight = g.transposed ? turned(g) : g;
-      const Desc big = (g.transposed ? dy_ : x_).desc(), small = (g.transposed ? x_ : dy_).desc();
+      const auto [big, small] = big_and_small(x_.desc(), dy_.desc());
       const auto algorithm = dnnl::algorithm::convolution_direct;
       const Desc to = any_layout(weight_desc(straight, type_, onednn::contiguous_strides(w.sizes)));
       const dnnl::convolution_forward::primitive_desc hint(e, dnnl::prop_kind::forward_training, algorithm, big, to,
@@ -263,8 +268,8 @@ class BackwardPlan final : public Plan {
       const bool strided = std::ranges::any_of(g.stride, [](int64_t s) { return s > 1; });
       if (strided && straight.in_channels / g.groups % 16 != 0)
         while (std::string_view(pd.impl_info_str()).starts_with("jit_1x1") && pd.next_impl()) continue;
-      if (is_wrong_in_rows(g) || is_wrong_in_depth(g))
-        while (std::string_view(pd.impl_info_str()).ends_with("jit:avx512_core") && pd.next_impl()) continue;
+      if (is_wrong_in_rows(straight) || is_wrong_in_depth(straight))
+        while (std::string_view(pd.impl_info_str()) == "jit:avx512_core" && pd.next_impl()) continue;
       dw_ = Weight(dw, straight, type_, pd.diff_weights_desc(), true, space);
       weights_call_ = Call(dnnl::convolution_backward_weights(pd), {{DNNL_ARG_SRC, pd.src_desc()},
                                                                     {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},

@@ -7,17 +7,13 @@
 // convolution of its own.
 #include <vector>
 
-#include "winograd.h"
-#include "kernels/matmul/tiles.h"
+#include "finite_members.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
 using convolution::Gathered;
-using matmul::Member;
-using matmul::Part;
 using winograd::each_lane;
-using winograd::Finite;
 
 using Triple = std::array<int64_t, 3>;
 
@@ -27,7 +23,6 @@ constexpr int64_t kSlice = 256;              // depth of the rows that are laid 
 constexpr int64_t kRowsLaidOut = 2 * kRows;  // at once: with AVX-512 24 KiB beside the panel's 32
 constexpr int64_t kRowsAtOnce = 10 * kRows;  // that a slice of the weight, brought to the second-level cache, serves
 constexpr int64_t kWidth = 512;              // columns whose sums are kept
-constexpr int64_t kPiece = 1 << 19;          // multiplications that repay a thread, as in matmul/blas.cpp
 // From a row that is laid out to the next; a power of two apart they would meet in the same few lines of the cache.
 constexpr int64_t kRowStep = kSlice + 16;
 
@@ -91,23 +86,17 @@ class GatheredProduct final : public convolution::StencilProduct {
       multiplications += g_.groups * rows(p) * depth(p) * g_.result_channels;
       most = std::max(most, panels_ * ((rows(p) + kRows - 1) / kRows));
     }
-    most = std::min<int64_t>(most, ThreadPool::instance().threads());
-    const int64_t size = std::clamp<int64_t>(multiplications / ThreadPool::grain(kPiece), 1, most);
-    std::atomic<bool> finite{true};
-    on_team(static_cast<int>(size), [&](int64_t index, int64_t members) {
-      std::unique_ptr<char[]> heap;
-      auto* scratch = reinterpret_cast<float*>(scratch_.of_thread(workspace, heap));
-      const Member member{index, members};
+    return finite_on_members(multiplications, most, scratch_, workspace, [&](const Member& member, float* scratch) {
+      bool finite = true;
       for (int64_t group = 0; group < g_.groups; ++group)
         for (const Phase& p : phases_) {
           const Part part = member.part((rows(p) + kRows - 1) / kRows, panels_);
           const float* own = bias ? bias + group * g_.result_channels : nullptr;
-          if (!compute(p, part, image + group * g_.read_channels, packed + group * group_ + p.packed, own,
-                       result + group * g_.result_channels, scratch))
-            finite.store(false, std::memory_order_relaxed);
+          finite &= compute(p, part, image + group * g_.read_channels, packed + group * group_ + p.packed, own,
+                            result + group * g_.result_channels, scratch);
         }
+      return finite;
     });
-    return finite;
   }
 
  private:

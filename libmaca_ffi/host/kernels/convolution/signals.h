@@ -13,9 +13,6 @@ struct Signals {
   int64_t weight_group, weight_result, weight_read, weight_tap;
 
   int64_t span() const { return std::abs(step) * (taps - 1); }
-  int64_t lowest() const {
-    return first + std::min<int64_t>(0, step * (taps - 1));
-  }  // place that the result at 0 reads
   // Of `count` places from `at` on, a stride apart, those that are inside, counted from there.
   std::pair<int64_t, int64_t> inside(int64_t at, int64_t count) const {
     const auto steps = [&](int64_t places) { return stride == 1 ? places : (places + stride - 1) / stride; };

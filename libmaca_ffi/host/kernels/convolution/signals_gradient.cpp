@@ -1,22 +1,14 @@
 // The weight's gradient of a convolution of signals: the results' gradient times the windows, whose columns lie as the
 // weight's do, image by image.
-#include <vector>
-
-#include "kernels/matmul/panel_product.h"
-#include "kernels/matmul/tiles.h"
-#include "scratch.h"
+#include "finite_members.h"
 #include "signals.h"
-#include "winograd.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
 using convolution::Signals;
-using matmul::Member;
-using matmul::Part;
 
 constexpr int64_t kSlice = Panels::kDepth;  // of the places of a signal, which are the product's depth
-constexpr int64_t kPiece = 1 << 19;         // multiplications that repay a thread, as in matmul/blas.cpp
 
 class SignalGradient final : public convolution::StencilGradient {
  public:
@@ -31,21 +23,17 @@ class SignalGradient final : public convolution::StencilGradient {
 
   bool run(const float* image, const float* gradient, float* weight_gradient, void* workspace) const override {
     const int64_t panels = (columns_ + kColumns - 1) / kColumns;
-    const int64_t most = std::min<int64_t>(panels * blocks_, ThreadPool::instance().threads());
     const int64_t multiplications = s_.groups * s_.batch * s_.result * s_.result_channels * columns_;
-    const int64_t size = std::clamp<int64_t>(multiplications / ThreadPool::grain(kPiece), 1, most);
-    std::atomic<bool> finite{true};
-    on_team(static_cast<int>(size), [&](int64_t index, int64_t members) {
-      std::unique_ptr<char[]> heap;
-      auto* scratch = reinterpret_cast<float*>(scratch_.of_thread(workspace, heap));
-      const Part part = Member{index, members}.part(blocks_, panels);
-      for (int64_t g = 0; g < s_.groups; ++g)
-        if (!compute(part, image + g * s_.read_channels * s_.read_channel,
-                     gradient + g * s_.result_channels * s_.result_channel, weight_gradient + g * s_.weight_group,
-                     scratch))
-          finite.store(false, std::memory_order_relaxed);
-    });
-    return finite;
+    return finite_on_members(multiplications, panels * blocks_, scratch_, workspace,
+                             [&](const Member& member, float* scratch) {
+                               const Part part = member.part(blocks_, panels);
+                               bool finite = true;
+                               for (int64_t g = 0; g < s_.groups; ++g)
+                                 finite &= compute(part, image + g * s_.read_channels * s_.read_channel,
+                                                   gradient + g * s_.result_channels * s_.result_channel,
+                                                   weight_gradient + g * s_.weight_group, scratch);
+                               return finite;
+                             });
   }
 
  private:
@@ -68,7 +56,7 @@ class SignalGradient final : public convolution::StencilGradient {
           });
         }
       }
-    winograd::Finite finite;
+    Finite finite;
     const int64_t begin = part.column * kColumns, end = std::min(columns_, part.column_end * kColumns);
     each_block(part, [&](int64_t row, int64_t rows) {
       for (int64_t i = row; i < row + rows; ++i)

@@ -1,20 +1,12 @@
 // Convolutions of signals: the weight, packed by rows, times the windows, a panel of them at a time. In channels-last,
 // which the other ways compute in, two copies of every signal stand around the product.
-#include <vector>
-
-#include "kernels/matmul/panel_product.h"
-#include "kernels/matmul/tiles.h"
-#include "scratch.h"
+#include "finite_members.h"
 #include "signals.h"
-#include "winograd.h"
 
 namespace maca::MACA_ISA {
 namespace {
 
 using convolution::Signals;
-using matmul::Member;
-using matmul::Part;
-using winograd::Finite;
 
 // The window's places that one row of a panel holds: of all taps, where they are no further apart and channels are
 // many.
@@ -22,7 +14,6 @@ constexpr int64_t kStep = kColumns + kLanes;
 constexpr int64_t kFewest = 16;       // channels, whose products with one tap repay what their sums cost
 constexpr int64_t kSlice = 128;       // rows of a panel at once: 24 KiB with AVX-512
 constexpr int64_t kPanelsAtOnce = 4;  // that a slice of the weight, brought to the second-level cache, serves
-constexpr int64_t kPiece = 1 << 19;   // multiplications that repay a thread, as in matmul/blas.cpp
 
 class SignalProduct final : public convolution::StencilProduct {
  public:
@@ -30,6 +21,7 @@ class SignalProduct final : public convolution::StencilProduct {
       : s_(s),
         together_(s.stride == 1 && s.read_channels >= kFewest && s.span() <= kLanes ? s.taps : 1),
         rows_(s.read_channels * s.taps / together_),
+        lowest_(std::min<int64_t>(0, (together_ - 1) * s.step)),
         panels_((s.result + kColumns - 1) / kColumns),
         blocks_(Panels::row_blocks(s.result_channels)),
         scratch_(kSlice * kStep * int64_t{sizeof(float)}) {}
@@ -50,17 +42,11 @@ class SignalProduct final : public convolution::StencilProduct {
 
   bool run(const float* image, const float* packed, const float* bias, float* result, void* workspace) const override {
     const int64_t columns = s_.groups * s_.batch * panels_;
-    const int64_t most = std::min<int64_t>(columns * blocks_, ThreadPool::instance().threads());
     const int64_t multiplications = s_.groups * s_.batch * s_.result * s_.result_channels * s_.read_channels * s_.taps;
-    const int64_t size = std::clamp<int64_t>(multiplications / ThreadPool::grain(kPiece), 1, most);
-    std::atomic<bool> finite{true};
-    on_team(static_cast<int>(size), [&](int64_t index, int64_t members) {
-      std::unique_ptr<char[]> heap;
-      auto* scratch = reinterpret_cast<float*>(scratch_.of_thread(workspace, heap));
-      const Part part = Member{index, members}.part(blocks_, columns);
-      if (!compute(part, image, packed, bias, result, scratch)) finite.store(false, std::memory_order_relaxed);
-    });
-    return finite;
+    return finite_on_members(multiplications, columns * blocks_, scratch_, workspace,
+                             [&](const Member& member, float* scratch) {
+                               return compute(member.part(blocks_, columns), image, packed, bias, result, scratch);
+                             });
   }
 
  private:
@@ -124,10 +110,10 @@ class SignalProduct final : public convolution::StencilProduct {
 
   // Rows [row, row + depth) of a panel, zeros where windows leave the signal.
   void lay_out(const Panel& p, int64_t row, int64_t depth, float* to) const {
-    const int64_t count = p.width + (together_ > 1 ? s_.span() : 0), low = together_ > 1 ? s_.lowest() : 0;
+    const int64_t count = p.width + (together_ - 1) * std::abs(s_.step);
     for (int64_t k = row; k < row + depth; ++k, to += kStep) {
       const auto [channel, tap] = place(k);
-      const int64_t at = p.first * s_.stride + (together_ > 1 ? low : s_.first + tap * s_.step);
+      const int64_t at = p.first * s_.stride + s_.first + tap * s_.step + lowest_;
       const auto [begin, end] = s_.inside(at, count);
       const float* from = p.image + channel * s_.read_channel + at;
       if (s_.stride == 1 && begin == 0 && at + kStep <= s_.read) {
@@ -146,14 +132,14 @@ class SignalProduct final : public convolution::StencilProduct {
 
   void multiply(const Part& part, const Panel& p, bool add, int64_t depth, const float* weight,
                 const float* panel) const {
-    const int64_t chain = chain_of(rows_ * together_), low = together_ > 1 ? s_.lowest() - s_.first : 0;
+    const int64_t chain = chain_of(rows_ * together_);
     each_block(part, [&](int64_t row, int64_t rows) {
       const float* left = weight + row * depth * together_;
       float* const to = p.result + row * s_.result_channel + p.first;
       for (int64_t t = 0; t < together_; ++t)
         for (int64_t k = 0; k < depth; k += chain) {
           const int64_t terms = std::min(chain, depth - k);
-          Panels::multiply_few_rows<kStep>(rows, terms, PackedLeft{left}, panel + k * kStep + t * s_.step - low,
+          Panels::multiply_few_rows<kStep>(rows, terms, PackedLeft{left}, panel + k * kStep + t * s_.step - lowest_,
                                            p.width, {to, s_.result_channel, add || t + k > 0, chain});
           left += terms * rows;
         }
@@ -177,6 +163,7 @@ class SignalProduct final : public convolution::StencilProduct {
 
   Signals s_;
   int64_t together_, rows_;  // taps that a row of a panel holds, and its rows
+  int64_t lowest_;           // where the lowest of these taps reads, from the first one
   int64_t panels_, blocks_;
   Scratch scratch_;
 };

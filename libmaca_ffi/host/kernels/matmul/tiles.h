@@ -39,12 +39,15 @@ struct Member {
   }
 };
 
-// f(member) on as many of at most `threads` as the product repays.
-template <class F> void on_members(const Problem& p, int threads, F&& f) {
+// f(member) on as many threads as so many multiplications repay, and as there are pieces.
+template <class F> void on_members(int64_t multiplications, int64_t pieces, F&& f) {
   constexpr int64_t kPiece = 1 << 19;  // multiplications that repay a thread, as in blas.cpp
-  const int64_t most = std::min<int64_t>({ThreadPool::instance().threads(), threads, panels(p.m()) * panels(p.n())});
-  const int64_t size = std::clamp<int64_t>(p.multiplications() / ThreadPool::grain(kPiece), 1, most);
+  const int64_t most = std::min<int64_t>(ThreadPool::instance().threads(), pieces);
+  const int64_t size = std::clamp<int64_t>(multiplications / ThreadPool::grain(kPiece), 1, most);
   on_team(static_cast<int>(size), [&](int64_t index, int64_t members) { f(Member{index, members}); });
+}
+template <class F> void on_members(const Problem& p, int threads, F&& f) {
+  on_members(p.multiplications(), std::min<int64_t>(threads, panels(p.m()) * panels(p.n())), std::forward<F>(f));
 }
 
 // Panels of a right factor that is not packed for good: so many are packed at once, however many columns a result has.
