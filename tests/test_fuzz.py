@@ -28,9 +28,9 @@ def test_random_calls_differ_only_for_written_reasons(first: int, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("kind", ["sequences", "other_layouts", "convolutions"])
+@pytest.mark.parametrize("kind", ["sequences", "other_layouts", "convolutions", "products"])
 def test_random_programs_agree_line_by_line(kind: str) -> None:
-    """Views and writes of dense tensors; sparse and jagged ones, which the host computes nothing of; convolutions."""
+    """Views and writes of dense tensors; sparse and jagged ones, which the host computes nothing of; convolutions, products."""
     done = subprocess.run(
         [sys.executable, FUZZ / f"{kind}.py", "--programs=1000"], capture_output=True, text=True, timeout=1200,
         env=_environment(),

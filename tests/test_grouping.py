@@ -60,6 +60,28 @@ def test_ctc_of_several_lengths(concatenated, as_tensors) -> None:
     assert torch.allclose(fetch(our_gradient), gradient, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("placed", [(), (0,), (0, 1)], ids=["host", "one", "device"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ctc_of_lengths_on_host_or_device(placed: tuple[int, ...], reduction: str) -> None:
+    scores = torch.randn(9, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets, lengths = (
+        torch.tensor([1, 2, 3, 4, 1, 2]),
+        [torch.tensor([9, 8, 7, 9]), torch.tensor([3, 1, 2, 0])],
+    )
+    results = []
+    for x, goal, given in (
+        (scores.clone().requires_grad_(), targets, lengths),
+        (place(scores).requires_grad_(), place(targets), [place(n) if i in placed else n for i, n in enumerate(lengths)]),
+    ):  # fmt: skip
+        loss = F.ctc_loss(x.log_softmax(-1), goal, *given, reduction=reduction)
+        results.append((loss.detach().cpu(), torch.autograd.grad(loss, x)[0].cpu()))
+    (loss, gradient), (our_loss, our_gradient) = results
+    assert torch.allclose(our_loss, loss, rtol=1e-12)
+    assert torch.allclose(our_gradient, gradient, rtol=0, atol=1e-12)
+    with pytest.raises(RuntimeError, match="integral"):
+        F.ctc_loss(place(scores), place(targets), lengths[0].float(), lengths[1])
+
+
 def test_embedding_bag_scales_by_frequency() -> None:
     """Against the formula: PyTorch's CPU kernel divides by the frequency of another word."""
     words = torch.tensor([1, 2, 2, 4, 2, 1])

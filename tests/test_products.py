@@ -312,9 +312,14 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     "sizes",
-    [((2, 3, 4), (4, 5)), ((2, 3, 4), (4,)), ((3, 4), (2, 4, 5)), ((0, 3, 4), (4, 5)), ((3, 4), (4, 5))],
-)
-def test_folded_products_into_a_given_result(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    [
+        ((2, 3, 4), (4, 5)), ((2, 3, 4), (4,)), ((3, 4), (2, 4, 5)), ((0, 3, 4), (4, 5)), ((3, 4), (4, 5)),
+        ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (1, 4, 1)), ((3, 1, 2, 4), (2, 4, 5)),
+    ],
+)  # fmt: skip
+def test_folded_and_batched_products_into_a_given_result(
+    sizes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
     a, b = (torch.randn(size) for size in sizes)
     expected = torch.matmul(a, b)
     for given in (torch.empty_like(expected), torch.empty(0), torch.empty(*expected.shape, 2)[..., 0]):
@@ -333,3 +338,28 @@ def test_folded_products_into_a_given_result(sizes: tuple[tuple[int, ...], tuple
         with pytest.raises(RuntimeError) as our_error:
             torch.matmul(a.maca(), b.maca(), out=bad.detach().maca().requires_grad_(bad.requires_grad))
         assert str(our_error.value).split("\n")[0] == str(host_error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "strides",
+    [
+        ((0, 20, 1), (2, 65, 1)),
+        ((2, 20, 1), (0, 65, 1)),
+        ((3, 1, 129), (65, 65, 1)),
+        ((20, 100, 1), (1, 5, 100)),
+    ],
+)
+def test_batches_whose_members_share_elements(
+    dtype: torch.dtype, strides: tuple[tuple[int, ...], ...]
+) -> None:
+    values = torch.arange(20000).remainder(7).sub(3).to(dtype)  # whole numbers: sums are exact
+    a, b = (values.as_strided(n, s) for n, s in zip(((5, 129, 20), (5, 20, 65)), strides, strict=True))
+    ours = (values.maca().as_strided(n.shape, n.stride()) for n in (a, b))
+    assert torch.equal(torch.bmm(*ours).cpu(), torch.bmm(a.double(), b.double()).to(dtype))
+
+
+def test_a_number_and_a_product_without_rows() -> None:
+    number, matrix, vector = torch.full((1,), 3.0), torch.ones(0, 200), torch.ones(200)
+    expected = torch.addmv(number, matrix, vector, beta=2)
+    assert torch.equal(torch.addmv(number.maca(), matrix.maca(), vector.maca(), beta=2).cpu(), expected)

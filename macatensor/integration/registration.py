@@ -35,6 +35,7 @@ from macatensor.operators import (
     attention,
     bind,
     copies,
+    ctc,
     dynamic_quantization,
     factories,
     fake_quantization,
@@ -104,6 +105,7 @@ _OWNERS_OF_SPECIAL_LAUNCHERS = (
 _OWNERS_OF_WHOLE_OPERATORS = (
     activation_slopes,
     attention,
+    ctc,
     guards,
     matmul_out,
     matrix_rank,

@@ -9,10 +9,8 @@ from __future__ import annotations
 import torch
 from torch._ops import OpOverload
 
-from macatensor.operators.whole import ON_AUTOGRAD_KEY, overload
+from macatensor.operators.whole import ON_AUTOGRAD_KEY, overload, taken_apart
 from macatensor.runtime.uncompiled import uncompiled
-
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @uncompiled
@@ -25,7 +23,7 @@ class _Whole:
     def __call__(self, grad_output: torch.Tensor, self_: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor
         if torch.is_grad_enabled() and (grad_output.requires_grad or self_.requires_grad):
-            result = self.func._op_dk(_COMPOSITE, grad_output, self_)
+            result = taken_apart(self.func, grad_output, self_)
             return result
         with torch._C._AutoDispatchBelowAutograd():
             result = self.func(grad_output, self_)

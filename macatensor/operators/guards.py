@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
 from macatensor.dispatch.errors import not_strided
 from macatensor.dispatch.meta_rules_recurrent import check_cell
 from macatensor.dispatch.signature import read
-from macatensor.operators.whole import overload, whole
+from macatensor.operators.whole import overload, taken_apart, whole
 from macatensor.runtime.boxed import Value
 from macatensor.runtime.uncompiled import uncompiled
 
@@ -113,9 +112,6 @@ def _nested(*args: Value) -> None:
     raise not_strided("torch.nested", "nested")
 
 
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-
-
 @uncompiled
 class _Guarded:
     """What the dispatcher calls for an overload on tensors of the device."""
@@ -127,7 +123,7 @@ class _Guarded:
 
     def __call__(self, *args: Value, **kwargs: Value) -> Value:
         self.check(*self.signature.fill(args, kwargs))
-        return self.func._op_dk(_COMPOSITE, *args, **kwargs)
+        return taken_apart(self.func, *args, **kwargs)
 
 
 for _name in _CHECKS:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
 from macatensor.dispatch.tracing import are_traced
-from macatensor.operators.whole import overload, whole
+from macatensor.operators.whole import overload, taken_apart, whole
 from macatensor.runtime.double_backward import by_recomputation
 from macatensor.runtime.ffi import kernels
 from macatensor.runtime.tensor import MacaTensor
@@ -127,9 +127,7 @@ _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # PyTorch's number
 
 def _decomposed(name: str, *args: object) -> tuple[Tensor, ...]:
     """PyTorch's own ``name.input``, step by step."""
-    result: tuple[Tensor, ...] = overload(f"{name}.input")._op_dk(
-        torch._C.DispatchKey.CompositeImplicitAutograd, *args
-    )
+    result: tuple[Tensor, ...] = taken_apart(overload(f"{name}.input"), *args)
     return result
 
 

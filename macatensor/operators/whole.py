@@ -54,6 +54,11 @@ def overload(name: str) -> OpOverload:
     return found
 
 
+def taken_apart(operator: OpOverload, *args: Value, **kwargs: Value) -> Value:
+    """What PyTorch's own composite of the operator gives: in C++, where ``decompose()`` calls some in Python that check less."""
+    return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
 def give(out: Tensor, result: Tensor) -> Value:
     """What an operator with ``out=`` returns: ``out``, of the result's shape and numbers."""
     if isinstance(out, MacaTensor):

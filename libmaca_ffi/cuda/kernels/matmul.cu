@@ -131,7 +131,12 @@ template <const Kind& kind> std::unique_ptr<Plan> product(const Request& r) {
   p.out.dtype = out.dtype;
   const Extent of_a(a, kind.has_batch, kind.a), of_b(b, kind.has_batch, kind.b);
   p.batches = of_a.batches, p.rows = of_a.rows, p.columns = of_b.columns, p.terms = of_a.columns;
-  if (of_b.rows != p.terms || of_b.batches != p.batches) throw Invalid("sizes of matrices that do not fit");
+  // PyTorch's sum of one number and a product without rows is that number
+  const bool is_sum_of_column = kind.has_sum && kind.out == Shape::Column;
+  if (is_sum_of_column && p.rows == 0 && out.sizes[0] == 1)
+    p.rows = 1, p.terms = 0;
+  else if (of_b.rows != p.terms || of_b.batches != p.batches)
+    throw Invalid("sizes of matrices that do not fit");
   if (!is_number) {
     const Extent of_out(out, kind.has_batch, kind.out);
     if (of_out.rows != p.rows || of_out.columns != p.columns || of_out.batches != p.batches)

@@ -195,6 +195,8 @@ Problem read_problem(const Request& r) {
   p.a = read_matrix(r.in(first), batched ? 3 : 2);
   p.b = vector ? read_column(r.in(first + 1)) : read_matrix(r.in(first + 1), batched ? 3 : 2);
   p.out = vector ? read_column(r.out()) : read_matrix(r.out(), batched ? 3 : 2);
+  // PyTorch's sum of one number and a product without rows is that number
+  if (name == "addmv" && p.a.rows == 0 && p.out.rows == 1) p.a.rows = 1, p.a.columns = p.b.rows = 0;
   if (p.a.columns != p.b.rows || p.out.rows != p.a.rows || p.out.columns != p.b.columns || p.a.batch != p.b.batch ||
       p.out.batch != p.a.batch)
     throw Invalid("the extents of a matrix product do not match");

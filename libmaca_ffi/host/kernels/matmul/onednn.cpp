@@ -33,6 +33,15 @@ Matrix dense(const Matrix& m, Dtype type, bool keep_broadcast) {
   return d;
 }
 
+// Whether oneDNN takes the strides of a batch: its members lie one after another, or their rows in turn.
+bool is_batch_regular(const Matrix& m) {
+  const int64_t lines = m.row_major() ? m.rows : m.columns, length = m.row_major() ? m.columns : m.rows;
+  const int64_t lead = m.leading();
+  return m.batch == 1 || m.batch_stride == 0 || m.batch_stride >= lines * lead ||
+         (m.batch_stride >= length && lead >= m.batch * m.batch_stride);
+}
+bool is_taken(const Matrix& m, Dtype type) { return m.blas() && is_batch_regular(m) && m.dtype == type; }
+
 constexpr int64_t kCacheLine = 16;  // floats
 
 class OnednnPlan final : public Plan {
@@ -52,12 +61,12 @@ class OnednnPlan final : public Plan {
     if (!direct_ && !in_place_) acc_offset_ = space.take(static_cast<uint64_t>(acc_.numel()) * 4);
 
     if (p.k() > 0) {
-      if (!p.a.blas() || type_ != p.a.dtype)
+      if (!is_taken(p.a, type_))
         stage_a(space);
       else if (rows_collide())
         stage_a(space, kCacheLine);
       const bool both_broadcast = batched_ && p.a.batch_stride == 0 && p.b.batch_stride == 0;
-      if (!p.b.blas() || type_ != p.b.dtype || both_broadcast) stage_b(space, !both_broadcast);
+      if (!is_taken(p.b, type_) || both_broadcast) stage_b(space, !both_broadcast);
       onednn::declined_if_refused([&] {
         build(space);
         // Strides that oneDNN's fast kernels do not know end in its reference loops, 100x slower: copy instead.
