@@ -26,6 +26,7 @@ ROUNDINGS = (
 )
 LARGEST = 1 << 18  # numbers of a result
 CHANNELS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 32, 40)  # of a group
+GROUPS = (8, 16, 17, 33, 40)  # where each has few channels
 SIDES = {1: (150,), 2: (24, 24), 3: (6, 9, 9)}  # at most, by dimensions
 LONG = (100, 5, 5)  # the last one and the others of images that are mostly wide
 
@@ -52,6 +53,9 @@ class Convolution:
         dims = draw.choice((1, 2, 2, 3))
         groups = draw.choice((1, 1, 1, 2, 3))
         into, out = draw.choice(CHANNELS), draw.choice(CHANNELS)
+        if draw.random() < 0.2:
+            groups, into = draw.choice(GROUPS), draw.choice((1, 1, 1, 2, 4))
+            out = into
         most = SIDES[dims] if draw.random() < 0.6 else (*LONG[1:dims], LONG[0])
         kernel = [draw.choice((1, 2, 3, 5, 7) if most[d] > 4 else (1, 2, 3)) for d in range(dims)]
         stride = [draw.choice((1, 1, 2, 3, 5)) for _ in range(dims)]

@@ -1,5 +1,5 @@
 // Depthwise convolutions of channels-last images, in vectors of channels: of whole groups, where those have several.
-#include "depthwise_pass.h"
+#include "depthwise_strips.h"
 
 namespace maca::MACA_ISA {
 namespace depthwise {
@@ -8,6 +8,7 @@ namespace {
 // Where all taps of a phase are inside, [begin, end), in steps of the phase.
 struct Interior {
   int64_t begin = 0, end = 0;
+  Interior() = default;
   Interior(const Axis& axis, const Axis::Phase& phase) : end(phase.count) {
     for (const auto& tap : phase.taps) {
       if (tap.base < 0) begin = std::max(begin, (-tap.base + axis.read_step - 1) / axis.read_step);
@@ -47,9 +48,15 @@ template <int64_t kWidth> class ChannelProduct final : public Pass {
       Row made;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = i / height, y = i % height;
+        const float* image = read_from + n * p_.read_strides[0];
+        float* to = result + n * p_.result_strides[0] + y * p_.result_strides[2];
+        if constexpr (kWidth == 1)
+          if (strips_) {
+            strips_.row(p_, y, image, filters, bias, to);
+            continue;
+          }
         make_row(y, made);
-        row(made, read_from + n * p_.read_strides[0], filters, bias,
-            result + n * p_.result_strides[0] + y * p_.result_strides[2]);
+        row(made, image, filters, bias, to);
       }
     });
     return true;
@@ -190,14 +197,23 @@ template <int64_t kWidth> class ChannelProduct final : public Pass {
 
   std::vector<Interior> interiors_;
   int64_t block_ = block_of_channels();
+  Strips strips_{kWidth == 1 ? Strips(p_) : Strips()};
 };
 
 // Sums of bands of rows, which are added in order: the same for any number of threads.
 class ChannelGradient final : public Pass {
  public:
   explicit ChannelGradient(Depthwise p) : Pass(std::move(p)), bands_((p_.axes[0].result + kBand - 1) / kBand) {
-    for (const auto& tap : p_.axes[1].phases[0].taps)
-      interiors_.emplace_back(p_.axes[1], Axis::Phase{0, p_.axes[1].result, {tap}});
+    const Axis& axis = p_.axes[1];
+    const auto& taps = axis.phases[0].taps;
+    for (const auto& tap : taps) interiors_.emplace_back(axis, Axis::Phase{0, axis.result, {tap}});
+    if (taps.size() < 2 || taps[1].base != taps[0].base + 1) return;
+    choose<3, 1, 4>();
+    choose<3, 2, 4>();
+    choose<5, 1, 4>();
+    choose<5, 2, 4>();
+    choose<7, 1, 2>();
+    choose<7, 2, 2>();
   }
   uint64_t workspace_bytes() const override {
     return static_cast<uint64_t>(p_.batch * bands_ * taps() * p_.channels) * sizeof(float);
@@ -221,10 +237,13 @@ class ChannelGradient final : public Pass {
                    }
                  });
     for (int64_t t = 0; t < taps(); ++t)
-      for (int64_t c = 0; c < p_.channels; ++c) {
-        double sum = 0;
-        for (int64_t i = 0; i < pieces; ++i) sum += static_cast<double>(sums[i * each + t * p_.channels + c]);
-        number(filter_of(weight, c), t) = static_cast<float>(sum);
+      for (int64_t first = 0; first < p_.channels; first += kChain) {
+        const int64_t some = std::min(kChain, p_.channels - first);
+        double total[kChain] = {};
+        for (int64_t i = 0; i < pieces; ++i)
+          for (int64_t c = 0; c < some; ++c)
+            total[c] += static_cast<double>(sums[i * each + t * p_.channels + first + c]);
+        for (int64_t c = 0; c < some; ++c) number(filter_of(weight, first + c), t) = static_cast<float>(total[c]);
       }
     return true;
   }
@@ -234,46 +253,108 @@ class ChannelGradient final : public Pass {
 
   void add_row(const float* image, const float* gradient, float* sums) const {
     const Axis& axis = p_.axes[1];
-    for (const auto& tap : axis.phases[0].taps) {
+    const auto& taps = axis.phases[0].taps;
+    const auto read_at = [&](const Axis::Tap& tap, int64_t q) {
+      return image + (tap.base + axis.read_step * q) * p_.read_strides[3];
+    };
+    const auto by_chains = [&](int64_t begin, int64_t end, auto&& add) {
+      for (int64_t q = begin; q < end; q += kChain)
+        add(q, std::min(kChain, end - q), gradient + q * p_.result_strides[3]);
+    };
+    for (const auto& tap : taps) {
       const Interior& there = interiors_[static_cast<size_t>(tap.index)];
-      for (int64_t q = there.begin; q < there.end; q += kChain) {
-        const int64_t count = std::min(kChain, there.end - q);
-        const float* x = image + (tap.base + axis.read_step * q) * p_.read_strides[3];
-        const float* dy = gradient + q * p_.result_strides[3];
-        float* sum = sums + tap.index * p_.channels;
-        int64_t c = 0;
-        for (; c + kTogether * kLanes <= p_.channels; c += kTogether * kLanes)
-          add_vectors<kTogether>(count, x + c, dy + c, sum + c, kTogether * kLanes);
-        for (; c + kLanes <= p_.channels; c += kLanes) add_vectors<1>(count, x + c, dy + c, sum + c, kLanes);
-        if (c < p_.channels) {
-          const int64_t last = p_.channels - kLanes;
-          add_vectors<1>(count, x + last, dy + last, sum + last, p_.channels - c);
-        }
-      }
+      const auto alone = [&](int64_t q, int64_t count, const float* dy) {
+        add_tap(count, read_at(tap, q), dy, sums + tap.index * p_.channels);
+      };
+      by_chains(there.begin, std::min(there.end, of_all_.begin), alone);
+      by_chains(std::max(there.begin, of_all_.end), there.end, alone);
     }
+    by_chains(of_all_.begin, of_all_.end, [&](int64_t q, int64_t count, const float* dy) {
+      (this->*add_all_)(count, read_at(taps.front(), q), dy, sums);
+    });
   }
 
-  // Adds to the last `channels` of N vectors.
-  template <int64_t N>
+  void add_tap(int64_t count, const float* x, const float* dy, float* sums) const {
+    int64_t c = 0;
+    for (; c + kTogether * kLanes <= p_.channels; c += kTogether * kLanes)
+      add_vectors<kTogether>(count, x + c, dy + c, sums + c, kLanes);
+    for (; c + kLanes <= p_.channels; c += kLanes) add_vectors<1>(count, x + c, dy + c, sums + c, kLanes);
+    const int64_t last = p_.channels - kLanes;
+    if (c < p_.channels) add_vectors<1>(count, x + last, dy + last, sums + last, p_.channels - c);
+  }
+
+  // To the sums of V vectors, of the last one's last `channels`.
+  template <int64_t V>
   void add_vectors(int64_t count, const float* x, const float* dy, float* sums, int64_t channels) const {
     const int64_t x_step = p_.axes[1].read_step * p_.read_strides[3], dy_step = p_.result_strides[3];
-    Lanes sum[N] = {};
+    Lanes sum[V] = {};
     for (int64_t i = 0; i < count; ++i)
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < N; ++v)
+      for (int64_t v = 0; v < V; ++v)
         sum[v] += read<Lanes>(x + i * x_step + v * kLanes) * read<Lanes>(dy + i * dy_step + v * kLanes);
-    if (channels == N * kLanes) {
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < N; ++v) write(sums + v * kLanes, read<Lanes>(sums + v * kLanes) + sum[v]);
-    } else {
-      float numbers[kLanes];  // by a variable index the sums themselves would leave their registers
-      write(numbers, sum[0]);
-      for (int64_t i = kLanes - channels; i < kLanes; ++i) sums[i] += numbers[i];
-    }
+    for (int64_t v = 0; v < V; ++v) add_to(sums + v * kLanes, sum[v], channels);
+  }
+
+  static void add_to(float* sums, const Lanes& sum, int64_t channels) {
+    if (channels == kLanes) return write(sums, read<Lanes>(sums) + sum);
+    float numbers[kLanes];  // by a variable index the sums themselves would leave their registers
+    write(numbers, sum);
+    for (int64_t i = kLanes - channels; i < kLanes; ++i) sums[i] += numbers[i];
+  }
+
+  // All taps side by side: what is read serves several of them.
+  template <int64_t kTaps, int64_t kStep, int64_t V>
+  void add_taps(int64_t count, const float* x, const float* dy, float* sums) const {
+    int64_t c = 0;
+    for (; c + V * kLanes <= p_.channels; c += V * kLanes)
+      add_vectors_of_taps<kTaps, kStep, V>(count, x + c, dy + c, sums + c, kLanes);
+    for (; c + kLanes <= p_.channels; c += kLanes)
+      add_vectors_of_taps<kTaps, kStep, 1>(count, x + c, dy + c, sums + c, kLanes);
+    const int64_t last = p_.channels - kLanes;
+    if (c < p_.channels) add_vectors_of_taps<kTaps, kStep, 1>(count, x + last, dy + last, sums + last, p_.channels - c);
+  }
+
+  template <int64_t kTaps, int64_t kStep, int64_t V>
+  void add_vectors_of_taps(int64_t count, const float* x, const float* dy, float* sums, int64_t channels) const {
+    const int64_t next = p_.read_strides[3], next_dy = p_.result_strides[3];
+    Lanes sum[V * kTaps] = {};
+    const auto add = [&]<int64_t N>() [[gnu::always_inline]] {
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < V; ++v) {
+        Lanes slope[N];
+#pragma GCC unroll 4
+        for (int64_t j = 0; j < N; ++j) slope[j] = read<Lanes>(dy + j * next_dy + v * kLanes);
+#pragma GCC unroll 16
+        for (int64_t place = 0; place < (N - 1) * kStep + kTaps; ++place) {
+          const Lanes number = read<Lanes>(x + place * next + v * kLanes);
+#pragma GCC unroll 4
+          for (int64_t j = 0; j < N; ++j)
+            if (place >= j * kStep && place < j * kStep + kTaps)
+              sum[v * kTaps + place - j * kStep] += number * slope[j];
+        }
+      }
+      x += N * kStep * next, dy += N * next_dy, count -= N;
+    };
+    while (count >= kTogether) add.template operator()<kTogether>();
+    while (count > 0) add.template operator()<1>();
+#pragma GCC unroll 8
+    for (int64_t t = 0; t < kTaps; ++t)
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < V; ++v) add_to(sums + t * p_.channels + v * kLanes, sum[v * kTaps + t], channels);
+  }
+
+  // V: as many vectors as keep sums in AVX-512's registers.
+  template <int64_t kTaps, int64_t kStep, int64_t V> void choose() {
+    if (p_.kernel[1] != kTaps || p_.axes[1].read_step != kStep) return;
+    of_all_ = Interior(p_.axes[1], p_.axes[1].phases[0]);
+    add_all_ = &ChannelGradient::add_taps<kTaps, kStep, (kLanes > 8 ? V : V / 2)>;
   }
 
   int64_t bands_;
   std::vector<Interior> interiors_;  // of each tap
+  Interior of_all_;                  // where taps side by side are added at once, by:
+  void (ChannelGradient::*add_all_)(int64_t count, const float* x, const float* dy, float* sums) const = nullptr;
 };
 
 // Of groups of 8 oneDNN's kernels take 0.9 to 1.2 of the time, of 4 1.0 to 2.2, of 2 3.4 with AVX-512; with AVX2 its
