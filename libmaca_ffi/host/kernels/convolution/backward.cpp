@@ -135,7 +135,7 @@ class BackwardPlan final : public Plan {
     work = g.work() * ((dx.present() ? 1 : 0) + (dw.present() ? 1 : 0)) + static_cast<uint64_t>(dy.numel());
     implementation = (last_ ? "" : "onednn ") + implementation_;
     if (!with_dx_ && !with_dw_) {
-      implementation = "planes";
+      implementation = input_planes_ || weight_planes_ ? "planes" : "sums of rows";
       return;
     }
     if (input_planes_ || weight_planes_) implementation = "planes, " + implementation;
@@ -368,10 +368,9 @@ std::unique_ptr<Plan> backward(const Request& r, const StencilAlgorithms& algori
   // the result's size is an argument of the operator, and may be any
   const Operand& db = r.out(2);
   if (db.present() && db.sizes != std::vector{g.out_channels}) throw Invalid("a bias has one number for each channel");
-  const bool both = r.out(0).present() || r.out(1).present();
-  if (!both && !r.out(2).present()) return make_plan(0, [](const Launch&) {});
+  if (!r.out(0).present() && !r.out(1).present() && !db.present()) return make_plan(0, [](const Launch&) {});
   if (dy.numel() == 0) return zeros({r.out(0), r.out(1), r.out(2)});
-  if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0 || !both) return direct_backward(r, g);
+  if (!fast(x.dtype) || x.numel() == 0 || dy.numel() == 0 || w.numel() == 0) return direct_backward(r, g);
   try {
     // oneDNN 3.2's bfloat16 weight gradient (jit_bf16) multiplies scratch memory that it never wrote where an image
     // is one wide or narrower than a stride (NaN, by chance), or where its rows are read with gaps and its channels do

@@ -26,7 +26,7 @@ class Bfloat16Plan final : public Plan {
     workspace_bytes = space.bytes();
     work = p.work();
     implementation = "bfloat16 tiles";
-    if (p.constant_b && p.k() * p.n() >= 16384) {
+    if (p.packs()) {
       packed_operand = p.b.slot;
       packed_bytes = static_cast<uint64_t>(panels(p.n()) * panel_);
     }

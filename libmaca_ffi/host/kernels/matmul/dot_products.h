@@ -75,12 +75,12 @@ template <class T> class DotProducts {
       Lanes square[kLanes] = {};  // rows side by side
       for (int64_t r = 0; r < count; ++r) {
         const Total& t = totals[first + r];
-        square[r] = (t[0] + t[1]) + (t[2] + t[3]);
+        square[r] = (t[0] + t[1]) + (t[2] + t[3]) + last_vectors(whole, k, left + (first + r) * row_step, right);
       }
       transpose(square);
       add_halves(square);
       for (int64_t r = 0; r < count; ++r)
-        out[(first + r) * step] = square[0][r] + rest(whole, k, left + (first + r) * row_step, right);
+        out[(first + r) * step] = square[0][r] + rest(k, left + (first + r) * row_step, right);
     }
   }
 
@@ -134,9 +134,11 @@ template <class T> class DotProducts {
     for (; j + kBeside <= count; j += kBeside)
       lane_sums<kBeside>(whole, left, right + j * right_step, right_step, ahead, square + j);
     for (; j < count; ++j) lane_sums<1>(whole, left, right + j * right_step, right_step, ahead, square + j);
+    if (k - whole >= kLanes)
+      for (j = 0; j < count; ++j) square[j] += last_vectors(whole, k, left, right + j * right_step);
     transpose(square);
     add_halves(square);
-    for (j = 0; j < count; ++j) out[j * step] = square[0][j] + rest(whole, k, left, right + j * right_step);
+    for (j = 0; j < count; ++j) out[j * step] = square[0][j] + rest(k, left, right + j * right_step);
   }
 
   // Of C columns.
@@ -166,9 +168,15 @@ template <class T> class DotProducts {
     for (int64_t width = kLanes / 2; width > 0; width /= 2)
       for (int64_t l = 0; l < width; ++l) values[l] += values[l + width];
   }
-  static float rest(int64_t from, int64_t to, const float* x, const T* y) {
+  // Of the terms from a whole step on those that fill vectors, then of the last ones.
+  static Lanes last_vectors(int64_t from, int64_t k, const float* x, const T* y) {
+    Lanes sum = {};
+    for (; from + kLanes <= k; from += kLanes) sum += read<Lanes>(x + from) * widened(y + from);
+    return sum;
+  }
+  static float rest(int64_t k, const float* x, const T* y) {
     float sum = 0;
-    for (; from < to; ++from) sum += x[from] * static_cast<float>(y[from]);
+    for (int64_t i = k / kLanes * kLanes; i < k; ++i) sum += x[i] * static_cast<float>(y[i]);
     return sum;
   }
 };

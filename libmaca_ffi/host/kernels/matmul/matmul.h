@@ -58,6 +58,8 @@ struct Problem {
     return static_cast<uint64_t>(out.numel()) * static_cast<uint64_t>(std::max<int64_t>(k(), 1) + 7) / 8;
   }
   int64_t multiplications() const { return out.numel() * k(); }
+  static constexpr int64_t kPacked = 16384;  // numbers of a factor that is worth it
+  bool packs() const { return constant_b && k() * n() >= kPacked; }
   Problem transposed() const {  // out^T = b^T a^T
     Problem p = *this;
     p.a = b.transposed();

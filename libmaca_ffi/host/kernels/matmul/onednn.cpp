@@ -195,7 +195,7 @@ class OnednnPlan final : public Plan {
     // bfloat16 one with AMX. The sums are the same ones where the kernel is the same one, which the strides may change;
     // that for AVX2 cuts them otherwise under more than 64 rows of a weight that lies the other way.
     const bool gains = impl_.starts_with("brg") || (!p_.b.row_major() && p_.m() <= 64);
-    const bool weight = p_.constant_b && direct_ && b_offset_ == Workspace::kNone && gains && p_.k() * p_.n() >= 16384;
+    const bool weight = p_.packs() && direct_ && b_offset_ == Workspace::kNone && gains;
     if (weight) try {
         Call packed = make(true, true, scratch);
         if (implementation == "onednn matmul " + impl_) {

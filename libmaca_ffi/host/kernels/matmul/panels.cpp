@@ -50,7 +50,7 @@ class PanelsPlan final : public Plan {
     implementation = "panels";
     direct_ = p.out.row_major() && p.activation == matmul::Activation::None &&
               (!p.self || (p.self->repeats_one_row() && p.out.batch == 1));
-    if (p.constant_b && p.out.batch == 1 && b_offset_ == Workspace::kNone && p.k() * p.n() >= 16384) {
+    if (p.packs() && p.out.batch == 1 && b_offset_ == Workspace::kNone) {
       packed_operand = p.b.slot;
       packed_bytes = bytes(p.k() * panels() * kColumns);
     }

@@ -46,7 +46,7 @@ class PartsPlan final : public Plan {
     workspace_bytes = space.bytes();
     work = p.work();
     implementation = "three bfloat16 parts, " + otherwise_->implementation + " where they do not suit";
-    if (p.constant_b && p.k() * p.n() >= 16384) {
+    if (p.packs()) {
       packed_operand = p.b.slot;
       packed_bytes = static_cast<uint64_t>(kHeader + panels(p.n()) * steps(p.k()) * kStepBytes<float>);
     }
