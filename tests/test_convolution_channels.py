@@ -21,6 +21,12 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 33, 17, 8), (33, 1, 5, 2), {"padding": (0, 2), "stride": (3, 1), "dilation": (1, 2), "groups": 33}),
     ((1, 40, 7, 7), (40, 1, 7, 7), {"padding": 3, "groups": 40}),
     ((2, 24, 2, 2), (24, 1, 3, 3), {"padding": 1, "groups": 24}),
+    # strips of every length, of which some results are made again
+    ((2, 35, 6, 30), (35, 1, 5, 5), {"padding": 2, "groups": 35}),
+    ((2, 20, 9, 33), (20, 1, 7, 7), {"padding": (5, 3), "stride": (1, 2), "groups": 20}),
+    ((1, 16, 4, 47), (16, 1, 3, 7), {"padding": (1, 9), "groups": 16}),
+    ((1, 48, 23, 23), (48, 1, 5, 5), {"padding": 2, "stride": 2, "groups": 48}),
+    ((2, 32, 8, 8), (32, 1, 5, 5), {"padding": 4, "groups": 32}),
     ((2, 16, 5, 4), (16, 1, 2, 2), {"stride": 3, "groups": 16}),
     ((2, 17, 80, 70), (17, 1, 3, 3), {"groups": 17}),
     (
@@ -166,3 +172,23 @@ def test_layouts_of_both_kinds(case: tuple[Any, ...]) -> None:
         ours = computed([first(operands[0]), weight, bias, second(operands[3])], case[2])
         for got, want in zip(ours, exact, strict=True):
             torch.testing.assert_close(got.cpu().double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 5, 70), (2, 19, 9, 11), (2, 16, 4, 5, 6)], ids=str)
+@pytest.mark.parametrize("expanded", [False, True], ids=["dense", "expanded"])
+def test_gradient_of_the_bias_alone(sizes: tuple[int, ...], dtype: torch.dtype, expanded: bool) -> None:
+    dims = len(sizes) - 2
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    image, weight = (
+        torch.randn(sizes[0], 4, *sizes[2:]).to(dtype),
+        torch.randn(sizes[1], 4, *[1] * dims).to(dtype),
+    )
+    bias = torch.zeros(sizes[1], dtype=dtype).maca().requires_grad_()
+    gradient = torch.randn(()).expand(sizes).to(dtype) if expanded else torch.randn(sizes).to(dtype)
+    convolve(image.maca(), weight.maca(), bias).backward(gradient.maca())
+    others = [d for d in range(len(sizes)) if d != 1]
+    expected, terms = gradient.double().sum(others), gradient.double().abs().sum(others)
+    roundings = 17 if dtype is torch.float32 else 1  # blocks of 32 are added up in float32, then in double
+    bound = roundings * torch.finfo(dtype).eps * terms
+    assert ((bias.grad.cpu().double() - expected).abs() <= bound).all()
