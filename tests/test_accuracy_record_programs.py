@@ -325,3 +325,9 @@ def test_limit_operators_of_the_program(device: str, tmp_path: Path) -> None:
     assert torch.equal(result.cpu(), torch.full((2,), 3.0))
     call = next(c for c in calls if "thrice" in c.op)
     assert call.outputs[0].tensor is not None and call.outputs[0].tensor.mean == 3
+
+
+def test_no_hook_of_modules_is_left(tmp_path: Path) -> None:
+    """torch.compile warns of any."""
+    recorded(tmp_path, lambda: nn.Linear(3, 4)(torch.ones(3)))
+    assert not torch.nn.modules.module._has_any_global_hook()

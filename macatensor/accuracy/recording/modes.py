@@ -194,10 +194,8 @@ class Hub:
     def _install(self) -> None:
         from macatensor.accuracy.recording import processes, threads
 
-        self._installed += [_below_others(), _within_backward()]
-        before = torch_module.register_module_forward_pre_hook(_module_begins)
-        after = torch_module.register_module_forward_hook(_module_ends, with_kwargs=True, always_call=True)
-        self._installed += [before.remove, after.remove, threads.follow(self), processes.follow(self)]
+        self._installed += [_below_others(), _within_backward(), _around_modules()]
+        self._installed += [threads.follow(self), processes.follow(self)]
 
     def _uninstall(self) -> None:
         for undo in reversed(self._installed):
@@ -238,6 +236,21 @@ def _module_ends(module: torch.nn.Module, args: Arguments, *rest: Value) -> None
     with _aside():
         for recorder in hub.recorders:
             recorder.module_ends(module, args, kwargs, result, error)
+
+
+def _around_modules() -> Callable[[], None]:
+    """Calls of modules are seen."""
+    before = torch_module.register_module_forward_pre_hook(_module_begins)
+    after = torch_module.register_module_forward_hook(_module_ends, with_kwargs=True, always_call=True)
+
+    def undo() -> None:
+        before.remove()
+        after.remove()
+        # PyTorch keeps that it took arguments by name, and torch.compile warns of a hook then
+        by_name = torch_module._global_forward_hooks_with_kwargs
+        by_name.pop(after.id, None)
+
+    return undo
 
 
 def _within_backward() -> Callable[[], None]:

@@ -10,10 +10,9 @@ using Fail = LaunchError (*)(int64_t index, int64_t dim, int64_t extent);
 // Rows of `Bytes`, or of `bytes` between one and two times that, from where `offsets` say: two copies whose length is
 // known, which may overlap, take half the time of a loop over the numbers of a short row.
 template <size_t Bytes, class T>
-void copy_short_rows(const T* from, const int64_t* offsets, T* to, int64_t step, size_t bytes, int64_t begin,
-                     int64_t end) {
+void copy_short_rows(const T* from, const int64_t* offsets, T* to, int64_t step, size_t bytes, int64_t count) {
   const size_t last = bytes - Bytes;
-  for (int64_t b = begin; b < end; ++b) {
+  for (int64_t b = 0; b < count; ++b) {
     const char* const source = reinterpret_cast<const char*>(from + offsets[b]);
     char* const place = reinterpret_cast<char*>(to + b * step);
     char first_part[Bytes], last_part[Bytes];
@@ -27,19 +26,31 @@ void copy_short_rows(const T* from, const int64_t* offsets, T* to, int64_t step,
 template <class T>
 void copy_rows(const T* from, const int64_t* offsets, T* to, int64_t step, int64_t n, int64_t count) {
   const size_t bytes = static_cast<size_t>(n) * sizeof(T);
-  parallel_for(count, std::max<int64_t>(1, kGrain / n), [=](int64_t begin, int64_t end) {
-    if (bytes < 8)
-      copy_short_rows<4>(from, offsets, to, step, bytes, begin, end);
-    else if (bytes < 16)
-      copy_short_rows<8>(from, offsets, to, step, bytes, begin, end);
-    else if (bytes < 32)
-      copy_short_rows<16>(from, offsets, to, step, bytes, begin, end);
-    else if (bytes < 64)
-      copy_short_rows<32>(from, offsets, to, step, bytes, begin, end);
-    else if (bytes <= 128)
-      copy_short_rows<64>(from, offsets, to, step, bytes, begin, end);
-    else
-      for (int64_t b = begin; b < end; ++b) copy_row(to + b * step, 1, from + offsets[b], 1, n);
+  if (bytes < 8)
+    copy_short_rows<4>(from, offsets, to, step, bytes, count);
+  else if (bytes < 16)
+    copy_short_rows<8>(from, offsets, to, step, bytes, count);
+  else if (bytes < 32)
+    copy_short_rows<16>(from, offsets, to, step, bytes, count);
+  else if (bytes < 64)
+    copy_short_rows<32>(from, offsets, to, step, bytes, count);
+  else if (bytes <= 128)
+    copy_short_rows<64>(from, offsets, to, step, bytes, count);
+  else
+    for (int64_t b = 0; b < count; ++b) copy_row(to + b * step, 1, from + offsets[b], 1, n);
+}
+
+// The rows that a selection has: where they lie is looked up by the thread that copies them.
+template <class T> void read_rows(const Selection& selection, const Launch& launch, const T* from, T* to, Fail fail) {
+  constexpr int64_t kTogether = 512;
+  const int64_t n = selection.rest().numel(), step = selection.row_stride();
+  parallel_for(selection.count(), std::max<int64_t>(1, kGrain / n), [&, n, step](int64_t begin, int64_t end) {
+    int64_t offsets[kTogether];
+    for (int64_t b = begin; b < end; b += kTogether) {
+      const int64_t some = std::min(kTogether, end - b);
+      selection.offsets(launch, b, b + some, offsets, fail);
+      copy_rows(from, offsets, to + b * step, step, n, some);
+    }
   });
 }
 
@@ -51,18 +62,17 @@ std::unique_ptr<Plan> read_selection(const Operand& self, const Operand& out, Se
   with_item_size(item_size(self.dtype), [&](auto tag) {
     using T = decltype(tag);
     plan = make_plan(selection.work(), [=](const Launch& launch) {
-      auto* offsets = static_cast<int64_t*>(launch.workspace);
-      selection.offsets(launch, offsets, fail);
       const T* from = launch.data<const T>(self);
       T* to = launch.data<T>(out);
-      if (selection.has_rows())
-        return copy_rows(from, offsets, to, selection.row_stride(), selection.rest().numel(), selection.count());
+      if (selection.has_rows()) return read_rows(selection, launch, from, to, fail);
+      auto* offsets = static_cast<int64_t*>(launch.workspace);
+      selection.offsets(launch, offsets, fail);
       selection.each(offsets, false, [=](int64_t o, int64_t s, int64_t n, int64_t o_step, int64_t s_step) {
         copy_row(to + o, o_step, from + s, s_step, n);
       });
     });
   });
-  plan->workspace_bytes = selection.workspace_bytes();
+  if (!selection.has_rows()) plan->workspace_bytes = selection.workspace_bytes();
   return plan;
 }
 

@@ -87,6 +87,11 @@ class Selection {
   // Element offsets into the target, one for each element of the broadcast index; `error(index, dim, extent)` makes
   // the exception for one that lies outside.
   template <class E> void offsets(const Launch& launch, int64_t* to, E&& error) const {
+    parallel_for(count_, kGrain / 2,
+                 [&](int64_t begin, int64_t end) { offsets(launch, begin, end, to + begin, error); });
+  }
+  // Those of elements [begin, end), by the calling thread.
+  template <class E> void offsets(const Launch& launch, int64_t begin, int64_t end, int64_t* to, E&& error) const {
     for (size_t k = 0; k < indices_.size(); ++k) {
       const Index& index = indices_[k];
       const bool wraps = negative_ == Negative::WRAPS;
@@ -94,24 +99,22 @@ class Selection {
         const int64_t i = scalar_to_int(launch.scalars[index.operand.scalar_slot]);
         const int64_t at = wraps && i < 0 ? i + index.extent : i;
         if (at < 0 || at >= index.extent) throw error(i, index.dim, index.extent);
-        for (int64_t b = 0; b < count_; ++b) to[b] = (k ? to[b] : 0) + at * index.target_stride;
+        for (int64_t b = 0; b < end - begin; ++b) to[b] = (k ? to[b] : 0) + at * index.target_stride;
         continue;
       }
       with_index_type(index.operand, [&](auto tag) {
         using I = decltype(tag);
         const I* data = launch.data<const I>(index.operand);
         const int64_t step = index.nest.inner().stride[0];
-        parallel_for(count_, kGrain / 2, [&](int64_t begin, int64_t end) {
-          int64_t* place = to + begin;
-          index.nest.runs(begin, end, [&](const auto& o, int64_t n) {
-            for (int64_t b = 0; b < n; ++b) {
-              const int64_t i = data[o[0] + b * step];
-              const int64_t at = wraps && i < 0 ? i + index.extent : i;
-              if (at < 0 || at >= index.extent) throw error(i, index.dim, index.extent);
-              place[b] = (k ? place[b] : 0) + at * index.target_stride;
-            }
-            place += n;
-          });
+        int64_t* place = to;
+        index.nest.runs(begin, end, [&](const auto& o, int64_t n) {
+          for (int64_t b = 0; b < n; ++b) {
+            const int64_t i = data[o[0] + b * step];
+            const int64_t at = wraps && i < 0 ? i + index.extent : i;
+            if (at < 0 || at >= index.extent) throw error(i, index.dim, index.extent);
+            place[b] = (k ? place[b] : 0) + at * index.target_stride;
+          }
+          place += n;
         });
       });
     }

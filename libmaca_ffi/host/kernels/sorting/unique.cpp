@@ -6,11 +6,11 @@
 namespace maca::MACA_ISA {
 namespace {
 
-// Numbers the groups of n values in sorted order when each key is one of few; false where the keys reach too far.
+// Numbers the groups of n values, which stay in order, when each key is one of few; false where the keys reach too far.
 template <class K>
 bool group_few(Dtype dtype, const char* from, int64_t n, int64_t* order, int64_t* groups, int64_t& count) {
   // A table of 256 KiB: beyond the second-level cache a pass of it costs as much as the two of sort_entries() it saves.
-  constexpr int64_t kMost = 1 << 16, kPiece = 256;
+  constexpr int64_t kMost = 1 << 16, kPiece = 256, kGrain = 32 * 1024;
   std::vector<K> keys(static_cast<size_t>(n));
   K low = std::numeric_limits<K>::max(), high = 0;
   for (int64_t at = 0; at < n; at += kPiece) {
@@ -23,26 +23,25 @@ bool group_few(Dtype dtype, const char* from, int64_t n, int64_t* order, int64_t
     }
   }
   if (high - low >= static_cast<K>(std::min(kMost, 2 * n))) return false;
-  std::vector<uint32_t> place(static_cast<size_t>(high - low) + 1);  // how many of a key, then where the next one goes
-  for (const K key : keys) ++place[static_cast<size_t>(key - low)];
-  uint32_t total = 0;
+  std::vector<uint32_t> number(static_cast<size_t>(high - low) + 1);  // 1 where there is such a key, then its group's
+  for (const K key : keys) number[static_cast<size_t>(key - low)] = 1;
   count = 0;
-  for (uint32_t& p : place) {
-    const uint32_t here = p;
-    std::fill_n(groups + total, here, count);
-    p = total;
-    total += here;
-    count += here > 0;
+  for (uint32_t& of_key : number) {
+    const bool is_there = of_key > 0;
+    of_key = static_cast<uint32_t>(count);
+    count += is_there;
   }
-  for (int64_t i = 0; i < n; ++i) {
-    const K key = keys[static_cast<size_t>(i)];
-    order[place[static_cast<size_t>(key - low)]++] = i;
-  }
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      order[i] = i;
+      groups[i] = number[static_cast<size_t>(keys[static_cast<size_t>(i)] - low)];
+    }
+  });
   return true;
 }
 
-// in: rows [n, m]. out: order [n], the rows in sorted order (as they are when `consecutive`); group [n], the number of
-// the group that the i-th of them belongs to; count, of the groups.
+// in: rows [n, m]. out: order [n], the rows, those of a group one after the other or as they are (and as they are when
+// `consecutive`); group [n], the number of the group that the i-th of them belongs to; count, of the groups.
 std::unique_ptr<Plan> group(const Request& r) {
   const Operand in = r.in(0), order = r.out(0), groups = r.out(1), count = r.out(2);
   const bool consecutive = r.boolean("consecutive");
