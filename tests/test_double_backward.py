@@ -42,6 +42,7 @@ _OPERATORS = {
     # PyTorch's own composites behind a check, or where autograd asks for them
     **{f"{name}.default": None for name in (*guards._CHECKS, "silu_backward", "mish_backward")},
     **{f"linalg_{name}.default": None for name in ("eigvalsh", "svdvals")},  # of operators of PyTorch's
+    "ctc_loss.Tensor": None,  # PyTorch's has none
     "name": None,  # of vision.py: its functions are listed above
     # of sparse/members.py: factories, whose result requires no gradient; of whole.py: the table, asked itself
     "name.removesuffix('.default')": None,
