@@ -130,13 +130,5 @@ def _call(operands: Sequence[torch.Tensor], rest: Sequence[object]) -> list[torc
     return results(image, weight, None, *rest) + results(image, weight, gradient, *rest)
 
 
-def source(seed: int, lines: list[Line]) -> str:
-    """A program that shows it."""
-    return "\n".join(
-        ["import sys", 'sys.path.insert(0, "tests/fuzz")', "from convolutions import Convolution, run",
-         f"print(Convolution.draw({seed}), run({seed}))"]
-    )  # fmt: skip
-
-
 if __name__ == "__main__":
-    sys.exit(programs.main(__doc__, __file__, run, source))
+    sys.exit(programs.main(__doc__, __file__, run, programs.source_of("convolutions", "Convolution")))

@@ -212,13 +212,5 @@ def _difference(p: Product, got: torch.Tensor, expected: torch.Tensor, sums: tor
     return "" if fits.all() else f"off by {off[~fits].max():.3g} of {p.dtype} on {p.threads} threads"
 
 
-def source(seed: int, lines: list[Line]) -> str:
-    """A program that shows it."""
-    return "\n".join(
-        ["import sys", 'sys.path.insert(0, "tests/fuzz")', "from products import Product, run",
-         f"print(Product.draw({seed}), run({seed}))"]
-    )  # fmt: skip
-
-
 if __name__ == "__main__":
-    sys.exit(programs.main(__doc__, __file__, run, source))
+    sys.exit(programs.main(__doc__, __file__, run, programs.source_of("products", "Product")))

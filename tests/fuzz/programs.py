@@ -45,6 +45,18 @@ Run = Callable[..., tuple[list[Line], str]]
 Source = Callable[[int, list[Line]], str]  # a program that shows it
 
 
+def source_of(module: str, drawn: str) -> Source:
+    """Of a script whose seed is one call, which its class ``drawn`` draws."""
+
+    def source(seed: int, lines: list[Line]) -> str:
+        return "\n".join(
+            ["import sys", 'sys.path.insert(0, "tests/fuzz")', f"from {module} import {drawn}, run",
+             f"print({drawn}.draw({seed}), run({seed}))"]
+        )  # fmt: skip
+
+    return source
+
+
 def shrink(run: Run, seed: int, lines: list[Line]) -> list[Line]:
     """Fewer lines that differ as well."""
     at = len(lines) - 2

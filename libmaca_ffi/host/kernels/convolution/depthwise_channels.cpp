@@ -274,13 +274,17 @@ class ChannelGradient final : public Pass {
     });
   }
 
-  void add_tap(int64_t count, const float* x, const float* dy, float* sums) const {
+  // add<N>(c, channels): to the last `channels` of the last of N vectors from `c` on, V of them or one.
+  template <int64_t V, class F> void by_vectors(F&& add) const {
     int64_t c = 0;
-    for (; c + kTogether * kLanes <= p_.channels; c += kTogether * kLanes)
-      add_vectors<kTogether>(count, x + c, dy + c, sums + c, kLanes);
-    for (; c + kLanes <= p_.channels; c += kLanes) add_vectors<1>(count, x + c, dy + c, sums + c, kLanes);
-    const int64_t last = p_.channels - kLanes;
-    if (c < p_.channels) add_vectors<1>(count, x + last, dy + last, sums + last, p_.channels - c);
+    for (; c + V * kLanes <= p_.channels; c += V * kLanes) add.template operator()<V>(c, kLanes);
+    for (; c + kLanes <= p_.channels; c += kLanes) add.template operator()<1>(c, kLanes);
+    if (c < p_.channels) add.template operator()<1>(p_.channels - kLanes, p_.channels - c);
+  }
+
+  void add_tap(int64_t count, const float* x, const float* dy, float* sums) const {
+    by_vectors<kTogether>(
+        [&]<int64_t N>(int64_t c, int64_t channels) { add_vectors<N>(count, x + c, dy + c, sums + c, channels); });
   }
 
   // To the sums of V vectors, of the last one's last `channels`.
@@ -306,13 +310,9 @@ class ChannelGradient final : public Pass {
   // All taps side by side: what is read serves several of them.
   template <int64_t kTaps, int64_t kStep, int64_t V>
   void add_taps(int64_t count, const float* x, const float* dy, float* sums) const {
-    int64_t c = 0;
-    for (; c + V * kLanes <= p_.channels; c += V * kLanes)
-      add_vectors_of_taps<kTaps, kStep, V>(count, x + c, dy + c, sums + c, kLanes);
-    for (; c + kLanes <= p_.channels; c += kLanes)
-      add_vectors_of_taps<kTaps, kStep, 1>(count, x + c, dy + c, sums + c, kLanes);
-    const int64_t last = p_.channels - kLanes;
-    if (c < p_.channels) add_vectors_of_taps<kTaps, kStep, 1>(count, x + last, dy + last, sums + last, p_.channels - c);
+    by_vectors<V>([&]<int64_t N>(int64_t c, int64_t channels) {
+      add_vectors_of_taps<kTaps, kStep, N>(count, x + c, dy + c, sums + c, channels);
+    });
   }
 
   template <int64_t kTaps, int64_t kStep, int64_t V>
