@@ -178,3 +178,19 @@ def test_histograms_of_no_width_and_of_too_much() -> None:
     assert torch.equal(
         fetch(torch.histc(place(double)[::2], 1000, 0.25, 0.5)), torch.histc(double[::2], 1000, 0.25, 0.5)
     )
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 255, 257, 70_001, 300_007])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_counts_of_any_number_of_integers(count, dtype) -> None:
+    """Of one element in a lane or of none, with a gap between elements, and of so many that each thread has a table."""
+    given = torch.randint(0, 100, (2 * count,)).to(dtype)
+    given[2 * count - 2] = 101  # the greatest is the last one that is counted
+    for x in (given[::2], given):
+        assert torch.equal(fetch(torch.bincount(place(x))), torch.bincount(x))
+    given[2 * count - 2] = -1 if dtype is not torch.uint8 else 255
+    if dtype is torch.uint8:
+        assert torch.equal(fetch(torch.bincount(place(given)[::2])), torch.bincount(given[::2]))
+    else:
+        with pytest.raises(RuntimeError, match="1-d non-negative"):
+            torch.bincount(place(given)[::2])

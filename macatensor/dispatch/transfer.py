@@ -97,6 +97,15 @@ def to_host(source: MacaTensor, non_blocking: bool = False, launches: bool = Tru
     return host
 
 
+def read_integer(source: torch.Tensor) -> int:
+    """What ``source``, a tensor of one integer on the device, holds; waits for it. Below autograd ``item()`` gives the same
+    in 1.4 us more."""
+    number: int = MacaTensor.__torch_dispatch__(
+        torch.ops.aten._local_scalar_dense.default, (), (source,), None
+    )
+    return number
+
+
 def overwrite(target: MacaTensor, source: torch.Tensor) -> None:
     """Writes a host tensor of the same sizes without a launch: what lies between ``target``'s elements goes to the host
     and back."""

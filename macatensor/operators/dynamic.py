@@ -15,6 +15,7 @@ from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.request import Attribute
 from macatensor.dispatch.rowless import with_a_next_way
 from macatensor.dispatch.signature import Form
+from macatensor.dispatch.transfer import read_integer
 from macatensor.runtime.boxed import Launcher, Value
 from macatensor.runtime.ffi import kernels
 from op_table import Row
@@ -54,7 +55,7 @@ def launch_kernel(
 @dynamic
 def nonzero(self: Tensor) -> Tensor:
     """Indices of nonzero elements, int64 ``[count, rank]``."""
-    count = int(launch_kernel("nonzero_count", [self], (), torch.int64).item())
+    count = read_integer(launch_kernel("nonzero_count", [self], (), torch.int64))
     # the transpose of a row-major [rank, count], as PyTorch's kernels give: columns are what indexing takes
     return launch_kernel("nonzero_fill", [self], (count, self.dim()), torch.int64, (1, count))
 
@@ -107,7 +108,7 @@ def nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 def _size_of_bincount(self: Tensor) -> int:
     """One more than the greatest of some integers, or below 0 where one of them is."""
     if "bincount_size" in kernels():
-        return int(launch_kernel("bincount_size", [self], (), torch.int64).item())
+        return read_integer(launch_kernel("bincount_size", [self], (), torch.int64))
     return int(self.max()) + 1 if int(self.min()) >= 0 else -1
 
 
@@ -153,7 +154,7 @@ def _unique_rows(
     order, groups, number = launch(
         "unique_group", [rows], [each, each, meta_of((), (), torch.int64)], {"consecutive": consecutive}
     )
-    count = int(number.item())
+    count = read_integer(number)
     size = (count, rows.shape[1]) if shape is None else (count,)
     metas: list[Meta | None] = [
         contiguous_meta(size, rows.dtype),

@@ -10,6 +10,7 @@ from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.plan import meta_tensor
 from macatensor.dispatch.signature import read
+from macatensor.dispatch.transfer import read_integer
 from macatensor.operators.composites import composite
 from macatensor.runtime.meta import contiguous_meta, contiguous_strides, meta_of
 from macatensor.runtime.tensor import MacaTensor, payload, physical
@@ -21,7 +22,7 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 def linalg_check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Raises PyTorch's LinAlgError when ``info`` tells of a failure."""
     aten = torch.ops.aten
-    if info.numel() == 1 and aten._local_scalar_dense.default(info) == 0:
+    if info.numel() == 1 and read_integer(info) == 0:
         return  # the common case without a host tensor: 10 us less
     # not .cpu(): inside a dispatch that is taken apart first
     host = aten._to_copy.default(info, device=torch.device("cpu"))

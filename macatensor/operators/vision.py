@@ -19,6 +19,7 @@ from macatensor.dispatch.errors import check_devices
 from macatensor.dispatch.launcher import special
 from macatensor.dispatch.named_kernels import launch
 from macatensor.dispatch.rowless import with_a_next_way
+from macatensor.dispatch.transfer import read_integer
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.double_backward import differentiated_once
 from macatensor.runtime.meta import Meta, contiguous_meta
@@ -71,7 +72,7 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     count = dets.shape[0]
     results: list[Meta | None] = [contiguous_meta((count,), torch.int64), contiguous_meta((1,), torch.int64)]
     kept, found = launch("vision_nms", [boxes, values], results, {"iou_threshold": float(iou_threshold)})
-    return kept[: int(found.item())]
+    return kept[: read_integer(found)]
 
 
 def _launch_align(
