@@ -12,7 +12,7 @@ import macatensor
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 L = torch.linalg
-KINDS = ["random", "of rank 1", "tiny", "huge", "zero", "repeated", "graded"]
+KINDS = ["random", "of rank 1", "tiny", "huge", "zero", "repeated", "graded", "two clusters", "pairs"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,18 @@ def matrix(kind: str, m: int, n: int, dtype: torch.dtype) -> torch.Tensor:
         a = a[:, :1] @ a[:1]
     if kind == "repeated":
         a = torch.eye(m, n, dtype=wide)
+    if kind == "two clusters":
+        a = torch.eye(m, n, dtype=wide)
+        a[n // 2 :] *= 2
+        left, right = (
+            L.qr(torch.randn(k, k, dtype=wide, generator=torch.Generator().manual_seed(k)))[0] for k in (m, n)
+        )
+        a = left @ a @ right.mH
+    if kind == "pairs":  # Wilkinson's matrix: its eigenvalues lie closer than their precision
+        a = torch.zeros(m, n, dtype=wide)
+        a.diagonal().copy_((torch.arange(min(m, n)) - n // 2).abs())
+        a.diagonal(1).fill_(1)
+        a.diagonal(-1).fill_(1)
     if kind == "graded":
         a = a * torch.logspace(0, -12, n, dtype=torch.float64)
     return (a * {"tiny": 8 * limits.tiny, "huge": limits.max**0.9, "zero": 0.0}.get(kind, 1.0)).to(dtype)
@@ -42,8 +54,8 @@ def is_orthonormal(q: torch.Tensor, bound: float) -> bool:
     return bool((q.mH @ q - torch.eye(q.shape[1])).abs().max() <= bound)
 
 
-# of no reflection, one block of them, several; what LAPACK divides and does not
-@pytest.mark.parametrize("n", [1, 2, 9, 33, 65, 130])
+# of no reflection, one block of them, several; of one part, two, and of up to sixteen that are not of one order
+@pytest.mark.parametrize("n", [1, 2, 9, 32, 33, 65, 130, 257])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_eigenvectors_are_backward_stable(kind: str, dtype: torch.dtype, n: int) -> None:

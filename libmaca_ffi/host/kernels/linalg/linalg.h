@@ -88,6 +88,20 @@ MACA_LAPACK_PLAIN(gelss)
 MACA_LAPACK(sterf, LAPACK_, ssterf, dsterf, ssterf, dsterf)
 MACA_LAPACK(stedc, scipy_LAPACK_, sstedc, dstedc, sstedc, dstedc)
 MACA_LAPACK(bdsdc, scipy_LAPACK_, sbdsdc, dbdsdc, sbdsdc, dbdsdc)
+// of these, which lapack.h does not declare
+#define MACA_DECLARE(R, LAED2, LAED4, LAMRG)                                                                      \
+  extern "C" {                                                                                                    \
+  void LAED2(Int* k, const Int* n, const Int* n1, R* d, R* q, const Int* ldq, Int* order, R* rho, R* z, R* poles, \
+             R* w, R* q2, Int* sorted, Int* grouped, Int* deflated, Int* types, Int* info);                       \
+  void LAED4(const Int* n, const Int* i, const R* d, const R* z, R* delta, const R* rho, R* root, Int* info);     \
+  void LAMRG(const Int* n1, const Int* n2, const R* a, const Int* step1, const Int* step2, Int* order);           \
+  }
+MACA_DECLARE(float, scipy_slaed2_, scipy_slaed4_, scipy_slamrg_)
+MACA_DECLARE(double, scipy_dlaed2_, scipy_dlaed4_, scipy_dlamrg_)
+MACA_LAPACK(laed2, scipy_, slaed2_, dlaed2_, slaed2_, dlaed2_)
+MACA_LAPACK(laed4, scipy_, slaed4_, dlaed4_, slaed4_, dlaed4_)
+MACA_LAPACK(lamrg, scipy_, slamrg_, dlamrg_, slamrg_, dlamrg_)
+#undef MACA_DECLARE
 #undef MACA_LAPACK
 #undef MACA_LAPACK_PLAIN
 #undef MACA_LAPACK_TEXT

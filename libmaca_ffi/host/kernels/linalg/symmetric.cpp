@@ -1,6 +1,6 @@
 // Eigenvalues and eigenvectors of symmetric and Hermitian matrices.
-#include "orthogonal.h"
 #include "spectra.h"
+#include "tridiagonal.h"
 
 namespace maca::linalg {
 namespace {
@@ -25,24 +25,15 @@ template <class T> Int decompose(const Columns<T>& a, part_t<T>* w, const Column
     lapack::sterf<R>(&n, w, beside.data(), &info);
     return info;
   }
-  const auto of_tridiagonal = [&](R* z) {
-    R size_of_work{};
-    Int count = 0;
-    const Int query = -1;
-    lapack::stedc<R>("I", &n, w, beside.data(), z, &ld, &size_of_work, &query, &count, &query, &info);
-    const Int size = static_cast<Int>(size_of_work);
-    const Buffer<R> work(size);
-    const Buffer<Int> counts(count);
-    lapack::stedc<R>("I", &n, w, beside.data(), z, &ld, work.data(), &size, counts.data(), &count, &info);
-  };
-  if constexpr (kComplex<T>) {
-    const Buffer<R> z(order * a.step);
-    of_tridiagonal(z.data());
-    for (int64_t c = 0; c < order; ++c) std::copy_n(z.data() + c * a.step, order, x->at(0, c));
-  } else {
-    of_tridiagonal(x->at(0, 0));
-  }
   q.take(a.at(1, 0), a.step);
+  R* const spare = reinterpret_cast<R*>(a.at(0, 0));
+  if constexpr (kComplex<T>) {
+    const Columns<R> z(order, order);
+    info = Tridiagonal<R>::decompose(order, w, beside.data(), z, spare, 2 * a.step);
+    for (int64_t c = 0; c < order; ++c) std::copy_n(z.at(0, c), order, x->at(0, c));
+  } else {
+    info = Tridiagonal<R>::decompose(order, w, beside.data(), *x, spare, a.step);
+  }
   q.apply(false, x->at(1, 0), x->step, order);
   return info;
 }
