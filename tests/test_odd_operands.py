@@ -113,6 +113,10 @@ CALLS = [
     Call("aten.choose_qparams_optimized(o(0, 3), 0, 8, 0.1, 8)", "RuntimeError"),
     Call("aten.choose_qparams_optimized(o(2, 3), 7, 8, 0.1, 8)", "RuntimeError"),
     Call("aten.choose_qparams_optimized(o(2, 3).t(), 6, 8, 0.1, 8)[0]", "(1,)"),
+    Call("aten.choose_qparams_optimized(o(2, 3), 6, -1, 0.5, 8)", "RuntimeError"),
+    Call("aten.choose_qparams_optimized(o(2, 3), 6, 8, 1e300, 8)", "RuntimeError"),
+    Call("aten._fused_rms_norm_backward(*[o(7, 2, 0, 4)] * 2, [1, 3], o(7, 2, 0, 1), None, [True] * 2)", "RuntimeError"),
+    Call("aten._fused_rms_norm_backward(o(3, 4), o(3, 4), [4], o(3, 1), None, [True, False])[0]", "(3, 4)"),
     Call("aten.quantized_lstm_cell(" + ", ".join(["o(3)", "[]", *["o(3)"] * 8, "1, 1, 1, 1"]) + ")", "RuntimeError"),
 ]  # fmt: skip
 

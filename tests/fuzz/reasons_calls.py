@@ -201,8 +201,8 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::choose_qparams_optimized",
-        r"raises RuntimeError: choose_qparams_optimized got numel=.*",
-        "more elements than there are, or none, of which PyTorch's own reads what lies beyond",
+        r"raises RuntimeError: choose_qparams_optimized got (numel|n_bins)=.*",
+        "more elements than there are, or none, of which PyTorch's own reads what lies beyond; steps of which it does not end",
     ),
     (
         r"aten::cum(max|min)",

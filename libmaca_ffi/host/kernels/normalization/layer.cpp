@@ -14,7 +14,8 @@ constexpr int64_t kTogether = 4;   // short rows at once
 constexpr int64_t kShort = 1024;   // elements of a row of which kTogether stay in the first-level cache
 constexpr int64_t kBatch = 64;     // statistics stored at once
 
-// Rows of K operands: `outer` walks the rows, `inner` the elements of one.
+// Rows of K operands, the last two of which have a number for each: `outer` walks the rows, `inner` the elements of
+// one.
 template <int K> struct Rows {
   Nest<K> outer, inner;
   int64_t rows = 1, length = 1;
@@ -28,8 +29,12 @@ template <int K> Rows<K> rows_of(const std::array<const Operand*, K>& operands, 
   for (size_t d = 0; d < lead.sizes.size(); ++d) {
     std::array<int64_t, K> s;
     for (size_t k = 0; k < K; ++k) {
-      if (operands[k]->sizes.size() != lead.sizes.size()) throw Invalid("operands of layer norm differ in rank");
-      s[k] = operands[k]->strides[d];
+      const Operand& o = *operands[k];
+      if (o.sizes.size() != lead.sizes.size()) throw Invalid("operands of layer norm differ in rank");
+      const bool is_statistic = k + 2 >= K;
+      if (o.sizes[d] != (is_statistic && d >= split ? 1 : lead.sizes[d]))
+        throw Invalid("operands of layer norm differ in shape");
+      s[k] = o.strides[d];
     }
     if (d < split)
       r.outer.add(lead.sizes[d], s);
