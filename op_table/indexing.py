@@ -102,6 +102,7 @@ also(
     moves=("self",),
 )
 also("index_put index_put_ _index_put_impl _index_put_impl_ _unsafe_index_put", moves=("self", "values"))
+also("index_copy index_copy_", meta="index_copy")
 also("index_copy index_copy_ put put_ masked_scatter masked_scatter_", moves=("self", "source"))
 also("scatter.src scatter_.src select_scatter slice_scatter diagonal_scatter", moves=("self", "src"))
 also("masked_scatter_backward select_backward slice_backward diagonal_backward", moves=("grad_output",))

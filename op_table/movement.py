@@ -68,6 +68,7 @@ also(
     "_upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward",
     floor="filter_terms",
 )
+also("upsample_linear1d", meta="linear")
 also("upsample_bilinear2d", floor="filter_terms", meta="bilinear")
 also("upsample_trilinear3d", floor="filter_terms", meta="trilinear")
 also("upsample_bicubic2d", floor="filter_terms", meta="bicubic")

@@ -265,12 +265,14 @@ def test_plans_begun_under_another_value_go(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_full_cache_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_caches, "LIMIT", 2)
-    cache = plan_caches.PlanCache()
-    for n in range(3):
-        cache.remember(n, n, plan_caches.generation)
-    assert cache == {2: 2}
-    cache.remember(3, 3, plan_caches.generation - 1)
-    assert cache == {2: 2}
+    monkeypatch.setattr(plan_caches, "LIMIT_WITH_CODE", 1)
+    for kernel, limit in (("", 2), ("relu", 2), ("mm", 1)):
+        cache = plan_caches.PlanCache(kernel)
+        for n in range(limit + 1):
+            cache.remember(n, n, plan_caches.generation)
+        assert cache == {limit: limit}
+        cache.remember(3, 3, plan_caches.generation - 1)
+        assert cache == {limit: limit}
 
 
 # Every global that PyTorch's C module lets a program set, by what becomes of it here. One that a new version brings

@@ -49,6 +49,23 @@ def test_the_planted_bottleneck_is_named(name: str) -> None:
     assert any("# FAULT" in line.code for line in named.lines), named
 
 
+def test_a_compiled_model_stays_compiled(tmp_path: Path) -> None:
+    script = tmp_path / "compiled.py"
+    script.write_text(
+        "import torch, macatensor\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).to('maca')\n"
+        "compiled = torch.compile(model, fullgraph=True)\n"  # raises where a hook cannot be traced
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(9):\n"
+        "    optimizer.zero_grad()\n"
+        "    compiled(torch.randn(4, 8, device='maca')).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    torch.compiler.reset()
+    summary, _, status = profiled(script)
+    assert status == 0 and summary.session.clock.source == "optimizer.step()"
+
+
 @pytest.fixture(scope="module")
 def clean() -> tuple[Summary, list[Finding], int]:
     return profiled(PROGRAMS / "clean.py", steps=8)

@@ -31,6 +31,20 @@ def test_a_step_is_two_launches() -> None:
     assert launches(lambda: torch.autograd.grad(y, (x, weight), gradient, retain_graph=True)) == 1
 
 
+def test_no_dimension_is_all_of_them() -> None:
+    """To the mean that PyTorch's own is made of; statistics of other rows are refused, where there are no elements as well."""
+    x = torch.randn(4, 3, 7)
+    found = torch.ops.aten._fused_rms_norm(x.maca(), [], None, 1e-5)
+    for ours, expected in zip(found, torch.ops.aten._fused_rms_norm(x, [], None, 1e-5)):
+        assert ours.shape == expected.shape
+        assert torch.allclose(ours.cpu(), expected)
+    for rows in ((4, 3, 7), (4, 1, 1)):
+        with pytest.raises(RuntimeError, match="differ in shape"):
+            torch.ops.aten._fused_rms_norm_backward(
+                x.maca(), x.maca(), [], torch.ones(rows).maca(), None, [True] * 2
+            )
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_what_is_added_by_default(dtype: torch.dtype) -> None:
     """The epsilon of the dtype that is computed in: of halves float32's. Beside it these squares are small."""

@@ -1,4 +1,5 @@
-// Laws that draw an unknown number of times for each element: of its own stream, until they are content.
+// Laws that draw an unknown number of times for each element: of its own stream, until they are content, which of
+// parameters that are no numbers or have no end they would never be.
 #pragma once
 #include <cmath>
 
@@ -10,6 +11,7 @@ namespace maca::MACA_ISA {
 // above.
 MACA_DEVICE_FUNCTION inline double poisson(double rate, double, PhiloxStream& stream) {
   if (rate == 0.0) return 0.0;
+  if (!std::isfinite(rate)) return rate;
   if (rate < 10.0) {
     const double limit = std::exp(-rate);
     int64_t k = 0;
@@ -58,13 +60,15 @@ MACA_DEVICE_FUNCTION inline double rare_successes(double count, double p, Philox
 }
 
 MACA_DEVICE_FUNCTION inline double binomial(double count, double p, PhiloxStream& stream) {
+  if (std::isnan(count) || std::isnan(p)) return count + p;
   if (count <= 0.0 || p <= 0.0) return 0.0;
-  if (p >= 1.0) return count;
+  if (p >= 1.0 || std::isinf(count)) return count;
   return p > 0.5 ? count - rare_successes(count, 1.0 - p, stream) : rare_successes(count, p, stream);
 }
 
 // Marsaglia, Tsang: A simple method for generating gamma variables. 2000
 MACA_DEVICE_FUNCTION inline double gamma(double alpha, double, PhiloxStream& stream) {
+  if (!std::isfinite(alpha)) return alpha;
   double scale = 1.0;
   if (alpha < 1.0) {
     if (alpha == 0.0) return 0.0;

@@ -63,21 +63,25 @@ class Clock:
         def stepped(profile: Any) -> None:
             self._ended(2, id(profile))
 
+        # Dynamo traces hooks with what they are on: a compiled program is not to hold them.
         def begins(optimizer: Any, args: object, kwargs: object) -> None:
-            self.in_optimizer(True)
+            if not torch.compiler.is_compiling():
+                self.in_optimizer(True)
 
         def ends(optimizer: Any, args: object, kwargs: object) -> None:
+            if torch.compiler.is_compiling():
+                return
             self.in_optimizer(False)
             if self.optimizer is None:
                 self.optimizer, self.stepped_at = optimizer, here()
             self._ended(1, id(optimizer))
 
         def enters(called: Any, args: object) -> None:
-            if threading.get_ident() == self._main:
+            if not torch.compiler.is_compiling() and threading.get_ident() == self._main:
                 self._depth += 1
 
         def leaves(called: Any, args: object, result: object) -> None:
-            if threading.get_ident() != self._main:
+            if torch.compiler.is_compiling() or threading.get_ident() != self._main:
                 return
             self._depth = max(0, self._depth - 1)
             if self._depth == 0 and not self.made_at:

@@ -50,9 +50,13 @@ class Graphs:
                 handle.remove()
 
     def _enters(self, module: torch.nn.Module, args: Value) -> None:
+        if torch.compiler.is_compiling():  # Dynamo traces hooks
+            return
         self._here.depth = getattr(self._here, "depth", 0) + 1
 
     def _leaves(self, module: torch.nn.Module, args: Value, result: Value) -> None:
+        if torch.compiler.is_compiling():
+            return
         depth = self._here.depth = max(0, getattr(self._here, "depth", 1) - 1)
         if depth or not torch.is_grad_enabled():
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -87,17 +87,17 @@ def _fractional_gradient(
     return row_major(self, *self.shape)
 
 
-# PyTorch's takes any number of sizes.
+# PyTorch's take any number of sizes, and images without pixels.
 @meta_rule
 def _adaptive_avg_pool2d(self: Tensor, output_size: list[int]) -> Tensor:
-    refuse_if(len(output_size) != 2)
+    refuse_if(len(output_size) != 2 or 0 in self.shape[-2:])
     result: Tensor = torch.ops.aten._adaptive_avg_pool2d.default(self, output_size)
     return result
 
 
 @meta_rule
 def _adaptive_avg_pool3d(self: Tensor, output_size: list[int]) -> Tensor:
-    refuse_if(0 in self.shape[1:])
+    refuse_if(len(output_size) != 3 or 0 in self.shape[1:])
     result: Tensor = torch.ops.aten._adaptive_avg_pool3d.default(self, output_size)
     return result
 
@@ -410,6 +410,12 @@ META_RULES["bicubic"] = torch.ops.aten._upsample_bicubic2d_aa.default
 
 
 @meta_rule
+def _linear(input: Tensor, *rest: Value) -> Value:
+    refuse_if(input.dim() != 3 or 0 in input.shape[1:])
+    return torch.ops.aten.upsample_linear1d.default(input, *rest)
+
+
+@meta_rule
 def _trilinear(input: Tensor, output_size: list[int], align_corners: bool, *scales: float) -> Value:
     return torch.ops.aten.upsample_nearest3d.default(input, output_size, *scales)
 
@@ -481,7 +487,9 @@ def _spaced(func: OpOverload) -> Callable[..., Value]:
 
     def rule(*full: Value) -> Value:
         is_complex = any(isinstance(end, Tensor) and end.is_complex() for end in full[:2])
-        if full[at] is None and is_complex:
+        given = cast(torch.dtype | None, full[at])
+        refuse_if(is_complex and given is not None and not given.is_complex)
+        if given is None and is_complex:
             full = (*full[:at], torch.get_default_dtype().to_complex(), *full[at + 1 :])
         positional = sum(not argument.kwarg_only for argument in schema)
         named = {argument.name: value for argument, value in zip(schema[positional:], full[positional:])}

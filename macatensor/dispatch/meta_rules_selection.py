@@ -105,6 +105,13 @@ META_RULES["index_fill_tensor"] = _index_fill(torch.ops.aten.index_fill.int_Tens
 
 
 @meta_rule
+def _index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    refuse_if(index.dtype is not torch.int64)
+    result: Tensor = torch.ops.aten.index_copy.default(self, dim, index, source)
+    return result
+
+
+@meta_rule
 def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include: bool) -> Value:
     refuse_if(reduce not in ("prod", "mean", "amax", "amin") or index.dim() > 1)
     along = dim % max(self.dim(), 1)

@@ -61,6 +61,13 @@ def amp_name(name: str | None) -> str | None:
     return last if last in _AMP else None
 
 
+def _is_dotted(node: cst.BaseExpression) -> bool:
+    """Is it names alone? ``torch.cuda.current_stream().query``, which has the same qualified name, calls something."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
 def _string(value: str) -> cst.SimpleString:
     return cst.SimpleString(f'"{value}"')
 
@@ -139,7 +146,7 @@ class Rewriter(cst.CSTTransformer):
         problem = self.rules.problem(name) if name.startswith("torch.") else None
         if problem is not None:
             self.find(original_node, name, problem)
-        renamed = self.rules.rename(name)
+        renamed = self.rules.rename(name) if _is_dotted(original_node) else None
         if renamed is None or renamed[0] == name:
             return updated_node
         renewed: cst.BaseExpression = self._renamed(original_node, name, renamed[0])

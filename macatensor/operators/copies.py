@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch._ops import OpOverload
 
-from macatensor.dispatch.kernel_calls import KernelLauncher
+from macatensor.dispatch.kernel_calls import KernelLauncher, kernel_launcher
 from macatensor.dispatch.launcher import Run, special
 from macatensor.dispatch.request import Scalar
+from macatensor.dispatch.rowless import without_row
 from macatensor.dispatch.signature import find_row
 from macatensor.dispatch.transfer import check_index, to_device, to_host
 from macatensor.operators import float8
@@ -93,6 +94,25 @@ def _lies_like(host: torch.Tensor, tensor: MacaTensor) -> bool:
     lazy = meta.conj or meta.neg or host.is_conj() or host.is_neg()
     same = host.shape == tensor.shape and host.dtype == meta.dtype
     return same and meta.dense and host.stride() == meta.stride and not lazy
+
+
+@special("aten.copy.default")
+def _copy(func: OpOverload) -> Launcher:
+    """What the first operand would be after a ``copy_`` of the second, wherever that is: compiled programs ask for it."""
+    found = find_row(func)
+    kernel = kernel_launcher(func, *found) if found else None
+
+    def run(args: Arguments, kwargs: Keywords | None) -> Value:
+        target, source, *rest = args
+        if not isinstance(target, MacaTensor):
+            return func(target, to_host(source), *rest, **(kwargs or {}))
+        if not isinstance(source, MacaTensor):
+            args = (target, to_device(source, torch.preserve_format), *rest)
+        if kernel is None:
+            return without_row(func, args, kwargs, "the op table has no row for it")
+        return kernel(args, kwargs)
+
+    return run
 
 
 @special("aten._lazy_clone.default")

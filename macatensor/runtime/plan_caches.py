@@ -11,6 +11,11 @@ from macatensor.runtime import counters
 
 _Plan = TypeVar("_Plan")  # what was decided
 LIMIT = 4096  # plans kept for one operator overload; a full cache is emptied and counted
+# oneDNN writes code for each product and convolution: with AVX-512 60 to 145 KB, which it keeps for the last 1024 anyway.
+LIMIT_WITH_CODE = 1024
+_WITH_CODE = frozenset(
+    "mm bmm addmm _addmm_activation baddbmm addbmm mv addmv convolution convolution_backward".split()
+)
 generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
 _closed = 0  # blocks of closed() that are entered
 _caches: list[weakref.ref[PlanCache[Any]]] = []
@@ -25,6 +30,7 @@ class PlanCache(dict[Hashable, _Plan]):
     def __init__(self, kernel: str = ""):
         super().__init__()
         self.kernel = kernel
+        self.limit = LIMIT_WITH_CODE if kernel in _WITH_CODE else LIMIT
         _caches.append(weakref.ref(self, _caches.remove))
 
     def remember(self, key: Hashable, value: _Plan, begun: int) -> None:
@@ -32,7 +38,7 @@ class PlanCache(dict[Hashable, _Plan]):
         cache starts anew, so that 10,000 signatures do not stay in memory."""
         if begun != generation or _closed:
             return
-        if len(self) >= LIMIT:
+        if len(self) >= self.limit:
             counters.count("plan_evictions", len(self))
             self.clear()
         self[key] = value

@@ -145,6 +145,11 @@ def _is_beyond_halves(call: Call) -> bool:
     return isinstance(number, (int, float)) and 65504 < abs(number) < math.inf
 
 
+def _is_below_0(call: Call) -> bool:
+    bound = _named(call, "delta") if _named(call, "delta") is not None else _named(call, "beta")
+    return (float(bound["float"]) if isinstance(bound, dict) else bound or 0) < 0
+
+
 def _dtype(call: Call, name: str) -> str:
     """Of an argument that is a tensor or a dtype; "" where it is not given."""
     given = _named(call, name)
@@ -162,9 +167,17 @@ FACTS = (
     ("pow", lambda call: _named(call, "self") is True, "of True"),
     ("cross", lambda call: _named(call, "self") == _named(call, "other"), "of a tensor by itself"),
     ("upsample", lambda call: _has(call, {"float": "1e-320"}), "of a scale that float32 rounds to 0"),
-    ("gelu|_log_softmax", _has_gaps, "into an out= with gaps"),
+    ("pairwise_distance|renorm", lambda call: any(_has(call, {"float": p}) for p in ("nan", "1e300", "1e-320")),
+     "of an exponent that float32 does not hold"),
+    ("layer_norm|rms_norm", lambda call: math.prod(_named(call, "normalized_shape")) == 1, "of one number"),
+    ("isin", lambda call: _named(call, "assume_unique") is True, "said to be unique"),
+    ("(huber|smooth_l1)_loss_backward", _is_below_0, "of a bound below 0"),
+    ("gelu|_softmax|narrow_copy|adaptive_avg_pool3d_backward", lambda call: _has_gaps(call) or _has_gaps(call, "grad_input"),
+     "into an out= with gaps"),
+    ("solve_triangular", lambda call: "'lazy': 'neg'" in str(call.kwargs.get("out")), "into a lazily negated out="),
+    ("a(rc)?cosh", lambda call: "'lazy': 'conj'" in str((call.args, call.kwargs)), "of a lazy conjugate"),
     ("dot_product_attention", lambda call: _named(call, "dropout_p") not in (None, {"float": "0.0"}), "dropped at random"),
-    (r"::(_foreach_)?(sqrt|log\d*|asin|max_pool1d)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
+    (r"::(_foreach_|special_)?(sqrt|log\d*|log1p|asin|acos|a(rc)?cosh|atanh|angle|pow|max_pool1d)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
     ("_log_softmax_back", lambda call: _dtype(call, "input_dtype") != _dtype(call, "grad_output"), "of another input_dtype"),
     ("norm", lambda call: "nuc" in str(call) and "'grad': True" in str(call), "of a nuclear norm's gradient"),
     (r"logsumexp\.", lambda call: "complex" in _dtype(call, "self") and "float" in _dtype(call, "out"), "of complex numbers into real ones"),

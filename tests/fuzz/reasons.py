@@ -7,6 +7,7 @@ import re
 from reasons_calls import OF_CALLS
 from reasons_numbers import OF_NUMBERS
 from reasons_operands import OF_OPERANDS
+from reasons_roundings import OF_ROUNDINGS
 
 # operators whose kernels of PyTorch's for the CPU die of what is asked here; the device alone is asked
 # or which write past memory, so that it dies later
@@ -23,6 +24,7 @@ _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"
 # of an operator, and of what was found: patterns, and why; what every operator may differ in
 REASONS: tuple[tuple[str, str, str], ...] = (
     *OF_NUMBERS,
+    *OF_ROUNDINGS,
     (r".*", r"the host dies: .*|.*, as on the host", "PyTorch's own kernel ends the process"),
     (
         r".*",
@@ -57,12 +59,12 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r".*",
-        r"(Runtime|Index|Value|NotImplemented)Error for (Runtime|Index|Value|NotImplemented|_LinAlg)Error: .*",
+        r"(Runtime|Index|Value|NotImplemented|_LinAlg)Error for (Runtime|Index|Value|NotImplemented|_LinAlg)Error: .*",
         "both refuse; of several faults another is told first",
     ),
     (
         r".*",
-        r".*INTERNAL ASSERT FAILED at .*(CompositeViewCopyKernels|LossNcpp|MathBitsFallbackNh).*|the host raises RuntimeError: out_size == signal_size.*",
+        r".*INTERNAL ASSERT FAILED at .*(CompositeViewCopyKernels|LossNcpp|MathBitsFallbackNh|AccumulateTypeNcpp).*|the host raises RuntimeError: out_size == signal_size.*",
         "an assertion of PyTorch's own fails on the host",
     ),
     (

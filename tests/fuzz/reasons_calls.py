@@ -28,14 +28,15 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
     (
-        r"aten::native_layer_norm_backward",
+        r"aten::native_(layer_norm_backward|group_norm)",
         r"the host raises RuntimeError: (Expected|Given normalized_shape=).*",
         "operands that no function of torch gives it: the host's kernel looks at sizes and a bias that it does not read",
     ),
     (
-        r"aten::linalg_(lstsq|ldl_factor(_ex)?)",
-        r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*|raises RuntimeError: torchNlinalgNlstsq: the input matrix contains nonNfinite values",
-        "NaN, which a library of the CPU's takes for an illegal argument, or of which it makes numbers",
+        r"aten::linalg_(lstsq|ldl_factor(_ex)?|eigvals)",
+        r"the host raises RuntimeError: false INTERNAL ASSERT FAILED .*|"
+        r"raises RuntimeError: torchNlinalgN(lstsq: the input matrix contains nonNfinite values|eig: input tensor should not contain infs or NaNsN)",
+        "NaN, which a library of the CPU's takes for an illegal argument, ends the process at, or of which it makes numbers",
     ),
     (
         r"aten::(bernoulli|random)_?",
@@ -55,7 +56,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(split\w*_copy|_compute_linear_combination)",
-        r"other shape",
+        r"other shape|raises RuntimeError: result type \w+ can't be cast to the desired output type \w+",
         "PyTorch's own kernel resizes no list of out=",
     ),
     (
@@ -70,8 +71,9 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "parts of public operators that have kernels of their own here; the host's trust sizes that only these check",
     ),
     (
-        r"aten::(batch_norm_update_stats|_weight_norm_interface)",
-        r"raises RuntimeError: shape '\[N\]' is invalid for input of size N|raises RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take.*",
+        r"aten::(batch_norm_update_stats|_weight_norm_interface|native_batch_norm_backward)",
+        r"raises RuntimeError: (shape '\[N\]' is invalid for input of size N|\S+ Contradiction operands of sizes or dtypes that it does not take.*|"
+        r"\S+ mean has not one element a channel)",
         "statistics or norms of other sizes, past whose end the host's kernel reads and writes",
     ),
     (
@@ -93,15 +95,16 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?|_batch_norm_with_update(_functional)?)",
-        r"raises RuntimeError: (Attempting to broadcast a dimension|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|"
+        r"raises RuntimeError: (Attempting to broadcast a dimension|expected scalar type|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|"
         r"(weight|bias|running_mean|running_var) has (not one element a channel|more than one side)|AssertionError running_mean and running_var must not be None)).*",
-        "of nothing the host's kernel looks at no weight and at no statistics; of something it reads past the end of a bias",
+        "of nothing the host's kernel looks at no weight, at no statistics and at no dtype of theirs; of something it reads past the end of a bias",
     ),
     (
-        r"aten::(_safe_softmax|scaled_dot_product_attention|msort|embedding_(dense_)?backward|_?cdist(_forward)?|_euclidean_dist|pdist|silu_backward|_foreach_powsum)",
+        r"aten::(_safe_softmax|scaled_dot_product_attention|msort|embedding_(dense_)?backward|_?cdist(_forward)?|_euclidean_dist|pdist|silu_backward|"
+        r"_foreach_powsum|nonzero_static|argsort|sum)",
         r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'|"
         r"raises NotImplementedError: \S+ has no kernel on maca \((gradients are floating|torchNfloatN_\w+ has no code).*",
-        "of nothing, or one element to sort, the host's kernel looks at no dtype; of something it refuses these, too",
+        "of nothing, one element to sort, or elements that are one in memory, the host's kernel looks at no dtype; of something it refuses these, too",
     ),
     (
         r"aten::glu_backward",
@@ -110,7 +113,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_scaled_mm_v2",
-        r"raises RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take.*",
+        r"raises (RuntimeError: \S+ Contradiction operands of sizes or dtypes that it does not take|ValueError: out_dtype must match output matrix type).*",
         "recipes of scales that no function of torch gives it: refused here, where the host's kernel looks at none of them",
     ),
     (
@@ -170,14 +173,15 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
     (
-        r"aten::normal",
-        r"raises NotImplementedError: \"normal_kernel_cpu\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'",
-        "means of whole numbers, which the host refuses but with an out= of another dtype",
+        r"aten::(normal|huber_loss)",
+        r"raises NotImplementedError: \"normal_kernel_cpu\" not implemented for '(Char|Byte|Short|Int|Long|Bool)'|"
+        r"raises RuntimeError: result type Float can't be cast to the desired output type (Char|Byte|Short|Int|Long)",
+        "whole numbers, which the host refuses but with an out= of another dtype",
     ),
     (
-        r"aten::glu_jvp",
-        r"the host raises (RuntimeError: start \(N\) \+ length \(N\) exceeds dimension size|IndexError: (start out|Dimension (out of range|specified as N but))).*",
-        "halves of another size, that autograd never gives it",
+        r"aten::glu_(backward_)?jvp",
+        r"other shape|the host raises (RuntimeError: (start \(N\) \+ length \(N\) exceeds dimension size|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*",
+        "halves of another size or truths, that autograd never gives it",
     ),
     (
         r"aten::linalg__powsum",
@@ -191,8 +195,8 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_fft_(r2c|c2c)",
-        r"raises RuntimeError: result type Complex\w+ can't be cast to the desired output type \w+",
-        "an out= of real numbers, that torch.fft refuses before it calls this",
+        r"raises RuntimeError: (result type Complex\w+ can't be cast to the desired output type \w+|permute\(sparse_coo\): number of dimensions .*)",
+        "an out= of real numbers, or one dimension twice, that torch.fft refuses before it calls this",
     ),
     (
         r"aten::_(log_)?softmax",
@@ -226,7 +230,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_trilinear",
-        r"other shape|raises RuntimeError: (einsum\(\): (the number of subscripts|subscript a has size)|expected scalar type) .*|"
+        r"other shape|other numbers of torch\.float64|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
         r"the host raises \w+: (dim N appears multiple times in the list|Dimension out of range|result type \w+ can't be cast to the desired output type UIntN).*",
         "sums over no dimension or twice over one, dimensions that nobody expands, or mixed dtypes, which bilinear never asks",
     ),
@@ -237,14 +241,14 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::cumprod_backward",
-        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|float)\d+|bool)|other shape|"
+        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|float|complex)\d+|bool)|other shape|"
         r"raises (RuntimeError: (The size of tensor a|stack expects each tensor to be equal size)|IndexError: slice\(\) cannot be applied).*",
-        "a gradient of integers or of other sizes, that autograd never gives it",
+        "a gradient of another dtype or of other sizes, that autograd never gives it",
     ),
     (
         r"aten::mish_backward",
         r"the host raises RuntimeError: result type (Half|BFloatN|Float|Double|ComplexDouble) can't be cast to the desired output type \w+|"
-        r"dtype torch\.float32 for torch\.b?float16|dtype torch\.float64 for torch\.float32",
+        r"dtype torch\.float32 for torch\.b?float16|dtype torch\.float64 for torch\.(float32|b?float16)",
         "an operand of integers or of another dtype, that autograd never gives it",
     ),
     (
@@ -264,16 +268,16 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::scaled_dot_product_attention",
-        r"raises IndexError: Dimension out of range .*|"
+        r"other shape(, of nothing)?|raises IndexError: Dimension out of range .*|"
         r"raises RuntimeError: (Expected size for first two dimensions of batchN tensor to be: .*|matN and matN shapes cannot be multiplied .*|"
         r"expected mN and mN to have the same dtype.*|_scaled_dot_product_attention: Explicit attn_mask should not be set.*|"
-        r"The size of tensor a .*|dropout probability has to be between N and N.*|_scaled_dot_product_attention_math with enable_gqa got keys .*)",
+        r"The size of tensor a .*|dropout probability has to be between N and N.*|Number of heads in key and value must divide.*|_scaled_dot_product_attention_math with enable_gqa got keys .*)",
         "of nothing the host looks at no sizes, no dtypes, no dropout and at no mask",
     ),
     (
-        r"aten::_reshape_alias",
-        r"raises RuntimeError: setStorage: sizes .*",
-        "sizes past the end of the memory, which the host trusts",
+        r"aten::(_reshape_alias|as_strided_)",
+        r"raises RuntimeError: (setStorage: sizes|Storage size calculation overflowed).*",
+        "sizes or an offset past the end of the memory, which the host trusts",
     ),
     (
         r"aten::_unsafe_index",
@@ -329,5 +333,60 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         r"aten::roll",
         r"raises RuntimeError: \S+ dimension N of a tensor of rank N",
         "of nothing PyTorch's own looks at no dimension",
+    ),
+    (
+        r"aten::addbmm_",
+        r"raises RuntimeError: output with shape \[N(, N)*\] doesn't match the broadcast shape.*",
+        "a target of other sizes, which the host resizes in place and other devices refuse",
+    ),
+    (
+        r"aten::(ctc_loss|segment_reduce)",
+        r"raises RuntimeError: (ctc_loss: target N is not in \[N, N\)|segment_reduce\(\): a segment ends at N of N elements)",
+        "targets or offsets that are none, which the host's kernel trusts",
+    ),
+    (
+        r"aten::(index_put_?|softshrink_backward)",
+        r"raises NotImplementedError: \S+ has no kernel on maca \(torchNfloatN_\w+ has no code.*",
+        "sums and slopes of numbers of 8 bits, for which maca has no arithmetic",
+    ),
+    (
+        r"aten::linalg_(lu_factor|solve)",
+        r"raises RuntimeError: torchNlinalgNlu_factor: U\[N,N\] is zero .*|the host raises _LinAlgError: torchNlinalgNsolve: .*",
+        "a singular matrix, whose last pivot is 0 or the rounding of it",
+    ),
+    (
+        r"aten::pow",
+        r"raises RuntimeError: result type FloatN_\w+ can't be cast to the desired output type \w+",
+        "powers of 1, which the host fills without a look at the dtype",
+    ),
+    (
+        r"aten::fused_moving_avg_obs_fake_quant",
+        r"raises RuntimeError: expected scalar type Float but found Double",
+        "a call that neither observes nor quantizes, in which the host looks at no dtype",
+    ),
+    (
+        r"aten::_fake_quantize_learnable_per_tensor_affine_backward",
+        r"the host raises RuntimeError: a Tensor with N elements cannot be converted to Scalar",
+        "a scale of more than one number, which the forward call refuses",
+    ),
+    (
+        r"aten::pixel_shuffle",
+        r"the host raises RuntimeError: (Function PixelShuffleBackwardN returned an invalid gradient|Unsupported memory formatN).*",
+        "the gradient of nothing, or five dimensions in the order of NDHWC, which PyTorch's own for the CPU does not take",
+    ),
+    (
+        r"aten::Complex",
+        r"other complex",
+        "a number with a part that is NaN, which the comparison finds unlike itself",
+    ),
+    (
+        r"aten::soft_margin_loss",
+        r"dtype torch\.float(32|64) for torch\.\w+",
+        "operands of two dtypes, which PyTorch's meta kernel promotes and the host's does not",
+    ),
+    (
+        r"aten::index(_put)?",
+        r"raises (RuntimeError: sym_strides\(\) called on an undefined Tensor|NotImplementedError: .*\(no index tensor\).*)",
+        "indices among which is no tensor of a dimension, as brackets never give them",
     ),
 )

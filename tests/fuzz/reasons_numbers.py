@@ -74,8 +74,8 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "results that are not of these operands",
     ),
     (
-        r"aten::(linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_lu_with_info|cholesky_solve|geqrf|linalg_householder_product)",
-        r"NaN at other places of .*",
+        r"aten::(linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_linalg_det|_lu_with_info|cholesky_solve|geqrf|linalg_householder_product)",
+        r"(NaN|infinite) at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
     ),
     (
@@ -179,7 +179,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "numbers that an integer does not hold, of which C++ defines none",
     ),
     (
-        r"aten::(add|sub|subtract|rsub)_?",
+        r"aten::(_foreach_)?(add|sub|subtract|rsub)_?",
         r"(NaN|infinite) at other places of torch\.b?float16",
         "the host rounds the product with alpha to a half, which overflows",
     ),
@@ -255,16 +255,16 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(linalg__|_foreach_)powsum",
-        r"(other numbers|infinite at other places) of torch\.(bfloat16|float(32|64))",
+        r"(other numbers|(NaN|infinite) at other places) of torch\.(bfloat16|float(32|64))",
         "complex numbers summed as real ones, which PyTorch's formula for other devices casts first",
     ),
     (
-        r"aten::(special_)?(psi|erfcx|bessel_\w\d|scaled_modified_bessel_\w\d|digamma|airy_ai|cos)",
+        r"aten::(special_)?(psi|erfcx|i0|(scaled_)?(modified_)?bessel_\w\d|digamma|airy_ai|cos)",
         r"other numbers of torch\.float64",
         "integers, which both compute in float32 whatever the out=",
     ),
     (
-        r"aten::_euclidean_dist",
+        r"aten::(_euclidean_dist|_?cdist(_forward)?)",
         r"(NaN|infinite) at other places of .*",
         "PyTorch's own expands the squares into a product, where infinity meets infinity",
     ),
@@ -274,13 +274,13 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "powers of 1 are 1; the host knows it of the number and not of True",
     ),
     (
-        r"aten::_foreach_pow",
+        r"aten::(_foreach_pow|xlogy)",
         r"(NaN|infinite) at other places of torch\.float16",
-        "the host rounds base and exponent to halves",
+        "the host rounds base and exponent, or the other number, to halves",
     ),
     (
         r"aten::_?unique(2|_dim)?",
-        r"other numbers of torch\.int64|NaN at other places of torch\.float(32|64)",
+        r"other numbers of torch\.int64|NaN at other places of torch\.float(16|32|64)",
         "of NaN, which all differ, any order",
     ),
     (
@@ -294,8 +294,8 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "the slope at -0, infinite: negative in the host's vectors, positive in its last few elements",
     ),
     (
-        r"aten::(relu6|(hardtanh|hardshrink|softshrink)_backward)",
-        r"(other numbers|NaN at other places) of torch\.(b?float16|float(32|64))",
+        r"aten::(relu6|(hardtanh|hardshrink|softshrink)(_backward)?)",
+        r"(other numbers|(NaN|infinite) at other places) of torch\.(b?float16|float(32|64)|float8_e5m2)",
         "at NaN the host's vectors give 0 and its last few elements the gradient",
     ),
     (
@@ -329,7 +329,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "NaN, of which the host's vectors make 0 and its last few elements NaN",
     ),
     (
-        r"aten::hardswish_backward",
+        r"aten::hardswish(_backward)?",
         r"NaN at other places of torch\.(b?float16|float(32|64))",
         "at NaN the host gives the gradient",
     ),
@@ -420,7 +420,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         r"other numbers of torch\.int(32|64)",
         "a number that uint32 or uint64 does not hold, of which C++ defines no integer",
     ),
-    (r"aten::topk", r"other numbers of torch\.float(32|64)", "unsorted, in any order"),
+    (r"aten::topk", r"other numbers of torch\.(float(32|64)|int\d+)", "unsorted, in any order"),
     (
         r"aten::max_pool1d",
         r"(other numbers|(NaN|infinite) at other places) of .*, of a lazy negation",
@@ -433,7 +433,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(trapezoid|trapz)",
-        r"NaN at other places of torch\.complex\d+",
+        r"NaN at other places of torch\.(complex\d+|float32)",
         "products of the largest numbers overflow on the way",
     ),
     (
@@ -443,7 +443,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::multilabel_margin_loss",
-        r"NaN at other places of torch\.float32",
+        r"NaN at other places of torch\.float(16|32)",
         "a mean of nothing, which the host does not write",
     ),
     (

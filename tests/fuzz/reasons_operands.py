@@ -52,7 +52,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "statistics with other sides or of another dtype: an assertion of the host's, the device reads one element a channel",
     ),
     (
-        r"aten::_native_batch_norm_legit(_no_training|_functional)",
+        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional))",
         r"other shape.*",
         "of nothing statistics keep the sides that they are given on one of the two",
     ),
@@ -77,7 +77,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "PyTorch reads the list of lists that it gives as numbers, on the host, too, which may end the process",
     ),
     (
-        r"aten::_tensor_to_list",
+        r"aten::(_tensor_to_list|_reshape_from_tensor)",
         r"raises RuntimeError: The tensor has a nonNzero number of elements, but its data is.*",
         "an operator of TorchScript's interpreter reads the host's memory; tolist() is the call that works",
     ),
@@ -119,13 +119,14 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a slope of NaN or minus infinity, or dtypes, that no forward call lets pass",
     ),
     (
-        r"aten::(frobenius_norm|norm)",
+        r"aten::(frobenius_norm|norm|linalg_vector_norm)",
         r"the host raises RuntimeError: dim N appears multiple times in the list of dims",
         "one dimension twice, once counted from the end, of one element",
     ),
     (
-        r"aten::(gather_backward|kron)",
-        r"raises in the comparison: .*(add_dense_sparse_non_hybrid|DefaultCPUAllocator: can't allocate memory).*",
+        r"aten::(gather_backward|kron|diagflat|histogramdd)",
+        r"raises in the comparison: .*(add_dense_sparse_\w+|\"coalesce\" not|\"cpublas_axpy_impl\" not|select\(\): index N out of range|"
+        r"DefaultCPUAllocator: can't allocate memory).*",
         "a result that the comparison itself cannot read on the host",
     ),
     (
@@ -144,7 +145,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own flattens its operand by a view, which these strides forbid",
     ),
     (
-        r"aten::_cdist_forward",
+        r"aten::_?cdist(_forward)?",
         r"raises RuntimeError: \S+ operands differ in dtype: \w+",
         "vectors of two dtypes, of which the host's kernel reads one as the other, or looks at neither where they are of nothing",
     ),
@@ -189,7 +190,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "operands of two dtypes, of which the host's kernel reads one as the other",
     ),
     (
-        r"aten::(_?linalg_eigh|linalg_pinv)",
+        r"aten::(_?linalg_eigh|linalg_eigvalsh|(linalg_)?pinv(erse)?)",
         r"the host raises _LinAlgError: linalgN(eigh|svd): (\(Batch element N\): )?The algorithm failed to converge.*",
         "a matrix for which the host's library gives up",
     ),
@@ -225,12 +226,12 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_no_grad_)?uniform_?",
-        r"raises RuntimeError: (from is out of bounds for \w+|uniform_ expects to return a \[from, to\) range).*",
+        r"raises RuntimeError: ((from|to) is out of bounds for \w+|uniform_ expects to return a \[from, to\) range).*",
         "of nothing the host looks at no bound",
     ),
     (
         r"aten::tri[lu]_indices",
-        r"other shape, of the smallest integer",
+        r"other shape, of the smallest integer|the host raises RuntimeError: Storage size calculation overflowed.*",
         "an offset that overflows where the host counts",
     ),
     (
@@ -255,8 +256,8 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::unfold_backward",
-        r"raises IndexError: Dimension specified as N but tensor has no dimensions",
-        "a gradient without dimensions, that autograd never gives it",
+        r"raises IndexError: Dimension specified as N but tensor has no dimensions|the host raises RuntimeError: The size of tensor a .*",
+        "a gradient without dimensions or of other sizes, that autograd never gives it",
     ),
     (
         r"aten::_fused_sdp_choice",
@@ -264,13 +265,13 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "it tells which of the host's kernels computes attention",
     ),
     (
-        r"aten::(_?convolution(_backward)?|histogramdd)",
-        r"OutOfMemoryError for RuntimeError: .* / (expected stride to be a single integer value|torchNhistogramdd: if weight tensor).*",
+        r"aten::(arange|_?convolution(_backward)?|histogramdd)",
+        r"OutOfMemoryError for RuntimeError: .* / (expected stride to be a single integer value|torchNhistogramdd: if weight tensor|IntArrayRef contains an int).*",
         "both refuse; what is too large is told first",
     ),
     (
         r"aten::(layer_norm|native_layer_norm)",
-        r"the host raises RuntimeError: mixed dtype \(CPU\): expect parameter.*|dtype torch\.float32 for torch\.bfloat16",
+        r"the host raises RuntimeError: mixed dtype \(CPU\): expect parameter.*|dtype torch\.float32 for torch\.b?float16",
         "a bias of integers, which the device converts, or statistics of halves: PyTorch has them in float32 on all devices but the CPU",
     ),
     (
@@ -299,7 +300,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "dimensions that PyTorch's own shape function does not count",
     ),
     (
-        r"aten::(bucketize|searchsorted)",
+        r"aten::(bucketize|searchsorted|isin)",
         r"the host raises RuntimeError: Promotion for uintN, uintN, uintN types is not supported.*",
         "unsigned integers beside others, which the device compares as they are",
     ),

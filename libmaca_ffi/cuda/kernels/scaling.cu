@@ -208,7 +208,8 @@ MACA_KERNEL("_amp_foreach_non_finite_check_and_unscale", [](const Request& r) {
   const Operand found = r.memory(1), inverse = r.memory(2);
   refuse_others(list);
   if (found.numel() != 1 || inverse.numel() != 1) throw Invalid("found_inf and inv_scale are one number each");
-  if (found.dtype != Dtype::F32) throw Declined("found_inf of another dtype than float32");
+  if (found.dtype != Dtype::F32) throw Invalid("found_inf must be a float tensor.");
+  if (inverse.dtype != Dtype::F32) throw Invalid("inv_scale must be a float tensor.");
   std::vector<std::unique_ptr<Plan>> plans;
   for (const Dtype dtype : kFloats) {
     const auto members = members_of(list, {}, dtype);

@@ -296,7 +296,11 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
             auto mine = body;
             mine.sequence = body.sequence.on(l), mine.values = body.values.on(l), mine.sorter = body.sorter.on(l);
             mine.out = body.out.on(l), mine.outside = finding;
-            if (slot >= 0) mine.number = maca::MACA_ISA::pointwise::value_of(l.scalar(slot)).template as<C>();
+            if (slot >= 0) {
+              mine.number = maca::MACA_ISA::pointwise::value_of(l.scalar(slot)).template as<C>();
+              // to what it is compared with
+              if (is_floating(sequence.dtype)) mine.number = rounded(mine.number, sequence.dtype);
+            }
             return each(l, body.out.count, mine);
           });
     });

@@ -303,8 +303,9 @@ def _searchsorted(draw: Draw) -> Iterator[Call]:
 
 @calls("searchsorted.Scalar", "bucketize.Scalar")
 def _search_number(draw: Draw) -> Iterator[Call]:
-    edges = draw.lay(draw.values((33,), draw.dtype, -4, 4).sort(-1).values)
-    for number in (draw.number(0.5, 1), draw.number(-100.0, 0), draw.number(100.0, 100)):
+    tenth = torch.tensor([0.1]).to(draw.dtype)  # which the number is only when it is rounded as well
+    edges = draw.lay(torch.cat([draw.values((33,), draw.dtype, -4, 4), tenth]).sort(-1).values)
+    for number in (0.1, draw.number(0.5, 1), draw.number(-100.0, 0), draw.number(100.0, 100)):
         for right in (False, True):
             args = (number, edges) if draw.row.operator == "bucketize" else (edges, number)
             yield Call(args, {"right": right})

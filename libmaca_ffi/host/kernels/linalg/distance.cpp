@@ -20,6 +20,12 @@ Norm norm_of(double p) {
   return p < 2 ? Norm::Below2 : Norm::Above2;
 }
 
+// As the type computed in has it: 1e300 is infinite to float32.
+double order_of(const Request& r) {
+  const double p = r.number("p", 2.0);
+  return r.out().dtype == Dtype::F64 ? p : static_cast<double>(static_cast<float>(p));
+}
+
 template <class T, class F> T lane_sum(int64_t n, F term) {
   T lanes[kLanes] = {};
   int64_t k = 0;
@@ -140,7 +146,7 @@ std::unique_ptr<Plan> cdist(const Request& r) {
   if (r.out().rank() < 2) throw Invalid("distances form a matrix");
   const Dims batch = before_matrix(r.out());
   const Points x(r.in(0), batch), y(r.in(1), batch), out(r.out(), batch);
-  const double p = r.number("p");
+  const double p = order_of(r);
   const Norm norm = norm_of(p);
   if (x.width != y.width || out.count != x.count || out.width != y.count) throw Invalid("sizes do not fit");
   return real(r, [&](auto tag) {
@@ -167,7 +173,7 @@ std::unique_ptr<Plan> cdist_backward(const Request& r) {
     });
   const Dims batch = before_matrix(r.out());
   const Points grad(r.in(0), batch), x(r.in(1), batch), y(r.in(2), batch), dist(r.in(3), batch), out(r.out(), batch);
-  const double p = r.number("p");
+  const double p = order_of(r);
   const Norm norm = norm_of(p);
   if (x.width != y.width || grad.count != x.count || grad.width != y.count || dist.count != x.count ||
       dist.width != y.count || out.count != x.count || out.width != x.width)
@@ -195,7 +201,7 @@ int64_t place(int64_t i, int64_t j, int64_t n) { return i * n - i * (i + 1) / 2 
 std::unique_ptr<Plan> pdist(const Request& r) {
   const Points x(r.in(0), {});
   const Operand out = r.out();
-  const double p = r.number("p", 2.0);
+  const double p = order_of(r);
   const Norm norm = norm_of(p);
   if (out.rank() != 1 || out.sizes[0] != x.count * (x.count - 1) / 2) throw Invalid("sizes do not fit");
   return real(r, [&](auto tag) {
@@ -219,7 +225,7 @@ std::unique_ptr<Plan> pdist(const Request& r) {
 std::unique_ptr<Plan> pdist_backward(const Request& r) {
   const Points x(r.in(1), {}), out(r.out(), {});
   const Operand grad = r.in(0), dist = r.in(2);
-  const double p = r.number("p");
+  const double p = order_of(r);
   const Norm norm = norm_of(p);
   const int64_t n = x.count, pairs = n * (n - 1) / 2;
   if (grad.rank() != 1 || dist.rank() != 1 || grad.sizes[0] != pairs || dist.sizes[0] != pairs || out.count != n ||

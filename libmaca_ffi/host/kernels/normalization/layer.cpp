@@ -25,7 +25,8 @@ template <int K> Rows<K> rows_of(const std::array<const Operand*, K>& operands, 
   const Operand& lead = *operands[0];
   if (normalized > lead.sizes.size()) throw Declined("the normalized shape has too many dimensions");
   Rows<K> r;
-  const size_t split = lead.sizes.size() - normalized;
+  // of no dimension it is the mean of all, to PyTorch
+  const size_t split = normalized ? lead.sizes.size() - normalized : 0;
   for (size_t d = 0; d < lead.sizes.size(); ++d) {
     std::array<int64_t, K> s;
     for (size_t k = 0; k < K; ++k) {

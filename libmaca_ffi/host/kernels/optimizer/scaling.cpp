@@ -59,6 +59,8 @@ std::unique_ptr<Plan> unscale_and_check(const Request& r) {
   plan->inv_scale = r.in(2);
   if (plan->found_inf.numel() != 1 || plan->inv_scale.numel() != 1)
     throw Invalid("found_inf and inv_scale are one number each");
+  if (plan->found_inf.dtype != Dtype::F32) throw Invalid("found_inf must be a float tensor.");
+  if (plan->inv_scale.dtype != Dtype::F32) throw Invalid("inv_scale must be a float tensor.");
   plan->work = static_cast<uint64_t>(plan->list.numel());
   return plan;
 }

@@ -186,7 +186,7 @@ std::unique_ptr<Plan> streamed(const Request& r) {
   if (r.kernel() == "poisson") {
     plan->draw = poisson;
     plan->check = [](double rate, double) {
-      if (rate < 0.0) bad_value("invalid Poisson rate, expected rate to be non-negative");
+      if (!(rate >= 0.0)) bad_value("invalid Poisson rate, expected rate to be non-negative");
     };
   } else if (two) {
     plan->draw = binomial;

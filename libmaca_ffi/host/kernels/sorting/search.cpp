@@ -33,7 +33,9 @@ std::unique_ptr<Plan> search(const Request& r, const Operand& sequence, const Op
     cells = Nest<2>({out.sizes.back()}, {Dims{out.strides.back()}, Dims{value_strides.back()}});
   }
   const Compute wide = integers ? Compute::I64 : Compute::F64;
-  const Dtype value_dtype = values.scalar() ? dtype_of(wide) : values.dtype;
+  // a number is rounded to what it is compared with
+  const Dtype of_number = is_floating(sequence.dtype) ? sequence.dtype : dtype_of(wide);
+  const Dtype value_dtype = values.scalar() ? of_number : values.dtype;
   return make_plan(static_cast<uint64_t>(out.numel() * 16 + sequence.numel()), [=](const Launch& launch) {
     const auto run = [&](auto tag) {
       using W = decltype(tag);

@@ -1,0 +1,131 @@
+"""Why numbers may differ where a rounding decides, or a kernel of the host's writes what it should not, as reasons.py has it."""
+
+from __future__ import annotations
+
+OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"aten::((linalg_)?cross|_foreach_lerp)",
+        r"(NaN|infinite) at other places of torch\.(b?float16|float32)",
+        "products of the largest numbers overflow on the way, unless they are fused with a sum",
+    ),
+    (
+        r"aten::(mse_loss|sigmoid)_backward",
+        r"infinite at other places of torch\.float16",
+        "the host rounds a factor of the product to a half, which overflows",
+    ),
+    (
+        r"aten::_softmax_backward_data",
+        r"infinite at other places of torch\.float16",
+        "an input_dtype of whole numbers, through which the device casts; autograd gives the operand's",
+    ),
+    (
+        r"aten::std(_mean)?",
+        r"(NaN|infinite) at other places of torch\.(bfloat16|float32)",
+        "the mean and the squares of numbers near the largest, which are summed in float64 here",
+    ),
+    (
+        r"aten::_*upsample_(linear1d|bilinear(2d)?)",
+        r"NaN at other places of torch\.(b?float16|float(32|64))",
+        "along a side that keeps its size the host takes the neighbour 0 times, and 0 times infinity is NaN",
+    ),
+    (
+        r"aten::logspace",
+        r"NaN at other places of torch\.complex(64|128)",
+        "complex powers of a base past the largest number of float32, which is infinite on the host",
+    ),
+    (
+        r"aten::pow_?",
+        r"NaN at other places of torch\.float16",
+        "the root of minus infinity: NaN on the host, too, but of halves",
+    ),
+    (
+        r"aten::special_laguerre_polynomial_l",
+        r"other numbers of torch\.float32",
+        "a recurrence of thousands of steps, in float64 here",
+    ),
+    (
+        r"aten::(div|divide|true_divide)_?",
+        r"other numbers of torch\.float16",
+        "a quotient just below a whole number, which the host rounds to a half before it cuts it off",
+    ),
+    (
+        r"aten::(layer_norm|rms_norm)",
+        r"other numbers of torch\.float(16|32), of one number",
+        "the one number's difference from the mean, or whose slope, is the rounding of 0",
+    ),
+    (
+        r"aten::(linalg_lu_factor|_lu_with_info)",
+        r"other numbers of torch\.(float(32|64)|int32)",
+        "equal pivots, or a matrix without full rank, whose last pivots are the rounding of 0",
+    ),
+    (
+        r"aten::linalg_inv(_ex)?",
+        r"infinite at other places of torch\.float(32|64)",
+        "a singular matrix, whose last pivot is 0 or the rounding of it",
+    ),
+    (
+        r"aten::linalg_svdvals",
+        r"(other numbers|NaN at other places) of torch\.float32",
+        "a matrix without full rank: any singular vectors for its values of 0 in the gradient, and NaN of the host's library for complex numbers",
+    ),
+    (
+        r"aten::(acos|a(rc)?cosh|atanh|angle|(special_)?log1p)_?",
+        r"other numbers of torch\.float(32|64), of a lazy (negation|conjugate)",
+        "complex numbers at a cut: of lazily negated or conjugated ones the host's vectors make 0 of the minus 0 that its last few elements keep",
+    ),
+    (
+        r"aten::pow",
+        r"other numbers of torch\.float64, of a lazy negation",
+        "complex numbers on the negative axis: negating, the host's vectors make 0 of the minus 0 that its last few elements keep",
+    ),
+    (
+        r"aten::pairwise_distance",
+        r"(NaN at other places|infinite at other places|other numbers) of torch\.float(16|32), of an exponent that float32 does not hold",
+        "NaN, or rounded to 0 or infinity: of one number the host gives its size, of more 1",
+    ),
+    (
+        r"aten::renorm_?",
+        r"other numbers of torch\.float32, of an exponent that float32 does not hold",
+        "an exponent that float32 rounds to infinity, of which the host makes a norm of 1",
+    ),
+    (
+        r"aten::isin",
+        r"other numbers of torch\.bool, said to be unique",
+        "assume_unique of what is not unique",
+    ),
+    (
+        r"aten::(huber|smooth_l1)_loss_backward",
+        r"other numbers of torch\.(float32|bfloat16), of a bound below 0",
+        "a delta or beta that no forward call lets pass",
+    ),
+    (
+        r"aten::(linalg_)?matrix_exp",
+        r"other numbers of torch\.float32, of the largest numbers",
+        "a power far past 1: the roundings of its squarings add up, on the host the more",
+    ),
+    (
+        r"aten::(linalg_)?matrix_exp",
+        r"other numbers of torch\.bfloat16",
+        "of zeros the host gives numbers near -1e30 instead of the identity",
+    ),
+    (
+        r"aten::(adaptive_avg_pool3d_backward|narrow_copy|_softmax)",
+        r"(other numbers|NaN at other places) of torch\.float32, into an out= with gaps",
+        "an out= that is not contiguous, which the host's kernel writes as if it were",
+    ),
+    (
+        r"aten::linalg_solve_triangular",
+        r"other numbers of torch\.float32, into a lazily negated out=",
+        "a lazily negated out=, in which the host's library solves without its sign",
+    ),
+    (
+        r"aten::_unsafe_masked_index",
+        r"other numbers of torch\.bool",
+        "indices out of range, which its name leaves to the caller: below 0 on one side, the host takes what lies there",
+    ),
+    (
+        r"aten::(smooth_l1|huber)_loss_backward",
+        r"infinite at other places of torch\.float32",
+        "a gradient near the largest number, which is multiplied before the mean's factor",
+    ),
+)
