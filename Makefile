@@ -117,6 +117,7 @@ $(STAMP): pyproject.toml
 
 $(VENV)/.built-$(ISAS): $(STAMP) $(SOURCES)
 	rm -f $(VENV)/.built-*
+	@echo "The kernels are compiled, once, in some minutes on two cores."
 	$(BIN)/pip install --quiet --no-compile --no-build-isolation --editable ".[demo,test]" \
 	    --config-settings=cmake.define.MACA_ISAS=$(ISAS) --config-settings=cmake.define.MACA_EXTRA_KERNELS=
 	touch $@

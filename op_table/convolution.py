@@ -12,6 +12,7 @@ _BOUND = per_term(_WHY, chain=ONE_CHAIN, f32=8, f64=8, f16=2, bf16=2, c64=8, c12
 kernel("convolution", FLOATING | COMPLEX | INTEGERS, bound=_BOUND, strides="convolution")
 kernel("convolution_backward", FLOATING | COMPLEX | INTEGERS, bound=_BOUND, strides="convolution_backward")
 
+also("convolution convolution_backward", keeps_code=True)
 also(
     "convolution",
     meta="convolution",

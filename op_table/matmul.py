@@ -27,6 +27,7 @@ kernel("addbmm", NUMBERS, bound=_BOUND)
 composite("_trilinear", via="trilinear", why="an einsum: products of matrices and moved dimensions")
 
 also("mm addmm", widens=True)
+also("mm bmm addmm _addmm_activation baddbmm addbmm mv addmv", keeps_code=True)
 also("mm bmm mv dot vdot", terms="sum", factor="self")
 also("addmm", terms="sum", factor="mat1", added="self", cancels=True)
 also("baddbmm addbmm", terms="sum", factor="batch1", added="self")

@@ -210,6 +210,8 @@ class Row:
     moves: tuple[str, ...] = ()
     # nor is it elementwise, and PyTorch's CPU computes it of float8, in float32
     widens: bool = False
+    # a library writes code for each signature, which the plan keeps: of these fewer stay
+    keeps_code: bool = False
     # kernels that compute each row of dense memory by itself, and may do so a few rows at a time: the argument that names
     # the dimensions of a row, or its sizes
     by_rows: str = ""

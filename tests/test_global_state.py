@@ -266,8 +266,8 @@ def test_plans_begun_under_another_value_go(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_full_cache_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_caches, "LIMIT", 2)
     monkeypatch.setattr(plan_caches, "LIMIT_WITH_CODE", 1)
-    for kernel, limit in (("", 2), ("relu", 2), ("mm", 1)):
-        cache = plan_caches.PlanCache(kernel)
+    for with_code, limit in ((False, 2), (True, 1)):
+        cache = plan_caches.PlanCache("", with_code)
         for n in range(limit + 1):
             cache.remember(n, n, plan_caches.generation)
         assert cache == {limit: limit}

@@ -44,6 +44,8 @@ def demo(
 
         def tracker(name: str) -> Report:
             task = progress.add_task(name, total=None, line="")
+            if not progress.console.is_terminal:  # where bars are drawn once, at their end
+                progress.console.print(f"{name} ...", highlight=False)
 
             def report(done: int, total: int, line: str) -> None:
                 progress.update(task, completed=done, total=total, line=line)

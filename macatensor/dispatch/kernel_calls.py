@@ -72,7 +72,7 @@ class KernelLauncher(native.KernelCall):
         self.twin = twin
         self.signature: Signature = read(func, row.launch_scalars)
         arguments = self.signature.arguments
-        self.cache: PlanCache[Run] = PlanCache(row.kernel_name)
+        self.cache: PlanCache[Run] = PlanCache(row.kernel_name, row.keeps_code)
         self.weighed: PlanCache[bool] = (
             PlanCache()
         )  # scalars that PyTorch takes though the result has no room for them

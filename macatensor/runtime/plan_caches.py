@@ -13,9 +13,6 @@ _Plan = TypeVar("_Plan")  # what was decided
 LIMIT = 4096  # plans kept for one operator overload; a full cache is emptied and counted
 # oneDNN writes code for each product and convolution: with AVX-512 60 to 145 KB, which it keeps for the last 1024 anyway.
 LIMIT_WITH_CODE = 1024
-_WITH_CODE = frozenset(
-    "mm bmm addmm _addmm_activation baddbmm addbmm mv addmv convolution convolution_backward".split()
-)
 generation = 0  # how often plans were dropped: a plan under way meanwhile was made under the old value
 _closed = 0  # blocks of closed() that are entered
 _caches: list[weakref.ref[PlanCache[Any]]] = []
@@ -24,13 +21,14 @@ _caches: list[weakref.ref[PlanCache[Any]]] = []
 class PlanCache(dict[Hashable, _Plan]):
     """What was decided once, by signature. The C launchers read it as the dictionary that it is.
 
-    ``kernel``: the name of the kernel that its plans launch, where they are to be counted by it.
+    ``kernel``: the name of the kernel that its plans launch, where they are to be counted by it; ``with_code``: do they keep
+    code that a library wrote for them?
     """
 
-    def __init__(self, kernel: str = ""):
+    def __init__(self, kernel: str = "", with_code: bool = False):
         super().__init__()
         self.kernel = kernel
-        self.limit = LIMIT_WITH_CODE if kernel in _WITH_CODE else LIMIT
+        self.limit = LIMIT_WITH_CODE if with_code else LIMIT
         _caches.append(weakref.ref(self, _caches.remove))
 
     def remember(self, key: Hashable, value: _Plan, begun: int) -> None:
