@@ -19,6 +19,16 @@ _SOURCES = (
 )  # each is believed rather than those before it
 
 
+def uncompiled_hook(hook: Callable[..., None]) -> Callable[..., None]:
+    """``hook`` outside compiled programs: Dynamo traces hooks with what they are on."""
+
+    def call(*given: object) -> None:
+        if not torch.compiler.is_compiling():
+            hook(*given)
+
+    return call
+
+
 class Clock:
     """Calls ``tick()`` where a step ends. One source ticks: the first optimizer, model or profile of its kind."""
 
@@ -63,25 +73,21 @@ class Clock:
         def stepped(profile: Any) -> None:
             self._ended(2, id(profile))
 
-        # Dynamo traces hooks with what they are on: a compiled program is not to hold them.
         def begins(optimizer: Any, args: object, kwargs: object) -> None:
-            if not torch.compiler.is_compiling():
-                self.in_optimizer(True)
+            self.in_optimizer(True)
 
         def ends(optimizer: Any, args: object, kwargs: object) -> None:
-            if torch.compiler.is_compiling():
-                return
             self.in_optimizer(False)
             if self.optimizer is None:
                 self.optimizer, self.stepped_at = optimizer, here()
             self._ended(1, id(optimizer))
 
         def enters(called: Any, args: object) -> None:
-            if not torch.compiler.is_compiling() and threading.get_ident() == self._main:
+            if threading.get_ident() == self._main:
                 self._depth += 1
 
         def leaves(called: Any, args: object, result: object) -> None:
-            if torch.compiler.is_compiling() or threading.get_ident() != self._main:
+            if threading.get_ident() != self._main:
                 return
             self._depth = max(0, self._depth - 1)
             if self._depth == 0 and not self.made_at:
@@ -90,10 +96,10 @@ class Clock:
         optimizer_class.__init__ = made
         profile_class.step = stepped
         handles: list[Any] = [
-            optimizers.register_optimizer_step_pre_hook(begins),
-            optimizers.register_optimizer_step_post_hook(ends),
-            module.register_module_forward_pre_hook(enters),
-            module.register_module_forward_hook(leaves, always_call=True),
+            optimizers.register_optimizer_step_pre_hook(uncompiled_hook(begins)),
+            optimizers.register_optimizer_step_post_hook(uncompiled_hook(ends)),
+            module.register_module_forward_pre_hook(uncompiled_hook(enters)),
+            module.register_module_forward_hook(uncompiled_hook(leaves), always_call=True),
         ]
         try:
             yield

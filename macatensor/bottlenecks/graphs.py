@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from macatensor.bottlenecks.clock import uncompiled_hook
 from macatensor.bottlenecks.lines import Line, line_of
 from macatensor.runtime.boxed import Value
 
@@ -40,8 +41,8 @@ class Graphs:
         module: Any = torch.nn.modules.module
         self._here = threading.local()
         handles = [
-            module.register_module_forward_pre_hook(self._enters),
-            module.register_module_forward_hook(self._leaves, always_call=True),
+            module.register_module_forward_pre_hook(uncompiled_hook(self._enters)),
+            module.register_module_forward_hook(uncompiled_hook(self._leaves), always_call=True),
         ]
         try:
             yield
@@ -50,13 +51,9 @@ class Graphs:
                 handle.remove()
 
     def _enters(self, module: torch.nn.Module, args: Value) -> None:
-        if torch.compiler.is_compiling():  # Dynamo traces hooks
-            return
         self._here.depth = getattr(self._here, "depth", 0) + 1
 
     def _leaves(self, module: torch.nn.Module, args: Value, result: Value) -> None:
-        if torch.compiler.is_compiling():
-            return
         depth = self._here.depth = max(0, getattr(self._here, "depth", 1) - 1)
         if depth or not torch.is_grad_enabled():
             return

@@ -11,6 +11,7 @@ import torch
 
 from macatensor.choices import deciding
 from macatensor.dispatch import (  # noqa: F401 - register their rules
+    meta_rules_images,
     meta_rules_normalization,
     meta_rules_pointwise,
     meta_rules_recurrent,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from macatensor.dispatch.errors import not_strided
+from macatensor.dispatch.request import Scalar
 from macatensor.runtime import counters, layout
 from macatensor.runtime.ffi import allocate
 from macatensor.runtime.host_copies import checked_meta, download, host_address, upload
@@ -97,13 +100,18 @@ def to_host(source: MacaTensor, non_blocking: bool = False, launches: bool = Tru
     return host
 
 
-def read_integer(source: torch.Tensor) -> int:
-    """What ``source``, a tensor of one integer on the device, holds; waits for it. Below autograd ``item()`` gives the same
-    in 1.4 us more."""
-    number: int = MacaTensor.__torch_dispatch__(
+def read_number(source: torch.Tensor) -> Scalar:
+    """The first element of ``source``, which is on the device; waits for it. ``item()`` gives the same in 1.4 us more, and
+    where the Python key is excluded not at all."""
+    number: Scalar = MacaTensor.__torch_dispatch__(
         torch.ops.aten._local_scalar_dense.default, (), (source,), None
     )
     return number
+
+
+def read_integer(source: torch.Tensor) -> int:
+    """That of a tensor of integers."""
+    return cast(int, read_number(source))
 
 
 def overwrite(target: MacaTensor, source: torch.Tensor) -> None:

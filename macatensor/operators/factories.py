@@ -12,9 +12,8 @@ from macatensor.dispatch import rowless, sites
 from macatensor.dispatch.kernel_calls import KernelLauncher
 from macatensor.dispatch.launcher import special, static_key
 from macatensor.dispatch.plan import meta_tensor
-from macatensor.dispatch.request import Scalar
 from macatensor.dispatch.signature import find_row
-from macatensor.dispatch.transfer import check_index, to_device
+from macatensor.dispatch.transfer import check_index, read_number, to_device
 from macatensor.operators.bind import bind
 from macatensor.runtime import plan_caches
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
@@ -148,14 +147,6 @@ def _to_copy(
     return to_device(self, memory_format, dtype, non_blocking)
 
 
-def _local_scalar_dense(self: MacaTensor) -> Scalar:
-    """``torch.tensor([t, 2.0])`` asks for each element's number with the Python key excluded."""
-    result: Scalar = MacaTensor.__torch_dispatch__(
-        torch.ops.aten._local_scalar_dense.default, (), (self,), None
-    )
-    return result
-
-
 @uncompiled
 def _fallback(func: OpOverload, *args: Value, **kwargs: Value) -> Value:
     """Operators that reach the device's own key: factories, and calls made with the Python key excluded."""
@@ -275,7 +266,7 @@ def register() -> None:
         ("empty.memory_format", _empty),
         ("empty_strided", _empty_strided),
         ("_to_copy", _to_copy),
-        ("_local_scalar_dense", _local_scalar_dense),
+        ("_local_scalar_dense", read_number),  # torch.tensor([t, 2.0]) asks with the Python key excluded
     ):
         rowless.OURS.add(f"aten::{name}")
         _library.impl(name, sites.observed(f"aten.{name}", function), "PrivateUse1")
