@@ -135,12 +135,13 @@ def test_uneven_inputs_samplers_and_remote_calls(tmp_path: Path) -> None:
         assert seen[0] != seen[1]
 
         import torch.distributed.rpc as rpc
+        # before the meeting: the other rank may call it as soon as it has joined
+        def scaled(parts, by):
+            return {"sum": parts[0] + by * parts[1], "rank": dist.get_rank()}
         meeting = __file__.replace(".py", ".rpc")
         rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2,
                      rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method=f"file://{meeting}"))
         other = f"worker{1 - rank}"
-        def scaled(parts, by):
-            return {"sum": parts[0] + by * parts[1], "rank": dist.get_rank()}
         x = torch.rand(2, 3, 4, 5).maca()
         strided = x[:, ::2].transpose(0, 1)
         got = rpc.rpc_sync(other, scaled, ([strided, strided.bfloat16()],), {"by": 2})
