@@ -256,6 +256,9 @@ CALLS: dict[str, Call] = {
     "addcdiv, bool": lambda d: torch.addcdiv(_floats(d), *_truths(d)),
     "cdist, two dtypes": lambda d: torch.cdist(_floats(d)[None], _floats(d, torch.float64)[None], p=3.0),
     "addcdiv, lists of bool": lambda d: torch._foreach_addcdiv([_floats(d)], *[[t] for t in _truths(d)])[0],
+    "addcmul, lists of integers by fractions": lambda d: torch._foreach_addcmul_(
+        [_indices(d, 1, 2)], [_floats(d)[0, :2]], [_floats(d)[0, :2]], torch.tensor([2.5])
+    ),
     "batch_norm, weights with sides of 1": lambda d: F.batch_norm(
         _image(d), torch.zeros(3, device=d), torch.ones(3, device=d), *[_floats(d)[None, :3]] * 2, eps=0.0
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch._ops import OpOverload
 
-from macatensor.dispatch.resize import write_out
+from macatensor.dispatch.resize import check_cast, write_out
 from macatensor.dispatch.signature import Form, read
 from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 
@@ -30,6 +30,7 @@ def in_form(func: OpOverload, form: Form, twin: OpOverload, body: Callable[..., 
             return written if signature.returns else None  # a list of tensors is written, not returned
         if isinstance(full[0], (list, tuple)):
             for target, value in zip(full[0], result):
+                check_cast(value, target)
                 target.copy_(value)
             return None
         full[0].copy_(result)

@@ -50,13 +50,19 @@ def _lazy_like(target: MacaTensor, source: MacaTensor) -> MacaTensor:
     )
 
 
+def check_cast(result: torch.Tensor, target: torch.Tensor) -> None:
+    """Raises PyTorch's RuntimeError where ``target`` may not take what an operator computed, as integers no fractions."""
+    if not torch.can_cast(result.dtype, target.dtype):
+        given, wanted = scalar_type(result.dtype), scalar_type(target.dtype)
+        raise RuntimeError(f"result type {given} can't be cast to the desired output type {wanted}")
+
+
 def _fit(out: MacaTensor, result: MacaTensor, casts: bool) -> None:
     """PyTorch's rules for ``out=``: a dtype the result can be cast to, and sizes that are made to fit with a warning."""
     if not isinstance(out, MacaTensor):
         raise RuntimeError(f"Expected out tensor to have device maca:0, but got {out.device} instead")
-    if not casts and not torch.can_cast(result.dtype, out.dtype):
-        given, wanted = scalar_type(result.dtype), scalar_type(out.dtype)
-        raise RuntimeError(f"result type {given} can't be cast to the desired output type {wanted}")
+    if not casts:
+        check_cast(result, out)
     if out.shape != result.shape:
         if out.numel() != 0:
             warn(
