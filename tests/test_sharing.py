@@ -121,6 +121,7 @@ def test_dlpack_shares_memory_within_pytorch() -> None:
     makers: list[Callable[[torch.Tensor], torch.Tensor]] = [
         torch.from_dlpack,
         lambda t: torch.from_dlpack(torch.utils.dlpack.to_dlpack(t)),
+        lambda t: torch.from_dlpack(torch.to_dlpack(t)),
         lambda t: torch.asarray(t.__dlpack__()),
         lambda t: torch.from_dlpack(t, device="maca"),
     ]
@@ -191,10 +192,13 @@ def test_numpy_refuses_as_for_cuda() -> None:
         x.__cuda_array_interface__  # noqa: B018
 
 
-def test_host_tensors_are_exported_as_ever() -> None:
+def test_exporters_held_by_name_and_host_tensors() -> None:
     run_python(
         """
-        import torch, macatensor, numpy as np
+        import torch
+        from torch.utils.dlpack import from_dlpack, to_dlpack  # held since before the device was there
+        assert from_dlpack(to_dlpack(torch.ones(2, device="maca"))).tolist() == [1, 1]
+        import macatensor, numpy as np
         x = torch.arange(3.0)
         y = torch.from_dlpack(torch.utils.dlpack.to_dlpack(x))
         y[0] = 7

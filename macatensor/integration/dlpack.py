@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.utils.dlpack
+from maca_autoload import to_dlpack
 from torch.utils import _device
 
 from macatensor.runtime.ffi import native
@@ -67,7 +68,6 @@ def _export(
 _Capsule = type(torch._C._to_dlpack(torch.empty(0)))
 _take: Any = torch._C._from_dlpack
 _dlpack: Any = torch.utils.dlpack
-_to_dlpack: Any = _dlpack.to_dlpack
 _asarray: Any = torch.asarray
 
 
@@ -78,11 +78,6 @@ def _from_dlpack(capsule: object) -> torch.Tensor:
     if taken.device.type == "maca" and not isinstance(taken, MacaTensor):
         raise BufferError("the capsule is of another maker's device, whose memory cannot be reached here")
     return taken
-
-
-@functools.wraps(_to_dlpack)
-def _exported(tensor: Any) -> Any:
-    return tensor.__dlpack__() if isinstance(tensor, MacaTensor) else _to_dlpack(tensor)
 
 
 @functools.wraps(_asarray)
@@ -96,6 +91,7 @@ def register() -> None:
     """Capsules of this device become tensors of it."""
     bound: Any = torch._C
     bound._from_dlpack = _from_dlpack
-    _dlpack.to_dlpack = _exported
+    lent: Any = to_dlpack(_dlpack.to_dlpack)
+    torch.to_dlpack = _dlpack.to_dlpack = lent  # type: ignore[attr-defined]
     _device._device_constructors()  # what a default device applies to: PyTorch keeps this set, with its own asarray
     torch.asarray = _array

@@ -80,6 +80,9 @@ def register() -> None:
     # modules keep their parameters' identity when they move, if that is known before the first one does
     _put(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to))
     _put(torch.nn.Module, "to_empty", _to_empty(torch.nn.Module.to_empty))
+    dlpack: Any = torch.utils.dlpack
+    for owner in (torch, dlpack):  # programs keep it by its name
+        _put(owner, "to_dlpack", to_dlpack(dlpack.to_dlpack))
     for name in torch.accelerator.__all__:
         theirs = getattr(torch.accelerator, name)
         # which accelerator there is, and whether, needs no library
@@ -247,6 +250,17 @@ def _method(owner: type, name: str) -> Callable[..., Any]:
     call.__name__ = name
     call.__qualname__ = f"{owner.__qualname__}.{name}"
     return call
+
+
+def to_dlpack(theirs: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``torch.to_dlpack``, whose C++ lends a tensor of the device without its memory. macatensor's as well."""
+
+    @functools.wraps(theirs)
+    def lent(tensor: Any) -> Any:
+        ours = isinstance(tensor, torch.Tensor) and tensor.device.type == "maca"
+        return tensor.__dlpack__() if ours else theirs(tensor)
+
+    return lent
 
 
 def _storage_on(theirs: Callable[..., Any]) -> Callable[..., Any]:
