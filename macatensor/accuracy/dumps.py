@@ -195,7 +195,7 @@ def from_hdf5(file: str | os.PathLike[str], folder: str | os.PathLike[str]) -> P
 def _read(data: Any) -> torch.Tensor:
     if data.nbytes > _MOST_BYTES or data.external or data.is_virtual:  # of other files nothing is read
         raise ValueError(f"the dataset {data.name!r} has {data.nbytes} bytes, or lies in another file")
-    tensor = torch.from_numpy(data[()].copy()) if data.shape else torch.tensor(data[()])
+    tensor = torch.from_numpy(data[()].copy()) if data.shape else torch.tensor(data[()], device="cpu")
     dtype = getattr(torch, str(data.attrs.get("dtype", "")), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"the dataset {data.name!r} names no dtype of PyTorch")

@@ -58,7 +58,7 @@ def writable(tensor: torch.Tensor) -> torch.Tensor:
     """A strided tensor as it is written: on the host, contiguous, complex numbers that have no name as pairs."""
     held = tensor.detach()
     if held._is_zerotensor():  # a derivative that is zero, without memory
-        held = torch.zeros(held.shape, dtype=held.dtype)
+        held = torch.zeros(held.shape, dtype=held.dtype, device="cpu")
     host = held.to("cpu").resolve_conj().resolve_neg().contiguous()
     return torch.view_as_real(host) if host.dtype in _WRITTEN_AS else host
 
@@ -129,8 +129,12 @@ def _laid_out(entry: TensorEntry, dtype: torch.dtype, held: torch.Tensor) -> tor
     if any(s == 0 and n > 1 for s, n in zip(entry.stride, entry.shape)):
         kept = [n if s else 1 for s, n in zip(entry.stride, entry.shape)]
         narrow = held[tuple(slice(0, k) for k in kept)]
-        return torch.empty_strided(kept, entry.stride, dtype=dtype).copy_(narrow).expand(entry.shape)
-    return torch.empty_strided(entry.shape, entry.stride, dtype=dtype).copy_(held)
+        return (
+            torch.empty_strided(kept, entry.stride, dtype=dtype, device="cpu")
+            .copy_(narrow)
+            .expand(entry.shape)
+        )
+    return torch.empty_strided(entry.shape, entry.stride, dtype=dtype, device="cpu").copy_(held)
 
 
 def _check_channels(parts: dict[str, torch.Tensor]) -> None:
@@ -149,7 +153,12 @@ def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tenso
     values, jagged of values and offsets."""
     if entry.layout == "sparse_coo":
         return torch.sparse_coo_tensor(
-            parts["indices"], parts["values"], entry.shape, is_coalesced=True, check_invariants=True
+            parts["indices"],
+            parts["values"],
+            entry.shape,
+            is_coalesced=True,
+            check_invariants=True,
+            device="cpu",
         )
     if entry.layout in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
         compressed, plain = (
@@ -164,6 +173,7 @@ def _together(entry: TensorEntry, parts: dict[str, torch.Tensor]) -> torch.Tenso
             entry.shape,
             layout=getattr(torch, entry.layout),
             check_invariants=True,
+            device="cpu",
         )
     if entry.layout == "jagged":
         return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"])

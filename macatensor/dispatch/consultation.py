@@ -53,13 +53,13 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
     if with_values and end - start > _LARGEST_COPY:
         raise MemoryError  # kernels that look at values would see none
     # uninitialized integers would be random indices, and such numbers NaN now and then, which some kernels refuse
-    memory = torch.zeros(max(end, room) - start, dtype=torch.uint8)
+    memory = torch.zeros(max(end, room) - start, dtype=torch.uint8, device="cpu")
     if with_values:
         download(memory, tensors[0]._payload[0], start, end - start)
     made = []
     for tensor in tensors:
         _, offset, meta = tensor._payload
-        t = torch.empty(0, dtype=meta.dtype)
+        t = torch.empty(0, dtype=meta.dtype, device="cpu")
         begin = offset - start // meta.itemsize if meta.numel else 0
         t.set_(memory.untyped_storage(), begin, meta.size, meta.stride)
         made.append(set_lazy_bits(t, meta))
@@ -68,7 +68,7 @@ def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tenso
 
 def _narrowed(tensor: MacaTensor) -> torch.Tensor:
     """Ones, at most two along each dimension, which broadcast as the tensor's elements do."""
-    return torch.ones([min(n, 2) for n in tensor.shape], dtype=tensor.dtype)
+    return torch.ones([min(n, 2) for n in tensor.shape], dtype=tensor.dtype, device="cpu")
 
 
 def consult_cpu(
@@ -104,7 +104,7 @@ def consult_cpu(
     counters.consultations[signature.name] += 1
 
     def call() -> Value:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), torch._C.DisableTorchFunction():
             return signature.call(signature.func, args)
 
     if heard:

@@ -19,7 +19,7 @@ def _tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
 
 def scalar_type(dtype: torch.dtype) -> str:
     """PyTorch's own name of a dtype, as its messages have it: "Float", "Long", "ComplexDouble"."""
-    return torch.empty(0, dtype=dtype).type().removeprefix("torch.").removesuffix("Tensor")
+    return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
 
 
 def not_strided(name: str, kind: str) -> NotImplementedError:

@@ -56,7 +56,7 @@ def of_bytes(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def byte_of(number: Scalar, dtype: torch.dtype) -> int:
     """The byte that stands for a number in ``dtype``."""
-    return int(torch.tensor([number], dtype=torch.float64).to(dtype).view(torch.uint8))
+    return int(torch.tensor([number], dtype=torch.float64, device="cpu").to(dtype).view(torch.uint8))
 
 
 def run_of(launcher: _Launcher, full: list[Value]) -> Run | None:
@@ -131,7 +131,7 @@ def _computed(launcher: _Launcher, full: list[Value]) -> Run:
 
     def given(place: int, value: Value) -> Value:
         if common in FLOAT8 and place in beside and isinstance(value, (bool, int, float)):
-            return torch.tensor([value], dtype=torch.float64).to(common).item()
+            return torch.tensor([value], dtype=torch.float64, device="cpu").to(common).item()
         return substitute(value, widened)
 
     def body(*args: Value, **kwargs: Value) -> Value:

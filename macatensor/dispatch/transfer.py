@@ -87,9 +87,9 @@ def to_host(source: MacaTensor, non_blocking: bool = False, launches: bool = Tru
             assert isinstance(copied, MacaTensor)
             buffer, offset, held = copied._payload
     if held.dense:
-        host = torch.empty_strided(held.size, held.stride, dtype=held.dtype)
+        host = torch.empty_strided(held.size, held.stride, dtype=held.dtype, device="cpu")
     else:
-        host = torch.empty(held.extent, dtype=held.dtype)
+        host = torch.empty(held.extent, dtype=held.dtype, device="cpu")
     download(host, buffer, offset * held.itemsize, held.nbytes, non_blocking)
     if not held.dense:
         host = host.as_strided(held.size, held.stride).clone()
@@ -120,7 +120,7 @@ def overwrite(target: MacaTensor, source: torch.Tensor) -> None:
     buffer, offset, meta = target._payload
     if not meta.numel:
         return
-    begin, memory = offset * meta.itemsize, torch.empty(meta.extent, dtype=meta.dtype)
+    begin, memory = offset * meta.itemsize, torch.empty(meta.extent, dtype=meta.dtype, device="cpu")
     download(memory, buffer, begin, meta.nbytes)
     set_lazy_bits(memory.as_strided(meta.size, meta.stride), meta).copy_(source)
     upload(buffer, begin, host_address(memory), meta.nbytes, False)

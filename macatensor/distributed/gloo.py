@@ -105,7 +105,7 @@ class GlooCarrier:
                 finish_one()
             nbytes = min(_BLOCK, source.nbytes - at)
             if len(self._stages) == number < _STAGES:
-                self._stages.append(torch.empty(_BLOCK, dtype=torch.uint8))
+                self._stages.append(torch.empty(_BLOCK, dtype=torch.uint8, device="cpu"))
             block = self._stages[number % _STAGES][:nbytes].view(source.dtype)
             with no_waiting():
                 download(block, source.buffer, source.offset + at, nbytes)

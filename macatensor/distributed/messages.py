@@ -27,11 +27,11 @@ _kept: list[torch.Tensor] = []  # of BLOCK bytes each
 
 def _room(nbytes: int) -> torch.Tensor:
     if nbytes < BLOCK // 4:  # the allocator of the host has those at hand
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
     try:
         return _kept.pop()[:nbytes]
     except IndexError:
-        return torch.empty(BLOCK, dtype=torch.uint8)[:nbytes]
+        return torch.empty(BLOCK, dtype=torch.uint8, device="cpu")[:nbytes]
 
 
 def _keep(room: torch.Tensor) -> None:

@@ -121,7 +121,7 @@ class Source(Operand):
 
     def host(self) -> torch.Tensor:
         """A contiguous copy on the host."""
-        result = torch.empty(self.shape, dtype=self.dtype)
+        result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         with no_waiting(), _disable_current_modes():
             download(result, self.buffer, self.offset, self.nbytes)
         return result

@@ -16,7 +16,7 @@ from macatensor.runtime.tensor import MacaTensor, wrap
 
 def room_for(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous host tensor of any content, for what comes back into ``tensor``."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def together(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -28,7 +28,7 @@ def together(parts: Sequence[torch.Tensor]) -> torch.Tensor:
             return torch.cat([as_bytes(t) for t in parts])
         at += part.nbytes
     start = first.storage_offset() * first.element_size()
-    whole = torch.empty(0, dtype=torch.uint8).set_(first.untyped_storage())
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(first.untyped_storage())
     return whole[start : start + sum(t.nbytes for t in parts)]
 
 

@@ -31,10 +31,10 @@ def maca(data: Value) -> Value:
         plain = data.flags.writeable and all(step >= 0 for step in data.strides)
         return to_device(torch.from_numpy(data if plain else data.copy()))
     if isinstance(data, (bool, int, float, complex, np.generic)):
-        return to_device(torch.as_tensor(data))
+        return to_device(torch.as_tensor(data, device="cpu"))
     if isinstance(data, (list, tuple)):
         if data and _is_numbers(data):
-            return to_device(torch.tensor(data))
+            return to_device(torch.tensor(data, device="cpu"))
         moved = [maca(value) for value in data]
         if isinstance(data, tuple):
             return type(data)(*moved) if hasattr(data, "_fields") else tuple(moved)

@@ -65,7 +65,7 @@ def _export(
     return native.lend(held, held.data_ptr(), _CODES[held.dtype], bits, tuple(held.shape), held.stride())
 
 
-_Capsule = type(torch._C._to_dlpack(torch.empty(0)))
+_Capsule = type(torch._C._to_dlpack(torch.empty(0, device="cpu")))
 _take: Any = torch._C._from_dlpack
 _dlpack: Any = torch.utils.dlpack
 _asarray: Any = torch.asarray

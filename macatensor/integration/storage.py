@@ -305,7 +305,7 @@ def _copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
     if self.nbytes() != n:
         raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {n} bytes")
     if n:
-        host = torch.empty(0, dtype=torch.uint8).set_(self)
+        host = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self)
         host_address(host)
         download(host, source._buffer, 0, n, bool(non_blocking))
     return self

@@ -154,7 +154,7 @@ def _class_of_both(users_class: Any) -> Any:
 def as_subclass(self: MacaTensor, cls: type[torch.Tensor]) -> Value:
     """The same memory as a tensor of class ``cls``, with its place in the autograd graph, as PyTorch's."""
     if not (isinstance(cls, type) and issubclass(cls, torch.Tensor)):
-        return _host_as_subclass(torch.empty(0), cls)  # PyTorch's error
+        return _host_as_subclass(torch.empty(0, device="cpu"), cls)  # PyTorch's error
     with _without_functions():
         return _classed(torch.ops.aten.alias.default(self), cls)
 

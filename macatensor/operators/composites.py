@@ -90,7 +90,9 @@ def isin(
     """``isin`` after PyTorch's word on the dtypes, which its decomposition does not ask."""
     operands = elements, test_elements
     in_pytorch: Callable[..., Tensor] = torch.isin
-    in_pytorch(*(torch.empty(0, dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in operands))
+    in_pytorch(
+        *(torch.empty(0, dtype=t.dtype, device="cpu") if isinstance(t, torch.Tensor) else t for t in operands)
+    )
     tensors = [t for t in operands if isinstance(t, torch.Tensor)]
     if not all(t.numel() for t in tensors):  # which its decomposition sorts
         sizes = elements.shape if isinstance(elements, torch.Tensor) else ()
@@ -102,7 +104,7 @@ def isin(
     if not isinstance(elements, torch.Tensor) and isinstance(test_elements, torch.Tensor):
         common = torch.result_type(test_elements, elements)
         if common.is_floating_point:
-            rounded = torch.tensor(elements, dtype=torch.float64).to(common).item()
+            rounded = torch.tensor(elements, dtype=torch.float64, device="cpu").to(common).item()
             # PyTorch sorts from ten elements on, in float64; fewer it compares in their own dtype
             if rounded != elements and test_elements.numel() >= 10:
                 return torch.full((), invert, dtype=torch.bool, device=test_elements.device)

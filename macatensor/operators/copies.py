@@ -150,7 +150,7 @@ def _copy_(func: OpOverload) -> Launcher:
     def run(args: Arguments, kwargs: Keywords | None) -> Value:
         target: torch.Tensor = args[0]
         source: torch.Tensor = (
-            args[1] if isinstance(args[1], torch.Tensor) else torch.as_tensor(args[1])
+            args[1] if isinstance(args[1], torch.Tensor) else torch.as_tensor(args[1], device="cpu")
         )  # a number
         non_blocking = bool(args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking"))
         if not isinstance(target, MacaTensor):
@@ -203,7 +203,7 @@ def _item(func: OpOverload) -> Launcher:
             raise RuntimeError(f"a Tensor with {meta.numel} elements cannot be converted to Scalar")
         if meta.numel == 0:
             raise RuntimeError("_local_scalar_dense: Empty tensor not supported")
-        host = torch.empty((), dtype=meta.dtype)
+        host = torch.empty((), dtype=meta.dtype, device="cpu")
         download(host, buffer, offset * meta.itemsize, meta.itemsize)
         number = host.item()
         if meta.conj:

@@ -35,7 +35,9 @@ def _numbers(size: Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(map(int, size))
     except AttributeError:
-        torch.empty(size)  # PyTorch refuses the ragged dimension of a nested tensor in a dense one
+        torch.empty(
+            size, device="cpu"
+        )  # PyTorch refuses the ragged dimension of a nested tensor in a dense one
         raise
 
 
@@ -201,7 +203,7 @@ class BlankLauncher(native.BlankCall):
 
     def _of_other_layout(self, meta: Meta, args: Arguments, kwargs: Keywords) -> torch.Tensor:
         """Without elements, where PyTorch makes such a tensor of a dense one; else as it refuses."""
-        model = torch.empty((), dtype=meta.dtype).expand(meta.size)
+        model = torch.empty((), dtype=meta.dtype, device="cpu").expand(meta.size)
         made = self.func(
             model, *args, **{k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
         )

@@ -14,7 +14,7 @@ from macatensor.dispatch.errors import scalar_type
 from macatensor.operators.composites import Contradiction, composite
 
 _EXACT = 1 << 24  # below it float32 holds all integers
-_SMALL_SCALE = float(torch.tensor(6.1e-5))  # observers choose none below it
+_SMALL_SCALE = float(torch.tensor(6.1e-5, device="cpu"))  # observers choose none below it
 
 
 def _computed_in(x: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def fake_quantize(
     _check(self, quant_min, quant_max)
     if not quant_min <= zero_point <= quant_max:
         raise Contradiction
-    step = torch.tensor(scale, dtype=torch.float32)
+    step = torch.tensor(scale, dtype=torch.float32, device="cpu")
     q = (_computed_in(self) * float(step.reciprocal())).round() + zero_point
     mask = _inside(q, quant_min, quant_max)
     if max(abs(quant_min), abs(quant_max)) >= _EXACT:

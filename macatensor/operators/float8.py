@@ -24,7 +24,7 @@ def converts(source: Tensor, target: torch.dtype | None) -> bool:
 @functools.cache
 def _numbers(source: torch.dtype, target: torch.dtype) -> Tensor:
     """[256] of ``target`` on the device: what the bytes of ``source`` stand for. Bytes, where ``target`` is float8."""
-    numbers = torch.arange(256, dtype=torch.uint8).view(source).to(target)
+    numbers = torch.arange(256, dtype=torch.uint8, device="cpu").view(source).to(target)
     return (numbers.view(torch.uint8) if target in FLOAT8 else numbers).to("maca")
 
 
@@ -35,7 +35,7 @@ def _bytes(target: torch.dtype) -> Tensor:
     The lowest bit of a half also stands for all bits below it: formats of 3 bits of mantissa or fewer round at numbers
     that have a zero there, so it is known on which side a number lies.
     """
-    upper = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32)
+    upper = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32, device="cpu")
     return (upper << 16).view(torch.float32).to(target).view(torch.uint8).to("maca")
 
 

@@ -48,7 +48,7 @@ def _histc_of_integers(self: Tensor, bins: int, low: int, high: int) -> Tensor:
 def histc(self: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Tensor:
     """Counts in bins of equal width from ``min`` to ``max``, of the data where both are equal."""
     if isinstance(min, complex) or isinstance(max, complex):
-        torch.histc(torch.zeros(1), 1, min, max)  # raises, but where the imaginary part is 0
+        torch.histc(torch.zeros(1, device="cpu"), 1, min, max)  # raises, but where the imaginary part is 0
         min, max = complex(min).real, complex(max).real
     if self.dtype in (torch.float32, torch.float64) and bins > 0 and "histc" in kernels():
         largest = torch.finfo(self.dtype).max
@@ -59,13 +59,16 @@ def histc(self: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Te
             )
     is_integral = self.dtype in _INTEGERS
     # or PyTorch's error; of integers, which CUDA counts and the CPU does not, that of numbers
-    given = torch.zeros(1, dtype=torch.float64 if is_integral else self.dtype)
+    given = torch.zeros(1, dtype=torch.float64 if is_integral else self.dtype, device="cpu")
     torch.histc(given, 1 if bins > 0 else bins, min, max)
     if is_integral:
         return _histc_of_integers(self, bins, int(min), int(max))
     low, high = _range(self, float(min), float(max))
     x = self.reshape(-1)
-    first, last = torch.tensor(low, dtype=self.dtype), torch.tensor(high, dtype=self.dtype)
+    first, last = (
+        torch.tensor(low, dtype=self.dtype, device="cpu"),
+        torch.tensor(high, dtype=self.dtype, device="cpu"),
+    )
     low, width, high = float(first), float(last - first), float(last)
     inside = (x >= low) & (x <= high)
     # in this order and rounded to the dtype each time, as PyTorch's: the rounding decides on the bin

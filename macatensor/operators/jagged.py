@@ -38,7 +38,7 @@ def _filling(number: float, dtype: torch.dtype) -> float:
     """The number as C++ casts it to a dtype, without asking whether it fits; of an infinity bool and integers have the end
     of their range."""
     if dtype.is_floating_point or dtype.is_complex or abs(number) != float("inf"):
-        return torch.tensor(number, dtype=torch.float64).to(dtype).item()
+        return torch.tensor(number, dtype=torch.float64, device="cpu").to(dtype).item()
     if dtype is torch.bool:
         return float(number > 0)
     limits = torch.iinfo(dtype)

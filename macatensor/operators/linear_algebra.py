@@ -99,7 +99,7 @@ def linalg_lstsq(
         which = "other.size(-1)" if vectors else "other.size(-2)"
         raise RuntimeError(f"torch.linalg.lstsq: input.size(-2) should match {which}")
     # as PyTorch counts, whatever the right side's own dimensions are
-    sets = [torch.empty(()).expand(t.shape[: a.dim() - 2]) for t in (a, right)]
+    sets = [torch.empty((), device="cpu").expand(t.shape[: a.dim() - 2]) for t in (a, right)]
     batch = tuple(torch.broadcast_tensors(*sets)[0].shape)  # refused in the words of PyTorch's CPU kernel
     sides = right.shape[-1]
     real = _real(a.dtype)

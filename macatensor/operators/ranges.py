@@ -91,7 +91,7 @@ def _arange(func: OpOverload) -> Launcher:
         numbers = (start, end, step)
         dtype = options.get("dtype")
         if dtype is not None and (dtype.is_complex or dtype is torch.bool):
-            torch.arange(1, dtype=dtype)  # raises: the CPU has no such range, nor has CUDA
+            torch.arange(1, dtype=dtype, device="cpu")  # raises: the CPU has no such range, nor has CUDA
         kinds = tuple(map(type, numbers))
         if not all(kind in (int, float) for kind in kinds):
             return kernel(numbers, options)

@@ -14,7 +14,7 @@ _UNCOUNTABLE = 1 << 63
 
 def _half_complex() -> torch.Tensor:
     """At the first such tensor of a process PyTorch says that few operators take it."""
-    return torch.empty(0, dtype=torch.complex32)
+    return torch.empty(0, dtype=torch.complex32, device="cpu")
 
 
 class Meta:

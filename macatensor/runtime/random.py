@@ -133,7 +133,7 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
         yield
         return
     capture.refuse("a number from a generator of the host")
-    drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
+    drawn = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item()
     with drawn_at((int(drawn) & _MASK, 0)):
         yield
 

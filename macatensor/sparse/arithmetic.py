@@ -160,7 +160,9 @@ def _add(t: Value, other: Value, *, alpha: Value = 1) -> Value:
         return NotImplemented
     dtype = torch.promote_types(t.dtype, other.dtype)
     if alpha != 1:  # of which PyTorch refuses some kinds
-        torch.add(torch.empty(0, dtype=dtype), torch.empty(0, dtype=dtype), alpha=alpha)
+        torch.add(
+            torch.empty(0, dtype=dtype, device="cpu"), torch.empty(0, dtype=dtype, device="cpu"), alpha=alpha
+        )
     values = [t._coo_values.to(dtype), (other._coo_values * alpha).to(dtype)]
     if not other._coo_values.shape[0]:  # elements of one place stay apart
         return like(t, values[0].clone())

@@ -43,6 +43,7 @@ class CompressedMacaTensor(DeviceSparse):
             self.shape,
             layout=self._csx_layout,
             check_invariants=check,
+            device="cpu",
         )
 
     def hold(self, other: Value) -> None:

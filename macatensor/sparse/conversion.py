@@ -149,7 +149,9 @@ def _of_dense(func: OpOverload) -> Launcher:
             batch = rank - 2 - (dense_dims or 0)
             if 0 not in dense.shape[:batch] and _divides(block, layout, dense.shape[batch : batch + 2]):
                 return of_dense(dense, layout, block or (), dense_dims or 0)
-        func(torch.zeros((), dtype=dense.dtype).expand(dense.shape), *args[1:], **(kwargs or {}))  # raises
+        func(
+            torch.zeros((), dtype=dense.dtype, device="cpu").expand(dense.shape), *args[1:], **(kwargs or {})
+        )  # raises
         return without_row(func, args, kwargs, "this layout is made on the host")
 
     return run

@@ -76,7 +76,9 @@ def _estimated(
     blocks = 2 if layout in IN_BLOCKS else 0
     if batch < 0 or plain_indices.dim() != batch + 1 or values.dim() < batch + blocks + 1:
         host = compressed_indices.detach().cpu(), plain_indices.detach().cpu(), values.detach().cpu()
-        return torch.sparse_compressed_tensor(*host, layout=layout, check_invariants=False).shape  # raises
+        return torch.sparse_compressed_tensor(
+            *host, layout=layout, check_invariants=False, device="cpu"
+        ).shape  # raises
     high, wide = (max(1, n) for n in values.shape[batch + 1 : batch + 3]) if blocks else (1, 1)
     n = max(0, compressed_indices.shape[-1] - 1)
     m = int(plain_indices.max()) + 1 if plain_indices.numel() else 0
@@ -371,7 +373,7 @@ def _resize(
     """In rows of the new size, which are empty where they are new; PyTorch makes rows of CSC, too, and numbers of blocks."""
     begins, plain, values = _each(own_members(t), lambda member: torch.empty_like(member, device="meta"))
     asked = torch.sparse_compressed_tensor(
-        begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False
+        begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False, device="cpu"
     )
     asked.resize_(size)  # refuses what PyTorch refuses
     are_square = t.shape[-2] == t.shape[-1] and size[-2] == size[-1]

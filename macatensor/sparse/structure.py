@@ -231,9 +231,9 @@ def _clear(t: _Sparse, size: Sequence[int], sparse: int, dense: int) -> Value:
 def _ask_pytorch(t: _Sparse, name: str, *args: Value) -> None:
     """Raises what PyTorch says to sizes of such a tensor, of which an element stands for all."""
     few = min(1, t._coo_values.shape[0])
-    at = torch.zeros((sparse_dim(t), few), dtype=torch.int64)
-    values = torch.zeros((few, *t._coo_values.shape[1:]), dtype=t.dtype)
-    getattr(torch.sparse_coo_tensor(at, values, t.shape, check_invariants=False), name)(*args)
+    at = torch.zeros((sparse_dim(t), few), dtype=torch.int64, device="cpu")
+    values = torch.zeros((few, *t._coo_values.shape[1:]), dtype=t.dtype, device="cpu")
+    getattr(torch.sparse_coo_tensor(at, values, t.shape, check_invariants=False, device="cpu"), name)(*args)
 
 
 @operator("resize_as_sparse_", "resize_as_")

@@ -28,6 +28,7 @@ class SparseMacaTensor(DeviceSparse):
             self.shape,
             check_invariants=check,
             is_coalesced=self._coo_is_coalesced,
+            device="cpu",
         )
 
     def hold(self, other: Value) -> None:

@@ -69,7 +69,11 @@ class _Contender:
 
 def _random(meta: Meta, generator: torch.Generator) -> torch.Tensor:
     """A host tensor of such sizes and strides."""
-    memory = torch.rand(max(meta.extent, 1), generator=generator, dtype=torch.float32).mul_(2).sub_(1)
+    memory = (
+        torch.rand(max(meta.extent, 1), generator=generator, dtype=torch.float32, device="cpu")
+        .mul_(2)
+        .sub_(1)
+    )
     if not (meta.dtype.is_floating_point or meta.dtype.is_complex):
         memory = memory.mul_(8).round_()
     return torch.as_strided(memory.to(meta.dtype), meta.size, meta.stride)

@@ -280,7 +280,7 @@ def elements_of(path: Path, held: HeldTensor) -> torch.Tensor:
             raise ValueError(f"{order.decode(errors='replace')}-endian elements; only little is read")
         usable = len(data) // storage.dtype.itemsize
         if 0 in held.size:
-            return torch.empty_strided(held.size, held.stride, dtype=storage.dtype)
+            return torch.empty_strided(held.size, held.stride, dtype=storage.dtype, device="cpu")
         if held.offset + sum((n - 1) * s for n, s in zip(held.size, held.stride)) >= usable:
             raise ValueError(f"it reaches beyond its {usable} elements; the file is cut off")
         memory = torch.frombuffer(bytearray(data), dtype=storage.dtype, count=usable)

@@ -31,10 +31,10 @@ class Fenced:
         """A copy of a host tensor, which begins where it does between two aligned addresses."""
         extent = meta_of_tensor(t).extent
         start = MARGIN + int(t.storage_offset()) % MARGIN
-        before = torch.full((start + extent + MARGIN,), FILL, dtype=t.dtype)
+        before = torch.full((start + extent + MARGIN,), FILL, dtype=t.dtype, device="cpu")
         before[start : start + extent] = torch.as_strided(t, (extent,), (1,), t.storage_offset())
         row = place(before)
-        inside = torch.zeros(before.shape, dtype=torch.bool)
+        inside = torch.zeros(before.shape, dtype=torch.bool, device="cpu")
         torch.as_strided(inside, t.shape, t.stride(), start).fill_(True)
         view = torch.as_strided(row, t.shape, t.stride(), start)
         return cls(view, row, before, inside)

@@ -90,7 +90,7 @@ def moved_by_one(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     # every element of memory once: an expanded operand stays one
     memory = torch.as_strided(moved, (moved.untyped_storage().nbytes() // moved.element_size(),), (1,), 0)
     wide = memory.double()
-    signs = torch.randint(0, 2, wide.shape, generator=generator) * 2 - 1
+    signs = torch.randint(0, 2, wide.shape, generator=generator, device="cpu") * 2 - 1
     step = ulp_at(wide.abs().nan_to_num(nan=0.0, posinf=0.0), t.dtype)
     memory.copy_(torch.where((wide != 0) & wide.isfinite(), wide + signs * step, wide))
     return moved

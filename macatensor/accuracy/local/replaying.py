@@ -166,7 +166,7 @@ def _tensor(process: Process, entry: TensorEntry, filled: bool) -> torch.Tensor:
         raise CannotReplay(f"a {entry.layout} tensor has no kernel of the op table")
     if entry.file is None and filled and entry.stride is not None:
         readable(entry.shape, entry.stride)
-        return torch.empty_strided(entry.shape, entry.stride, dtype=dtype_named(entry.dtype))
+        return torch.empty_strided(entry.shape, entry.stride, dtype=dtype_named(entry.dtype), device="cpu")
     if entry.file is None:
         raise CannotReplay("its inputs were not recorded whole; record with record_level=2")
     return process.tensor(entry)

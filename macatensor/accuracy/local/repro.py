@@ -221,8 +221,8 @@ def _allowed(got: torch.Tensor, want: torch.Tensor, aim: Aim, device: str) -> to
         found = by_chains(got, want, aim.bound, aim.terms, aim.chains, aim.result)
         flat = error.view(-1)
         looked, allowed = (
-            torch.tensor(found.elements, dtype=torch.int64),
-            torch.tensor(found.allowed, dtype=flat.dtype),
+            torch.tensor(found.elements, dtype=torch.int64, device="cpu"),
+            torch.tensor(found.allowed, dtype=flat.dtype, device="cpu"),
         )
         if len(looked):  # those that nobody looked at may lie as far off as these
             flat *= float((allowed / flat[looked]).max())

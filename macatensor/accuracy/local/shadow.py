@@ -85,7 +85,7 @@ class Shadows:
         """Says what a result in memory of its own should be."""
         start = int(t.storage_offset())
         end = start + meta_of_tensor(t).extent
-        memory = self._new(t, torch.zeros(end, dtype=wide(t.dtype)))
+        memory = self._new(t, torch.zeros(end, dtype=wide(t.dtype), device="cpu"))
         self.memory[_key(t)] = memory
         torch.as_strided(memory.values, t.shape, t.stride(), start).copy_(values)
 

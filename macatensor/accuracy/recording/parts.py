@@ -74,9 +74,9 @@ def quantized_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     held = tensor.detach()
     parts = {"values": held.int_repr()}
     if held.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        parts["scale"] = torch.tensor(held.q_scale(), dtype=torch.float64)
-        parts["zero_point"] = torch.tensor(held.q_zero_point())
+        parts["scale"] = torch.tensor(held.q_scale(), dtype=torch.float64, device="cpu")
+        parts["zero_point"] = torch.tensor(held.q_zero_point(), device="cpu")
     else:
         parts["scale"], parts["zero_point"] = held.q_per_channel_scales(), held.q_per_channel_zero_points()
-        parts["axis"] = torch.tensor(held.q_per_channel_axis())
+        parts["axis"] = torch.tensor(held.q_per_channel_axis(), device="cpu")
     return parts
