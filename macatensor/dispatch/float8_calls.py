@@ -70,10 +70,13 @@ def run_of(launcher: _Launcher, full: list[Value]) -> Run | None:
     launcher.ask_host(full)
     row, signature = launcher.row, launcher.signature
     if row.moves and len(dtypes) == 1:
-        places = [signature.positions[name] for name in row.moves] + list(signature.outs)
-        held = {t.dtype for i in places for t in flatten([full[i]]) if isinstance(t, torch.Tensor)}
+        sources = [signature.positions[name] for name in row.moves]
+        moved, written = (
+            {t.dtype for i in places for t in flatten([full[i]]) if isinstance(t, torch.Tensor)}
+            for places in (sources, signature.outs)
+        )
         adds = "accumulate" in signature.positions and full[signature.positions["accumulate"]]
-        if held == dtypes and not adds:
+        if moved and moved | written == dtypes and not adds:  # of a list of nothing the device would not hear
             return _moved(launcher, *dtypes)
     computes = (row.elementwise or row.widens) and not launcher.writes_list
     if computes and may_ask_cpu(launcher.func):  # which has agreed then

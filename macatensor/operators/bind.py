@@ -18,7 +18,7 @@ from macatensor.dispatch.signature import Form, find_row
 from macatensor.dispatch.view_calls import ViewLauncher, change_wrapper
 from macatensor.operators import composites, dynamic
 from macatensor.runtime import tensor
-from macatensor.runtime.boxed import Launcher
+from macatensor.runtime.boxed import Arguments, Keywords, Launcher, Value
 from macatensor.runtime.ffi import launch_error, native
 from macatensor.runtime.uncompiled import uncompiled
 from op_table import Kind
@@ -73,6 +73,12 @@ def _way_of(func: OpOverload) -> Launcher:
     return lambda args, kwargs: host_fallback.on_cpu(func, args, kwargs or {}, row.why)
 
 
+@uncompiled
+def _below_modes(launcher: Launcher, args: Arguments, kwargs: Keywords | None) -> Value:
+    with torch._C.DisableTorchFunction():
+        return launcher(args, kwargs)
+
+
 def configure_launcher() -> None:
     """Tells the launchers' module, once the device is registered, what it has to know of PyTorch and of us."""
     native.configure(
@@ -90,4 +96,6 @@ def configure_launcher() -> None:
         is_deterministic=torch._C._get_deterministic_algorithms,
         absent=ABSENT,
         is_profiled=torch._C._autograd._profiler_enabled,
+        function_modes=torch._C._len_torch_function_stack,
+        below_modes=_below_modes,
     )

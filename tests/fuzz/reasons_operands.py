@@ -72,6 +72,16 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a dimension that vmap never asks for: PyTorch's own reads past the end of a list",
     ),
     (
+        r"aten::lstm",
+        r"SIGSEGV on the device.*",
+        "of hidden states of more layers than cell states PyTorch reads beyond the latter's list, before any device is asked",
+    ),
+    (
+        r"aten::__interpolate",
+        r"SIGSEGV on the device.*",
+        "of a list of no scale factors PyTorch reads the first, before any device is asked",
+    ),
+    (
         r"aten::_tensor_to_list",
         r"(SIG\w+|exit \w+) on the device",
         "PyTorch reads the list of lists that it gives as numbers, on the host, too, which may end the process",

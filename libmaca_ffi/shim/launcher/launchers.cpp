@@ -20,8 +20,15 @@ Table& table() {
   return *bound;
 }
 
+// A launcher in Python, of a composite for one. Modes of functions, as that of a default device, have seen the program's
+// call and are gone, unless C++ made it, as TorchScript and the autograd engine do: then they would see what is called here.
 PyObject* call_object(PyObject* launcher, PyObject* args, PyObject* kwargs) {
-  return PyObject_CallFunctionObjArgs(launcher, args, kwargs ? kwargs : Py_None, nullptr);
+  const Ref modes(PyObject_CallNoArgs(known.function_modes));
+  if (!modes) return nullptr;
+  if (!kwargs) kwargs = Py_None;
+  return PyLong_AsLong(modes.get()) == 0
+             ? PyObject_CallFunctionObjArgs(launcher, args, kwargs, nullptr)
+             : PyObject_CallFunctionObjArgs(known.below_modes, launcher, args, kwargs, nullptr);
 }
 
 }  // namespace
