@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
 from running import run_python
 from torch.utils._device import _device_constructors
 
