@@ -133,6 +133,45 @@ def test_x_data_assignment_in_a_module() -> None:
     close(model(maca([[1.0, 2.0]])) - model.bias, torch.tensor([[3.0, 6.0]]))
 
 
+def test_data_assigned_across_the_boundary() -> None:
+    """As programs that keep weights on the host until they are used do, and those that build layers there first."""
+    layer = nn.Linear(3, 2)
+    p, b = layer.weight, layer.bias
+    p.note = "kept"
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    before, held = p.detach().clone(), torch.rand(4, 3).maca()
+    p.grad = torch.ones(2, 3)
+    p.data = p.data.to("maca")
+    assert layer.weight is p and type(p) is MacaTensor and isinstance(p, nn.Parameter) and p.note == "kept"
+    assert p.grad.is_maca and p.requires_grad and p.is_leaf
+    b.data = b.data.to("maca")
+    layer(held).sum().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["params"][0] is p and not torch.equal(p.cpu(), before)
+    stepped = p.detach().cpu()
+    p.data = p.data.cpu()
+    assert type(p) is nn.Parameter and torch.equal(p.detach(), stepped) and p.note == "kept"
+
+    other = torch.ones(2, requires_grad=True)
+    other.data = held  # of other sizes, whose memory it shares
+    assert other.is_maca and other.requires_grad and other.data_ptr() == held.data_ptr()
+    plain = torch.zeros(2)
+    plain.data = held
+    plain.add_(1)
+    assert torch.equal(plain.cpu(), held.cpu()) and not plain.requires_grad
+    for target in (other * 2, (torch.ones(2, requires_grad=True) * 2)):
+        with pytest.raises(
+            RuntimeError, match=r"data of one on .* that a graph computes; assign to its detach\(\)"
+        ):
+            target.data = torch.ones(2) if target.is_maca else held
+    loss = (other * other).sum()
+    with pytest.raises(RuntimeError):  # held by a graph
+        other.data = torch.ones(2)
+    loss.backward()
+    assert torch.equal(other.grad.cpu(), 2 * other.detach().cpu())
+    assert torch.Tensor.data.__get__ is not None and type(torch.Tensor.data).__name__ == "getset_descriptor"
+
+
 def test_packed_weights_follow_every_kind_of_write() -> None:
     layer, x = maca(nn.Conv2d(3, 8, 3)), maca(torch.rand(2, 3, 16, 16))
     host = nn.Conv2d(3, 8, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -12,7 +13,14 @@ import torch
 from running import ROOT, run_python
 
 from macatensor import packages
-from macatensor.packages import accelerate, lightning, peft, stand_ins, torchtune, torchvision, transformers
+from macatensor.packages import (
+    accelerate,
+    lightning,
+    stand_ins,
+    torchtune,
+    torchvision,
+    transformers,
+)
 
 
 def test_adapters_import_nothing_themselves() -> None:
@@ -20,13 +28,13 @@ def test_adapters_import_nothing_themselves() -> None:
         """
         import sys, torch
         torch.ones(1, device="maca")
-        for name in ("accelerate", "transformers", "lightning", "pytorch_lightning", "peft", "torchtune", "torchvision"):
+        for name in ("accelerate", "transformers", "lightning", "pytorch_lightning", "peft", "safetensors", "torchtune", "torchvision"):
             assert name not in sys.modules, name
         """
     )
 
 
-@pytest.mark.parametrize("adapter", [accelerate, lightning, peft, torchtune, torchvision, transformers])
+@pytest.mark.parametrize("adapter", [accelerate, lightning, torchtune, torchvision, transformers])
 def test_adapters_state_their_upstream_versions(adapter: ModuleType) -> None:
     low, high = adapter.UPSTREAM
     assert tuple(map(int, low.split("."))) < tuple(map(int, high.split(".")))
@@ -126,3 +134,37 @@ def test_each_documented_stand_in_has_a_program() -> None:
 def test_unknown_names_are_not_provided() -> None:
     with pytest.raises(ValueError, match="expected names of"):
         stand_ins.provide("xformers")
+
+
+def test_safetensors_writes_and_reads_the_device(tmp_path: Path) -> None:
+    run_python(
+        f"""
+        import torch
+        from safetensors import safe_open
+        from safetensors.torch import load_file, load_model, save, save_file, save_model
+        path = {str(tmp_path / "conv.safetensors")!r}
+        conv = torch.nn.Conv2d(3, 4, 3)
+        there = torch.nn.Conv2d(3, 4, 3).to("maca")
+        there.load_state_dict(conv.state_dict())
+        assert not there.weight.is_contiguous()
+        save_file(there.state_dict(), path)
+        assert save(there.state_dict()) == save(conv.state_dict())
+        for device in ("maca", torch.device("maca", 0)):
+            read = load_file(path, device=device)
+            assert all(t.is_maca and t.cpu().equal(conv.state_dict()[n]) for n, t in read.items())
+            with safe_open(path, framework="pt", device=device) as file:
+                assert sorted(file.keys()) == ["bias", "weight"] and file.get_slice("weight").get_shape() == [4, 3, 3, 3]
+                assert file.get_slice("weight")[1:3].cpu().equal(conv.weight[1:3]) and file.get_tensor("bias").is_maca
+        assert not load_file(path)["bias"].is_maca
+        save_model(there, path)
+        other = torch.nn.Conv2d(3, 4, 3).to("maca")
+        load_model(other, path, device="maca")
+        assert other.weight.is_maca and other.weight.cpu().equal(conv.weight)
+        try:
+            save_file({{"a": there.weight.transpose(0, 1)}}, path)
+        except ValueError as error:
+            assert "non contiguous" in str(error)
+        else:
+            raise AssertionError
+        """
+    )

@@ -22,8 +22,10 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from macatensor.runtime.attributes import OURS, whole_attributes
-from macatensor.runtime.tensor import MacaTensor
+from macatensor.runtime.ffi import native
+from macatensor.runtime.tensor import MacaTensor, plain_data
 
+_PLAIN = torch.Tensor.__torch_dispatch__
 _convert: Callable[..., torch.nn.Module] = torch.nn.Module._apply
 
 
@@ -96,6 +98,33 @@ def become(tensor: torch.Tensor, device: torch.device, name: str) -> None:
         _become(tensor, moved, lambda t: t.to(device), name)
     except _Watched as error:
         raise RuntimeError(str(error)) from error
+
+
+def _assign_data(target: torch.Tensor, value: torch.Tensor) -> None:
+    """``target.data = value``, where one of them is of the device, or both.
+
+    Across the boundary ``target`` becomes a tensor of the other type, as a Parameter does in ``nn.Module.to``, and its
+    gradient goes with it. Raises RuntimeError where a graph or a profiler holds ``target``, and PyTorch's own where
+    neither is a plain tensor.
+    """
+    kinds = [type(t) for t in (target, value) if not isinstance(t, MacaTensor)]
+    if not kinds:
+        plain_data.__set__(target, value)
+        target._payload = value._payload  # type: ignore[attr-defined]
+    elif any(getattr(kind, "__torch_dispatch__", _PLAIN) is not _PLAIN for kind in kinds):
+        plain_data.__set__(target, value)  # which refuses it
+    elif not target.is_leaf:
+        raise RuntimeError(
+            f"cannot assign a tensor on {value.device} to the data of one on {target.device} that a graph computes; "
+            "assign to its detach()"
+        )
+    elif isinstance(target, torch.nn.Parameter):
+        try:
+            _become(target, value.detach(), lambda t: t.to(value.device), "the tensor whose data is set")
+        except _Watched as error:
+            raise RuntimeError(str(error)) from error
+    else:
+        torch.utils.swap_tensors(target, value.detach().requires_grad_(target.requires_grad))
 
 
 def _become(p: Any, applied: Any, fn: Any, name: str) -> None:
@@ -233,5 +262,7 @@ def _has_replicas() -> str | None:
 def register() -> None:
     """Installs the conversion."""
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+    tensor: Any = torch.Tensor
+    tensor.data = native.AssignedAttribute(plain_data, MacaTensor, _assign_data)
     parallel: Any = importlib.import_module("torch.nn.parallel.data_parallel")
     parallel._get_available_device_type = _has_replicas

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from maca_autoload import torchvision
+from maca_autoload import safetensors, torchvision
 from maca_autoload.after_import import after_import
 from torch.utils import backend_registration
 
@@ -99,6 +99,7 @@ def register() -> None:
     _put(parallel, "_get_available_device_type", _answer(parallel, "_get_available_device_type", None))
     if torch.distributed.is_available():
         _put(torch.distributed.Backend, "__new__", _backend_named(torch.distributed.Backend.__new__))
+    safetensors.adapt()
     after_import("torchvision.extension", lambda: torchvision.define(sys.modules["torchvision.extension"]))
     for upstream, asking in _ASKING.items():
         after_import(upstream, functools.partial(_ask_first, upstream, asking))

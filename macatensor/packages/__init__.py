@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from importlib import metadata
 
+from maca_autoload import safetensors
 from maca_autoload.torchvision import define
 
 from macatensor.runtime.after_import import after_import
@@ -22,9 +23,7 @@ from macatensor.runtime.boxed import Value
 _ADAPTERS = {
     "accelerate.state": ("accelerate", "state"),
     "accelerate.utils.modeling": ("accelerate", "modeling"),
-    "accelerate.utils.offload": ("accelerate", "offload"),
     "accelerate.accelerator": ("accelerate", "accelerator"),
-    "peft.tuners.lora.layer": ("peft", "lora"),
     "torch.nn.attention.varlen": ("varlen_attention", "kernels"),
     "torchtune.utils._device": ("torchtune", "device"),
     "torchtune.training.precision": ("torchtune", "precision"),
@@ -41,6 +40,7 @@ _ADAPTERS = {
 
 def register() -> None:
     """Adapts what is imported, and the rest when it is."""
+    safetensors.adapt()
     after_import("torchvision.extension", lambda: define(sys.modules["torchvision.extension"]))
     # after the one above: it needs the schemas
     for module, (adapter, function) in _ADAPTERS.items():

@@ -78,17 +78,6 @@ def modeling(module: ModuleType) -> None:
     replace_function(module, "get_grad_scaler", get_grad_scaler, _HOLDERS)
 
 
-def offload(module: ModuleType) -> None:
-    """Weights that wait in files are read on the host: safetensors knows devices by a list of its own."""
-    read = module.safe_open
-
-    @functools.wraps(read)
-    def safe_open(*args: Any, device: Any = "cpu", **options: Any) -> Any:
-        return read(*args, device="cpu" if torch.device(device).type == "maca" else device, **options)
-
-    module.safe_open = safe_open  # type: ignore[attr-defined]
-
-
 def accelerator(module: ModuleType) -> None:
     """The devices that ``mixed_precision="fp16"`` is accepted for: a constant in the middle of ``__init__``."""
     made: FunctionType = module.Accelerator.__init__

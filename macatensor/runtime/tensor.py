@@ -113,21 +113,6 @@ class MacaTensor(torch.Tensor):
                 f"record_stream(): argument 's' must be torch.maca.Stream, not {type(s).__name__}"
             )
 
-    def _get_data(self) -> torch.Tensor:
-        found: torch.Tensor = plain_data.__get__(self)
-        return found
-
-    def _set_data(self, value: torch.Tensor) -> None:
-        if not isinstance(value, MacaTensor):
-            raise RuntimeError(
-                f"cannot assign a tensor on {getattr(value, 'device', type(value))} to the data of a tensor on maca:0; "
-                "move it with .to('maca') first"
-            )
-        plain_data.__set__(self, value)
-        self._payload = value._payload
-
-    data = property(_get_data, _set_data)
-
 
 def method(*names: str) -> Callable[[_Method], _Method]:
     """Makes a function, of modules that need this one, a method of :class:`MacaTensor` under each of the names."""

@@ -218,6 +218,7 @@ bool add_kernel_call_type(PyObject* module);
 bool add_view_call_type(PyObject* module);
 bool add_blank_call_type(PyObject* module);
 bool add_fixed_attribute_type(PyObject* module);
+bool add_assigned_attribute_type(PyObject* module);
 bool add_kept_error_type(PyObject* module);
 bool add_cast_call_type(PyObject* module);
 using Run = PyObject* (*)(PyObject* launcher, PyObject* args, PyObject* kwargs);
