@@ -38,14 +38,16 @@ def may_ask_cpu(func: OpOverload) -> bool:
     return func.namespace != "aten" or cpu_checks(func._schema.name.partition("::")[2])
 
 
-def _stand_ins(tensors: list[MacaTensor], with_values: bool) -> list[torch.Tensor]:
-    """Host operands for tensors that lie in one buffer: they share memory in the same way."""
+def _stand_ins(tensors: list[MacaTensor], with_values: bool, from_start: bool) -> list[torch.Tensor]:
+    """Host operands for tensors that lie in one buffer: they share memory in the same way. ``from_start``: all of it."""
     # others may begin beyond the end of their memory
     filled = [
         (offset * meta.itemsize, meta) for _, offset, meta in (t._payload for t in tensors) if meta.numel
     ]
     start = min((begin for begin, _ in filled), default=0) // 16 * 16
     end = max((begin + meta.nbytes for begin, meta in filled), default=0)
+    if from_start:
+        start, end = 0, max(end, tensors[0]._payload[0].nbytes)
     # some kernels write all elements of an out= one after another, though it shares memory
     room = max((begin + meta.numel * meta.itemsize for begin, meta in filled), default=0)
     if max(end, room) - start > _LARGEST:
@@ -91,10 +93,12 @@ def consult_cpu(
     for t in flatten(full):
         if isinstance(t, MacaTensor):
             held.setdefault(id(t._payload[0]), []).append(t)
+    # places that as_strided_copy and kin name are counted from where the memory begins
+    from_start = "storage_offset" in signature.positions
     stand_ins: dict[int, torch.Tensor] = {}
     try:
         for ts in held.values():
-            made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values)
+            made = map(_narrowed, ts) if narrowed else _stand_ins(ts, with_values, from_start)
             stand_ins.update((id(t), e) for t, e in zip(ts, made))
     except MemoryError:
         return None
