@@ -127,6 +127,7 @@ MIXED: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
     lambda a, b: torch.nn.LSTM(2, 2)(a), lambda a, b: F.bilinear(a, a, b[None]), lambda a, b: torch.dot(a[0], b[0]),
     lambda a, b: torch.outer(a[0], b[0]), lambda a, b: F.prelu(a, b[0]), lambda a, b: b.masked_scatter(a > 0, b),
     lambda a, b: torch.linalg.solve(a, b), lambda a, b: torch.isin(a, b), lambda a, b: torch.bucketize(a, b[0]),
+    lambda a, b: a.masked_select(b > 0), lambda a, b: torch.nonzero(b, out=a.long()), lambda a, b: torch.bincount(b[0].long(), a[0]),
 ]  # fmt: skip
 
 

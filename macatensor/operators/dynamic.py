@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from macatensor.dispatch.errors import scalar_type
+from macatensor.dispatch.errors import check_devices, scalar_type
 from macatensor.dispatch.forms import in_form
 from macatensor.dispatch.request import Attribute
 from macatensor.dispatch.rowless import with_a_next_way
@@ -33,7 +33,13 @@ def dynamic(function: _Function) -> _Function:
 
 def launcher(func: OpOverload, row: Row, form: Form, twin: OpOverload) -> Launcher:
     """Calls of an overload that a dynamic row serves."""
-    return in_form(func, form, twin, with_a_next_way(twin, FUNCTIONS[row.via]))
+    body = FUNCTIONS[row.via]
+
+    def run(*args: Value, **kwargs: Value) -> Value:
+        check_devices(str(func), [*args, *kwargs.values()])
+        return body(*args, **kwargs)
+
+    return in_form(func, form, twin, with_a_next_way(twin, run))
 
 
 def launch_kernel(
