@@ -31,6 +31,27 @@ META_RULES["rsub_tensor"] = _difference(torch.ops.aten.rsub.Tensor)
 META_RULES["rsub_scalar"] = _difference(torch.ops.aten.rsub.Scalar)
 
 
+# PyTorch's look at the factor alone, and at one that is 1 not at all.
+def _list_sum(overload: OpOverload) -> Callable[..., Value]:
+    def rule(self: list[Tensor], other: list[Tensor] | Tensor, alpha: Scalar = 1) -> Value:
+        for x, y in zip(self, other if isinstance(other, (list, tuple)) else [other] * len(self)):
+            sum_ = torch.result_type(x, y)
+            is_whole = not (sum_.is_floating_point or sum_.is_complex)
+            refuse_if(
+                (isinstance(alpha, bool) and sum_ is not torch.bool)
+                or (isinstance(alpha, float) and is_whole)
+                or (isinstance(alpha, complex) and not sum_.is_complex)
+            )
+        return overload(self, other, alpha=alpha)
+
+    return rule
+
+
+META_RULES["foreach_add_list"] = _list_sum(torch.ops.aten._foreach_add.List)
+META_RULES["foreach_add_tensor"] = _list_sum(torch.ops.aten._foreach_add.Tensor)
+META_RULES["foreach_sub_list"] = _list_sum(torch.ops.aten._foreach_sub.List)
+
+
 # PyTorch's make integers of bool, which its kernels for the CPU keep where the exponent is one as well.
 def _keeps_bool(self: Tensor, exponent: Value) -> bool:
     return self.dtype is torch.bool and isinstance(exponent, bool)
