@@ -124,7 +124,7 @@ def _computed(launcher: _Launcher, full: list[Value]) -> Run:
     signature = launcher.signature
     functional = read(launcher.twin)
     inputs = [v for i, v in enumerate(full) if i not in signature.outs]
-    wanted = flatten(launcher.infer(functional, inputs))[0].dtype
+    wanted = [t.dtype for t in flatten(launcher.infer(functional, inputs))]
     # a number beside float8 is one of float8: 0.1 equals what it is rounded to
     beside = promoted(functional, launcher.row)
     common = common_dtype(functional, launcher.row, inputs)
@@ -142,7 +142,9 @@ def _computed(launcher: _Launcher, full: list[Value]) -> Run:
             *[given(i, a) for i, a in enumerate(args)],
             **{k: substitute(v, widened) for k, v in kwargs.items()},
         )
-        return result.to(wanted)
+        if isinstance(result, (list, tuple)):
+            return type(result)(t.to(dtype) for t, dtype in zip(result, wanted))
+        return result.to(wanted[0])
 
     whole = in_form(launcher.func, launcher.form, launcher.twin, body)
 
