@@ -210,7 +210,7 @@ def logcumsumexp_of_any(self: Value, dim: int) -> Value:
     """``logcumsumexp``, of complex numbers too: in each step, sums of twice as many neighbours."""
     if not self.is_complex():
         return torch.logcumsumexp(self, dim)
-    result = self.clone()
+    result = self.transpose(dim, dim).clone()  # a view that looks at the dimension
     length = self.shape[dim] if self.dim() else 1
     step = 1
     while step < length:

@@ -213,7 +213,7 @@ def learnable_fake_quantize_channels_backward(
     g, x, step, zero = _in_float32(grad, self, scale, zero_point)
     if g.shape != x.shape or not quant_min <= 0 <= quant_max or not 0 <= axis < x.dim():
         raise Contradiction
-    if step.dim() != 1 or zero.shape != step.shape or step.numel() != x.shape[axis]:
+    if step.dim() != 1 or zero.shape != step.shape or step.numel() != x.shape[axis] or not step.numel():
         raise Contradiction
     if not x.numel():
         return self, scale, zero_point
