@@ -103,3 +103,4 @@ also(
 )
 also("multilabel_margin_loss_forward", meta="multilabel")
 also("binary_cross_entropy", meta="binary_cross_entropy")
+also("binary_cross_entropy_backward", meta="binary_cross_entropy_backward")

@@ -344,6 +344,16 @@ def _binary_cross_entropy(self: Tensor, target: Tensor, weight: Value, reduction
     return torch.ops.aten.binary_cross_entropy.default(self, target, weight, reduction)
 
 
+# PyTorch's promotes to the weight's dtype.
+@meta_rule
+def _binary_cross_entropy_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, weight: Value, reduction: int
+) -> Tensor:
+    backward = torch.ops.aten.binary_cross_entropy_backward.default
+    result: Tensor = backward(grad_output, self, target, weight, reduction).to(self.dtype)
+    return result
+
+
 @meta_rule
 def _smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) -> Value:
     refuse_if(not beta >= 0)
