@@ -438,6 +438,32 @@ CALLS: dict[str, Call] = {
         )[0].isnan()
         for name in ("_foreach_mul", "_foreach_div", "_foreach_addcmul", "_foreach_addcdiv")
     },
+    "div, of lists by float8": lambda d: torch._foreach_div(
+        [_floats(d)], _floats(d)[3].to(torch.float8_e5m2)
+    )[0],
+    **{
+        f"{name}, of lists of two dtypes and {factor}": lambda d, name=name, factor=factor: getattr(
+            torch, name
+        )([_bytes(d), _floats(d)], [_bytes(d), _floats(d)], alpha=factor)[1]
+        for name, factor in itertools.product(("_foreach_add", "_foreach_sub_"), (1.0, 2, True, 1j))
+    },
+    "logcumsumexp, no such dimension": lambda d: torch.ops.aten._logcumsumexp(_infinite(d)[0], 3),
+    "as_strided_copy, behind the beginning": lambda d: torch.ops.aten.as_strided_copy.out(
+        _floats(d)[4:], [3], [1], 1, out=_floats(d)[:3]
+    ),
+    "as_strided_scatter, behind the beginning": lambda d: torch.ops.aten.as_strided_scatter.out(
+        _floats(d)[4:], _floats(d)[:1], [1], [1], 4, out=_floats(d)[:2]
+    ),
+    "gradient of binary_cross_entropy, another weight": lambda d: (
+        torch.ops.aten.binary_cross_entropy_backward(
+            *[_floats(d, torch.half)[1:2] / 4] * 3, _floats(d)[1:2], 0
+        )
+    ),
+    "gradient of learnt steps, of no channels": lambda d: (
+        torch.ops.aten._fake_quantize_learnable_per_channel_affine_backward(
+            *[_floats(d).view(6, 1)[:, :0]] * 2, *[_floats(d)[:0]] * 2, 1, 0, 2
+        )[0]
+    ),
 }
 _FITS: list[Call] = [
     lambda d: F.softshrink(_floats(d), 1.0),
