@@ -177,7 +177,7 @@ FACTS = (
     ("solve_triangular", lambda call: "'lazy': 'neg'" in str(call.kwargs.get("out")), "into a lazily negated out="),
     ("a(rc)?cosh", lambda call: "'lazy': 'conj'" in str((call.args, call.kwargs)), "of a lazy conjugate"),
     ("dot_product_attention", lambda call: _named(call, "dropout_p") not in (None, {"float": "0.0"}), "dropped at random"),
-    (r"::(_foreach_|special_)?(sqrt|log\d*|log1p|asin|acos|a(rc)?cosh|atanh|angle|pow|max_pool1d)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
+    (r"::(_foreach_|special_)?(sqrt|log\d*|log1p|asin|acos|a(rc)?cosh|atanh|angle|pow|max_pool1d|choose_qparams_optimized)_?(\.|$)", lambda call: "'lazy': 'neg'" in str((call.args, call.kwargs)), "of a lazy negation"),
     ("_log_softmax_back", lambda call: _dtype(call, "input_dtype") != _dtype(call, "grad_output"), "of another input_dtype"),
     ("norm", lambda call: "nuc" in str(call) and "'grad': True" in str(call), "of a nuclear norm's gradient"),
     (r"logsumexp\.", lambda call: "complex" in _dtype(call, "self") and "float" in _dtype(call, "out"), "of complex numbers into real ones"),
@@ -185,7 +185,10 @@ FACTS = (
     ("_native_batch_norm_legit|flash_attention", lambda call: any(_has_gaps(call, n) for n in ("input", "query", "key", "value")),
      "of an operand with gaps"),
     ("batch_norm|matrix_exp", lambda call: "'specials'" in str((call.args, call.kwargs)), "of the largest numbers"),
-    (r"::copy\.", lambda call: shares_memory(call.args[0]["tensor"]["size"], call.args[0]["tensor"]["stride"]), "where elements share memory"),
+    (r"::copy(\.|$)", lambda call: shares_memory(call.args[0]["tensor"]["size"], call.args[0]["tensor"]["stride"]), "where elements share memory"),
+    ("_index_put_impl", lambda call: not _named(call, "accumulate"), "where values are not summed"),
+    (r"::batch_norm(\.|$)", lambda call: "'grad': True" in str(call.args), "of a gradient"),
+    ("_fft_", lambda call: _named(call, "normalization") not in (None, 0, 1, 2), "of a normalization that is none"),
     ("as_strided_scatter", lambda call: shares_memory(*call.args[2:4]), "where elements share memory"),
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 OF_CALLS: tuple[tuple[str, str, str], ...] = (
     (
-        r"aten::(_foobar|slow_conv3d|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
+        r"aten::(_foobar|slow_conv3d(_forward)?|slow_conv_transpose[23]d|_dyn_quant\w*|_weight_int\w*|_convert_weight_to_int\w*|_fused_(adagrad|sgd|adamw?)_?|glu_\w*jvp|"
         r"_transform_bias_rescale_qkv|_saturate_weight_to_fp16|_nnpack_\w*|_flash\w*|_scaled_dot_product_flash_attention_for_cpu\w*|_slow_conv2d_(forward|backward)|slow_conv_dilated[23]d)",
         r"(raises (NotImplemented|Runtime)Error|NotImplementedError for \w+): .*",
         "an operator of one back end, that no function of torch calls on maca",
@@ -23,7 +23,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_foreach_\w+",
-        r"the host raises RuntimeError: (unsupported operation|Subtraction|Boolean alpha|linalgNvector_norm).*",
+        r"the host raises RuntimeError: (unsupported operation|Subtraction|linalgNvector_norm).*",
         "the host computes tensors one by one and meets the fault, the device all at once",
     ),
     (r"aten::_?(log_)?softmax_backward_data", r"dtype .*", "an input_dtype that autograd never gives"),
@@ -94,7 +94,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "a lazy negation of bool or float8, which nothing on the host can compute either: it fails there when it is read",
     ),
     (
-        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?|_batch_norm_with_update(_functional)?)",
+        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?|_batch_norm_with_update(_functional)?|_batch_norm_no_update)",
         r"raises RuntimeError: (Attempting to broadcast a dimension|expected scalar type|\S+ (batch norm keeps the shape of its operand|channels lie in dimension N|"
         r"(weight|bias|running_mean|running_var) has (not one element a channel|more than one side)|AssertionError running_mean and running_var must not be None)).*",
         "of nothing the host's kernel looks at no weight, at no statistics and at no dtype of theirs; of something it reads past the end of a bias",
@@ -180,7 +180,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::glu_(backward_)?jvp",
-        r"other shape|the host raises (RuntimeError: (start \(N\) \+ length \(N\) exceeds dimension size|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*",
+        r"other shape|the host raises (RuntimeError: (start \(N\) \+ length \(N\) exceeds dimension size|The size of tensor a \(N\) must match|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*",
         "halves of another size or truths, that autograd never gives it",
     ),
     (
@@ -230,8 +230,8 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_trilinear",
-        r"other shape|other numbers of torch\.float64|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
-        r"the host raises \w+: (dim N appears multiple times in the list|Dimension out of range|result type \w+ can't be cast to the desired output type UIntN).*",
+        r"other shape|other numbers of torch\.float64|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (Promotion for FloatN Types|einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
+        r"the host raises \w+: (dim N appears multiple times in the list|Dimension out of range|result type \w+ can't be cast to the desired output type UIntN|Function TrilinearBackwardN returned an invalid gradient).*",
         "sums over no dimension or twice over one, dimensions that nobody expands, or mixed dtypes, which bilinear never asks",
     ),
     (
@@ -241,8 +241,9 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::cumprod_backward",
-        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|float|complex)\d+|bool)|other shape|"
-        r"raises (RuntimeError: (The size of tensor a|stack expects each tensor to be equal size)|IndexError: slice\(\) cannot be applied).*",
+        r"dtype torch\.(float|int|complex)\d+ for torch\.((u?int|b?float|complex)\d+|bool)|other shape|"
+        r"raises (RuntimeError: (The size of tensor a|stack expects each tensor to be equal size|Promotion for uintN, uintN, uintN types)|IndexError: slice\(\) cannot be applied).*|"
+        r"the host raises RuntimeError: The size of tensor a \(N\) must match.*",
         "a gradient of another dtype or of other sizes, that autograd never gives it",
     ),
     (
@@ -285,6 +286,16 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "an index that nobody looked at: one that is out of bounds reads past memory on the host, and bool is taken here",
     ),
     (
+        r"aten::_embedding_bag_backward",
+        r"the host raises RuntimeError: Expected contiguous tensor, but got nonNcontiguous tensor for argument #N '(offsets|indices)'.*",
+        "offsets with gaps, of which torch.nn.functional.embedding_bag makes others before it calls the operator of this gradient",
+    ),
+    (
+        r"aten::_new_zeros_with_same_feature_meta",
+        r"RuntimeError for MemoryError: _new_zeros_with_same_feature_meta got self_num_batch_dims=N .*",
+        "both refuse; PyTorch's own makes a list of so many dimensions first",
+    ),
+    (
         r"aten::_fft_(r2c|c2c)",
         r"the host raises RuntimeError: permute\(\): duplicate dims are not allowed.*",
         "negative dimensions, from which torch.fft makes others before it calls this",
@@ -320,9 +331,9 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "a negative dropout, with which the host picks a kernel that takes none, and its formula for other devices drops nothing",
     ),
     (
-        r"aten::avg_pool1d",
+        r"aten::(adaptive_)?avg_pool1d",
         r"the host raises RuntimeError: a view of a leaf Variable that requires grad is being used.*",
-        "PyTorch's own unsqueezes its operand in place",
+        "an out= that wants a gradient: PyTorch's own copies into it in sight of autograd",
     ),
     (
         r"aten::linalg_matrix_exp",

@@ -74,7 +74,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "results that are not of these operands",
     ),
     (
-        r"aten::(linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_linalg_det|_lu_with_info|cholesky_solve|geqrf|linalg_householder_product)",
+        r"aten::(_?linalg_(lu_factor|qr|solve|solve_triangular|lu_factor_ex|solve_ex)|_?(linalg_)?slogdet|logdet|linalg_lu|_linalg_det|_lu_with_info|cholesky_solve|geqrf|linalg_householder_product)",
         r"(NaN|infinite) at other places of .*",
         "infinite numbers or NaN in a matrix: an elimination meets them in another order",
     ),
@@ -110,7 +110,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_native_batch_norm_legit",
-        r"other numbers of .*, of an operand with gaps",
+        r"(other numbers|NaN at other places) of .*, of an operand with gaps",
         "the host's kernel sums the numbers in the gaps, too",
     ),
     (
@@ -159,7 +159,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "a gradient of a wider dtype than the operands have, in which the host computes",
     ),
     (
-        r"aten::searchsorted",
+        r"aten::(searchsorted|bucketize)",
         r"other numbers of torch\.int(32|64)",
         "a number that the sequence's integers do not hold, which the host makes one of them first",
     ),
@@ -359,8 +359,8 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "an alpha that the host negates as an integer, which leaves it negative",
     ),
     (
-        r"aten::(as_strided_scatter|copy)",
-        r"other numbers of .*, where elements share memory",
+        r"aten::(as_strided_scatter|copy|_index_put_impl_?)",
+        r"other numbers of .*, where (elements share memory|values are not summed)",
         "of values for one place any",
     ),
     (
@@ -368,7 +368,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         r"other numbers of torch\.float32",
         "a negative index, which PyTorch's formula for other devices takes for 0 and the host counts from the end",
     ),
-    (r"aten::blackman_window", r"other numbers of torch\.float16", "its first number is the rounding of 0"),
+    (r"aten::blackman_window", r"other numbers of torch\.b?float16", "its first number is the rounding of 0"),
     (
         r"aten::group_norm",
         r"other numbers of torch\.float64",
@@ -422,7 +422,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (r"aten::topk", r"other numbers of torch\.(float(32|64)|int\d+)", "unsorted, in any order"),
     (
-        r"aten::max_pool1d",
+        r"aten::(max_pool1d|choose_qparams_optimized)",
         r"(other numbers|(NaN|infinite) at other places) of .*, of a lazy negation",
         "the host's kernel reads the numbers without their sign",
     ),
@@ -438,7 +438,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_foreach_)?(sqrt|log10|log2|log|asin)_?",
-        r"other numbers of torch\.float(32|64), of a lazy negation",
+        r"(other numbers of torch\.float(32|64)|infinite at other places of torch\.complex(64|128)), of a lazy negation",
         "complex numbers on the negative axis: negating, the host's vectors make 0 of the minus 0 that its last few elements keep",
     ),
     (
@@ -467,7 +467,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "complex numbers, which the host makes whole for an out= of bytes before it looks at them",
     ),
     (
-        r"aten::_reshape_alias_copy",
+        r"aten::_reshape_alias(_copy)?",
         r"other numbers of torch\.float32",
         "sizes past the end of the memory, where each has what lies there",
     ),

@@ -30,7 +30,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "vectors, which cdist refuses before it calls this",
     ),
     (
-        r"aten::_fft_c2r",
+        r"aten::_fft_c2[cr]",
         r"the host raises RuntimeError: in_size == signal_size.*",
         "an assertion of PyTorch's own fails on the host",
     ),
@@ -134,7 +134,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "one dimension twice, once counted from the end, of one element",
     ),
     (
-        r"aten::(gather_backward|kron|diagflat|histogramdd)",
+        r"aten::(gather_backward|kron|diagflat|histogramdd|_*upsample_nearest)",
         r"raises in the comparison: .*(add_dense_sparse_\w+|\"coalesce\" not|\"cpublas_axpy_impl\" not|select\(\): index N out of range|"
         r"DefaultCPUAllocator: can't allocate memory).*",
         "a result that the comparison itself cannot read on the host",
@@ -155,7 +155,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own flattens its operand by a view, which these strides forbid",
     ),
     (
-        r"aten::_?cdist(_forward)?",
+        r"aten::(_euclidean_dist|_?cdist(_forward)?)",
         r"raises RuntimeError: \S+ operands differ in dtype: \w+",
         "vectors of two dtypes, of which the host's kernel reads one as the other, or looks at neither where they are of nothing",
     ),

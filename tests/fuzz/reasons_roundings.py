@@ -54,7 +54,7 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
         "the one number's difference from the mean, or whose slope, is the rounding of 0",
     ),
     (
-        r"aten::(linalg_lu_factor|_lu_with_info)",
+        r"aten::(linalg_lu_factor|_lu_with_info|_linalg_slogdet)",
         r"other numbers of torch\.(float(32|64)|int32)",
         "equal pivots, or a matrix without full rank, whose last pivots are the rounding of 0",
     ),
@@ -110,7 +110,7 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(adaptive_avg_pool3d_backward|narrow_copy|_softmax)",
-        r"(other numbers|NaN at other places) of torch\.float32, into an out= with gaps",
+        r"(other numbers|NaN at other places) of torch\.float(16|32), into an out= with gaps",
         "an out= that is not contiguous, which the host's kernel writes as if it were",
     ),
     (
@@ -127,5 +127,20 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
         r"aten::(smooth_l1|huber)_loss_backward",
         r"infinite at other places of torch\.float32",
         "a gradient near the largest number, which is multiplied before the mean's factor",
+    ),
+    (
+        r"aten::_?adaptive_avg_pool[23]d_backward",
+        r"(NaN|infinite) at other places of torch\.float32",
+        "gradients near the largest number, of which each is divided first on the host, and a row's sum here",
+    ),
+    (
+        r"aten::batch_norm",
+        r"other numbers of torch\.float16, of a gradient",
+        "the gradient of a weight is a sum of normalized numbers, which is the rounding of 0",
+    ),
+    (
+        r"aten::_fft_(r2c|c2c|c2r)",
+        r"other numbers of torch\.float(32|64), of a normalization that is none",
+        "a number that is no normalization: the host divides by the number of elements, the device by nothing",
     ),
 )
