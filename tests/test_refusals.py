@@ -428,6 +428,12 @@ CALLS: dict[str, Call] = {
     "inv_ex, of equal rows": lambda d: torch.linalg.inv_ex(
         torch.tensor([-0.9837260246276855, -1.2493537664413452], device=d).expand(2, 2)
     )[1],
+    "norms of one number each": lambda d: torch.stack(
+        [torch.linalg.vector_norm(_floats(d)[:, None], p, dim=1) for p in (2.0**62, -(2.0**62), 3, 0.001)]
+    ),
+    "_foreach_norm, of one number": lambda d: torch.stack(
+        torch._foreach_norm([_floats(d)[3], _floats(d)[2:3]], 2.0**62)
+    ),
     "topk, none of a number": lambda d: torch.cat([t.view(1) for t in torch.topk(_floats(d)[3], 0, 0)]),
     "batch_norm, a running mean alone": lambda d: F.batch_norm(
         _image(d), _floats(d)[: _image(d).shape[1]], None, training=True

@@ -73,17 +73,23 @@ struct ReducePlan final : Plan {
   int order_slot = -1;  // launch scalar `ord`; -1: this is _foreach_max
   Compute compute = Compute::F32;
 
+  // The power of one number may overflow or be 0 where its magnitude is neither.
+  Measure measure_of(size_t walk, Measure m) const {
+    const bool single = first[walk + 1] - first[walk] == 1 && chunks[first[walk]].n == 1;
+    return m == Measure::Power && single ? Measure::Infinity : m;
+  }
+
   void run(const Launch& launch) const override {
-    Measure m = Measure::Maximum;
+    Measure asked = Measure::Maximum;
     double p = 0.0;
     if (order_slot >= 0) {
       p = scalar_to_double(launch.scalars[order_slot]);
-      m = p == 0.0         ? Measure::Zero
-          : p == 1.0       ? Measure::One
-          : p == 2.0       ? Measure::Two
-          : !std::isinf(p) ? Measure::Power
-          : p > 0.0        ? Measure::Infinity
-                           : Measure::MinusInfinity;
+      asked = p == 0.0         ? Measure::Zero
+              : p == 1.0       ? Measure::One
+              : p == 2.0       ? Measure::Two
+              : !std::isinf(p) ? Measure::Power
+              : p > 0.0        ? Measure::Infinity
+                               : Measure::MinusInfinity;
     }
     double* partial = static_cast<double*>(launch.workspace);
     parallel_for(static_cast<int64_t>(chunks.size()), 2, [&](int64_t begin, int64_t end) {
@@ -91,6 +97,7 @@ struct ReducePlan final : Plan {
       for (int64_t c = begin; c < end; ++c) {
         const Chunk& chunk = chunks[static_cast<size_t>(c)];
         const Walk& walk = walks[chunk.walk];
+        const Measure m = measure_of(chunk.walk, asked);
         double result = neutral(m);
         for (int64_t done = 0; done < chunk.n; done += kTile) {
           const int64_t n = std::min(kTile, chunk.n - done);
@@ -103,6 +110,7 @@ struct ReducePlan final : Plan {
       }
     });
     for (size_t w = 0; w < walks.size(); ++w) {
+      const Measure m = measure_of(w, asked);
       double result = neutral(m);
       for (size_t c = first[w]; c < first[w + 1]; ++c) result = join(m, result, partial[c]);
       if (m == Measure::Two) result = std::sqrt(result);

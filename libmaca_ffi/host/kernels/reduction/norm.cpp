@@ -60,7 +60,8 @@ template <class C> struct NormP : Norm<C> {
   double result(double a, int64_t) const { return std::pow(a, 1 / p); }
 };
 
-template <class C> void run_norm(const Reduction& reduction, double p, const void* in, void* out) {
+// ``single``: each norm is of one number, whose power may overflow or be 0 where its magnitude is neither.
+template <class C> void run_norm(const Reduction& reduction, double p, bool single, const void* in, void* out) {
   const auto fold = [&](auto op) { reduction.run(Fold(op), in, out); };
   if (p == 2)
     fold(Norm2<C>{});
@@ -68,7 +69,7 @@ template <class C> void run_norm(const Reduction& reduction, double p, const voi
     fold(Norm1<C>{});
   else if (p == 0)
     fold(Norm0<C>{});
-  else if (std::isinf(p) && p > 0)
+  else if (single || (std::isinf(p) && p > 0))
     fold(NormMax<C>{});
   else if (std::isinf(p))
     fold(NormMin<C>{});
@@ -84,18 +85,20 @@ std::unique_ptr<Plan> norm(const Request& q) {
   const auto reduced = reduced_dims(q, in, out);
   const Reduction reduction(in, reduced, compute, result_of(out, Compute::F64, reduced));
   const int64_t slot = q.has("ord.scalar") ? q.integer("ord.scalar") : q.integer("p.scalar", int64_t{-1});
+  const bool single = in.numel() == out.numel();
   const bool empty = in.numel() == 0 && out.numel() != 0;
-  return make_plan(reduction.work() * 2, [reduction, compute, slot, empty, i = in.slot, o = out.slot](const Launch& l) {
-    const double p = slot < 0 ? 2.0 : scalar_to_double(l.scalars[slot]);
-    if (empty && (p < 0 || std::isinf(p))) {
-      const std::string order = std::isinf(p) ? (p > 0 ? "inf" : "-inf") : std::to_string(p);
-      throw LaunchError(MACA_ERROR_VALUE,
-                        "linalg.vector_norm cannot compute the " + order +
-                            " norm on an empty tensor because the operation does not have an identity");
-    }
-    with_compute<Compute::F32, Compute::F64, Compute::C128>(
-        compute, [&]<class C>(C) { run_norm<C>(reduction, p, l.data(i), l.data(o)); });
-  });
+  return make_plan(
+      reduction.work() * 2, [reduction, compute, slot, single, empty, i = in.slot, o = out.slot](const Launch& l) {
+        const double p = slot < 0 ? 2.0 : scalar_to_double(l.scalars[slot]);
+        if (empty && (p < 0 || std::isinf(p))) {
+          const std::string order = std::isinf(p) ? (p > 0 ? "inf" : "-inf") : std::to_string(p);
+          throw LaunchError(MACA_ERROR_VALUE,
+                            "linalg.vector_norm cannot compute the " + order +
+                                " norm on an empty tensor because the operation does not have an identity");
+        }
+        with_compute<Compute::F32, Compute::F64, Compute::C128>(
+            compute, [&]<class C>(C) { run_norm<C>(reduction, p, single, l.data(i), l.data(o)); });
+      });
 }
 MACA_KERNEL("norm", norm);
 MACA_KERNEL("linalg_vector_norm", norm);
