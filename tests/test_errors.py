@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -198,12 +199,16 @@ def test_the_layout_hint_comes_where_layout_fails() -> None:
     assert "channels_last" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["ge_", "eq_", "pow_", "clamp_max_", "atan2_", "add_"])
+@pytest.mark.parametrize(
+    "name", ["ge_", "eq_", "pow_", "clamp_max_", "atan2_", "add_", "remainder_", "xlogy_"]
+)
 def test_a_number_of_the_host_is_not_written(name: str) -> None:
     """It may stand beside tensors of the device only where it is read."""
-    for size in ((), (3,)):
-        with pytest.raises(RuntimeError, match="on the same device|output with shape"):
-            getattr(torch.ones(()), name)(torch.ones(size).maca())
+    for size, dtype in itertools.product(((), (3,)), (torch.float32, torch.int64)):
+        number = torch.tensor(3, dtype=dtype)
+        with pytest.raises(RuntimeError, match="on the same device"):
+            getattr(number, name)(torch.ones(size, dtype=dtype).maca())
+        assert number == 3, "by the CPU's kernel, which is asked for its error"
 
 
 def test_device_index_1() -> None:

@@ -146,6 +146,9 @@ class KernelLauncher(native.KernelCall):
     def build(self, args: Arguments, given: int) -> Run:
         full = self.signature.fill(args, None)
         check_devices(self.signature.name, full, numbers=True, one_element=self.row.one_element_is_number)
+        # a number of the host's may only be read: refused before PyTorch's CPU kernel is consulted, which would write it
+        if self.inplace and not isinstance(full[0], MacaTensor):
+            raise two_devices(self.signature.name, full[0])
         if any(isinstance(t, _Maca) and (t._payload[2].conj or t._payload[2].neg) for t in flatten(full)):
             return self.resolved
         if self.reads_number(full):
@@ -266,8 +269,6 @@ class KernelLauncher(native.KernelCall):
         return run
 
     def build_inplace(self, full: list[Value], given: int) -> Run:
-        if not isinstance(full[0], MacaTensor):  # a number of the host's, which may only be read
-            raise two_devices(self.signature.name, full[0])
         target: Meta = full[0]._payload[2]
         if target.overlaps_itself() and not self.row.idempotent:
             if self.row.expanded:
