@@ -13,10 +13,11 @@ from reasons_roundings import OF_ROUNDINGS
 # or which write past memory, so that it dies later
 # (_saturate_weight_to_fp16 calls itself without end)
 # (lu_unpack.out of pivots of other sizes writes past a P that it has resized)
+# (log_sigmoid_forward.output resizes a buffer whose elements share memory to strides of more than there is)
 # (tril.out and triu.out take the strides of an out= for those of a batch of matrices, one behind the other)
 HOST_DIES: tuple[str, ...] = (
     "aten::_logcumsumexp.out", "aten::tril.out", "aten::triu.out",
-    "aten::_saturate_weight_to_fp16", "aten::lu_unpack.out",
+    "aten::_saturate_weight_to_fp16", "aten::lu_unpack.out", "aten::log_sigmoid_forward.output",
 )  # fmt: skip
 
 _DTYPE = r"\"?\w+\"? not implemented for '\w+'.*"

@@ -101,7 +101,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_safe_softmax|scaled_dot_product_attention|msort|embedding_(dense_)?backward|_?cdist(_forward)?|_euclidean_dist|pdist|silu_backward|"
-        r"_foreach_powsum|nonzero_static|argsort|sum)",
+        r"_foreach_powsum|nonzero_static|argsort|sum|nansum)",
         r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'|"
         r"raises NotImplementedError: \S+ has no kernel on maca \((gradients are floating|torchNfloatN_\w+ has no code).*",
         "of nothing, one element to sort, or elements that are one in memory, the host's kernel looks at no dtype; of something it refuses these, too",
@@ -167,10 +167,15 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own for all devices but the CPU is made of views, which these strides and sides of 0 forbid",
     ),
     (
-        r"aten::(triu|tril|pow|embedding_renorm|narrow_copy|linalg_lu|conj_physical|cummax|cummin|randperm|nan_to_num|nansum|"
+        r"aten::(triu|tril|pow|embedding_renorm|narrow_copy|linalg_lu|linalg_matrix_power|conj_physical|cummax|cummin|randperm|nan_to_num|nansum|"
         r"_efficientzerotensor)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
         "a target whose elements share memory: the host writes it, in which order nobody says",
+    ),
+    (
+        r"aten::linalg_matrix_rank",
+        r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
+        "an out= whose elements share memory, which the host resizes to the ranks without their tolerances, and back",
     ),
     (
         r"aten::(normal|huber_loss)",
@@ -180,7 +185,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::glu_(backward_)?jvp",
-        r"other shape|the host raises (RuntimeError: (start \(N\) \+ length \(N\) exceeds dimension size|The size of tensor a \(N\) must match|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*",
+        r"other shape|the host raises (RuntimeError: (narrow\(\) cannot be applied to a Ndim tensorN|start \(N\) \+ length \(N\) exceeds dimension size|The size of tensor a \(N\) must match|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*",
         "halves of another size or truths, that autograd never gives it",
     ),
     (
@@ -248,7 +253,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::mish_backward",
-        r"the host raises RuntimeError: result type (Half|BFloatN|Float|Double|ComplexDouble) can't be cast to the desired output type \w+|"
+        r"the host raises RuntimeError: result type (Half|BFloatN|Float|Double|ComplexFloat|ComplexDouble) can't be cast to the desired output type \w+|"
         r"dtype torch\.float32 for torch\.b?float16|dtype torch\.float64 for torch\.(float32|b?float16)",
         "an operand of integers or of another dtype, that autograd never gives it",
     ),
@@ -356,13 +361,13 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "targets or offsets that are none, which the host's kernel trusts",
     ),
     (
-        r"aten::(index_put_?|softshrink_backward)",
+        r"aten::(index_put_?|(softshrink|softplus)_backward)",
         r"raises NotImplementedError: \S+ has no kernel on maca \(torchNfloatN_\w+ has no code.*",
         "sums and slopes of numbers of 8 bits, for which maca has no arithmetic",
     ),
     (
         r"aten::linalg_(lu_factor|solve)",
-        r"raises RuntimeError: torchNlinalgNlu_factor: U\[N,N\] is zero .*|the host raises _LinAlgError: torchNlinalgNsolve: .*",
+        r"(the host )?raises RuntimeError: torchNlinalgNlu_factor: U\[N,N\] is zero .*|the host raises _LinAlgError: torchNlinalgNsolve: .*",
         "a singular matrix, whose last pivot is 0 or the rounding of it",
     ),
     (
@@ -372,7 +377,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::fused_moving_avg_obs_fake_quant",
-        r"raises RuntimeError: expected scalar type Float but found Double",
+        r"raises RuntimeError: (expected scalar type Float but found Double|\S+ Contradiction operands of sizes or dtypes that it does not take)",
         "a call that neither observes nor quantizes, in which the host looks at no dtype",
     ),
     (

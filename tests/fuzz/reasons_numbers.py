@@ -60,7 +60,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(special_)?sinc_?",
-        r"other numbers of torch.float(32|64)|NaN at other places of torch.(b?float(16|32)|complex64)",
+        r"other numbers of torch.float(32|64)|NaN at other places of torch.(bfloat16|float(16|32|64)|complex64)",
         "at whole numbers a rounding of pi, and of the largest a product that overflows, of the smallest a quotient: float64's here",
     ),
     (
@@ -190,8 +190,8 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(linalg_pinv|pinverse)",
-        r"other numbers of torch\.float(32|64)",
-        "an rcond of nearly 0 keeps singular values that are the rounding of others",
+        r"other numbers of torch\.(bfloat16|float(32|64))",
+        "an rcond of nearly 0, or below, keeps singular values that are the rounding of others",
     ),
     (
         r"aten::_softmax_backward_data",
@@ -200,7 +200,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(remainder|fmod)_?",
-        r"NaN at other places of torch\.(bfloat16|float(32|64))",
+        r"NaN at other places of torch\.(bfloat16|float(32|64)|complex32)",
         "a quotient past the largest number, which the host's vectors multiply back",
     ),
     (
@@ -274,9 +274,14 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "powers of 1 are 1; the host knows it of the number and not of True",
     ),
     (
-        r"aten::(_foreach_pow|xlogy)",
+        r"aten::_foreach_pow",
         r"(NaN|infinite) at other places of torch\.float16",
-        "the host rounds base and exponent, or the other number, to halves",
+        "the host rounds base and exponent to halves",
+    ),
+    (
+        r"aten::(xlogy|special_xlog(1p)?y)",
+        r"(NaN|infinite) at other places of torch\.float(16|32)",
+        "beside halves the host rounds the number to one, whatever the out=",
     ),
     (
         r"aten::_?unique(2|_dim)?",
@@ -355,7 +360,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(rsub|sub|subtract)_?",
-        r"other numbers of .*, of the smallest integer",
+        r"(other numbers|infinite at other places) of .*, of the smallest integer",
         "an alpha that the host negates as an integer, which leaves it negative",
     ),
     (
@@ -386,7 +391,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::linalg_cond",
-        r"(infinite at other places|other numbers) of torch\.float(32|64)",
+        r"(infinite at other places|other numbers) of torch\.(bfloat16|float(32|64))",
         "a singular matrix, whose least singular value is the rounding of 0",
     ),
     (
@@ -420,7 +425,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         r"other numbers of torch\.int(32|64)",
         "a number that uint32 or uint64 does not hold, of which C++ defines no integer",
     ),
-    (r"aten::topk", r"other numbers of torch\.(float(32|64)|int\d+)", "unsorted, in any order"),
+    (r"aten::topk", r"(other numbers|NaN at other places) of .*, unsorted", "in any order"),
     (
         r"aten::(max_pool1d|choose_qparams_optimized)",
         r"(other numbers|(NaN|infinite) at other places) of .*, of a lazy negation",
@@ -437,7 +442,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         "products of the largest numbers overflow on the way",
     ),
     (
-        r"aten::(_foreach_)?(sqrt|log10|log2|log|asin)_?",
+        r"aten::(_foreach_)?(r?sqrt|log10|log2|log|asin)_?",
         r"(other numbers of torch\.float(32|64)|infinite at other places of torch\.complex(64|128)), of a lazy negation",
         "complex numbers on the negative axis: negating, the host's vectors make 0 of the minus 0 that its last few elements keep",
     ),

@@ -20,9 +20,9 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "no weight or no bias, for which PyTorch's own formula asks: no function of torch calls it without",
     ),
     (
-        r"aten::_embedding_bag(_dense)?_backward",
+        r"aten::(_embedding_bag(_dense)?|embedding_dense)_backward",
         r"OutOfMemoryError for RuntimeError: .*",
-        "both refuse; a gradient of so many rows that the mode is not looked at",
+        "both refuse; a gradient of so many rows that the mode and the dtype of indices are not looked at",
     ),
     (
         r"aten::_euclidean_dist",
@@ -103,9 +103,9 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "norms that are not of the weight, which the host trusts",
     ),
     (
-        r"aten::\w+_loss(_backward)?",
+        r"aten::\w+_loss(_forward|_backward)?",
         r"other (shape|numbers of .*), of a reduction that is none",
-        "a number that is no reduction: the host sums, the device gives each element",
+        "a number that is no reduction: the host sums, of nothing into what it does not write, the device gives each element",
     ),
     (
         r"aten::(binary_cross_entropy|mse_loss|smooth_l1_loss|huber_loss)_backward",
@@ -134,7 +134,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "one dimension twice, once counted from the end, of one element",
     ),
     (
-        r"aten::(gather_backward|kron|diagflat|histogramdd|_*upsample_nearest)",
+        r"aten::(gather_backward|kron|diagflat|histogramdd|inner|_*upsample_nearest)",
         r"raises in the comparison: .*(add_dense_sparse_\w+|\"coalesce\" not|\"cpublas_axpy_impl\" not|select\(\): index N out of range|"
         r"DefaultCPUAllocator: can't allocate memory).*",
         "a result that the comparison itself cannot read on the host",
@@ -275,8 +275,8 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "it tells which of the host's kernels computes attention",
     ),
     (
-        r"aten::(arange|_?convolution(_backward)?|histogramdd)",
-        r"OutOfMemoryError for RuntimeError: .* / (expected stride to be a single integer value|torchNhistogramdd: if weight tensor|IntArrayRef contains an int).*",
+        r"aten::(arange|_?convolution(_backward)?|histogramdd|multinomial)",
+        r"OutOfMemoryError for RuntimeError: .* / (cannot sample n_sample > |expected stride to be a single integer value|torchNhistogramdd: if weight tensor|IntArrayRef contains an int).*",
         "both refuse; what is too large is told first",
     ),
     (
@@ -288,6 +288,16 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         r"aten::rrelu_with_noise(_functional|_)?",
         r"the host raises RuntimeError: Expected from <= to to be true.*|other shape",
         "a range that is none, or an out= of nothing, at which no function of torch arrives",
+    ),
+    (
+        r"aten::rrelu_with_noise",
+        r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
+        "noise of another dtype whose elements share memory: the host computes it for both, and it is not copied back",
+    ),
+    (
+        r"aten::replication_pad2d_backward",
+        r"raises RuntimeError: \S+ a tensor of rank N has no batch, channels and N.*",
+        "an operand of more dimensions than the forward call takes",
     ),
     (
         r"aten::unfold_backward",

@@ -54,13 +54,13 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
         "the one number's difference from the mean, or whose slope, is the rounding of 0",
     ),
     (
-        r"aten::(linalg_lu_factor|_lu_with_info|_linalg_slogdet)",
+        r"aten::(linalg_lu_factor(_ex)?|_lu_with_info|_linalg_slogdet)",
         r"other numbers of torch\.(float(32|64)|int32)",
         "equal pivots, or a matrix without full rank, whose last pivots are the rounding of 0",
     ),
     (
         r"aten::linalg_inv(_ex)?",
-        r"infinite at other places of torch\.float(32|64)",
+        r"(NaN|infinite) at other places of torch\.float(32|64)",
         "a singular matrix, whose last pivot is 0 or the rounding of it",
     ),
     (
@@ -110,7 +110,7 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(adaptive_avg_pool3d_backward|narrow_copy|_softmax)",
-        r"(other numbers|NaN at other places) of torch\.float(16|32), into an out= with gaps",
+        r"(other numbers|NaN at other places) of torch\.float(16|32|64), into an out= with gaps",
         "an out= that is not contiguous, which the host's kernel writes as if it were",
     ),
     (
@@ -142,5 +142,25 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
         r"aten::_fft_(r2c|c2c|c2r)",
         r"other numbers of torch\.float(32|64), of a normalization that is none",
         "a number that is no normalization: the host divides by the number of elements, the device by nothing",
+    ),
+    (
+        r"aten::(_?linalg_)?slogdet",
+        r"other numbers of torch\.float(32|64), of equal rows or columns",
+        "a determinant of 0, or the rounding of it",
+    ),
+    (
+        r"aten::log_softmax",
+        r"other numbers of torch\.float32, of equal numbers",
+        "the gradient of their sum, which is the rounding of 0",
+    ),
+    (
+        r"aten::triplet_margin_loss",
+        r"other numbers of torch\.float32, of the largest numbers",
+        "a distance near the largest number, whose squares overflow on the host: it divides by infinity for a gradient of 0",
+    ),
+    (
+        r"aten::gather_backward",
+        r"other numbers of torch\.float(32|64), of negative indices",
+        "a sparse gradient's indices that gather refuses: where both are made dense they lead before its memory",
     ),
 )
