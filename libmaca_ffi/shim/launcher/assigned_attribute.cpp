@@ -32,7 +32,8 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "OOO:AssignedAttribute", &plain, &concerned, &assign)) return nullptr;
   if (!PyType_GetSlot(Py_TYPE(plain), Py_tp_descr_get) || !PyType_GetSlot(Py_TYPE(plain), Py_tp_descr_set))
     return PyErr_Format(PyExc_TypeError, "AssignedAttribute() wants a descriptor that can be set, got %R", plain);
-  if (!PyType_Check(concerned)) return PyErr_Format(PyExc_TypeError, "AssignedAttribute() wants a type, got %R", concerned);
+  if (!PyType_Check(concerned))
+    return PyErr_Format(PyExc_TypeError, "AssignedAttribute() wants a type, got %R", concerned);
   PyObject* self = allocate(type);
   if (!self) return nullptr;
   Type::of(self).plain = Ref::borrowed(plain).release();
@@ -52,7 +53,8 @@ int set(PyObject* self, PyObject* instance, PyObject* value) {
   const AssignedAttribute& of = Type::of(self);
   auto* const type = reinterpret_cast<PyTypeObject*>(of.type);
   if (!value || !(PyObject_TypeCheck(instance, type) || PyObject_TypeCheck(value, type)))
-    return reinterpret_cast<descrsetfunc>(PyType_GetSlot(Py_TYPE(of.plain), Py_tp_descr_set))(of.plain, instance, value);
+    return reinterpret_cast<descrsetfunc>(PyType_GetSlot(Py_TYPE(of.plain), Py_tp_descr_set))(of.plain, instance,
+                                                                                              value);
   const Ref done(PyObject_CallFunctionObjArgs(of.assign, instance, value, nullptr));
   return done ? 0 : -1;
 }
@@ -61,7 +63,8 @@ int set(PyObject* self, PyObject* instance, PyObject* value) {
 
 bool add_assigned_attribute_type(PyObject* module) {
   return Type::add(module, "libmaca_ffi._launcher.AssignedAttribute",
-                   "AssignedAttribute(plain, type, assign): the descriptor `plain`, but for assign(instance, value) where one of the "
+                   "AssignedAttribute(plain, type, assign): the descriptor `plain`, but for assign(instance, value) "
+                   "where one of the "
                    "two is a `type`.",
                    0,
                    {{Py_tp_new, reinterpret_cast<void*>(create)},

@@ -156,7 +156,7 @@ struct Known : NamedObjects {
   PyObject* is_profiled = named("is_profiled", is_profiled);  // whether PyTorch's profiler is at work
   PyObject* function_modes = named("function_modes", function_modes);  // how many of PyTorch's are entered
   PyObject* below_modes = named("below_modes", below_modes);           // calls a launcher as if none were
-  PyObject* payload_name = nullptr;                           // "_payload"
+  PyObject* payload_name = nullptr;                                    // "_payload"
   PyObject* is_inference_name = nullptr;
   PyObject* zero = nullptr;
 };

@@ -20,8 +20,9 @@ Table& table() {
   return *bound;
 }
 
-// A launcher in Python, of a composite for one. Modes of functions, as that of a default device, have seen the program's
-// call and are gone, unless C++ made it, as TorchScript and the autograd engine do: then they would see what is called here.
+// A launcher in Python, of a composite for one. Modes of functions, as that of a default device, have seen the
+// program's call and are gone, unless C++ made it, as TorchScript and the autograd engine do: then they would see what
+// is called here.
 PyObject* call_object(PyObject* launcher, PyObject* args, PyObject* kwargs) {
   const Ref modes(PyObject_CallNoArgs(known.function_modes));
   if (!modes) return nullptr;

@@ -117,7 +117,7 @@ PyMODINIT_FUNC PyInit__launcher() {
   known.is_inference_name = PyUnicode_InternFromString("is_inference");
   known.zero = PyLong_FromLong(0);
   if (!known.payload_name || !known.is_inference_name || !known.zero) return nullptr;
-  return new_module(g_module,
-                    {add_buffer_type, add_program_type, add_tape_type, add_kernel_call_type, add_view_call_type,
-                     add_blank_call_type, add_fixed_attribute_type, add_assigned_attribute_type, add_kept_error_type, add_cast_call_type});
+  return new_module(g_module, {add_buffer_type, add_program_type, add_tape_type, add_kernel_call_type,
+                               add_view_call_type, add_blank_call_type, add_fixed_attribute_type,
+                               add_assigned_attribute_type, add_kept_error_type, add_cast_call_type});
 }
