@@ -55,3 +55,17 @@ def test_whole_numbers_that_a_half_rounds() -> None:
     for dtype, want in ((torch.bfloat16, 0.0), (torch.float16, 1.0)):
         assert F.mse_loss(maca(x.to(dtype)), maca(target), reduction="none").tolist() == [want, 0.0]
         assert F.mse_loss(x.to(dtype), target, reduction="none").tolist() == [want, 0.0]
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize(
+    "sizes", [((), ()), ((), (1,)), ((1,), ()), ((4,), ()), ((4,), (1,)), ((1, 4), ()), ((2, 4), (2,))]
+)
+def test_margin_losses_of_one_sample(sizes: tuple[tuple[int, ...], tuple[int, ...]], reduction: str) -> None:
+    """A class in one dimension gives its loss one, though the scores have none for samples."""
+    x, target = torch.randn(sizes[0]), torch.zeros(sizes[1], dtype=torch.int64)
+    with macatensor.fallback("error"):
+        ours = loss_and_gradient(F.multi_margin_loss, maca(x), maca(target), reduction)
+    theirs = loss_and_gradient(F.multi_margin_loss, x, target, reduction)
+    for got, want in zip(ours, theirs):
+        torch.testing.assert_close(got, want)

@@ -263,11 +263,21 @@ def _geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     return columns_first.mT, row_major(a, *a.shape[:-2], min(a.shape[-2:]))
 
 
-# PyTorch's have one element of one dimension for a single sample, its CPU kernels none.
+# PyTorch's have one element of one dimension for a single sample, its CPU kernels none, unless each loss is asked for:
+# those have the sizes of the classes.
 @meta_rule
-def _multi_margin(input: Tensor, *rest: Value) -> Tensor:
-    loss = torch.ops.aten.multi_margin_loss.default(input, *rest)
-    return loss if input.dim() > 1 else row_major(input)
+def _multi_margin(
+    input: Tensor,
+    target: Tensor,
+    p: Scalar = 1,
+    margin: Scalar = 1,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    loss: Tensor = torch.ops.aten.multi_margin_loss.default(input, target, p, margin, weight, reduction)
+    if input.dim() > 1 and target.dim():
+        return loss
+    return row_major(input, *(target.shape if reduction == 0 else ()))
 
 
 @meta_rule
