@@ -156,6 +156,19 @@ def _dtype(call: Call, name: str) -> str:
     return str(given["tensor"]["dtype"] if is_tensor(given) else given["dtype"]) if given else ""
 
 
+def _has_equal_keys(call: Call) -> bool:
+    keys = make(_named(call, "key"), "cpu").detach()
+    return bool((keys == keys[..., :1, :]).all())
+
+
+def _has_small_products(call: Call) -> bool:
+    numbers, dim = make(_named(call, "self"), "cpu").detach(), _named(call, "dim")
+    if not numbers.is_floating_point():
+        return False
+    products = numbers.double().prod(dim) if isinstance(dim, int) else numbers.double().prod()
+    return bool(((products != 0) & (products.abs() < torch.finfo(torch.float16).tiny)).any())
+
+
 # of an operator, what holds of a call, and the words of it: a reason for these calls is none for others
 FACTS_OF_SHAPES = (
     ("_loss", lambda call: _named(call, "reduction") not in (None, 0, 1, 2), "of a reduction that is none"),
@@ -195,6 +208,10 @@ FACTS = (
     (r"::batch_norm(\.|$)", lambda call: "'grad': True" in str(call.args), "of a gradient"),
     ("_fft_", lambda call: _named(call, "normalization") not in (None, 0, 1, 2), "of a normalization that is none"),
     ("as_strided_scatter", lambda call: shares_memory(*call.args[2:4]), "where elements share memory"),
+    ("::_scaled_dot_product_attention_math", _has_equal_keys, "of equal keys"),
+    ("::scaled_dot_product_attention", lambda call: "'specials'" in str([_named(call, n) for n in ("query", "key")]),
+     "of scores past the largest number"),
+    (r"::prod(\.|$)", _has_small_products, "of products below the least normal half"),
 )  # fmt: skip
 
 

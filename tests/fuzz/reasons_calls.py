@@ -61,7 +61,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::normal",
-        r"dtype torch\.float\d+ for torch\.(u?int\d+|bool)",
+        r"dtype torch\.float\d+ for torch\.(u?int\d+|bool)|raises RuntimeError: result type Short can't be cast to the desired output type Bool",
         "standard deviations of whole numbers: as PyTorch's meta kernel has it; the host refuses them but where there are none",
     ),
     (r"aten::normal", r"other shape", "a standard deviation of one number and an out= of more"),
@@ -168,7 +168,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(triu|tril|pow|embedding_renorm|narrow_copy|linalg_lu|linalg_matrix_power|conj_physical|cummax|cummin|randperm|nan_to_num|nansum|"
-        r"_efficientzerotensor)_?",
+        r"_efficientzerotensor|std|var)_?",
         r"raises RuntimeError: unsupported operation: more than one element of the writtenNto tensor.*",
         "a target whose elements share memory: the host writes it, in which order nobody says",
     ),
@@ -185,8 +185,9 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::glu_(backward_)?jvp",
-        r"other shape|the host raises (RuntimeError: (narrow\(\) cannot be applied to a Ndim tensorN|start \(N\) \+ length \(N\) exceeds dimension size|The size of tensor a \(N\) must match|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*",
-        "halves of another size or truths, that autograd never gives it",
+        r"other shape|the host raises (RuntimeError: (narrow\(\) cannot be applied to a Ndim tensorN|start \(N\) \+ length \(N\) exceeds dimension size|The size of tensor a \(N\) must match|Subtraction, the `N` operator, with a bool tensor)|IndexError: (start out|Dimension (out of range|specified as N but))).*|"
+        r"raises IndexError: Dimension out of range .*",
+        "halves of another size, of other dimensions or truths, that autograd never gives it",
     ),
     (
         r"aten::linalg__powsum",
@@ -235,7 +236,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_trilinear",
-        r"other shape|other numbers of torch\.float64|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (Promotion for FloatN Types|einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
+        r"other shape|dtype torch\.float32 for torch\.int64|other numbers of torch\.float64|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (Promotion for FloatN Types|einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
         r"the host raises \w+: (dim N appears multiple times in the list|Dimension out of range|result type \w+ can't be cast to the desired output type UIntN|Function TrilinearBackwardN returned an invalid gradient).*",
         "sums over no dimension or twice over one, dimensions that nobody expands, or mixed dtypes, which bilinear never asks",
     ),

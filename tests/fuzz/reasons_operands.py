@@ -46,7 +46,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a mode that there is not: the host's kernel takes another",
     ),
     (
-        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?)",
+        r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?|_batch_norm_impl_index|batch_norm_update_stats)",
         r"the host raises RuntimeError: (tNdefined\(\) && tNdim\(\) == N INTERNAL ASSERT FAILED|mixed dtype \(CPU\): expect parameter|"
         r"TensorAccessor expected N dims but tensor has N|!needs_dynamic_casting<func_t>::check\(iter\) INTERNAL ASSERT).*",
         "statistics with other sides or of another dtype: an assertion of the host's, the device reads one element a channel",
@@ -205,7 +205,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a matrix for which the host's library gives up",
     ),
     (
-        r"aten::(linalg_)?svd",
+        r"aten::(_?linalg_)?svd",
         r"the host raises _LinAlgError: linalgNsvd: (\(Batch element N\): )?The algorithm failed to converge.*",
         "a matrix for which the host's library gives up",
     ),
@@ -241,7 +241,7 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::tri[lu]_indices",
-        r"other shape, of the smallest integer|the host raises RuntimeError: Storage size calculation overflowed.*",
+        r"other shape, of the smallest integer|the host raises RuntimeError: (Storage size calculation overflowed|Trying to create tensor with negative dimension).*",
         "an offset that overflows where the host counts",
     ),
     (
@@ -271,8 +271,9 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_fused_sdp_choice",
-        r"other int",
-        "it tells which of the host's kernels computes attention",
+        r"other int|raises IndexError: Dimension out of range .*",
+        "it tells which of the host's kernels computes attention, on the device of copies without gradients: "
+        "at the sizes of a mask with one the host does not look",
     ),
     (
         r"aten::(arange|_?convolution(_backward)?|histogramdd|multinomial)",
@@ -333,5 +334,11 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         r"aten::view_copy",
         r"the host raises RuntimeError: selfNstride\(N\) must be N to view \w+ as \w+ .*",
         "a lazy conjugation is resolved first, which gives elements one beside the other",
+    ),
+    (
+        r"aten::affine_grid_generator",
+        r"the host raises RuntimeError: batchN must be a ND tensor",
+        "matrices in four dimensions, which torch.nn.functional.affine_grid refuses: PyTorch's formula for other devices "
+        "multiplies and sums where the host has a batched product",
     ),
 )

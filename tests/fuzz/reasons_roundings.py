@@ -110,7 +110,7 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(adaptive_avg_pool3d_backward|narrow_copy|_softmax)",
-        r"(other numbers|NaN at other places) of torch\.float(16|32|64), into an out= with gaps",
+        r"(other numbers|NaN at other places) of torch\.(b?float16|float(32|64)), into an out= with gaps",
         "an out= that is not contiguous, which the host's kernel writes as if it were",
     ),
     (
@@ -160,7 +160,33 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::gather_backward",
-        r"other numbers of torch\.float(32|64), of negative indices",
+        r"other numbers of torch\.(float(32|64)|int64), of negative indices",
         "a sparse gradient's indices that gather refuses: where both are made dense they lead before its memory",
+    ),
+    (
+        r"aten::_scaled_dot_product_attention_math",
+        r"other numbers of torch\.float32, of equal keys",
+        "the gradient of a query is the rounding of 0",
+    ),
+    (
+        r"aten::scaled_dot_product_attention",
+        r"NaN at other places of torch\.float32, of scores past the largest number",
+        "scores that are all NaN, of fewer keys than a vector holds, the host takes for masked ones, "
+        "and one overflows there before its scale brings it back",
+    ),
+    (
+        r"aten::lerp_?",
+        r"NaN at other places of torch\.complex64",
+        "infinite numbers: every other number of the host's vectors has its formula, one of two, by the weight of the number before",
+    ),
+    (
+        r"aten::prod",
+        r"other numbers of torch\.float16, of products below the least normal half",
+        "the host rounds to a half after each factor, and below that a half has few digits",
+    ),
+    (
+        r"aten::glu_backward_jvp",
+        r"(other numbers|(NaN|infinite) at other places) of torch\.float32",
+        "a gradient of the operand that is not of the others, which the host reads and the device computes from them",
     ),
 )
