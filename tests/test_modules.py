@@ -152,6 +152,10 @@ def test_data_assigned_across_the_boundary() -> None:
     p.data = p.data.cpu()
     assert type(p) is nn.Parameter and torch.equal(p.detach(), stepped) and p.note == "kept"
 
+    p.data = p.data.half()
+    p.data = p.data.maca()
+    assert (p.dtype, p.grad.dtype) == (torch.half, torch.float32) and p.is_maca and p.grad.is_maca
+
     other = torch.ones(2, requires_grad=True)
     other.data = held  # of other sizes, whose memory it shares
     assert other.is_maca and other.requires_grad and other.data_ptr() == held.data_ptr()
@@ -165,8 +169,10 @@ def test_data_assigned_across_the_boundary() -> None:
         ):
             target.data = torch.ones(2) if target.is_maca else held
     loss = (other * other).sum()
-    with pytest.raises(RuntimeError):  # held by a graph
+    with pytest.raises(RuntimeError, match="that a graph or a weak reference holds"):
         other.data = torch.ones(2)
+    with pytest.raises(TypeError, match="Variable data has to be a tensor"):
+        other.data = 2
     loss.backward()
     assert torch.equal(other.grad.cpu(), 2 * other.detach().cpu())
     assert torch.Tensor.data.__get__ is not None and type(torch.Tensor.data).__name__ == "getset_descriptor"

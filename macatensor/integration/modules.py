@@ -108,7 +108,9 @@ def _assign_data(target: torch.Tensor, value: torch.Tensor) -> None:
     neither is a plain tensor.
     """
     kinds = [type(t) for t in (target, value) if not isinstance(t, MacaTensor)]
-    if not kinds:
+    if not isinstance(value, torch.Tensor):
+        plain_data.__set__(target, value)  # which refuses it
+    elif not kinds:
         plain_data.__set__(target, value)
         target._payload = value._payload  # type: ignore[attr-defined]
     elif any(getattr(kind, "__torch_dispatch__", _PLAIN) is not _PLAIN for kind in kinds):
@@ -119,12 +121,29 @@ def _assign_data(target: torch.Tensor, value: torch.Tensor) -> None:
             "assign to its detach()"
         )
     elif isinstance(target, torch.nn.Parameter):
+        grad = target.grad
+        fits = grad is None or (grad.dtype, grad.shape) == (value.dtype, value.shape)
+        # a gradient of another kind may stay where data is set, and may not be set beside it
+        data = value.detach() if fits else torch.empty_like(grad, device=value.device)
         try:
-            _become(target, value.detach(), lambda t: t.to(value.device), "the tensor whose data is set")
+            _become(target, data, lambda t: t.to(value.device), "the tensor whose data is set")
         except _Watched as error:
             raise RuntimeError(str(error)) from error
+        if not fits:
+            target.data = value
     else:
-        torch.utils.swap_tensors(target, value.detach().requires_grad_(target.requires_grad))
+        other = value.detach()
+        kind = getattr(type(target), "users_class", type(target))
+        if kind not in (torch.Tensor, MacaTensor):
+            other = other.as_subclass(kind)
+        try:
+            torch.utils.swap_tensors(target, other.requires_grad_(target.requires_grad))
+        except RuntimeError as error:
+            _swap_back(target, other)
+            raise RuntimeError(
+                f"cannot assign a tensor on {value.device} to the data of one on {target.device} that a graph or a weak "
+                "reference holds; let go of it first, or take a new tensor"
+            ) from error
 
 
 def _become(p: Any, applied: Any, fn: Any, name: str) -> None:
