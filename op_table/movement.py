@@ -48,7 +48,7 @@ kernel("upsample_bicubic2d_backward", FLOATING, bound=FILTER)
 kernel("_upsample_bilinear2d_aa_backward", FLOATING, bound=ANTIALIASED)
 kernel("_upsample_bicubic2d_aa_backward", FLOATING, bound=ANTIALIASED)
 
-composite("affine_grid_generator", why="a product of a grid with a small matrix")
+composite("affine_grid_generator", via="affine_grid", why="a product of a grid with a small matrix")
 # a coordinate of up to the image's extent rounds in the compute type, and weights are differences of coordinates
 GRID = per_term("coordinates and weights round in the compute type", f32=32, f64=32, f16=1, bf16=1)
 for _rank in (2, 3):

@@ -379,6 +379,29 @@ SAID: dict[str, tuple[str, Callable[[str], Any]]] = {
         r"unroll_dim must be in \[0,0\]",
         lambda d: torch._trilinear(*[torch.ones(2, device=d)] * 3, [], [], [], [0], -1),
     ),
+    "affine_grid_generator": (
+        "batch2 must be a 3D tensor",
+        lambda d: torch.affine_grid_generator(torch.ones(2, 2, 3, 1, device=d), [2, 3, 1, 1], True),
+    ),
+    "affine_grid_generator, another batch": (
+        "Expected size for first two dimensions of batch2",
+        lambda d: torch.affine_grid_generator(torch.ones(5, 2, 3, device=d), [2, 3, 1, 1], True),
+    ),
+    "ormqr": (
+        r"tau.shape\[-1\] must be equal to min",
+        lambda d: torch.ormqr(torch.ones(4, 3, device=d), torch.ones(2, device=d), torch.ones(4, 5, device=d)),
+    ),
+    **{
+        f"index_reduce, {size}": (
+            words,
+            lambda d, count=count, size=size: torch.ones(4, device=d).index_reduce(
+                0, torch.zeros(count, dtype=torch.int64, device=d), torch.ones(size, device=d), "prod"
+            ),
+        )
+        for count, size, words in (
+            (2, (1,), "Number of indices .2. should be equal"), (1, (), "source tensor shape must match self")
+        )
+    },
     "range": (
         "cannot be converted to type int64_t without overflow",
         lambda d: torch.range(0.5, 1 - 2j, dtype=torch.int64, device=d),

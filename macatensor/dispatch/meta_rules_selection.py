@@ -116,5 +116,6 @@ def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     refuse_if(reduce not in ("prod", "mean", "amax", "amin") or index.dim() > 1)
     along = dim % max(self.dim(), 1)
     rest = [[n for d, n in enumerate(t.shape) if d != along] for t in (self, source)]
-    refuse_if(along >= max(source.dim(), 1) or rest[0] != rest[1] and self.dim() > 0)
+    refuse_if(source.dim() != self.dim() or rest[0] != rest[1])
+    refuse_if(index.numel() != (source.shape[along] if source.dim() else 1))
     return torch.ops.aten.index_reduce.default(self, dim, index, source, reduce, include_self=include)

@@ -382,6 +382,16 @@ def efficient_zeros(
     return torch.zeros(size, dtype=dtype, device=device)
 
 
+@composite
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+    """A grid moved by one matrix for each of a batch, of which PyTorch's decomposition looks at no dimension."""
+    if theta.dim() != 3 or theta.shape[0] != size[0] or theta.shape[2] != len(size) - 1:
+        raise Contradiction
+    body = decomposition(torch.ops.aten.affine_grid_generator.default)
+    grid: Tensor = body(theta, size, align_corners)
+    return grid
+
+
 def decomposition(func: OpOverload) -> Callable[..., Value]:
     """PyTorch's own decomposition of an overload: its composite kernel, else its table."""
     name = func.name()

@@ -78,7 +78,7 @@ std::unique_ptr<Plan> ormqr(const Request& r) {
   expect_dtype(r.in(1), r.in(0).dtype);
   expect_dtype(r.in(2), r.in(0).dtype);
   expect_size(out, c.rows, c.columns);
-  if (a.rows != c.rows || tau.rows > c.rows || tau.rows > a.columns) throw Declined("reflections of another size");
+  if (a.rows != c.rows || tau.rows != std::min(c.rows, a.columns)) throw Declined("reflections of another size");
   return by_dtype(r.in(0).dtype, [&](auto tag) {
     using T = decltype(tag);
     return batched(batch, 4 * c.rows * c.columns * tau.rows, [=](const Launch& launch, int64_t i) {
