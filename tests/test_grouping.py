@@ -180,6 +180,16 @@ def test_histograms_of_no_width_and_of_too_much() -> None:
     )
 
 
+def test_histograms_of_halves_whose_products_overflow() -> None:
+    x = torch.tensor([1000.0, 999.0, 0.0, 500.0, -1000.0])
+    for dtype in (torch.float16, torch.bfloat16):
+        got = torch.histc(place(x.to(dtype)), 100, 0, 1000)
+        assert got[torch.tensor([0, -1])].tolist() == [1, 2] and got[49:51].sum() == 1 and got.sum() == 4
+        assert torch.histc(place(x.to(dtype)), 3, 0, 1e-45).tolist() == [1, 0, 0]
+    wide = place(torch.tensor([60000.0, -60000.0, 3.0], dtype=torch.float16))
+    assert torch.histc(wide, 4).tolist() == [1, 0, 1, 1]
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 255, 257, 70_001, 300_007])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
 def test_counts_of_any_number_of_integers(count, dtype) -> None:

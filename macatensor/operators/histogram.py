@@ -72,7 +72,11 @@ def histc(self: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Te
     low, width, high = float(first), float(last - first), float(last)
     inside = (x >= low) & (x <= high)
     # in this order and rounded to the dtype each time, as PyTorch's: the rounding decides on the bin
-    place = torch.where(inside, (x - low) * bins / width, 0).long().clamp_(max=bins - 1)
+    place = (x - low) * bins / width
+    if self.dtype.itemsize == 2:  # whose product overflows, as 656 of 100 bins does in float16
+        place = torch.where(place.isfinite(), place.float(), (x.float() - low) * bins / (high - low))
+    # a place is no number where the width is 0
+    place = torch.where(inside, place, 0).long().clamp_(0, bins - 1)
     return torch.zeros(bins, dtype=self.dtype, device=self.device).index_add_(0, place, inside.to(self.dtype))
 
 
