@@ -122,14 +122,15 @@ def _assign_data(target: torch.Tensor, value: torch.Tensor) -> None:
         )
     elif isinstance(target, torch.nn.Parameter):
         grad = target.grad
-        fits = grad is None or (grad.dtype, grad.shape) == (value.dtype, value.shape)
-        # a gradient of another kind may stay where data is set, and may not be set beside it
-        data = value.detach() if fits else torch.empty_like(grad, device=value.device)
+        data = value.detach()
+        if grad is not None and (grad.dtype, grad.shape) != (value.dtype, value.shape):
+            # one of another kind may stay where data is set, and may not be set beside it
+            data = torch.empty_like(grad, device=value.device)
         try:
             _become(target, data, lambda t: t.to(value.device), "the tensor whose data is set")
         except _Watched as error:
             raise RuntimeError(str(error)) from error
-        if not fits:
+        if data.dtype != value.dtype or data.shape != value.shape:
             target.data = value
     else:
         other = value.detach()

@@ -145,9 +145,20 @@ def _is_beyond_halves(call: Call) -> bool:
     return isinstance(number, (int, float)) and 65504 < abs(number) < math.inf
 
 
-def _is_below_0(call: Call) -> bool:
-    bound = _named(call, "delta") if _named(call, "delta") is not None else _named(call, "beta")
-    return (float(bound["float"]) if isinstance(bound, dict) else bound or 0) < 0
+def _is_below_0(call: Call, *names: str) -> bool:
+    """Whether the first of these arguments that is given is; of a bound where none is named."""
+    given = (_named(call, name) for name in names or ("delta", "beta"))
+    number = next((number for number in given if number is not None), 0)
+    return (float(number["float"]) if isinstance(number, dict) else number) < 0
+
+
+def _cancels(call: Call) -> bool:
+    """Whether the sum of all numbers is of the size of float32's roundings of them."""
+    x = make(_named(call, "self"), "cpu")
+    if _named(call, "dim") is not None or x.dtype is not torch.float32:
+        return False
+    x = x.detach().double()
+    return bool(x.nansum().abs() < 1e-6 * x.abs().nansum())
 
 
 def _dtype(call: Call, name: str) -> str:
@@ -179,6 +190,9 @@ FACTS = (
     ("pow|renorm", lambda call: _has(call, {"float": "1e-320"}), "of an exponent that float32 rounds to 0"),
     ("pow", lambda call: _named(call, "self") is True, "of True"),
     ("cross", lambda call: _named(call, "self") == _named(call, "other"), "of a tensor by itself"),
+    ("_euclidean_dist", lambda call: _named(call, "x1") == _named(call, "x2"), "of a tensor by itself"),
+    ("_cdist_backward", lambda call: _is_below_0(call, "p"), "of an exponent below 0"),
+    ("nansum", lambda call: _cancels(call), "that cancel"),
     ("upsample", lambda call: _has(call, {"float": "1e-320"}), "of a scale that float32 rounds to 0"),
     ("pairwise_distance|renorm", lambda call: any(_has(call, {"float": p}) for p in ("nan", "1e300", "1e-320")),
      "of an exponent that float32 does not hold"),
@@ -197,7 +211,7 @@ FACTS = (
     (r"::(mul|multiply)_\.Scalar", _is_beyond_halves, "by a number that halves do not hold"),
     ("_native_batch_norm_legit|flash_attention", lambda call: any(_has_gaps(call, n) for n in ("input", "query", "key", "value")),
      "of an operand with gaps"),
-    ("batch_norm|matrix_exp|triplet_margin_loss", lambda call: "'specials'" in str((call.args, call.kwargs)), "of the largest numbers"),
+    (r"batch_norm|matrix_exp|triplet_margin_loss|cholesky_ex|smooth_l1_loss(\.|$)", lambda call: "'specials'" in str((call.args, call.kwargs)), "of the largest numbers"),
     ("topk", lambda call: _named(call, "sorted") is False, "unsorted"),
     ("slogdet", lambda call: 0 in next(filter(is_tensor, call.args))["tensor"]["stride"][-2:], "of equal rows or columns"),
     (r"::log_softmax\.", lambda call: not any(call.args[0]["tensor"]["stride"]), "of equal numbers"),

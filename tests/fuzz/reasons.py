@@ -80,7 +80,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r".*",
-        r"the host raises RuntimeError: (expected scalar type|Found dtype|MKL FFT error|itensor_view_from_dense expects|could not create a primitive).*",
+        r"the host raises RuntimeError: (expected scalar type|Found dtype|MKL FFT error|itensor_view_from_dense expects|could not (create a primitive|construct a memory descriptor)).*",
         "operands that a library of the CPU's refuses",
     ),
     (

@@ -90,8 +90,8 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_neg_view(_copy)?",
-        r"raises( in the comparison:)? (RuntimeError: Negation, the `N` operator, on a bool tensor|NotImplementedError: \"neg_cpu\" not implemented).*",
-        "a lazy negation of bool or float8, which nothing on the host can compute either: it fails there when it is read",
+        r"raises( in the comparison:)? (RuntimeError: Negation, the `N` operator, on a bool tensor|NotImplementedError: \"neg_(conj_)?cpu\" not implemented).*",
+        "a lazy negation of bool, float8 or conjugated halves, which nothing on the host can compute either: it fails there when it is read",
     ),
     (
         r"aten::(native_batch_norm|_native_batch_norm_legit(_no_training|_functional)?|_batch_norm_with_update(_functional)?|_batch_norm_no_update)",
@@ -101,7 +101,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(_safe_softmax|scaled_dot_product_attention|msort|embedding_(dense_)?backward|_?cdist(_forward)?|_euclidean_dist|pdist|silu_backward|"
-        r"_foreach_powsum|nonzero_static|argsort|sum|nansum)",
+        r"_foreach_powsum|nonzero_static|sort|argsort|sum|nansum)",
         r"raises NotImplementedError: \"\w+\" not implemented for '(Char|Byte|Short|Int|Long|Bool|Half|BFloatN|Float\w+|Complex\w+)'|"
         r"raises NotImplementedError: \S+ has no kernel on maca \((gradients are floating|torchNfloatN_\w+ has no code).*",
         "of nothing, one element to sort, or elements that are one in memory, the host's kernel looks at no dtype; of something it refuses these, too",
@@ -137,7 +137,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         "a gradient of other dimensions than indices and embedding, which the host's kernel counts only",
     ),
     (
-        r"aten::embedding_renorm_?",
+        r"aten::(_no_grad_)?embedding_renorm_?",
         r"raises IndexError: index out of range in self",
         "a negative index, which the host's kernel counts from the end and the lookup that follows refuses",
     ),
@@ -236,7 +236,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_trilinear",
-        r"other shape|dtype torch\.float32 for torch\.int64|other numbers of torch\.float64|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (Promotion for FloatN Types|einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
+        r"other shape|other numbers of torch\.float64|dtype torch\.float(32|64) for torch\.\w+|raises NotImplementedError: \"bmm\" not implemented for 'UIntN'|raises RuntimeError: (Promotion for FloatN Types|einsum\(\): (the number of subscripts|subscript \w has size)|expected scalar type) .*|"
         r"the host raises \w+: (dim N appears multiple times in the list|Dimension out of range|result type \w+ can't be cast to the desired output type UIntN|Function TrilinearBackwardN returned an invalid gradient).*",
         "sums over no dimension or twice over one, dimensions that nobody expands, or mixed dtypes, which bilinear never asks",
     ),
@@ -254,7 +254,7 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::mish_backward",
-        r"the host raises RuntimeError: result type (Half|BFloatN|Float|Double|ComplexFloat|ComplexDouble) can't be cast to the desired output type \w+|"
+        r"the host raises RuntimeError: result type (Half|BFloatN|Float|Double|Complex(Half|Float|Double)) can't be cast to the desired output type \w+|"
         r"dtype torch\.float32 for torch\.b?float16|dtype torch\.float64 for torch\.(float32|b?float16)",
         "an operand of integers or of another dtype, that autograd never gives it",
     ),
@@ -365,6 +365,11 @@ OF_CALLS: tuple[tuple[str, str, str], ...] = (
         r"aten::(index_put_?|(softshrink|softplus)_backward)",
         r"raises NotImplementedError: \S+ has no kernel on maca \(torchNfloatN_\w+ has no code.*",
         "sums and slopes of numbers of 8 bits, for which maca has no arithmetic",
+    ),
+    (
+        r"aten::linalg_lu_factor",
+        r"raises RuntimeError: torchNlinalgNlu_factor: \(Batch element N\): U\[N,N\] is zero .*",
+        "a matrix of a batch that is singular, or has NaN, of which none is the largest: the pivot may be a 0",
     ),
     (
         r"aten::linalg_(lu_factor|solve)",

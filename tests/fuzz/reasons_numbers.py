@@ -21,7 +21,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     (
         r"aten::(histc|histogram|bincount)",
         r"other numbers of torch.b?float16",
-        "counts are exact here, on the host sums of 16 bits",
+        "counts are exact here, on the host sums of 16 bits, of places whose product may overflow",
     ),
     (
         r"aten::(\w*norm|dist|linalg_\w*norm|linalg__powsum|triplet_margin_loss|hinge_embedding_loss|mean)",
@@ -100,7 +100,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::_batch_norm_impl_index",
-        r"(other numbers of torch\.(int|float)64|NaN at other places of torch\.(float(32|64)|complex128)).*",
+        r"(other numbers of torch\.((int|float)64|bool)|NaN at other places of torch\.(float(32|64)|complex128)).*",
         "of nothing the host leaves statistics that nobody wrote",
     ),
     (
@@ -235,7 +235,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::logit(_backward)?",
-        r"infinite at other places of torch\.b?float16",
+        r"(NaN|infinite) at other places of torch\.b?float16",
         "1 - eps rounded to a half is 1 on the host: a value or a slope at 1 that is cut off here, as on CUDA",
     ),
     (
@@ -295,7 +295,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(special_)?logit(_backward)?",
-        r"infinite at other places of torch\.float(32|64)",
+        r"infinite at other places of torch\.(bfloat16|float(32|64))",
         "the slope at -0, infinite: negative in the host's vectors, positive in its last few elements",
     ),
     (
@@ -355,7 +355,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::gelu|aten::_log_softmax(_backward_data)?",
-        r"(other numbers|NaN at other places) of torch\.b?float(16|32), into an out= with gaps",
+        r"(other numbers|NaN at other places) of torch\.(b?float16|float(32|64)), into an out= with gaps",
         "oneDNN's or the host's kernel writes it as if it were contiguous",
     ),
     (
@@ -391,7 +391,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::linalg_cond",
-        r"(infinite at other places|other numbers) of torch\.(bfloat16|float(32|64))",
+        r"(infinite at other places|other numbers) of torch\.(bfloat16|float(32|64)|complex(64|128))",
         "a singular matrix, whose least singular value is the rounding of 0",
     ),
     (
@@ -425,7 +425,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
         r"other numbers of torch\.int(32|64)",
         "a number that uint32 or uint64 does not hold, of which C++ defines no integer",
     ),
-    (r"aten::topk", r"(other numbers|NaN at other places) of .*, unsorted", "in any order"),
+    (r"aten::topk", r"(other numbers|(NaN|infinite) at other places) of .*, unsorted", "in any order"),
     (
         r"aten::(max_pool1d|choose_qparams_optimized)",
         r"(other numbers|(NaN|infinite) at other places) of .*, of a lazy negation",

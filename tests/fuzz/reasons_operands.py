@@ -276,8 +276,8 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "at the sizes of a mask with one the host does not look",
     ),
     (
-        r"aten::(arange|_?convolution(_backward)?|histogramdd|multinomial)",
-        r"OutOfMemoryError for RuntimeError: .* / (cannot sample n_sample > |expected stride to be a single integer value|torchNhistogramdd: if weight tensor|IntArrayRef contains an int).*",
+        r"aten::(arange|_?convolution(_backward)?|histogramdd|multinomial|_dyn_quant_matmul_4bit)",
+        r"OutOfMemoryError for RuntimeError: .* / (_dyn_quant_matmul_Nbit_cpu: Group size|cannot sample n_sample > |expected stride to be a single integer value|torchNhistogramdd: if weight tensor|IntArrayRef contains an int).*",
         "both refuse; what is too large is told first",
     ),
     (
@@ -336,9 +336,13 @@ OF_OPERANDS: tuple[tuple[str, str, str], ...] = (
         "a lazy conjugation is resolved first, which gives elements one beside the other",
     ),
     (
-        r"aten::affine_grid_generator",
-        r"the host raises RuntimeError: batchN must be a ND tensor",
-        "matrices in four dimensions, which torch.nn.functional.affine_grid refuses: PyTorch's formula for other devices "
-        "multiplies and sums where the host has a batched product",
+        r"aten::_dyn_quant_pack_4bit_weight",
+        r"the host raises RuntimeError: view size is not compatible with input tensor's size and stride.*",
+        "scales with gaps, of which the host makes a vector by a view",
+    ),
+    (
+        r"aten::addbmm",
+        r"raises RuntimeError: self and matN must have the same dtype, but got \w+ and",
+        "an addend of another dtype, which the host refuses but with an out=, into which it copies it first",
     ),
 )

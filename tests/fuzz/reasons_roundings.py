@@ -4,7 +4,7 @@ from __future__ import annotations
 
 OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
     (
-        r"aten::((linalg_)?cross|_foreach_lerp)",
+        r"aten::((linalg_)?cross|(_foreach_)?lerp_?)",
         r"(NaN|infinite) at other places of torch\.(b?float16|float32)",
         "products of the largest numbers overflow on the way, unless they are fused with a sum",
     ),
@@ -95,7 +95,7 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(huber|smooth_l1)_loss_backward",
-        r"other numbers of torch\.(float32|bfloat16), of a bound below 0",
+        r"other numbers of torch\.(bfloat16|float(32|64)), of a bound below 0",
         "a delta or beta that no forward call lets pass",
     ),
     (
@@ -188,5 +188,30 @@ OF_ROUNDINGS: tuple[tuple[str, str, str], ...] = (
         r"aten::glu_backward_jvp",
         r"(other numbers|(NaN|infinite) at other places) of torch\.float32",
         "a gradient of the operand that is not of the others, which the host reads and the device computes from them",
+    ),
+    (
+        r"aten::nansum",
+        r"other numbers of torch\.float32, that cancel",
+        "a sum that is the rounding of 0 on the host, and float64's here",
+    ),
+    (
+        r"aten::_euclidean_dist",
+        r"other numbers of torch\.(b?float16|float32), of a tensor by itself",
+        "equal vectors, between which lies 0: of expanded squares the host has the rounding of it",
+    ),
+    (
+        r"aten::_cdist_backward",
+        r"NaN at other places of torch\.float(32|64), of an exponent below 0",
+        "an exponent that no forward call lets pass, of which minus infinity is infinite here and a power on the host",
+    ),
+    (
+        r"aten::smooth_l1_loss",
+        r"infinite at other places of torch\.float16, of the largest numbers",
+        "the host rounds the difference to a half, which overflows before half the beta is subtracted",
+    ),
+    (
+        r"aten::linalg_cholesky_ex",
+        r"NaN at other places of torch\.float(32|64), of the largest numbers",
+        "what stands beyond the minor at which both say that the matrix is not positive definite",
     ),
 )
