@@ -170,7 +170,7 @@ OF_NUMBERS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"aten::(sum|nansum|nanmean)",
-        r"(NaN|infinite) at other places of torch\.(float32|b?float16)",
+        r"(NaN|infinite) at other places of torch\.(float32|b?float16)(, that cancel)?",
         "sums of the largest numbers overflow on the way, in another order",
     ),
     (
