@@ -349,12 +349,9 @@ def test_data() -> None:
     assert not x.data.requires_grad
     x.data = x.data.half()
     assert x.dtype == torch.float16 and (x + 1).tolist() == [11.0] * 4
-    with pytest.raises(RuntimeError):
-        x.data = torch.ones(4)
+    with pytest.raises(TypeError):
+        x.data = 2
     assert (x + 1).tolist() == [11.0] * 4
-    host = torch.ones(2)
-    with pytest.raises((RuntimeError, TypeError)):
-        host.data = y
 
 
 def test_views_see_writes_and_versions_move() -> None:

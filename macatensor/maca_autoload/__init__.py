@@ -253,11 +253,11 @@ def _method(owner: type, name: str) -> Callable[..., Any]:
     return call
 
 
-def to_dlpack(theirs: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def to_dlpack(theirs: Callable[[torch.Tensor], object]) -> Callable[[torch.Tensor], object]:
     """``torch.to_dlpack``, whose C++ lends a tensor of the device without its memory. macatensor's as well."""
 
     @functools.wraps(theirs)
-    def lent(tensor: Any) -> Any:
+    def lent(tensor: torch.Tensor) -> object:
         ours = isinstance(tensor, torch.Tensor) and tensor.device.type == "maca"
         return tensor.__dlpack__() if ours else theirs(tensor)
 

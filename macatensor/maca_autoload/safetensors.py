@@ -46,19 +46,24 @@ def _flattening(theirs: Any) -> Any:
 
     @functools.wraps(theirs)
     def flatten(tensors: dict[str, Any], *rest: Any) -> Any:
-        return theirs({name: _row_major(t) for name, t in tensors.items()}, *rest)
+        made: dict[object, Any] = {}  # what shares memory, which is refused, goes on to
+        for name, t in tensors.items():
+            if _lies_anew(t):
+                place = t.data_ptr(), t.shape
+                made[place] = made[place] if place in made else t.contiguous()
+                tensors = {**tensors, name: made[place]}
+        return theirs(tensors, *rest)
 
     return flatten
 
 
-def _row_major(t: Any) -> Any:
-    """A file holds elements row by row, and safetensors refuses what lies otherwise, lest it be a part of something. A
-    whole image that the transfer to maca laid out anew is none."""
+def _lies_anew(t: Any) -> bool:
+    """Is it a whole image that the transfer to maca laid out anew? A file holds elements row by row, and safetensors
+    refuses what lies otherwise, lest it be a part of something."""
     ours = (
         isinstance(t, torch.Tensor) and t.device.type == "maca" and t.layout is torch.strided and t.dim() == 4
     )
-    whole = ours and t.is_contiguous(memory_format=torch.channels_last)
-    return t.contiguous() if whole and not t.is_contiguous() else t
+    return bool(ours and t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous())
 
 
 class _Opened:

@@ -373,7 +373,7 @@ def _resize(
     """In rows of the new size, which are empty where they are new; PyTorch makes rows of CSC, too, and numbers of blocks."""
     begins, plain, values = _each(own_members(t), lambda member: torch.empty_like(member, device="meta"))
     asked = torch.sparse_compressed_tensor(
-        begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False, device="cpu"
+        begins, plain, values, t.shape, layout=t._csx_layout, check_invariants=False, device="meta"
     )
     asked.resize_(size)  # refuses what PyTorch refuses
     are_square = t.shape[-2] == t.shape[-1] and size[-2] == size[-1]
