@@ -45,16 +45,19 @@ def _flattening(theirs: Any) -> Any:
     """What ``save``, ``save_file`` and ``save_model`` lay tensors out with."""
 
     @functools.wraps(theirs)
-    def flatten(tensors: dict[str, Any], *rest: Any) -> Any:
-        made: dict[object, Any] = {}  # what shares memory, which is refused, goes on to
-        for name, t in tensors.items():
-            if _lies_anew(t):
-                place = t.data_ptr(), t.shape
-                made[place] = made[place] if place in made else t.contiguous()
-                tensors = {**tensors, name: made[place]}
-        return theirs(tensors, *rest)
+    def flatten(tensors: Any, *rest: Any) -> Any:
+        if not isinstance(tensors, dict):
+            return theirs(tensors, *rest)  # which refuses it
+        # what is one tensor stays one: what shares memory is refused
+        rows = {_place(t): t for t in tensors.values() if _lies_anew(t)}
+        rows = {place: t.contiguous() for place, t in rows.items()}
+        return theirs({n: rows[_place(t)] if _lies_anew(t) else t for n, t in tensors.items()}, *rest)
 
     return flatten
+
+
+def _place(t: torch.Tensor) -> object:
+    return t.data_ptr(), t.shape
 
 
 def _lies_anew(t: Any) -> bool:

@@ -63,10 +63,7 @@ int set(PyObject* self, PyObject* instance, PyObject* value) {
 
 bool add_assigned_attribute_type(PyObject* module) {
   return Type::add(module, "libmaca_ffi._launcher.AssignedAttribute",
-                   "AssignedAttribute(plain, type, assign): the descriptor `plain`, but for assign(instance, value) "
-                   "where one of the "
-                   "two is a `type`.",
-                   0,
+                   "AssignedAttribute(plain, type, assign): `plain`, but for assign(instance, value) of one `type`.", 0,
                    {{Py_tp_new, reinterpret_cast<void*>(create)},
                     {Py_tp_descr_get, reinterpret_cast<void*>(get)},
                     {Py_tp_descr_set, reinterpret_cast<void*>(set)}});
