@@ -89,5 +89,7 @@ def test_operators_below_a_mode_of_functions() -> None:
             torch.add(there, there[:, :3])
         except RuntimeError as error:
             assert "must match the size" in str(error)
+        else:
+            raise AssertionError
         """
     )

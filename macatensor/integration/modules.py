@@ -94,8 +94,13 @@ def become(tensor: torch.Tensor, device: torch.device, name: str) -> None:
     if not isinstance(tensor, torch.nn.Parameter):
         torch.utils.swap_tensors(tensor, moved)
         return
+    _move(tensor, moved, name)
+
+
+def _move(p: Any, moved: torch.Tensor, name: str) -> None:
+    """Gives a Parameter what ``moved`` holds, and takes its gradient to that device: for whom no other Parameter will do."""
     try:
-        _become(tensor, moved, lambda t: t.to(device), name)
+        _become(p, moved, lambda t: t.to(moved.device), name)
     except _Watched as error:
         raise RuntimeError(str(error)) from error
 
@@ -126,10 +131,7 @@ def _assign_data(target: torch.Tensor, value: torch.Tensor) -> None:
         if grad is not None and (grad.dtype, grad.shape) != (value.dtype, value.shape):
             # one of another kind may stay where data is set, and may not be set beside it
             data = torch.empty_like(grad, device=value.device)
-        try:
-            _become(target, data, lambda t: t.to(value.device), "the tensor whose data is set")
-        except _Watched as error:
-            raise RuntimeError(str(error)) from error
+        _move(target, data, "the tensor whose data is set")
         if data.dtype != value.dtype or data.shape != value.shape:
             target.data = value
     else:
